@@ -53,8 +53,9 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL, FedAvg
-from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Methods
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -127,7 +128,7 @@ def run_tasks(tasks: int) -> None:
             task_local_steps=1,
             checkpoint_every=1,
         )
-        run_study(LocalGrid(study_app, 1, settings.to_config()), settings)
+        run_study(LocalGrid(study_app, 1, settings.to_config()), build(settings))
 
 
 def network(num_classes: int) -> nn.Module:

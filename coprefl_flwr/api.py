@@ -17,41 +17,42 @@ from torch import nn
 from coprefl_flwr.data.partition import Scheme
 from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, short, wrong_type
-from coprefl_flwr.methods import HEAD
 from coprefl_flwr.models import load_arrays, load_saved_model
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.app_pretraining import AppPretraining
 from coprefl_flwr.studies.architecture import (
-    OwnArchitecture,
-    architecture_of_tasks,
+    Architecture,
     check_network,
     unchanged,
 )
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
-from coprefl_flwr.studies.in_process import WORKERS, finished
-from coprefl_flwr.studies.method import FRESH, KEEP, NO_METHODS, Method, folder_of
+from coprefl_flwr.studies.method import FRESH, KEEP, Method, folder_of
 from coprefl_flwr.studies.own_method import (
+    AppPretraining,
     pretraining_options,
     read_method,
     start_of_method,
     task_options,
     task_phase,
 )
-from coprefl_flwr.studies.phases import TrainingSettings, one_phase, read_phase
-from coprefl_flwr.studies.populations import Clients, Tasks
+from coprefl_flwr.studies.phases import TrainingOptions, head_phase
+from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
 from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.results import gather
-from coprefl_flwr.studies.sources import LoadedSource, Spread
-from coprefl_flwr.studies.stage import RunSettings
-from coprefl_flwr.studies.starts import comparison
+from coprefl_flwr.studies.running import WORKERS, finished
+from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.store import Layout
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.task_settings import TASK_RATE
-from coprefl_flwr.studies.tasks import Downstream
+from coprefl_flwr.studies.tasks import (
+    TASK_RATE,
+    Downstream,
+    Tasks,
+    architecture_of_tasks,
+    comparison,
+)
 
 
 def partition(
@@ -363,13 +364,11 @@ def evaluate_starts(
     )
     trained = task_phase(method, training, chosen)
     trained.check_aggregation("method", training.participants)
-    layer, head_phase = Method.parse(head), None
-    if layer not in NO_METHODS:
-        head_phase = read_phase("head", one_phase("head", layer), HEAD, training, {})
-    keeps, metrics = layer == KEEP, ClientMetrics(client_metrics)
-    how = Downstream(trained, head=head_phase, keeps_head=keeps, metrics=metrics, **of_tasks)
+    layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
+    computed, keeps = head_phase(layer, training, {}), layer == KEEP
+    how = Downstream(trained, head=computed, keeps_head=keeps, metrics=metrics, **of_tasks)
     architecture = architecture_of_tasks(starts.values(), network, tasks, keeps_head=keeps)
-    of_run = RunSettings(seed=tasks.seed)
+    of_run = RunOptions(seed=tasks.seed)
     stages = [Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in made]
     study = Study(comparison(stages, tasks, how))
     with finished(study, checkpoint, Layout.PATH, quiet) as store:
@@ -393,17 +392,17 @@ def _pretraining(
     chosen, number = checked_options(options, pretraining_options(method)), len(clients)
     training = _training(chosen, rounds=rounds, participants=number)
     seed = chosen.get("seed", 0) if isinstance(method, str) else method.seed
-    architecture = OwnArchitecture(type(model).__name__, unchanged(model), clients.source, seed)
+    architecture = Architecture(type(model).__name__, unchanged(model), clients.source, seed)
     architecture.check("model", clients[0])
     start = start_of_method(method, training, chosen, number)
-    return Pretraining(start, clients, architecture, RunSettings(seed=seed))
+    return Pretraining(start, clients, architecture, RunOptions(seed=seed))
 
 
-def _training(options: Mapping[str, Any], **defaults: Any) -> TrainingSettings:
+def _training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
     """Return local training with those of the options that belong to it, instead of defaults."""
-    known = {one.name for one in declared(TrainingSettings).values()}
+    known = {one.name for one in declared(TrainingOptions).values()}
     chosen = {name: value for name, value in options.items() if name in known}
-    return TrainingSettings(**{**defaults, **chosen})
+    return TrainingOptions(**{**defaults, **chosen})
 
 
 def _starts(given: Any) -> list[Start]:

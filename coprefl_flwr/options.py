@@ -25,6 +25,8 @@ from coprefl_flwr.named import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
+NOT_USED = "a personalised study does not use it"
+
 COUNT, NUMBERS, WORDS = "count", "numbers", "words"
 """What an option of type text also accepts: a whole number, a list of numbers or of texts."""
 
@@ -42,6 +44,8 @@ def option(
     key: str = "",
     personal: Value | None = None,
     takes: tuple[str, ...] = (),
+    counts: bool = True,
+    starts_only: str = "",
 ) -> Any:
     """Declare an option, as a field of a dataclass or an entry of a client's `options`.
 
@@ -63,6 +67,10 @@ def option(
         The default in a personalised study.
     takes : tuple[str, ...]
         What a text option also accepts: COUNT, and in a recipe NUMBERS or WORDS.
+    counts : bool
+        Whether numbers of a result depend on it.
+    starts_only : str
+        Why a personalised study does not use this setting; "" if it does.
     """
     metadata = {name: one for name, one in locals().items() if name != "default"}
     return field(default=default, metadata=metadata)
@@ -88,6 +96,8 @@ class Option:
     own: str = ""
     personal: Value | None = None
     takes: tuple[str, ...] = ()
+    counts: bool = True
+    starts_only: str = ""
 
     @property
     def kind(self) -> type:

@@ -5,7 +5,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line
 from coprefl_flwr.federation.flower import end_log_with, plain_log, without_colours
-from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 
 app = ServerApp()
@@ -17,7 +18,8 @@ def main(grid: Grid, context: Context) -> None:
     without_colours()
     try:
         with plain_log():
-            run_study(grid, Settings.from_config(context.run_config))
+            settings = Settings.from_config(context.run_config).named()
+            run_study(grid, build(settings))
     except (SettingsError, RunFailedError) as error:
         end_log_with(error)
         raise

@@ -16,7 +16,7 @@ from coprefl_flwr.data.partition import SCHEMES
 from coprefl_flwr.data.sources import load_dataset
 from coprefl_flwr.data.text import TextDataset
 from coprefl_flwr.errors import SettingsError, concerning, unknown
-from coprefl_flwr.options import COUNT, NUMBERS, WORDS, check_declared, option
+from coprefl_flwr.options import COUNT, NOT_USED, NUMBERS, WORDS, check_declared, option
 
 _Key = tuple[str | int, ...]
 _LIST = "a list such as list:3,7,80-99"
@@ -35,9 +35,12 @@ class DataSettings:
         "speeches (windows 10 characters apart; `FILE:1`: as many as there are), `hf:NAME` or "
         "`hf:FOLDER` of Hugging Face (`hf:cifar100:label=fine_label,image=img`), or module:NAME",
     )
-    data_dir: str = option("", "where torchvision datasets are, or are downloaded to")
+    data_dir: str = option("", "where torchvision datasets are, or are downloaded to", counts=False)
     samples_per_class: int = option(
-        0, "most samples of a class of `dataset` that are used, drawn by seed; 0: all", minimum=0
+        0,
+        "most samples of a class of `dataset` that are used, drawn by seed; 0: all",
+        minimum=0,
+        starts_only=NOT_USED,
     )
     relabel: bool = option(
         False,
@@ -55,31 +58,39 @@ class DataSettings:
         "",
         "dataset of the downstream tasks, images of bytes normalised as the pre-training's; not "
         "set: the same; grey images become colour where the other's are",
+        starts_only=NOT_USED,
     )
     downstream_classes: str = option(
         "20",
         "classes of the downstream tasks: how many, drawn by seed, or `list:80-99`",
         takes=(COUNT, NUMBERS),
+        starts_only=NOT_USED,
     )
     pretraining_classes: str = option(
-        "", "classes of the pre-training; not set: all the others", takes=(COUNT, NUMBERS)
+        "",
+        "classes of the pre-training; not set: all the others",
+        takes=(COUNT, NUMBERS),
+        starts_only=NOT_USED,
     )
     downstream_domains: str = option(
         "",
         "domains of the downstream tasks, such as `sketch`, or `list:3`; not set: all",
         takes=(NUMBERS, WORDS),
+        starts_only=NOT_USED,
     )
     pretraining_domains: str = option(
         "",
         "domains of the pre-training, such as `photo cartoon`, or `list:0-2`; not set: all. Pixels "
         "are normalised by these alone",
         takes=(NUMBERS, WORDS),
+        starts_only=NOT_USED,
     )
     allow_class_overlap: bool = option(
         False,
         "let the two lists of classes overlap, as they always may where the phases share no domain "
         "or no dataset; tasks then also test on samples that the pre-training saw, unless "
         "task-reserve keeps some from it",
+        starts_only=NOT_USED,
     )
     task_reserve: float = option(
         0.0,
@@ -87,8 +98,15 @@ class DataSettings:
         "pre-training the rest; 0: the tasks have all, the pre-training too",
         minimum=0,
         maximum=0.9,
+        starts_only=NOT_USED,
     )
-    clients: int = option(100, "clients of the pre-training, |M|", minimum=1)
+    clients: int = option(
+        100,
+        "clients of the pre-training, |M|",
+        minimum=1,
+        maximum=10**6,
+        starts_only="how many a personalised study has is personal-clients",
+    )
     partition: str = option(
         "dirichlet",
         "how samples are spread over the clients; `natural`: one writer or speaker each; or a "
@@ -96,21 +114,26 @@ class DataSettings:
         "`InnerDirichletPartitioner:partition_sizes=50,alpha=0.1`",
         choices=SCHEMES,
         own="partition",
+        starts_only=NOT_USED,
     )
     alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
-    classes_per_client: int = option(2, "classes a client has, `pathological` only", minimum=1)
+    classes_per_client: int = option(
+        2, "classes a client has, `pathological` only", minimum=1, starts_only=NOT_USED
+    )
     min_samples: int = option(10, "fewest samples a client may hold", unit="samples", minimum=2)
     server_reserve: float = option(
         0.05,
         "part of the pre-training samples that no client holds; 0 gives all to the clients",
         minimum=0,
         maximum=0.9,
+        starts_only=NOT_USED,
     )
     server_share: float | None = option(
         None,
         "part of the pre-training samples that the server uses; not set: all of the reserve",
         minimum=0,
         maximum=0.9,
+        starts_only=NOT_USED,
     )
     test_every: int = option(
         0,

@@ -60,7 +60,13 @@ class LocalTraining:
         None, f"local learning rate eta; not set: {SGD_RATE}, of Adam {ADAM_RATE}", above=0
     )
     learning_rate_decay: float = option(1.0, "factor on it per round", above=0, maximum=1)
-    momentum: float = option(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
+    momentum: float = option(
+        0.0,
+        "momentum of local SGD",
+        minimum=0,
+        maximum=0.9999,
+        starts_only="a personalised study trains by Adam",
+    )
     weight_decay: float | None = option(
         None, "weight decay of local training; not set: 0, of Adam 1e-4", minimum=0
     )

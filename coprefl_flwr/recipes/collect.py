@@ -24,7 +24,7 @@ from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STOPPED
 from coprefl_flwr.report.comparison import Tried
 from coprefl_flwr.report.outcome import Outcome, measured
-from coprefl_flwr.studies.budgets import cost
+from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.personalised import LOCAL
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import frames_of

@@ -13,11 +13,10 @@ from coprefl_flwr.recipes.schema import KEYS
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.page import FOLDER, PAGE
-from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.method import Methods
-from coprefl_flwr.studies.settings import STARTS
+from coprefl_flwr.studies.settings import STARTS, read_settings
+from coprefl_flwr.studies.stage_files import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.study import read_settings
 
 logger = logging.getLogger("flwr.coprefl")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import plugins
-from coprefl_flwr.data import DataSettings
 from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.named import Named
@@ -16,16 +15,13 @@ from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import optuna_version, table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.studies.build import HEEDED
-from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.results import OF_NO_RESULT
-from coprefl_flwr.studies.settings import STARTS, Settings
+from coprefl_flwr.studies.personal_data import PersonalOptions
+from coprefl_flwr.studies.results import left_out, trouble_in
+from coprefl_flwr.studies.settings import STARTS, Settings, TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.stage_files import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
-from coprefl_flwr.studies.told import left_out, trouble_in
 
 BY_HALVING = (
     "Searched by halving: every value ran a quarter of the rounds, of the pre-training and of the "
@@ -146,15 +142,19 @@ def set_here(recipe: Recipe) -> dict[str, Any]:
 
 
 def left_alone(recipe: Recipe) -> dict[str, Any]:
-    """Return all other settings that such a study heeds, as they were used: their defaults."""
-    unheeded = {*declared(PersonalSettings)}
-    if recipe.study != STARTS:
-        unheeded = {*declared(TaskDataSettings), *declared(TaskSettings)}
-        unheeded |= {*declared(DataSettings)} - {*HEEDED}
-    # What methods have for themselves stands beside the rows.
-    unheeded |= {*OF_NO_RESULT, "method", "seed", *short_forms(), *recipe.settings}
+    """Return all other settings that count for such a study, as they were used: their defaults."""
+    starts = recipe.study == STARTS
+    of_tasks = (*declared(TaskDataSettings), *declared(TaskSettings))
+    elsewhere = {
+        key
+        for key, setting in declared(Settings).items()
+        if not setting.counts or (setting.starts_only and not starts)
+    }
+    elsewhere |= set(declared(PersonalOptions) if starts else of_tasks)
+    # Methods have their own settings next to the rows, which name the method and the seed too.
+    elsewhere |= {"method", "seed", *short_forms(), *recipe.settings}
     values = Settings.from_config(recipe.combinations()[0]).to_config()
-    return {key: value for key, value in values.items() if key not in unheeded}
+    return {key: value for key, value in values.items() if key not in elsewhere}
 
 
 def of_methods(runs: Sequence[tuple[str, Run]]) -> dict[str, str]:

@@ -30,7 +30,7 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, choose, table_rows
 from coprefl_flwr.report.formats import text
 from coprefl_flwr.report.tables import NONE, simple
-from coprefl_flwr.studies.counts import (
+from coprefl_flwr.studies.costs import (
     Computing,
     Counts,
     computing,
@@ -39,9 +39,9 @@ from coprefl_flwr.studies.counts import (
     counts_of_features,
     total,
 )
-from coprefl_flwr.studies.kept import is_done
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.provenance import machine
+from coprefl_flwr.studies.stage_files import is_done
 from coprefl_flwr.studies.store import Store
 
 logger = logging.getLogger("flwr.coprefl")

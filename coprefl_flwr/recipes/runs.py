@@ -21,8 +21,8 @@ from typing import Any
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.studies.budgets import cost, rounds_for
 from coprefl_flwr.studies.build import Builder
+from coprefl_flwr.studies.costs import cost, rounds_for
 from coprefl_flwr.studies.identity import texts_of
 from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.phases import heeded_by, keys_of

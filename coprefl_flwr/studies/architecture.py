@@ -2,8 +2,7 @@
 
 import copy
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,40 +26,77 @@ from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.studies.identity import contents, texts_of
-from coprefl_flwr.studies.populations import Tasks
-from coprefl_flwr.studies.sources import Source
+from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
 
 
-class Architecture(ABC):
-    """Makes the network of the pre-training, and of tasks with another number of classes."""
+Factory = Callable[[int], nn.Module]
+"""Makes a network for a number of classes."""
 
-    def __init__(self, name: str, source: Source, seed: int) -> None:
-        self.name, self.source, self.seed = name, source, seed
-        self._shared: dict[int, nn.Module] = {}
 
-    @abstractmethod
+class Architecture:
+    """Makes the network of the pre-training, and of tasks with another number of classes.
+
+    Parameters
+    ----------
+    name : str
+        What errors of methods call the network.
+    factory : Factory
+        Makes the network; weights that it draws depend on the seed.
+    source : Source
+        The samples.
+    seed : int
+        What the weights depend on.
+    classes : int, optional
+        Classes of the network; not set: those of the source.
+    """
+
+    def __init__(
+        self, name: str, factory: Factory, source: Source, seed: int, classes: int | None = None
+    ) -> None:
+        self.name, self.factory, self.source, self.seed = name, factory, source, seed
+        self.classes, self._shared = classes, dict[int, nn.Module]()
+
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
-        """Return a network for the pre-training's classes, or others; `key` draws its weights."""
+        """Return a network for a number of classes; `key` draws its weights.
 
-    @property
-    @abstractmethod
+        Not set, they are the pre-training's classes, and the key of its first weights.
+        """
+        with seeded((self.seed, *(key or ("model",)))):
+            return self.factory(num_classes or self.num_classes)
+
+    @functools.cached_property
     def head(self) -> frozenset[str]:
-        """Names of the arrays whose shape depends on the number of classes."""
+        """Names of the arrays that have another shape for one class more, if there are any."""
+        shapes, others = (
+            {name: one.shape for name, one in self.make(number).state_dict().items()}
+            for number in (self.num_classes, self.num_classes + 1)
+        )
+        return frozenset(name for name in shapes if shapes[name] != others.get(name))
 
     def about(self) -> dict[str, Any]:
         """Return the settings that it was made of, by key."""
         return {}
 
-    @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Return what the network depends on: the same identity, the same first weights."""
+        """Return what the network depends on: the same identity, the same first weights.
+
+        It is a hash of the head's weights, or of all where there is no head. All other weights of
+        a network with a head are those of a starting model.
+        """
+        return {"weights": self._hash}
+
+    @functools.cached_property
+    def _hash(self) -> str:
+        arrays = model_arrays(self.make())
+        counted = self.head or arrays.keys()
+        return checksum_of({n: arrays[n] for n in arrays if n in counted})
 
     @property
     def num_classes(self) -> int:
-        """Classes of the pre-training."""
-        return len(self.source.classes)
+        """Classes of the network."""
+        return self.classes or len(self.source.classes)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -94,16 +130,32 @@ class Architecture(ABC):
             raise SettingsError(f"{problem}; of those arrays there are {', '.join(self.head)}")
         return HeadLayer(found, f"{found}.weight", f"{found}.bias" if has_bias else "")
 
+    def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
+        """Raise a SettingsError, which calls the network `what`, if it does not fit the samples."""
+        network, classes = self.make(), self.num_classes
+        if not any(one.requires_grad for one in network.parameters()):
+            raise SettingsError(f"{what} has no parameters that are trained (requires_grad)")
+        outputs = _outputs(network, what, samples).shape[1]
+        if outputs < classes:
+            line = f"{what} gives {outputs} numbers for a sample, and there are {classes} classes"
+            raise SettingsError(f"{line}: its last layer needs at least {classes} outputs")
+        if needs_head and not self.head:
+            problem = f"{what} has the same shapes for {classes} and {classes + 1} classes"
+            raise SettingsError(
+                f"{problem}: give its last layer as many outputs as there are classes, or set "
+                "head='keep', which leaves the network as it is"
+            )
+
 
 class BuiltArchitecture(Architecture):
     """A network of this package by its name, or of a user's own by its place."""
 
     def __init__(self, name: str, norm: str, source: Source, seed: int) -> None:
-        super().__init__(name, source, seed)
+        super().__init__(name, self.make, source, seed)
         self.norm = norm
 
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
-        """Build the network; not set, the key is that of the pre-training's first weights."""
+        """Build the network, whose weights the key draws (see `Architecture.make`)."""
         classes, seed_key = num_classes or self.num_classes, (self.seed, *(key or ("model",)))
         return build_model(self.name, classes, self.input_shape, self.norm, seed_key)
 
@@ -130,84 +182,6 @@ def _head_names(
     return head_names(model, num_classes, shape, norm)
 
 
-# ---- of a program --------------------------------------------------------------------------------
-
-Factory = Callable[[int], nn.Module]
-"""Makes a network for a number of classes."""
-
-
-class OwnArchitecture(Architecture):
-    """A network of the caller's own.
-
-    Parameters
-    ----------
-    name : str
-        What errors of methods call the network.
-    factory : Factory
-        Makes the network; weights that it draws depend on the seed.
-    source : Source
-        The samples.
-    seed : int
-        What the weights depend on.
-    classes : int, optional
-        Classes of the network; not set: those of the source.
-    """
-
-    def __init__(
-        self, name: str, factory: Factory, source: Source, seed: int, classes: int | None = None
-    ) -> None:
-        super().__init__(name, source, seed)
-        self.factory, self.classes = factory, classes
-
-    @property
-    def num_classes(self) -> int:
-        """Classes of the network."""
-        return self.classes or super().num_classes
-
-    def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
-        """Return a network for a number of classes; `key` draws its weights."""
-        with seeded((self.seed, *(key or ("model",)))):
-            return self.factory(num_classes or self.num_classes)
-
-    @functools.cached_property
-    def head(self) -> frozenset[str]:
-        """Names of the arrays that have another shape for one class more, if there are any."""
-        shapes, others = (
-            {name: one.shape for name, one in self.make(number).state_dict().items()}
-            for number in (self.num_classes, self.num_classes + 1)
-        )
-        return frozenset(name for name in shapes if shapes[name] != others.get(name))
-
-    def identity(self) -> Mapping[str, Any]:
-        """Return a hash of the head's weights, or of all where there is no head.
-
-        All other weights of a network with a head are those of a starting model.
-        """
-        return {"weights": self._hash}
-
-    @functools.cached_property
-    def _hash(self) -> str:
-        arrays = model_arrays(self.make())
-        counted = self.head or arrays.keys()
-        return checksum_of({n: arrays[n] for n in arrays if n in counted})
-
-    def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
-        """Raise a SettingsError, which calls the network `what`, if it does not fit the samples."""
-        network, classes = self.make(), self.num_classes
-        if not any(one.requires_grad for one in network.parameters()):
-            raise SettingsError(f"{what} has no parameters that are trained (requires_grad)")
-        outputs = _outputs(network, what, samples).shape[1]
-        if outputs < classes:
-            line = f"{what} gives {outputs} numbers for a sample, and there are {classes} classes"
-            raise SettingsError(f"{line}: its last layer needs at least {classes} outputs")
-        if needs_head and not self.head:
-            problem = f"{what} has the same shapes for {classes} and {classes + 1} classes"
-            raise SettingsError(
-                f"{problem}: give its last layer as many outputs as there are classes, or set "
-                "head='keep', which leaves the network as it is"
-            )
-
-
 def check_network(what: str, given: Any, example: str) -> None:
     """Raise a SettingsError, which calls it `what`, unless something is a network with weights."""
     if not isinstance(given, nn.Module):
@@ -226,7 +200,7 @@ def unchanged(network: nn.Module) -> Factory:
     return lambda _: copy.deepcopy(kept)
 
 
-def _with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
+def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
     """Return what makes copies of a network with a new `nn.Linear` in place of the one called last.
 
     Raises a SettingsError if its outputs for the samples do not come from such a layer.
@@ -249,7 +223,7 @@ def _with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
     return make
 
 
-def _checked_factory(network: Any, classes: int) -> Factory:
+def checked_factory(network: Any, classes: int) -> Factory:
     """Return a function that makes a network, if it does so for a number of classes.
 
     Raises a SettingsError otherwise.
@@ -265,37 +239,6 @@ def _checked_factory(network: Any, classes: int) -> Factory:
     check_network(f"network({classes})", made, "Net(classes)")
     factory: Factory = network
     return factory
-
-
-def architecture_of_tasks(
-    starts: Iterable[Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
-) -> OwnArchitecture:
-    """Return the network of tasks from starts, which are networks or files of weights.
-
-    Parameters
-    ----------
-    starts : networks and files
-        The first network is the architecture, if the caller gives no function.
-    network : Factory, optional
-        The caller's function, which makes the network of a task.
-    tasks : Tasks
-        The tasks.
-    keeps_head : bool
-        Whether tasks begin with the starts' own last layer.
-
-    Raises a SettingsError if the network does not fit the tasks.
-    """
-    sample, classes = tasks[0].clients[0].train, tasks.classes
-    if network is not None:
-        factory = _checked_factory(network, classes)
-        made = OwnArchitecture("starts", factory, tasks.source, tasks.seed, classes)
-        made.check(f"network({classes})", sample, needs_head=not keeps_head)
-        return made
-    first = next((one for one in starts if isinstance(one, nn.Module)), None)
-    if first is None:
-        raise SettingsError("starts are only files: pass network=, which makes the network")
-    factory = _with_new_last_layer(first, sample)
-    return OwnArchitecture("starts", factory, tasks.source, tasks.seed, classes)
 
 
 @torch.no_grad()

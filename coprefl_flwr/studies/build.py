@@ -1,59 +1,36 @@
-"""Settings become a study here alone; whoever runs or takes part in one gets it here."""
+"""Settings become a study here alone: of the parts that a Python program makes of its objects."""
 
-import contextlib
 import functools
-import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import yaml
-from flwr.serverapp import Grid
-
-from coprefl_flwr.data import Datasets, DataSettings
+from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import expanded, remove_named, write_atomically
-from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
+from coprefl_flwr.files import expanded
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.client_metrics import ClientMetrics
-from coprefl_flwr.studies.identity import texts_of, values_of
+from coprefl_flwr.studies.identity import contents, texts_of, values_of
 from coprefl_flwr.studies.measurements import StartLoss, own_measurements
-from coprefl_flwr.studies.method import KEEP, NO_METHODS, START, Method
-from coprefl_flwr.studies.personal_data import FEATURE_FILE, PersonalData, PersonalSettings
+from coprefl_flwr.studies.method import KEEP, Method
+from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import (
     Phase,
-    TrainingSettings,
+    TrainingOptions,
     check_all_used,
-    one_phase,
-    read_phase,
+    head_phase,
+    single_phase,
 )
-from coprefl_flwr.studies.populations import Clients, Tasks
+from coprefl_flwr.studies.populations import Clients, Source, Spread
 from coprefl_flwr.studies.pretraining import Pretraining, Start
-from coprefl_flwr.studies.results import write_results
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.sources import DividedSource, Spread
-from coprefl_flwr.studies.stage import RunSettings, Stage, check_folders
-from coprefl_flwr.studies.starts import comparison
-from coprefl_flwr.studies.store import Layout, Store
-from coprefl_flwr.studies.study import SETTINGS, Study, check_place, run, with_run_name
-from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
-from coprefl_flwr.studies.tasks import Downstream
-
-logger = logging.getLogger("flwr.coprefl")
-
-REFUSED = {
-    "participants": "all clients of a personalised study take part",
-    "momentum": "a personalised study trains by Adam",
-    "client-wrapper": "clients are wrapped in a pre-training, not in a personalised study",
-    "stop-at-loss": "its methods have no model of everybody to stop at",
-    "clients": "how many a personalised study has is personal-clients",
-}
-"""Settings that a personalised study does not heed, and why."""
-
-HEEDED = ("dataset", "data-dir", "relabel", "image-size", "alpha", "min-samples", "test-every")
-"""Settings of data that hold for a personalised study too; its clients hold datasets whole."""
+from coprefl_flwr.studies.settings import Settings, TaskDataSettings, TaskSettings
+from coprefl_flwr.studies.stage import RunOptions, Stage
+from coprefl_flwr.studies.study import Study
+from coprefl_flwr.studies.tasks import Downstream, Tasks, comparison
 
 
 def build(settings: Settings) -> Study:
@@ -70,7 +47,7 @@ class Builder:
 
     def __init__(self) -> None:
         self._studies = functools.lru_cache(maxsize=8)(self._study)
-        self._populations = functools.lru_cache(maxsize=64)(_populations)
+        self._populations = functools.lru_cache(maxsize=64)(populations)
         self._personal_data = functools.lru_cache(maxsize=4)(_personal_data)
 
     def study(self, settings: Settings) -> Study:
@@ -84,21 +61,23 @@ class Builder:
 
     def _study(self, settings: Settings, _: tuple[str, ...], __: Path) -> Study:
         of_kind = self._personalised if settings.study == PERSONALISED else self._starts
-        return Study(of_kind(settings), settings.to_config(), _root(settings))
+        root = expanded(settings.output_dir).resolve()
+        return Study(of_kind(settings), settings.to_config(), root, settings.changed())
 
     def _starts(self, settings: Settings) -> Sequence[Stage]:
         """Return the stages of a study of starting models."""
-        _not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
-        of_run, data = settings.part(RunSettings), settings.part(DataSettings)
+        for key in declared(PersonalOptions):
+            _not_set(settings, key, "set study = personalised to use it")
+        of_run, data = settings.part(RunOptions), settings.part(DataSettings)
         of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
-        training, short = settings.part(TrainingSettings), dict(settings.short)
+        training, short = settings.part(TrainingOptions), dict(settings.short)
         settings.method.check([RANDOM, *with_role(PRETRAINING)])
         texts = texts_of(values_of(data) | values_of(task_data))
         clients, tasks = self._populations(data, task_data, of_run.seed, texts)
         architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
         made = [
             Pretraining(
-                start_of(method, training, short),
+                Start.of(method, training, short),
                 clients,
                 architecture,
                 of_run,
@@ -121,12 +100,11 @@ class Builder:
 
     def _personalised(self, settings: Settings) -> Sequence[Stage]:
         """Return the stages of a personalised study; refuses settings that it does not use."""
-        for key, why in REFUSED.items():
-            _not_set(settings, [key], why)
-        unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
-        _not_set(settings, unheeded, "a personalised study does not heed it")
-        of_run, data = settings.part(RunSettings), settings.part(DataSettings)
-        training, personal = settings.part(TrainingSettings), settings.part(PersonalSettings)
+        for key, one in declared(Settings).items():
+            if one.starts_only:
+                _not_set(settings, key, one.starts_only)
+        of_run, data = settings.part(RunOptions), settings.part(DataSettings)
+        training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
         settings.method.check(list(with_role(PERSONALISED)))
         phases = {method: _personal_phase(method, training, settings) for method in settings.method}
         check_all_used(dict(settings.short), list(phases.values()))
@@ -140,19 +118,78 @@ class Builder:
         ]
 
 
+@dataclass(frozen=True, eq=False)
+class DividedSource(Source):
+    """The part of datasets that one phase has: 0 the pre-training, 1 the tasks."""
+
+    datasets: Datasets
+    phase: int
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset."""
+        return self.datasets.loaded[self.phase]
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The numbers of the phase's classes, ascending."""
+        return self.datasets.classes[self.phase]
+
+    @property
+    def domains(self) -> tuple[int, ...]:
+        """The numbers of its domains."""
+        return self.datasets.domains[self.phase]
+
+    def samples(self, classes: tuple[int, ...]) -> Samples:
+        """Return all samples of some classes, but those that only the other phase has."""
+        return self.datasets.samples(self.phase, classes)
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return the settings of the datasets, the contents of their files, and the classes."""
+        settings = self.datasets.settings
+        named, about = (
+            [settings.dataset],
+            {
+                "dataset": settings.dataset,
+                "samples-per-class": settings.samples_per_class,
+                "relabel": settings.relabel,
+                "image-size": settings.image_size,
+                "pretraining-domains": settings.pretraining_domains,
+                "seed": self.datasets.seed,
+            },
+        )
+        if self.phase or settings.task_reserve:  # Then some samples are kept for the tasks.
+            named.append(settings.task_dataset)
+            about |= {
+                "task-dataset": settings.task_dataset,
+                "task-reserve": settings.task_reserve,
+                "downstream-domains": settings.downstream_domains,
+                "downstream": self.datasets.classes[1],
+            }
+        # Grey images become colour where those of the tasks' dataset are.
+        about |= {"classes": self.classes, "shape": self.dataset.shape}
+        return about | {"contents": contents(named)}
+
+
 def _personal_data(
-    settings: PersonalSettings, data: DataSettings, seed: int, precision: str, _: tuple[str, ...]
+    options: PersonalOptions, data: DataSettings, seed: int, precision: str, _: tuple[str, ...]
 ) -> PersonalData:
-    return PersonalData(settings, data, seed, precision)
+    return PersonalData(
+        options,
+        options.personal_datasets or data.dataset,
+        data.data_dir,
+        data.image_size,
+        data.relabel,
+        data.alpha,
+        data.min_samples,
+        seed,
+        precision,
+    )
 
 
-def _populations(
-    data: DataSettings, tasks: TaskDataSettings, seed: int, _: tuple[str, ...]
+def populations(
+    data: DataSettings, tasks: TaskDataSettings, seed: int, _: tuple[str, ...] = ()
 ) -> tuple[Clients, Tasks]:
-    return populations(data, tasks, seed)
-
-
-def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple[Clients, Tasks]:
     """Return the clients of the pre-training and of the tasks; they load data when asked for it."""
     datasets = Datasets(data, seed)
     spread = Spread(
@@ -191,12 +228,12 @@ def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple
 def downstream(
     tasks: TaskSettings,
     clients: int,
-    training: TrainingSettings,
+    training: TrainingOptions,
     short: Mapping[str, Value],
     metrics: ClientMetrics,
 ) -> Downstream:
     """Return how tasks of so many clients run: by plain SGD (CoPreFL, appendix B.3)."""
-    of_tasks = TrainingSettings(
+    of_tasks = TrainingOptions(
         rounds=max(tasks.task_rounds, 1),
         participants=clients,
         local_steps=tasks.task_local_steps,
@@ -205,14 +242,10 @@ def downstream(
         learning_rate=tasks.task_learning_rate,
         precision=training.precision,
     )
-    chosen = one_phase("task-method", tasks.task_method)
-    trained, head = read_phase("task-method", chosen, TASK, of_tasks, short), None
-    if tasks.head not in NO_METHODS:
-        head = read_phase("head", one_phase("head", tasks.head), HEAD, of_tasks, short)
     return Downstream(
-        trained,
+        single_phase("task-method", tasks.task_method, TASK, of_tasks, short),
         tasks.task_rounds,
-        head,
+        head_phase(tasks.head, of_tasks, short),
         keeps_head=tasks.head == KEEP,
         head_layer=tasks.head_layer,
         evaluate_every=tasks.task_evaluate_every,
@@ -221,59 +254,18 @@ def downstream(
     )
 
 
-def start_of(method: Method, training: TrainingSettings, short: Mapping[str, Value]) -> Start:
-    """Return how a method makes a starting model; `training` and `short` as in `read_phase`."""
-    name, label = str(method), method.portable
-    if method.is_made_elsewhere:
-        return Start(name, label, given=name)
-    chosen = () if method == START else method.phases
-    phases = [read_phase("method", one, PRETRAINING, training, short) for one in chosen]
-    return Start(name, label, phases)
-
-
-def _personal_phase(method: Method, training: TrainingSettings, settings: Settings) -> Phase:
+def _personal_phase(method: Method, training: TrainingOptions, settings: Settings) -> Phase:
     """Return the phase of a personalised method, which has no other."""
-    chosen, short = one_phase("method", method), dict(settings.short)
-    phase = read_phase("method", chosen, PERSONALISED, training, short)
+    phase = single_phase("method", method, PERSONALISED, training, dict(settings.short))
     network = phase.algorithm.client_class.network
-    if settings.part(PersonalSettings).from_scratch and network != "classifier":
+    if settings.part(PersonalOptions).from_scratch and network != "classifier":
         problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
         raise SettingsError(problem, "backbones")
     return phase
 
 
-def _not_set(settings: Settings, keys: Iterable[str], why: str) -> None:
-    """Raise a SettingsError if one of the settings is not at its default."""
-    for key in keys:
-        value = values_of(settings)[key]
-        if value != declared(Settings)[key].default:
-            raise SettingsError(f"{key} = {value}: {why}", key)
-
-
-def _root(settings: Settings) -> Path:
-    return expanded(settings.output_dir).resolve()
-
-
-def run_study(grid: Grid, settings: Settings) -> Path:
-    """Run the study in a folder of its own, and return that.
-
-    Raises a SettingsError before any work, if something set cannot be used.
-    Raises a RunFailedError if the clients failed a round too often; what was finished stays, and
-    can be resumed.
-    """
-    settings = with_run_name(settings)
-    study, option = build(settings), f"run-name = {settings.run_name}"
-    study.check()
-    store = Store(study.root / settings.run_name, Layout.PATH)
-    check_place("output-dir", store.root)
-    check_folders(study.stages, store)
-    with store.owned(option):
-        write_atomically(store.root / SETTINGS, yaml.safe_dump(settings.to_config()).encode())
-        logger.info("results go to %s", store.root)
-        run(study, grid, store, run_name=settings.run_name)
-        for key in {stage.features() for stage in study.stages} - {""}:
-            remove_named(store.shared(key), FEATURE_FILE)
-            with contextlib.suppress(OSError):  # It holds others, of settings before these.
-                store.shared(key).parent.rmdir()
-        write_results(study, store, store.root)
-        return store.root
+def _not_set(settings: Settings, key: str, why: str) -> None:
+    """Raise a SettingsError if a setting is not at its default."""
+    value = values_of(settings)[key]
+    if value != declared(Settings)[key].default:
+        raise SettingsError(f"{key} = {value}: {why}", key)

@@ -1,6 +1,7 @@
 """Stages that measure a starting model, without training it: its loss, and a user's own."""
 
 import inspect
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.studies.identity import hash_of
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import Measurement, Stage, Store
+from coprefl_flwr.studies.stage import Making, Stage, Store
+from coprefl_flwr.studies.stage_files import write_result
 
 MEASUREMENT = "measurement"
 """The kind of plugin that a user's own measurement is."""
@@ -26,6 +28,29 @@ RESERVED = {
 
 StageOf = Callable[[Pretraining], Stage]
 """Makes a stage of the pre-training whose model it measures."""
+
+
+class Measurement(Stage):
+    """A stage that computes a few numbers about a starting model, where the server runs."""
+
+    @abstractmethod
+    def measure(self, store: Store) -> Mapping[str, float | None]:
+        """Return the numbers by name; None for an unknown number."""
+
+    def make(self, making: Making) -> None:
+        """Measure, and write the numbers as the one row of rounds.
+
+        Raises a SettingsError for a value that is not a number, or a reserved name.
+        """
+        making.progress.note(self.title)
+        about = {"phase": self.phase, "start": self.start, "task": self.task, "round": 0}
+        numbers = self.measure(making.store)
+        for name, value in numbers.items():
+            if name in about or not isinstance(value, int | float | None):
+                problem = f"{type(self).__name__}.measure returned {name} = {short(repr(value))}"
+                allowed = f"a number, of a name other than {', '.join(about)}"
+                raise SettingsError(f"{problem}; allowed is {allowed}")
+        write_result(making.folder, [], [{**about, **numbers}])
 
 
 class StartMeasurement(Measurement):

@@ -1,29 +1,36 @@
-"""A method as a Python program gives it: a strategy, a class, one of Flower's, or a text."""
+"""What a Python program pre-trains by: a strategy, a class, one of Flower's, a text, or an app."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
+from torch import nn
 
+from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.errors import SettingsError, one_line, wrong_type
 from coprefl_flwr.federation import of_flower
+from coprefl_flwr.federation.checkpoint import State
+from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.robust import AGGREGATION
+from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PRETRAINING, TASK, Algorithm, with_role
+from coprefl_flwr.models import model_arrays, save_model
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
-from coprefl_flwr.studies.build import start_of
 from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.phases import (
     Phase,
-    TrainingSettings,
+    TrainingOptions,
     made_phase,
-    one_phase,
-    read_phase,
+    single_phase,
 )
 from coprefl_flwr.studies.pretraining import Start, parts_of
-from coprefl_flwr.studies.stage import RunSettings
+from coprefl_flwr.studies.provenance import versions
+from coprefl_flwr.studies.stage import RunOptions, Store, TrainingStage
 
 
 def read_method(given: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:
@@ -59,9 +66,9 @@ def name_of(strategy: RoundStrategy) -> str:
 def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
     """Return the options of a pre-training by key, except for those that a strategy has itself."""
     if isinstance(method, str):
-        return {**declared(TrainingSettings), "seed": declared(RunSettings)["seed"]}
+        return {**declared(TrainingOptions), "seed": declared(RunOptions)["seed"]}
     of_strategy = declared(RoundStrategy)
-    found = {key: one for key, one in declared(TrainingSettings).items() if key not in of_strategy}
+    found = {key: one for key, one in declared(TrainingOptions).items() if key not in of_strategy}
     for one, _ in parts_of(method, 1):
         found |= declared(_algorithm(one).client_class)
     return found
@@ -75,7 +82,7 @@ def task_options(method: RoundStrategy | str) -> dict[str, Option]:
 
 def start_of_method(
     method: RoundStrategy | str,
-    training: TrainingSettings,
+    training: TrainingOptions,
     options: Mapping[str, Any],
     clients: int,
 ) -> Start:
@@ -85,7 +92,7 @@ def start_of_method(
     ----------
     method : RoundStrategy or str
         The method.
-    training : TrainingSettings
+    training : TrainingOptions
         Rounds and local training. A strategy has the number of participants itself.
     options : Mapping[str, Any]
         Options of a strategy's clients, by name.
@@ -98,7 +105,7 @@ def start_of_method(
         described = Method.parse(method)
         if described == START or described.is_made_elsewhere:
             raise SettingsError(f"method = {method!r}: it trains nothing; use the model as it is")
-        return start_of(described, training, {})
+        return Start.of(described, training, {})
     if method.clients is not None:
         line = f"clients = {method.clients} of the strategy"
         raise SettingsError(f"{line}: leave it out, the clients are those of the call")
@@ -111,7 +118,7 @@ def start_of_method(
 
 
 def task_phase(
-    method: RoundStrategy | str, training: TrainingSettings, options: Mapping[str, Any]
+    method: RoundStrategy | str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Phase:
     """Return the phase of tasks; `options` are those of a strategy's clients, by name.
 
@@ -119,8 +126,7 @@ def task_phase(
     has one value for all tasks.
     """
     if isinstance(method, str):
-        chosen = one_phase("method", Method.parse(method))
-        return read_phase("method", chosen, TASK, training, {})
+        return single_phase("method", Method.parse(method), TASK, training, {})
     name = type(method).__name__
     if isinstance(method, ServerRefined):
         raise SettingsError(f"method = {name}: tasks have no server data to refine a model on")
@@ -140,7 +146,7 @@ def _algorithm(strategy: RoundStrategy) -> Algorithm:
 
 
 def _phase(
-    strategy: RoundStrategy, role: str, training: TrainingSettings, options: Mapping[str, Any]
+    strategy: RoundStrategy, role: str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Phase:
     """Return a phase of a strategy that has the role, with the options of its client, by name."""
     algorithm = _algorithm(strategy)
@@ -156,3 +162,62 @@ def _phase(
     }
     own |= {key: options[one.name] for key, one in of_client.items() if one.name in options}
     return made_phase(algorithm, role, own, training, {})
+
+
+# ---- a ClientApp --------------------------------------------------------------------------------
+
+
+NODES = Option("nodes", "nodes", 0, (int,), "nodes of a ClientApp", minimum=1)
+
+
+class AppPretraining(TrainingStage):
+    """A pre-training whose clients are a ClientApp.
+
+    Parameters
+    ----------
+    strategy : RoundStrategy
+        Runs all rounds; it is copied.
+    network : nn.Module
+        Has the first weights.
+    rounds : int
+        Rounds; a Schedule has rounds of its own.
+    nodes : int
+        Nodes that the app runs on.
+
+    Raises a SettingsError for a number of rounds or nodes below 1.
+    """
+
+    kind, phase, measures = PRETRAINING_KIND, "pretraining", False
+
+    def __init__(
+        self, strategy: RoundStrategy, network: nn.Module, rounds: int, nodes: int
+    ) -> None:
+        self.nodes = NODES.checked(nodes, "nodes")
+        parts, name = parts_of(strategy, ROUNDS.checked(rounds, "rounds")), name_of(strategy)
+        of_run, title = RunOptions(seed=strategy.seed), f"pre-training {name}"
+        super().__init__(of_run, title, name, name, sum(number for _, number in parts))
+        self.given, self.first = copy.deepcopy(strategy), model_arrays(network)
+        self.given.evaluate_every = 0  # Tasks say what a start is worth.
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what the model depends on, except for the app."""
+        weights = checksum_of(self.first)
+        return {"method": self.given.options(), "model": weights, "nodes": self.nodes}
+
+    @property
+    def key(self) -> str:
+        """Return its name, which is enough: its folder has no other stage."""
+        return self.start
+
+    def strategy(self) -> RoundStrategy:
+        """Return the strategy."""
+        return self.given
+
+    def initial(self, store: Store) -> Arrays:
+        """Return the network's weights."""
+        return self.first
+
+    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+        """Write the starting model."""
+        save_model(folder, arrays, {"start": self.start, "versions": versions()})
+        return {}

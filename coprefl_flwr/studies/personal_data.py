@@ -4,13 +4,14 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import DataSettings, ImageDataset, Samples, load_dataset
+from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dataset import check_numbers
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
@@ -19,8 +20,8 @@ from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
-from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.options import WORDS, check_declared, option
+from coprefl_flwr.studies.identity import contents, values_of
 from coprefl_flwr.studies.populations import ClientData
 
 Floats = npt.NDArray[np.float64]
@@ -32,7 +33,7 @@ PIXELS, SCRATCH = "pixels", "scratch"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PersonalSettings:
+class PersonalOptions:
     """The clients of a personalised study, and what their networks see."""
 
     personal_datasets: str = option(
@@ -42,7 +43,10 @@ class PersonalSettings:
         takes=(WORDS,),
     )
     personal_clients: int | None = option(
-        None, "clients of it; not set: one a dataset, or 5 where there is only one", minimum=1
+        None,
+        "clients of it; not set: one a dataset, or 5 where there is only one",
+        minimum=1,
+        maximum=10**6,
     )
     shift: str | None = option(
         None,
@@ -96,17 +100,39 @@ class PersonalSettings:
 
 @dataclass(frozen=True, eq=False)
 class PersonalData:
-    """The samples of every client of a personalised study, and what makes features of them."""
+    """The samples of every client of a personalised study, and what makes features of them.
 
-    settings: PersonalSettings
-    source: DataSettings
+    Parameters
+    ----------
+    options : PersonalOptions
+        The clients, and what their networks see.
+    datasets : str
+        Names of the datasets, separated by spaces.
+    data_dir : str
+        Where torchvision's are.
+    image_size : int
+        Side of the images in pixels; 0: as they are.
+    relabel : bool
+        Whether labels with gaps are numbered 0, 1, 2.
+    alpha : float
+        Concentration of the Dirichlet distribution of a label shift.
+    min_samples : int
+        Fewest samples a client may train on, of a label shift.
+    seed : int
+        What the draws depend on.
+    precision : str
+        What the frozen networks compute in.
+    """
+
+    options: PersonalOptions
+    datasets: str
+    data_dir: str
+    image_size: int
+    relabel: bool
+    alpha: float
+    min_samples: int
     seed: int
-    precision: str = FLOAT32
-
-    @property
-    def datasets(self) -> str:
-        """Names of the datasets, separated by spaces."""
-        return self.settings.personal_datasets or self.source.dataset
+    precision: str
 
     @functools.cached_property
     @concerning("personal-datasets", "dataset")
@@ -132,13 +158,8 @@ class PersonalData:
     def _of(self, name: str) -> list[Domain]:
         """Return what one entry names: a dataset, DATASET@DOMAIN, or all domains by DATASET@*."""
         path, at, wanted = name.rpartition("@")
-        file, own = path if at else name, self.source
-        source = load_dataset(
-            file,
-            own.data_dir,
-            image_size=own.image_size,
-            relabel=own.relabel,
-        )
+        file = path if at else name
+        source = load_dataset(file, self.data_dir, image_size=self.image_size, relabel=self.relabel)
         check_numbers(file, source)
         if not isinstance(source, ImageDataset):
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
@@ -164,16 +185,16 @@ class PersonalData:
     def num_clients(self) -> int:
         """How many clients there are."""
         sources = len(self.domains)
-        return self.settings.personal_clients or (sources if sources > 1 else 5)
+        return self.options.personal_clients or (sources if sources > 1 else 5)
 
     @property
     def shift(self) -> str:
         """How the clients differ: "feature", "label" or "both"."""
         sources = len(self.domains)
-        if self.settings.shift == "label" and sources > 1:
+        if self.options.shift == "label" and sources > 1:
             several = f"personal-datasets has {sources}; allowed with several are feature and both"
             raise SettingsError(f"shift = label: takes one dataset, {several}", "shift")
-        return self.settings.shift or ("feature" if sources > 1 else "label")
+        return self.options.shift or ("feature" if sources > 1 else "label")
 
     def domain_of(self, client: int) -> Domain:
         """Return a client's dataset: client i has the dataset i modulo their number."""
@@ -189,12 +210,13 @@ class PersonalData:
         Raises a SettingsError if a dataset has too few samples of a class, or a client is left
         without a test sample.
         """
-        wanted, key = self.settings.train_per_class, (self.seed, PERSONAL)
+        wanted, key = self.options.train_per_class, (self.seed, PERSONAL)
         counts = np.full((self.num_clients, self.num_classes), wanted)
         if self.shift != "feature":
-            alpha, fewest = self.source.alpha, self.source.min_samples
-            counts = dirichlet_counts(self.domains, counts, key, alpha=alpha, min_samples=fewest)
-        ratio = self.settings.test_per_class / wanted
+            counts = dirichlet_counts(
+                self.domains, counts, key, alpha=self.alpha, min_samples=self.min_samples
+            )
+        ratio = self.options.test_per_class / wanted
         dealt = deal(self.domains, counts, ratio, (*key, "samples"))
         for client, (_, test) in enumerate(dealt):
             if not len(test):
@@ -206,7 +228,7 @@ class PersonalData:
     def input_shape(self) -> tuple[int, ...]:
         """The shape of what is trained on: (features,), or of an image with scratch."""
         shape = self.domains[0].images.shape
-        if self.settings.from_scratch:
+        if self.options.from_scratch:
             return shape
         sizes = [backbone.size for backbone in self.networks]
         return (sum(sizes) if sizes else int(np.prod(shape)),)
@@ -214,14 +236,14 @@ class PersonalData:
     @property
     def networks(self) -> tuple[Backbone, ...]:
         """The frozen networks, none for pixels and scratch; in a plan torchvision's are random."""
-        return _loaded(self.settings.backbones, not self.source.data_dir.startswith(SIZES))
+        return _loaded(self.options.backbones, not self.data_dir.startswith(SIZES))
 
     def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size of the first dataset's, normalised as those are."""
         first = self.domains[0].images
         mean, std = (values.to(batch.device)[:, None, None] for values in (first.mean, first.std))
         values = (fitted(batch, first.shape) - mean) / std
-        return values if self.settings.from_scratch else values.flatten(1)
+        return values if self.options.from_scratch else values.flatten(1)
 
     def features_of(self, client: int, folder: Path) -> ClientData:
         """Return a client's features; they are computed once, unless `folder` has their files."""
@@ -239,6 +261,17 @@ class PersonalData:
                 features_of(held.test, encoders, device, files[1]),
             )
         return self._features[client, folder]
+
+    def identity(self, model: str) -> dict[str, Any]:
+        """Return what the features depend on, by key; also on `model`, that from scratch."""
+        options = self.options
+        found = values_of(options) | {"seed": self.seed, "dataset": self.datasets}
+        found |= {"image-size": self.image_size, "relabel": self.relabel}
+        found["precision"] = self.precision
+        if options.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
+            found |= {"alpha": self.alpha, "min-samples": self.min_samples}
+        backbones = [name.partition("=")[2] or name for name in options.backbones.split()]
+        return found | {"contents": contents([*self.datasets.split(), *backbones, model])}
 
     @functools.cached_property
     def _features(self) -> dict[tuple[int, Path], ClientData]:
@@ -265,7 +298,7 @@ FEATURE_FILE = re.compile(r"[0-9]+-(train|test)\.npy")
 
 def _noise_of(data: PersonalData, client: int) -> Change | None:
     """Return what lays noise over all images that a client trains on, if anything does."""
-    noise = data.settings.noise("images")
+    noise = data.options.noise("images")
     if not noise:
         return None
     rng = seeds.generator(data.seed, PERSONAL, client, "image-noise")

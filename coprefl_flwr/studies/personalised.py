@@ -23,13 +23,13 @@ from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.client_metrics import ClientMetrics
-from coprefl_flwr.studies.identity import contents, hash_of, values_of
-from coprefl_flwr.studies.kept import ABOUT
+from coprefl_flwr.studies.identity import hash_of
 from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData
-from coprefl_flwr.studies.phases import PRECISION, Phase
+from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.provenance import made_by
-from coprefl_flwr.studies.stage import ClientFolders, RunSettings, Store, TrainingStage
+from coprefl_flwr.studies.stage import ClientFolders, RunOptions, Store, TrainingStage
+from coprefl_flwr.studies.stage_files import ABOUT
 
 GLOBAL = "global.safetensors"
 """The global arrays: a model, a body, or prototypes."""
@@ -67,7 +67,7 @@ class PersonalStage(TrainingStage):
         data: PersonalData,
         model: tuple[str, str],
         test_every: int,
-        run: RunSettings,
+        run: RunOptions,
         metrics: ClientMetrics,
         settings: Mapping[str, Any],
     ) -> None:
@@ -80,9 +80,9 @@ class PersonalStage(TrainingStage):
     def network(self) -> Network:
         """What its clients train, which all clients of a process share."""
         classes, shape, key = self.data.num_classes, self.data.input_shape, (self.run.seed, "model")
-        (model, model_norm), settings = self.model, self.data.settings
-        norm = settings.head_norm or "batch"
-        if settings.from_scratch:
+        (model, model_norm), options = self.model, self.data.options
+        norm = options.head_norm or "batch"
+        if options.from_scratch:
             head = head_names(model, classes, shape, model_norm)
             module = build_model(model, classes, shape, model_norm, key)
         elif self.of.algorithm.client_class.network == "projection":
@@ -118,9 +118,16 @@ class PersonalStage(TrainingStage):
         offered = {
             "state": ClientState(folders.states),
             "initial": self.network.arrays,
-            "noise": self.data.settings.noise("prototypes"),
+            "noise": self.data.options.noise("prototypes"),
         }
-        client = self.of.client(held, self.network.module, offered, self.training)
+        client = self.of.algorithm.client(
+            self.of.options,
+            self.network.module,
+            held.train,
+            offered,
+            test=held.test,
+            training=self.training,
+        )
         client.metrics = self.metrics.functions
         return client
 
@@ -168,7 +175,7 @@ class PersonalStage(TrainingStage):
         """Return what its results depend on."""
         return {
             "method": self.of.identity(),
-            "features": self._of_features(),
+            "features": self.data.identity(self.model[0]),
             "network": self.model,
             "test-every": self.test_every,
             "min-replies": self.run.min_replies,
@@ -182,15 +189,4 @@ class PersonalStage(TrainingStage):
 
     def features(self) -> str:
         """Return a hash of what the clients' features depend on."""
-        return hash_of(self._of_features())
-
-    def _of_features(self) -> dict[str, Any]:
-        settings, names, data = self.data.settings, self.data.datasets, self.data.source
-        found = values_of(settings) | {"seed": self.run.seed, "dataset": names}
-        found |= {"image-size": data.image_size, "relabel": data.relabel}
-        found[PRECISION] = self.data.precision
-        if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
-            found |= {"alpha": data.alpha, "min-samples": data.min_samples}
-        backbones = [name.partition("=")[2] or name for name in settings.backbones.split()]
-        named = [*names.split(), *backbones, self.model[0]]
-        return found | {"contents": contents(named)}
+        return hash_of(self.data.identity(self.model[0]))

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flwr.client import NumPyClient
-from torch import nn
 
 from coprefl_flwr import plugins, seeds
-from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.learning import LocalTraining, default_device
@@ -31,31 +29,37 @@ from coprefl_flwr.methods import (
 )
 from coprefl_flwr.models.precision import check_precision
 from coprefl_flwr.named import Named
-from coprefl_flwr.options import Value, declared, option
+from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
-from coprefl_flwr.studies.populations import ClientData
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings(LocalTraining):
+class TrainingOptions(LocalTraining):
     """Rounds, participants and local training, of the pre-training or of a personalised study."""
 
     rounds: int = option(
         50, "pre-training rounds T, of each phase of `A+B`", unit="rounds", minimum=1
     )
-    participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
+    participants: int = option(
+        20,
+        "clients per pre-training round, |m|",
+        minimum=1,
+        starts_only="all clients of a personalised study take part",
+    )
     client_wrapper: str | None = option(
         None,
         "module:NAME or file.py:NAME, a function or class that takes a client of the pre-training "
         "and returns the client that takes its place, such as an attacker",
+        starts_only="clients are wrapped in a pre-training, not in a personalised study",
     )
     client_wrapper_share: float = option(
         0.0,
         "part of the pre-training's clients that are wrapped, drawn by the seed",
         minimum=0,
         maximum=1,
+        starts_only=NOT_USED,
     )
     # A study whose clients do not train would only look like one.
     local_steps: int | None = option(
@@ -115,7 +119,7 @@ def _drawn(seed: int, clients: int, share: float) -> frozenset[int]:
     return frozenset(map(int, order[: round(share * clients)]))
 
 
-TRAINING_KEYS = tuple(declared(TrainingSettings))
+TRAINING_KEYS = tuple(declared(TrainingOptions))
 """Settings of the training that a method may set for itself too."""
 
 PRECISION, WRAPPER = "precision", "client-wrapper"
@@ -135,7 +139,7 @@ class Phase:
     algorithm: Algorithm
     role: str
     options: Mapping[str, Any]
-    training: TrainingSettings
+    training: TrainingOptions
     given: RoundStrategy | None = None
 
     def strategy(self, server: ServerDataOf | None = None, **run: Any) -> RoundStrategy:
@@ -146,22 +150,6 @@ class Phase:
         for name, value in run.items():
             setattr(made, name, value)
         return made
-
-    def client(
-        self,
-        held: ClientData,
-        module: nn.Module,
-        offered: Mapping[str, Any],
-        training: LocalTraining | None = None,
-    ) -> TorchClient:
-        """Return a client of the method: its data, the network that it trains, `training` if other.
-
-        `offered` are the arguments that some clients take, by name.
-        """
-        training = training or self.training
-        return self.algorithm.client(
-            self.options, module, held.train, offered, test=held.test, training=training
-        )
 
     @property
     def name(self) -> str:
@@ -208,9 +196,8 @@ class Phase:
 
 def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
     """Return the settings of the training that an algorithm heeds, and may set for itself."""
-    if role == PERSONALISED:  # All clients take part, and Adam has no momentum.
-        unheeded = ("participants", "momentum", *WRAPPER_KEYS)
-        return tuple(key for key in TRAINING_KEYS if key not in unheeded)
+    if role == PERSONALISED:
+        return tuple(key for key, one in declared(TrainingOptions).items() if not one.starts_only)
     if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
         return ()
     drawn = algorithm.samples_clients
@@ -221,7 +208,7 @@ def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
 
 
 def read_phase(
-    what: str, chosen: Named, role: str, training: TrainingSettings, short: Mapping[str, Value]
+    what: str, chosen: Named, role: str, training: TrainingOptions, short: Mapping[str, Value]
 ) -> Phase:
     """Return a phase of the setting `what` as it is chosen.
 
@@ -242,19 +229,26 @@ def read_phase(
         raise SettingsError(f"{where}{error}", *elsewhere, what) from error
 
 
-def one_phase(what: str, method: Method) -> Named:
-    """Return the one phase of the method of a setting that takes no other."""
+def single_phase(
+    what: str, method: Method, role: str, training: TrainingOptions, short: Mapping[str, Value]
+) -> Phase:
+    """Return the phase of a setting whose method has no other; raises as `read_phase` does."""
     first, *others = method.phases
     if others:
         raise SettingsError(f"{what}: '{method}': must be one method, without '+'", what)
-    return first
+    return read_phase(what, first, role, training, short)
+
+
+def head_phase(head: Method, training: TrainingOptions, short: Mapping[str, Value]) -> Phase | None:
+    """Return the phase that computes the last layer; None where a task begins with one as it is."""
+    return None if head in NO_METHODS else single_phase("head", head, HEAD, training, short)
 
 
 def made_phase(
     algorithm: Algorithm,
     role: str,
     given: Mapping[str, Any],
-    training: TrainingSettings,
+    training: TrainingOptions,
     short: Mapping[str, Value],
 ) -> Phase:
     """Return a phase of a method with what it was given, by key; `training`, `short` as above."""
@@ -289,10 +283,10 @@ def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:
 
 
 def _training(
-    training: TrainingSettings, given: Mapping[str, Value], algorithm: Algorithm
-) -> TrainingSettings:
+    training: TrainingOptions, given: Mapping[str, Value], algorithm: Algorithm
+) -> TrainingOptions:
     """Return the study's training with what a method sets, and its defaults for what nobody set."""
-    found = declared(TrainingSettings)
+    found = declared(TrainingOptions)
     changes = {found[key].name: found[key].read(value) for key, value in given.items()}
     # Which of steps and epochs is the method's own takes the place of the other for all.
     for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
@@ -303,7 +297,7 @@ def _training(
         by_steps = key in _OF_EPOCHS and values["local_steps"] is not None
         if values[found[key].name] is None and not by_steps:
             values[found[key].name] = default
-    return TrainingSettings(**values)
+    return TrainingOptions(**values)
 
 
 def _check_known(where: str, name: str, given: Iterable[str], has: Sequence[str]) -> None:

@@ -1,22 +1,36 @@
-"""The populations of a study, and what each of their clients holds: the same in every process."""
+"""The clients of a study and what each of them holds: the same in every process."""
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import Samples, TextDataset, as_samples, split_in_two
-from coprefl_flwr.data.splits import rows_of
-from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.data import (
+    SCHEMES,
+    Dataset,
+    ImageDataset,
+    Samples,
+    as_dataset,
+    as_samples,
+    partition,
+)
+from coprefl_flwr.data import relabel as relabelled
+from coprefl_flwr.data.partition import NATURAL, Scheme
+from coprefl_flwr.data.sources import StandIn
+from coprefl_flwr.data.user_data import Pick
+from coprefl_flwr.errors import SettingsError, concerning, short, unknown, wrong_type
 from coprefl_flwr.models import as_array
 from coprefl_flwr.options import check_declared, option
-from coprefl_flwr.studies.sources import LoadedSource, Source, Spread
+from coprefl_flwr.studies.identity import contents
 
 _FINGERPRINT = 64
 """Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
@@ -25,9 +39,159 @@ PRETRAINING = "pretrain"
 """The population of the pre-training."""
 
 
-def task_name(number: int) -> str:
-    """Return the population of the downstream task `number`, counted from 0."""
-    return f"task-{number}"
+class Source(ABC):
+    """The dataset of a phase, and which of its classes, domains and samples the phase has."""
+
+    @property
+    @abstractmethod
+    def dataset(self) -> Dataset:
+        """The dataset."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> tuple[int, ...]:
+        """The numbers of the phase's classes in the dataset, ascending."""
+
+    @property
+    def domains(self) -> tuple[int, ...]:
+        """The numbers of its domains, () where the dataset has none."""
+        return ()
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the dataset was given by a program, so that its content alone says what it is."""
+        return False
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of its classes."""
+        return [self.dataset.classes[number] for number in self.classes]
+
+    @abstractmethod
+    def samples(self, classes: tuple[int, ...]) -> Samples:
+        """Return all samples of some of the classes, labelled by the positions of these."""
+
+    @abstractmethod
+    def identity(self) -> Mapping[str, Any]:
+        """Return what its samples depend on: the same identity, the same samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedSource(Source):
+    """A dataset in memory, and the classes of it that are used.
+
+    Parameters
+    ----------
+    loaded : Dataset
+        The dataset.
+    used : tuple of int
+        The numbers of its classes, ascending.
+    """
+
+    loaded: Dataset
+    used: tuple[int, ...]
+    in_memory = True
+
+    @classmethod
+    def of(
+        cls,
+        given: Any,
+        only: Sequence[int | str] | None = None,
+        relabel: bool = False,
+        batch: Pick | None = None,
+    ) -> "LoadedSource":
+        """Return the source of a dataset that a program gives (see `data.as_dataset`).
+
+        Images of bytes become floats in 0..1, so a model that was trained here takes the inputs
+        that the program's own loaders give. `only` are numbers or names of classes; None: all.
+
+        Raises a SettingsError for something else, or a class that the dataset does not have.
+        """
+        _check_dataset(given)
+        loaded = as_dataset("dataset", given, relabel, batch=batch)
+        if isinstance(loaded, ImageDataset) and not isinstance(given, Dataset):
+            loaded = loaded.unscaled()
+        names = list(loaded.classes)
+        if only is None:
+            return cls(loaded, tuple(range(len(names))))
+        if isinstance(only, str) or not isinstance(only, Iterable):
+            raise wrong_type("only", only, "a list of class numbers or names", "[0, 1, 2]")
+        used = {_class_number(one, names) for one in only}
+        if not used:
+            raise SettingsError("only = []: at least one class is needed")
+        return cls(loaded, tuple(sorted(used)))
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset."""
+        return self.loaded
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The numbers of the classes."""
+        return self.used
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes; a number for a class that other clients' datasets have."""
+        names = self.loaded.classes
+        return [names[n] if n < len(names) else str(n) for n in self.used]
+
+    def samples(self, classes: tuple[int, ...]) -> Samples:
+        """Return all samples of some of the classes."""
+        rows = np.flatnonzero(np.isin(self.loaded.labels, classes))
+        return Samples(self.loaded, rows, relabelled(self.loaded.labels[rows], classes))
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return the number of samples and the classes; the clients' samples say the rest."""
+        return {"samples": len(self.loaded.labels), "classes": self.used}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How samples are spread over clients."""
+
+    clients: int | None = option(100, "clients; not set: as many as the scheme makes", minimum=1)
+    scheme: Scheme = "dirichlet"
+    alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
+    classes_per_client: int = option(2, "classes a client has, `pathological` only", minimum=1)
+    min_samples: int = option(10, "fewest samples a client may hold", unit="samples", minimum=2)
+
+    def __post_init__(self) -> None:
+        """Check each value."""
+        check_declared(self)
+        scheme = self.scheme
+        if isinstance(scheme, type) or not (
+            isinstance(scheme, str) or callable(scheme) or hasattr(scheme, "load_partition")
+        ):
+            needed = f"a text ({', '.join(SCHEMES)}), a function or a partitioner of flwr-datasets"
+            raise wrong_type("scheme", scheme, needed, "IidPartitioner(num_partitions=10)")
+
+    def over_clients(self, samples: Samples, seed: int, population: str) -> list[Samples]:
+        """Return the samples of each client of a population.
+
+        Raises a SettingsError if the partition cannot be had, or a client has too few samples.
+        """
+        groups = samples.dataset.groups
+        if isinstance(samples.dataset, StandIn) and self.scheme != NATURAL:
+            # Drawing a partition takes seconds, and on average it deals out as much.
+            parts = np.array_split(np.arange(len(samples)), self.clients or 1)
+        else:
+            parts = partition(
+                samples.labels,
+                self.clients,
+                self.scheme,
+                alpha=self.alpha,
+                classes_per_client=self.classes_per_client,
+                seed_key=(seed, population, "partition"),
+                min_samples=self.min_samples,
+                groups=None if groups is None else groups[samples.indices],
+            )
+        return [samples.take(part) for part in parts]
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a spread by a text depends on, besides the samples and the seed."""
+        return {**vars(self), "contents": contents([str(self.scheme)])}
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,125 +365,6 @@ class Clients:
         return f"<{len(self)} clients, {each}, {len(self.classes)} classes>"
 
 
-@dataclass(eq=False, repr=False)
-class Tasks:
-    """Downstream tasks: each draws classes, and spreads their samples over its clients.
-
-    `len` is their number, `[i]` a task. All starting models meet the same tasks, since nothing here
-    knows of them: a paired comparison.
-
-    Parameters
-    ----------
-    source : Source
-        The samples of all tasks.
-    spread : Spread
-        How a task's samples are spread over its clients.
-    number : int
-        How many tasks there are.
-    classes : int
-        How many classes a task draws.
-    train_fraction : float
-        Part of a client's samples to train on; it is tested on the others.
-    seed : int
-        What the draws depend on.
-    names : Mapping[str, str], optional
-        What errors call the parameters, if not by their names.
-    """
-
-    source: Source
-    spread: Spread
-    number: int = option(3, "downstream tasks", minimum=0)
-    classes: int = option(5, "classes a task draws", minimum=2)
-    train_fraction: float = option(
-        0.8, "part of a client's samples to train on", above=0, maximum=0.99
-    )
-    seed: int = option(0, "what the draws depend on", minimum=0)
-    names: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Check each value; no task is drawn yet."""
-        check_declared(self)
-        self._made: dict[int, Population] = {}
-
-    def __len__(self) -> int:
-        return self.number
-
-    def __getitem__(self, number: int) -> Population:
-        """Return a task: its classes, and each client's training and test samples.
-
-        Raises a SettingsError if the classes, the partition or a client's samples cannot be had.
-        """
-        if not 0 <= number < len(self):
-            raise IndexError(f"task {number}: there are {len(self)}")
-        if number not in self._made:
-            with concerning("task-partition", "task-clients"):
-                self._made[number] = self._task(number)
-        return self._made[number]
-
-    def __repr__(self) -> str:
-        clients = self.spread.clients
-        return f"<{len(self)} tasks of {self.classes} classes and {clients} clients>"
-
-    def _task(self, number: int) -> Population:
-        """Draw a task's classes, spread their samples, split each client's into train and test."""
-        name = task_name(number)
-        classes, clients = self._draw_classes(name), []
-        everything = self.source.samples(classes)
-        for client, own in enumerate(self.spread.over_clients(everything, self.seed, name)):
-            rng = seeds.generator(self.seed, name, client, "test-split")
-            with concerning("task-train-fraction"):
-                train, test = split_in_two(len(own), self.train_fraction, rng)
-            clients.append(ClientData(own.take(train), own.take(test)))
-        return Population(name, classes, tuple(clients))
-
-    def _draw_classes(self, name: str) -> tuple[int, ...]:
-        """Draw the classes of a task, ascending."""
-        known, wanted = self.source.classes, self.classes
-        if isinstance(self.source.dataset, TextDataset):
-            # Windows overlap: a random test part would share most of its text with the other.
-            what = self._named("number")
-            problem = f"{what} = {self.number}: texts have no tasks; set {what} = 0"
-            raise SettingsError(problem, "tasks", "dataset")
-        if wanted > len(known):
-            what, only = self._named("classes"), "downstream-classes"
-            problem = f"{what} = {wanted}: there are only {len(known)} downstream classes"
-            raise SettingsError(problem, "task-classes", only)
-        self._check_samples(known)
-        rng = seeds.generator(self.seed, name, "classes")
-        drawn = rng.choice(len(known), wanted, replace=False)
-        return tuple(sorted(known[position] for position in drawn))
-
-    def _check_samples(self, classes: tuple[int, ...]) -> None:
-        """Raise a SettingsError if a task could draw a class without a sample."""
-        dataset, only = self.source.dataset, self._named("only")
-        present = np.unique(dataset.labels[rows_of(dataset, classes, self.source.domains)])
-        empty = [dataset.classes[number] for number in classes if number not in present]
-        if empty:
-            raise SettingsError(
-                f"{only}: no sample is of {abridged(empty)}; name those that have samples "
-                "(list:...), or set relabel = true, which leaves out the others",
-                "downstream-classes",
-                "dataset",
-            )
-
-    def _named(self, parameter: str) -> str:
-        return self.names.get(parameter, parameter)
-
-    def identity(self) -> dict[str, Any]:
-        """Return what the samples of the tasks' clients depend on; each task's number besides."""
-        if self.source.in_memory:
-            every = [client for number in range(len(self)) for client in self[number].clients]
-            parts = [part for one in every for part in (one.train, one.test) if part is not None]
-            return {"samples": hash_of_samples(parts)}
-        return {
-            "source": self.source.identity(),
-            "spread": self.spread.identity(),
-            "seed": self.seed,
-            "classes": self.classes,
-            "train-fraction": self.train_fraction,
-        }
-
-
 def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
     """Return the samples of the source's training part and of its test part."""
     test = samples.dataset.test
@@ -343,3 +388,29 @@ def hash_of_samples(held: Sequence[Samples]) -> str:
 def abridged(names: Sequence[str]) -> str:
     """Return the first five names, and whether there are more."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _check_dataset(given: Any) -> None:
+    """Raise a SettingsError for what is often given instead of a dataset."""
+    arrays = isinstance(given, tuple) and all(isinstance(one, Tensor | np.ndarray) for one in given)
+    of_dataset = isinstance(given, Samples) or isinstance(getattr(given, "source", None), Source)
+    if arrays or of_dataset or isinstance(given, str | type | Tensor | np.ndarray):
+        example = "torch.utils.data.TensorDataset(inputs, labels)"
+        if isinstance(given, str):
+            example = f"cp.load_dataset({short(repr(given))})"
+        raise wrong_type("dataset", given, "a torch or Hugging Face Dataset", example)
+
+
+def _class_number(given: Any, names: Sequence[str]) -> int:
+    """Return the number of a class from its number or its name."""
+    value = given.item() if isinstance(given, Tensor) else given
+    if isinstance(value, str):
+        if value not in names:
+            raise SettingsError(f"only: {unknown('class', value, names)}")
+        return names.index(value)
+    if not isinstance(value, Integral):
+        raise SettingsError(f"only: {short(repr(value))}: must be a whole number or a name")
+    number = int(value)
+    if not 0 <= number < len(names):
+        raise SettingsError(f"only: class {number}; classes are 0..{len(names) - 1}")
+    return number

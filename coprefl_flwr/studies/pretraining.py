@@ -21,32 +21,29 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning import ServerData
-from coprefl_flwr.methods import RANDOM, ServerDataOf
+from coprefl_flwr.methods import PRETRAINING, RANDOM, ServerDataOf
 from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.weights import arrays_from, path_of
+from coprefl_flwr.options import Value
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble, trouble_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.identity import hash_of, hash_of_file
-from coprefl_flwr.studies.kept import read_about
-from coprefl_flwr.studies.method import folder_of
-from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.populations import (
-    PRETRAINING,
-    Clients,
-    Population,
-    hash_of_samples,
-)
+from coprefl_flwr.studies.method import START, Method, folder_of
+from coprefl_flwr.studies.phases import Phase, TrainingOptions, read_phase
+from coprefl_flwr.studies.populations import PRETRAINING as POPULATION
+from coprefl_flwr.studies.populations import Clients, Population, hash_of_samples
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import (
     STATES,
     ClientFolders,
-    RunSettings,
+    RunOptions,
     Store,
     TrainingStage,
     read_result,
 )
+from coprefl_flwr.studies.stage_files import read_about
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +70,16 @@ class Start:
     given: str | nn.Module | None = None
     strategy: RoundStrategy | None = None
 
+    @classmethod
+    def of(cls, method: Method, training: TrainingOptions, short: Mapping[str, Value]) -> "Start":
+        """Return how a method makes a starting model; `training` and `short` as in `read_phase`."""
+        name, label = str(method), method.portable
+        if method.is_made_elsewhere:
+            return cls(name, label, given=name)
+        chosen = () if method == START else method.phases
+        phases = [read_phase("method", one, PRETRAINING, training, short) for one in chosen]
+        return cls(name, label, phases)
+
 
 class Pretraining(TrainingStage):
     """The pre-training of a starting model, which it leaves.
@@ -85,7 +92,7 @@ class Pretraining(TrainingStage):
         Its clients; not set for weights that are given.
     architecture : Architecture
         The network.
-    run : RunSettings
+    run : RunOptions
         How rounds are run.
     keeps_head : bool
         Whether tasks begin with the model's own last layer.
@@ -104,7 +111,7 @@ class Pretraining(TrainingStage):
         start: Start,
         clients: Clients | None,
         architecture: Architecture,
-        run: RunSettings,
+        run: RunOptions,
         *,
         keeps_head: bool = False,
         test_every: int = 0,
@@ -146,7 +153,7 @@ class Pretraining(TrainingStage):
         """Make the strategy of all phases."""
         if self.how.strategy:
             given = copy.deepcopy(self.how.strategy)
-            given.population, given.clients = PRETRAINING, self.clients.number
+            given.population, given.clients = POPULATION, self.clients.number
             given.evaluate_every = 0  # What a start is worth, tasks say.
             return given
         made = self.strategies()
@@ -157,7 +164,7 @@ class Pretraining(TrainingStage):
 
     def strategies(self, server: ServerDataOf | None = None) -> list[RoundStrategy]:
         """Make the strategy of each phase; `server` gives the study's own data, or others."""
-        run = self.run.of_strategy(PRETRAINING, clients=self.clients.number)
+        run = self.run.of_strategy(POPULATION, clients=self.clients.number)
         server, made = server or self.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
@@ -191,8 +198,15 @@ class Pretraining(TrainingStage):
         phase = self.phase_of(server_round)
         module = self.architecture.shared(len(self.population.classes))
         # In the run's folder: any node may run any client, so they share a file system.
-        state = ClientState(folders.states)
-        client = phase.client(self.population.clients[client_id], module, {"state": state})
+        state, held = ClientState(folders.states), self.population.clients[client_id]
+        client = phase.algorithm.client(
+            phase.options,
+            module,
+            held.train,
+            {"state": state},
+            test=held.test,
+            training=phase.training,
+        )
         drawn = self._wrapped_clients(phase)
         return phase.training.wrapped(client) if client_id in drawn else client
 
@@ -311,12 +325,6 @@ class Pretraining(TrainingStage):
             for row in read_result(folder)["rounds"]
             if {"round", "loss"} <= row.keys()
         }
-        return self.trouble_of(losses, classes, start_loss)
-
-    def trouble_of(
-        self, losses: Mapping[int, float | None], classes: int, start_loss: float | None = None
-    ) -> Trouble | None:
-        """Return whether it diverged or did not learn, from the losses of its rounds."""
         last = self.phases[-1].algorithm.strategy_class
         before = self.rounds - self.phases[-1].training.rounds
         return trouble_of(

@@ -27,8 +27,8 @@ def machine() -> str:
     from coprefl_flwr.learning.device import default_device
 
     cpus = Path("/proc/cpuinfo")
-    told = re.search(r"model name\s*:\s*(.+)", cpus.read_text()) if cpus.exists() else None
-    name = told[1].strip() if told else platform.processor() or platform.machine()
+    line = re.search(r"model name\s*:\s*(.+)", cpus.read_text()) if cpus.exists() else None
+    name = line[1].strip() if line else platform.processor() or platform.machine()
     device = default_device()
     gpu = f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
     return f"{name}, {os.cpu_count()} cores{gpu}"

@@ -16,31 +16,26 @@ import pandas as pd
 
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.report import text_tables
-from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.report.columns import START_LOSS, STEP_SIZE
 from coprefl_flwr.report.formats import markdown
 from coprefl_flwr.report.frames import frame
+from coprefl_flwr.report.learnt import Trouble
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.tables import tables
-from coprefl_flwr.studies.budgets import cost
+from coprefl_flwr.studies.costs import cost
+from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import Store, read_result
+from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.stage_files import read_result
+from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.told import left_out, told
 
 logger = logging.getLogger("flwr.coprefl")
 
 Result = Mapping[str, Sequence[Mapping[str, Any]]]
 """{"rows", "rounds"} of a stage."""
-
-TITLES = {True: "Personalised methods", False: "Starting models"}
-OF_NO_RESULT = {
-    *("output-dir", "run-name", "data-dir", "timeout", "checkpoint-every", "min-available-nodes")
-}
-"""Settings on which no number depends."""
 
 
 def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -60,21 +55,21 @@ def frames_of(results: Iterable[tuple[str, Result]]) -> tuple[pd.DataFrame, pd.D
     return rows, rounds
 
 
-def write_results(study: Study, store: Store, folder: Path) -> None:
+def write_results(study: Study, store: Store) -> None:
     """Write rows, rounds and the report of a finished study; log the tables."""
     rows, rounds = gather(study, store)
     outcome = Outcome(rows, rounds, _about(study, store))
-    page = outcome.write(folder)
+    page = outcome.write(store.root)
     for line in text_tables(report_of([outcome]).comparisons[0]).splitlines():
         logger.info("%s", line)
     logger.info("")
-    logger.info("models, rows, tables and figures are in %s; open %s", folder, page)
+    logger.info("models, rows, tables and figures are in %s; open %s", store.root, page)
 
 
 def _about(study: Study, store: Store) -> dict[str, Any]:
     """Return what a report says besides the rows (see `Outcome`)."""
     made = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
-    chained, costs, lost = {}, {}, []
+    chained, costs, lost = {}, {}, log_lost_replies(study, store)
     for start, stage in made.items():
         rounds = read_result(store.folder(stage))["rounds"]
         chained[start] = [row["round"] for row in rounds if stage.chained(row["round"])]
@@ -82,28 +77,69 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
             step_size, gradients = cost(stage, len(rounds))
             of_start = {STEP_SIZE: step_size, "gradients": gradients / 1e6}
             costs[start] = {key: one for key, one in of_start.items() if math.isfinite(one)}
-    for one in study.stages:
-        line = left_out(read_result(store.folder(one))["rounds"])
-        lost += [f"{one.title}: {line}."] * bool(line)
-    troubles, how = told(study, store), made_by()
-    defaults = Settings().to_config()
+    troubles, how, seed = log_troubles(study, store), made_by(), study.config["seed"]
     known = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
     return {
-        "title": TITLES[study.config["study"] == PERSONALISED],
-        "seed": study.config["seed"],
+        "title": "Starting models" if made else "Personalised methods",
+        "seed": seed,
         "starts": list(dict.fromkeys(stage.start for stage in study.stages)),
         "chained": chained,
         "costs": costs,
         "troubles": troubles,
         "warnings": [*(f"{start}: {line}." for start, line in troubles.items()), *lost],
-        "made": {"versions": versions, **known, "seed": study.config["seed"]},
+        "made": {"versions": versions, **known, "seed": seed},
         "settings": {
             key: re.sub(r"[^\s+]+", lambda word: plugins.portable(word[0]), str(value))
-            for key, value in study.config.items()
-            if key not in OF_NO_RESULT and value != defaults[key]
+            for key, value in study.changed.items()
         },
     }
+
+
+def trouble_in(study: Study, store: Store, stage: Stage) -> Trouble | None:
+    """Return what is wrong with a stage's result; None also where it is not done."""
+    if not store.has(stage):
+        return None
+    loss = None
+    for other in study.stages:
+        if isinstance(other, StartLoss) and other.made is stage and store.has(other):
+            measured = store.result(other)["rounds"][0][START_LOSS]
+            loss = math.nan if measured is None else float(measured)
+    return stage.trouble(store.folder(stage), loss)
+
+
+def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Say how many replies were left out of some rounds, "" for none; the log named each."""
+    some = [row for row in rounds if row.get("replies-left-out")]
+    if not some:
+        return ""
+    lost, asked = (
+        sum(int(row.get(f"replies-{of}") or 0) for row in some) for of in ("left-out", "asked")
+    )
+    return f"{lost} of {asked} replies were left out in {len(some)} of the {len(rounds)} rounds"
+
+
+def log_lost_replies(study: Study, store: Store) -> list[str]:
+    """Log of which stages replies were left out; return a sentence for each."""
+    lines = [
+        f"{stage.title}: {line}"
+        for stage in study.stages
+        if (line := left_out(store.result(stage)["rounds"]))
+    ]
+    for line in lines:
+        logger.warning("%s", line)
+    return [f"{line}." for line in lines]
+
+
+def log_troubles(study: Study, store: Store) -> dict[str, str]:
+    """Log which stages diverged or did not learn; return it for each start, or method."""
+    lines: dict[str, list[str]] = {}
+    for stage in study.stages:
+        if trouble := trouble_in(study, store, stage):
+            logger.warning("%s: %s", stage.title, trouble)
+            what = "" if stage.task is None else f"task {stage.task}: "
+            lines.setdefault(stage.start, []).append(f"{what}{trouble}")
+    return {start: "; ".join(own) for start, own in lines.items()}
 
 
 def main(folders: Sequence[str]) -> None:

@@ -9,27 +9,33 @@ import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
-from coprefl_flwr.data import DataSettings
+import yaml
+
+from coprefl_flwr.data import SCHEMES, DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.files import read_text
 from coprefl_flwr.methods import PERSONALISED, short_forms
-from coprefl_flwr.options import Option, Value, check_declared, declared, option
+from coprefl_flwr.options import WORDS, Option, Value, check_declared, declared, option
 from coprefl_flwr.studies.identity import values_of
-from coprefl_flwr.studies.method import Method, Methods
-from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.phases import TrainingSettings
-from coprefl_flwr.studies.stage import RunSettings
-from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
+from coprefl_flwr.studies.method import FRESH, KEEP, Method, Methods
+from coprefl_flwr.studies.personal_data import PersonalOptions
+from coprefl_flwr.studies.phases import TrainingOptions
+from coprefl_flwr.studies.stage import RunOptions
+from coprefl_flwr.studies.tasks import TASK_RATE
 
 Group = TypeVar("Group")
 
 STARTS = "starts"
 
+LONGEST_SETTINGS = 2**18
+"""Bytes of the settings' file, which has 3,000 where nothing long is listed."""
+
 LARGEST = 10**9
 """The most of anything that is counted, a thousand times what any study has."""
-MOST = {"tasks": 10**5} | dict.fromkeys(("clients", "task-clients", "personal-clients"), 10**6)
-"""The most of what there is a list of from the beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +57,12 @@ class FolderSettings:
         "",
         "name of the run and of its folder; a run of the same name goes on where it stopped; not "
         "set: date and time",
+        counts=False,
     )
     output_dir: str = option(
-        "outputs", "folder that holds the runs' folders; relative to where the SuperLink started"
+        "outputs",
+        "folder that holds the runs' folders; relative to where the SuperLink started",
+        counts=False,
     )
 
     def __post_init__(self) -> None:
@@ -80,19 +89,107 @@ class ModelSettings:
         check_declared(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskDataSettings:
+    """The data of the downstream tasks, and of their clients."""
+
+    tasks: int = option(
+        3, "downstream tasks X; 0 ends after the pre-training", minimum=0, maximum=10**5
+    )
+    task_classes: int = option(5, "classes a task draws", minimum=2)
+    task_clients: int = option(
+        10, "clients of a task, |G|, all of whom take part", minimum=1, maximum=10**6
+    )
+    task_partition: str = option(
+        "dirichlet",
+        "how a task's samples are spread over its clients",
+        choices=SCHEMES,
+        own="partition",
+    )
+    task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
+    task_train_fraction: float = option(
+        0.8,
+        "part of a task client's samples to train on; it is tested on the rest",
+        above=0,
+        maximum=0.99,
+    )
+
+    def __post_init__(self) -> None:
+        """Check each value."""
+        check_declared(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """How the clients of the downstream tasks train."""
+
+    head: Method = option(
+        FRESH,
+        "last layer a task begins with: `fresh`, `keep` the pre-trained one, where a task's "
+        "classes are the pre-training's, or one computed from the clients' features in round 0, "
+        "before the others: `ncm`, `ridge` or module:NAME, with settings of its own",
+    )
+    head_layer: str = option(
+        "", "name of the last linear layer, for such a head; not set: the `nn.Linear` called last"
+    )
+    diagnostics: bool = option(
+        False,
+        "measure at each start what explains its worth in a task: diversity of the clients' "
+        "gradients, top eigenvalue of the Hessian, barrier between clients' models, linear probe",
+    )
+    start_loss: bool = option(
+        False,
+        "measure each start's mean loss over all training samples of all pre-training clients",
+    )
+    measurements: str = option(
+        "",
+        "measurements of your own at each start, module:NAME each, separated by spaces: classes of "
+        "stages that are made of the start's pre-training",
+        takes=(WORDS,),
+    )
+    task_method: Method = option(
+        Method.parse("fedavg"),
+        "algorithm of the tasks, with settings of its own as in `fedprox:mu=1`",
+    )
+    task_rounds: int = option(
+        50, "rounds R of a task; 0: none but that of its head", unit="rounds", minimum=0
+    )
+    task_local_steps: int | None = option(
+        None, "as local-steps, in the tasks", unit="steps", minimum=1
+    )
+    task_local_epochs: int | None = option(
+        None, "as local-epochs, in the tasks", unit="epochs", minimum=1
+    )
+    task_learning_rate: float = option(TASK_RATE, "local learning rate in the tasks", above=0)
+    task_evaluate_every: int = option(
+        1, "rounds between evaluations in a task; 0: after the last only", unit="rounds", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        """Check each value, then that steps or epochs are set, not both."""
+        check_declared(self)
+        if not self.task_rounds and self.head in (FRESH, KEEP):
+            problem = f"task-rounds = 0: head = {self.head} needs rounds; ncm and ridge do not"
+            raise SettingsError(problem, "task-rounds", "head")
+        steps, epochs = self.task_local_steps, self.task_local_epochs
+        if steps is not None and epochs is not None:
+            both = f"task-local-steps = {steps} and task-local-epochs = {epochs}"
+            raise SettingsError(f"{both}: set one of them, not both", "task-local-epochs")
+
+
 # The fields of the last base come first.
 @dataclass(frozen=True, kw_only=True)
 class Settings(
-    PersonalSettings,
+    PersonalOptions,
     TaskSettings,
     TaskDataSettings,
-    TrainingSettings,
+    TrainingOptions,
     ModelSettings,
     DataSettings,
-    RunSettings,
+    RunOptions,
     FolderSettings,
 ):
-    """Everything a study can be told; whoever builds one hands its groups on, never the whole.
+    """All settings of a study; `build` makes its parts of them, which know no setting.
 
     `short` are options set for every method that has them, by key, as `gamma=0.5` in run-config.
     """
@@ -110,9 +207,9 @@ class Settings(
             problem = "diagnostics = true: the barrier is between two clients; task-clients = 1"
             raise SettingsError(problem, "task-clients", "diagnostics")
         for key, one in declared(Settings).items():
-            counted, room = getattr(self, one.name), MOST.get(key, LARGEST)
-            if int in one.kinds and key != "seed" and counted is not None and counted > room:
-                raise SettingsError(f"{key} = {counted}: must be at most {room:,}", key)
+            number = getattr(self, one.name)
+            if int in one.kinds and key != "seed" and number is not None and number > LARGEST:
+                raise SettingsError(f"{key} = {number}: must be at most {LARGEST:,}", key)
         for key, most in (("participants", "clients"), ("min-replies", "participants")):
             value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
             if value > limit:
@@ -123,6 +220,11 @@ class Settings(
         """Return one group of the settings."""
         names = [one.name for one in fields(group)]  # type: ignore[arg-type]
         return group(**{name: getattr(self, name) for name in names})
+
+    def named(self) -> "Settings":
+        """Return the same with a name of the run: date and time where the user set none."""
+        now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        return replace(self, run_name=self.run_name or now)
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> "Settings":
@@ -147,6 +249,15 @@ class Settings(
         """Return the settings as run-config has them: methods as texts, "" for what is not set."""
         config = {key: _written(value) for key, value in values_of(self).items()}
         return config | dict.fromkeys(short_forms(), "") | dict(self.short)
+
+    def changed(self) -> dict[str, Value]:
+        """Return the settings that are not at their default, but for those that do not count."""
+        default, known = Settings().to_config(), declared(Settings)
+        return {
+            key: value
+            for key, value in self.to_config().items()
+            if value != default[key] and (key not in known or known[key].counts)
+        }
 
 
 def _written(value: Any) -> Value:
@@ -183,3 +294,17 @@ def _of_a_method(declarations: tuple[Option, ...], value: object) -> Any:
             return one.read(value)
     every = tuple(dict.fromkeys(choice for one in declarations for choice in one.choices))
     return replace(declarations[0], choices=every).read(value)  # Raises.
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the settings that a study's folder keeps; a SettingsError for what is none."""
+    try:
+        # Short: PyYAML's time for a number in base 60 grows with the square of its length.
+        written = yaml.safe_load(read_text(file, LONGEST_SETTINGS))
+    except SettingsError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
+        written = None
+    if not isinstance(written, dict) or not all(isinstance(key, str) for key in written):
+        raise SettingsError(f"{file} holds no settings")
+    return written

@@ -27,7 +27,7 @@ from flwr.client import NumPyClient
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
-from coprefl_flwr.errors import RunFailedError, SettingsError, short
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.federation.checkpoint import History, State, remove_checkpoint
 from coprefl_flwr.federation.client_state import VERSION
 from coprefl_flwr.federation.progress import PERSONAL_KIND, Progress
@@ -37,11 +37,11 @@ from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
-from coprefl_flwr.studies.kept import CHECKPOINT, SECONDS, is_done, put_aside_damaged
-from coprefl_flwr.studies.kept import RESULT as RESULT
-from coprefl_flwr.studies.kept import read_result as read_result
-from coprefl_flwr.studies.kept import write_result as write_result
 from coprefl_flwr.studies.phases import Phase
+from coprefl_flwr.studies.stage_files import CHECKPOINT, SECONDS, is_done, put_aside_damaged
+from coprefl_flwr.studies.stage_files import RESULT as RESULT
+from coprefl_flwr.studies.stage_files import read_result as read_result
+from coprefl_flwr.studies.stage_files import write_result as write_result
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -56,7 +56,7 @@ CLIENT_ACCURACY = "client-accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunOptions:
     """How stages are run: the seed, and when to wait, to give up and to keep a checkpoint."""
 
     seed: int = option(0, "every random choice is a function of it", minimum=0)
@@ -64,17 +64,21 @@ class RunSettings:
         1,
         "clients to wait for before the first round; a node that hosts several counts as these",
         minimum=1,
+        counts=False,
     )
     min_replies: int = option(1, "good replies an exchange needs", minimum=1)
     max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
-    timeout: float = option(3600.0, "longest wait for an exchange", unit="s", above=0)
-    checkpoint_every: int = option(5, "rounds between checkpoints", unit="rounds", minimum=1)
+    timeout: float = option(3600.0, "longest wait for an exchange", unit="s", above=0, counts=False)
+    checkpoint_every: int = option(
+        5, "rounds between checkpoints", unit="rounds", minimum=1, counts=False
+    )
     stop_at_loss: float | None = option(
         None,
         "end a pre-training at the first round, of those that are checked, at which the global "
         "model's mean loss over all training samples of all its clients, in float32, is at most "
         "this",
         above=0,
+        starts_only="its methods have no model of everybody to stop at",
     )
     stop_check_every: int = option(
         5, "rounds between checks of that loss", unit="rounds", minimum=1
@@ -197,29 +201,6 @@ class Making(NamedTuple):
     run_name: str
 
 
-class Measurement(Stage):
-    """A stage that computes a few numbers about a starting model, where the server runs."""
-
-    @abstractmethod
-    def measure(self, store: Store) -> Mapping[str, float | None]:
-        """Return the numbers by name; None for an unknown number."""
-
-    def make(self, making: Making) -> None:
-        """Measure, and write the numbers as the one row of rounds.
-
-        Raises a SettingsError for a value that is not a number, or a reserved name.
-        """
-        making.progress.note(self.title)
-        about = {"phase": self.phase, "start": self.start, "task": self.task, "round": 0}
-        numbers = self.measure(making.store)
-        for name, value in numbers.items():
-            if name in about or not isinstance(value, int | float | None):
-                problem = f"{type(self).__name__}.measure returned {name} = {short(repr(value))}"
-                allowed = f"a number, of a name other than {', '.join(about)}"
-                raise SettingsError(f"{problem}; allowed is {allowed}")
-        write_result(making.folder, [], [{**about, **numbers}])
-
-
 class TrainingStage(Stage):
     """A method on one population, from arrays that it begins with."""
 
@@ -229,7 +210,7 @@ class TrainingStage(Stage):
     before: int = 0
     """Rounds that prepare, before those that are counted: the last of them is round 0."""
 
-    def __init__(self, run: RunSettings, title: str, path: str, start: str, rounds: int) -> None:
+    def __init__(self, run: RunOptions, title: str, path: str, start: str, rounds: int) -> None:
         super().__init__(title, path, start, rounds)
         self.run = run
 
@@ -371,16 +352,16 @@ def _train(stage: TrainingStage, making: Making) -> None:
             rows = client_rows(stage, report.evaluation) if stage.measures else []
             write_result(folder, rows, round_rows(stage, report.history, more))
 
-    told = {STAGE: stage.path, FOLDER: _name(folder, store)}
+    config = {STAGE: stage.path, FOLDER: _name(folder, store)}
     if stage.features():
-        told[FEATURES] = _name(store.shared(stage.features()), store)
+        config[FEATURES] = _name(store.shared(stage.features()), store)
     strategy.start(
         making.grid,
         to_record(stage.initial(store), copy=False),
         stage.rounds,
         stage.run.timeout,
-        ConfigRecord(dict(told)),
-        ConfigRecord(dict(told)),
+        ConfigRecord(dict(config)),
+        ConfigRecord(dict(config)),
         evaluate_fn=stage.tester(),
         checkpoint=checkpoint if store.checkpoints else None,
         checkpoint_every=stage.run.checkpoint_every,

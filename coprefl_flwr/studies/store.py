@@ -40,8 +40,8 @@ from coprefl_flwr.files import (
     write_atomically,
 )
 from coprefl_flwr.studies.identity import portable
-from coprefl_flwr.studies.kept import MADE_OF, RESULT, SECONDS, is_done, read_result
 from coprefl_flwr.studies.stage import Stage, settle
+from coprefl_flwr.studies.stage_files import MADE_OF, RESULT, SECONDS, is_done, read_result
 
 logger = logging.getLogger("flwr.coprefl")
 

@@ -21,12 +21,9 @@ A study that was interrupted goes on with the first stage whose result is not th
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
 from flwr.app import Context
 from flwr.client import NumPyClient
 from flwr.serverapp import Grid
@@ -37,10 +34,8 @@ from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.files import (
     check_links,
     inside,
-    read_text,
 )
 from coprefl_flwr.studies.phases import check_precisions
-from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import (
     FEATURES,
     FOLDER,
@@ -55,9 +50,6 @@ from coprefl_flwr.studies.stage import (
 from coprefl_flwr.studies.store import Store
 
 SETTINGS = "settings.yaml"
-
-LONGEST_SETTINGS = 2**18
-"""Bytes of the settings' file, which has 3,000 where nothing long is listed."""
 
 Followed = Callable[[Stage], AbstractContextManager[Sequence[Hook]]]
 """Gives the hooks that follow a stage, and ends what they write to."""
@@ -74,6 +66,8 @@ class Study:
         The settings that it was made of, if it was made of such.
     root : Path
         The folder below which clients of this process keep files; no message names it.
+    changed : Mapping[str, Any]
+        The settings that a report names: those that count for a result and have no default's value.
     """
 
     def __init__(
@@ -81,8 +75,10 @@ class Study:
         stages: Sequence[Stage],
         config: Mapping[str, Any] | None = None,
         root: Path | None = None,
+        changed: Mapping[str, Any] | None = None,
     ) -> None:
         self.stages, self.config, self.root = stages, config or {}, root or Path()
+        self.changed = changed or {}
         self._by_path = {stage.path: stage for stage in stages}
 
     def stage(self, path: str) -> Stage:
@@ -149,12 +145,6 @@ def run(
                     run_stage(stage, grid, store, progress, hooks, run_name)
 
 
-def with_run_name(settings: Settings) -> Settings:
-    """Return settings that name the run: by date and time where the user did not."""
-    now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    return replace(settings, run_name=settings.run_name or now)
-
-
 def check_place(option: str, folder: Path) -> None:
     """Raise a SettingsError if no such folder can be made."""
     for place in (folder, *folder.parents):
@@ -165,17 +155,3 @@ def check_place(option: str, folder: Path) -> None:
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise SettingsError(f"{option}: {there} cannot be written to")
-
-
-def read_settings(file: Path) -> dict[str, Any]:
-    """Return the settings that a study's folder keeps; a SettingsError for what is none."""
-    try:
-        # Short: PyYAML's time for a number in base 60 grows with the square of its length.
-        written = yaml.safe_load(read_text(file, LONGEST_SETTINGS))
-    except SettingsError:
-        raise
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
-        written = None
-    if not isinstance(written, dict) or not all(isinstance(key, str) for key in written):
-        raise SettingsError(f"{file} holds no settings")
-    return written

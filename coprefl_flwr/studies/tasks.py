@@ -1,29 +1,207 @@
-"""The stages that say what a starting model is worth: a downstream task, and diagnostics of it."""
+"""Downstream tasks, the stages that say what a starting model is worth, and diagnostics of them."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from flwr.client import NumPyClient
+from torch import nn
 
+from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.data import TextDataset, split_in_two
+from coprefl_flwr.data.splits import rows_of
+from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
+from coprefl_flwr.studies.architecture import (
+    Architecture,
+    Factory,
+    checked_factory,
+    with_new_last_layer,
+)
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import hash_of, values_of
+from coprefl_flwr.studies.measurements import Measurement
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.populations import Population, Tasks, abridged, task_name
+from coprefl_flwr.studies.populations import (
+    ClientData,
+    Population,
+    Source,
+    Spread,
+    abridged,
+    hash_of_samples,
+)
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import ClientFolders, Measurement, Store, TrainingStage
+from coprefl_flwr.studies.stage import ClientFolders, Stage, Store, TrainingStage
+
+TASK_RATE = 0.01
+"""The default local learning rate in tasks."""
 
 DIAGNOSIS = "diagnosis"
 """What the row of a diagnosis, in the place of a round's, calls its phase."""
+
+
+def task_name(number: int) -> str:
+    """Return the population of the downstream task `number`, counted from 0."""
+    return f"task-{number}"
+
+
+@dataclass(eq=False, repr=False)
+class Tasks:
+    """Downstream tasks: each draws classes, and spreads their samples over its clients.
+
+    `len` is their number, `[i]` a task. All starting models meet the same tasks, since nothing here
+    knows of them: a paired comparison.
+
+    Parameters
+    ----------
+    source : Source
+        The samples of all tasks.
+    spread : Spread
+        How a task's samples are spread over its clients.
+    number : int
+        How many tasks there are.
+    classes : int
+        How many classes a task draws.
+    train_fraction : float
+        Part of a client's samples to train on; it is tested on the others.
+    seed : int
+        What the draws depend on.
+    names : Mapping[str, str], optional
+        What errors call the parameters, if not by their names.
+    """
+
+    source: Source
+    spread: Spread
+    number: int = option(3, "downstream tasks", minimum=0)
+    classes: int = option(5, "classes a task draws", minimum=2)
+    train_fraction: float = option(
+        0.8, "part of a client's samples to train on", above=0, maximum=0.99
+    )
+    seed: int = option(0, "what the draws depend on", minimum=0)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check each value; no task is drawn yet."""
+        check_declared(self)
+        self._made: dict[int, Population] = {}
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, number: int) -> Population:
+        """Return a task: its classes, and each client's training and test samples.
+
+        Raises a SettingsError if the classes, the partition or a client's samples cannot be had.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(f"task {number}: there are {len(self)}")
+        if number not in self._made:
+            with concerning("task-partition", "task-clients"):
+                self._made[number] = self._task(number)
+        return self._made[number]
+
+    def __repr__(self) -> str:
+        clients = self.spread.clients
+        return f"<{len(self)} tasks of {self.classes} classes and {clients} clients>"
+
+    def _task(self, number: int) -> Population:
+        """Draw a task's classes, spread their samples, split each client's into train and test."""
+        name = task_name(number)
+        classes, clients = self._draw_classes(name), []
+        everything = self.source.samples(classes)
+        for client, own in enumerate(self.spread.over_clients(everything, self.seed, name)):
+            rng = seeds.generator(self.seed, name, client, "test-split")
+            with concerning("task-train-fraction"):
+                train, test = split_in_two(len(own), self.train_fraction, rng)
+            clients.append(ClientData(own.take(train), own.take(test)))
+        return Population(name, classes, tuple(clients))
+
+    def _draw_classes(self, name: str) -> tuple[int, ...]:
+        """Draw the classes of a task, ascending."""
+        known, wanted = self.source.classes, self.classes
+        if isinstance(self.source.dataset, TextDataset):
+            # Windows overlap: a random test part would share most of its text with the other.
+            what = self._named("number")
+            problem = f"{what} = {self.number}: texts have no tasks; set {what} = 0"
+            raise SettingsError(problem, "tasks", "dataset")
+        if wanted > len(known):
+            what, only = self._named("classes"), "downstream-classes"
+            problem = f"{what} = {wanted}: there are only {len(known)} downstream classes"
+            raise SettingsError(problem, "task-classes", only)
+        self._check_samples(known)
+        rng = seeds.generator(self.seed, name, "classes")
+        drawn = rng.choice(len(known), wanted, replace=False)
+        return tuple(sorted(known[position] for position in drawn))
+
+    def _check_samples(self, classes: tuple[int, ...]) -> None:
+        """Raise a SettingsError if a task could draw a class without a sample."""
+        dataset, only = self.source.dataset, self._named("only")
+        present = np.unique(dataset.labels[rows_of(dataset, classes, self.source.domains)])
+        empty = [dataset.classes[number] for number in classes if number not in present]
+        if empty:
+            raise SettingsError(
+                f"{only}: no sample is of {abridged(empty)}; name those that have samples "
+                "(list:...), or set relabel = true, which leaves out the others",
+                "downstream-classes",
+                "dataset",
+            )
+
+    def _named(self, parameter: str) -> str:
+        return self.names.get(parameter, parameter)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the samples of the tasks' clients depend on; each task's number besides."""
+        if self.source.in_memory:
+            every = [client for number in range(len(self)) for client in self[number].clients]
+            parts = [part for one in every for part in (one.train, one.test) if part is not None]
+            return {"samples": hash_of_samples(parts)}
+        return {
+            "source": self.source.identity(),
+            "spread": self.spread.identity(),
+            "seed": self.seed,
+            "classes": self.classes,
+            "train-fraction": self.train_fraction,
+        }
+
+
+def architecture_of_tasks(
+    starts: Iterable[Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
+) -> Architecture:
+    """Return the network of tasks from starts, which are networks or files of weights.
+
+    Parameters
+    ----------
+    starts : networks and files
+        The first network is the architecture, if the caller gives no function.
+    network : Factory, optional
+        The caller's function, which makes the network of a task.
+    tasks : Tasks
+        The tasks.
+    keeps_head : bool
+        Whether tasks begin with the starts' own last layer.
+
+    Raises a SettingsError if the network does not fit the tasks.
+    """
+    sample, classes = tasks[0].clients[0].train, tasks.classes
+    if network is not None:
+        factory = checked_factory(network, classes)
+        made = Architecture("starts", factory, tasks.source, tasks.seed, classes)
+        made.check(f"network({classes})", sample, needs_head=not keeps_head)
+        return made
+    first = next((one for one in starts if isinstance(one, nn.Module)), None)
+    if first is None:
+        raise SettingsError("starts are only files: pass network=, which makes the network")
+    factory = with_new_last_layer(first, sample)
+    return Architecture("starts", factory, tasks.source, tasks.seed, classes)
 
 
 @dataclass(frozen=True)
@@ -155,7 +333,14 @@ class Task(TrainingStage):
         """Return a client of the round's phase."""
         held, phase = self.population.clients[client_id], self.phase_of(server_round)
         module = self.architecture.shared(len(self.population.classes))
-        client = phase.client(held, module, {"state": ClientState(folders.states)})
+        client = phase.algorithm.client(
+            phase.options,
+            module,
+            held.train,
+            {"state": ClientState(folders.states)},
+            test=held.test,
+            training=phase.training,
+        )
         client.metrics = self.how.metrics.functions
         return client
 
@@ -226,3 +411,30 @@ class Diagnosis(Measurement):
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
         return f"{self.of.made.key}/diagnoses/{self.task}-{hash_of(self.identity())}"
+
+
+def comparison(
+    starts: Sequence[Pretraining],
+    tasks: Tasks,
+    how: Downstream,
+    measurements: Sequence[Callable[[Pretraining], Stage]] = (),
+) -> list[Stage]:
+    """Return the pre-trainings, the tasks from each of their models, and what is measured besides.
+
+    Parameters
+    ----------
+    starts : Sequence[Pretraining]
+        In the order of the table.
+    tasks : Tasks
+        What the clients of all tasks hold.
+    how : Downstream
+        How tasks are run.
+    measurements : Sequence[Callable[[Pretraining], Stage]]
+        What is measured of each starting model, in the order of the stages.
+    """
+    how.metrics.check(tasks.classes)
+    stages: list[Stage] = [*starts]
+    for number, start in itertools.product(range(len(tasks)), starts):
+        task = Task(number, start, tasks, how)
+        stages += [task, Diagnosis(task)] if how.diagnostics else [task]
+    return stages + [kind(start) for kind in measurements for start in starts]

@@ -9,7 +9,8 @@ from coprefl_flwr import cli
 from coprefl_flwr.client_app import app
 from coprefl_flwr.files import LOCK, LOCKS, SUMS, damaged
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 from tests.chaos.forked import Ended, Kill, forked, quiet
 from tests.common.checks import files
 from tests.common.recipes import tiny_recipe, write_recipe
@@ -29,7 +30,7 @@ def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes:
     settings = replace(
         tiny_study(images, Path()), method=method, rounds=2, tasks=1, task_rounds=1, **changes
     )
-    run_study(LocalGrid(app, 1, settings.to_config()), settings)
+    run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
 
 
 def recipe(_: Path, home: Path, arguments: list[str] = COMMANDS["run"]) -> int:

@@ -20,7 +20,7 @@ from coprefl_flwr.data import (
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import populations
 from coprefl_flwr.studies.identity import contents
-from coprefl_flwr.studies.task_settings import TaskDataSettings
+from coprefl_flwr.studies.settings import TaskDataSettings
 from tests.common.data import pixels, refused
 
 CPU = torch.device("cpu")

@@ -41,7 +41,8 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.strategies import FedAvg
-from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from tests.common.simulation import ROOT, simulate
 
@@ -81,7 +82,7 @@ def test_flwr_run_and_the_local_grid_agree(tmp_path):
     for nodes in (1, 2, 4):
         name = f"local-{nodes}"
         chosen = Settings.from_config(config | {"run-name": name})
-        run_study(LocalGrid(app, nodes, chosen.to_config()), chosen)
+        run_study(LocalGrid(app, nodes, chosen.to_config()), build(chosen))
         for start in ("coprefl", "method.py-PartWay-step-0.8"):
             flower, _ = load_saved_model(tmp_path / "flower" / "starts" / start)
             local, _ = load_saved_model(tmp_path / name / "starts" / start)
@@ -99,7 +100,7 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
     done = simulate(ROOT, tmp_path, {**config, "output-dir": str(tmp_path), "run-name": "flower"})
     assert done.returncode == 0, done.stdout
     config |= {"output-dir": str(tmp_path), "run-name": "local"}
-    run_study(LocalGrid(app, 1, config), Settings.from_config(config))
+    run_study(LocalGrid(app, 1, config), build(Settings.from_config(config)))
     folders = sorted(path.name for path in (tmp_path / "local" / "starts").iterdir())
     assert len(folders) == len(names)
     for folder in folders:
@@ -121,7 +122,7 @@ def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(t
     found = {"flower": load_saved_model(tmp_path / "flower" / "starts" / "coprefl")[0]}
     for name, (nodes, own) in others.items():
         chosen = Settings.from_config({**config, "run-name": name, **own})
-        run_study(LocalGrid(app, nodes, chosen.to_config()), chosen)
+        run_study(LocalGrid(app, nodes, chosen.to_config()), build(chosen))
         found[name] = load_saved_model(tmp_path / name / "starts" / "coprefl")[0]
     for array, ours in found["local"].items():
         np.testing.assert_allclose(found["flower"][array], ours, rtol=0, atol=1e-4, err_msg=array)
@@ -209,7 +210,7 @@ def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_pat
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run_study(LocalGrid(app, 1, config), Settings.from_config(config))
+        run_study(LocalGrid(app, 1, config), build(Settings.from_config(config)))
     finally:
         torch.set_num_threads(threads)
     for name in names:

@@ -14,9 +14,10 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingSettings, training_keys
+from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingOptions, training_keys
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from tests.common.data import images
 from tests.common.networks import Perceptron
@@ -40,7 +41,7 @@ def client(study, name, client_id, population="pretrain", server_round=1):
 
 def wrapped(share, seed=0, clients=100):
     """Return who is wrapped."""
-    settings = TrainingSettings(client_wrapper=FLIP if share else None, client_wrapper_share=share)
+    settings = TrainingOptions(client_wrapper=FLIP if share else None, client_wrapper_share=share)
     return settings.wrapped_clients(seed, clients)
 
 
@@ -52,7 +53,7 @@ def test_the_same_bytes_on_one_two_and_four_nodes(tiny_images, tmp_path, method)
         tiny = tiny_study(tiny_images, tmp_path / f"{nodes}{entry == method}")
         settings = replace(tiny, method=name, tasks=0, rounds=2, participants=4)
         grid = LocalGrid(client_app.app, nodes, settings.to_config())
-        (file,) = (run_study(grid, settings) / "starts").glob("*/model.safetensors")
+        (file,) = (run_study(grid, build(settings)) / "starts").glob("*/model.safetensors")
         if entry == method:
             plain = file.read_bytes()
         else:

@@ -13,12 +13,13 @@ from coprefl_flwr.clients import MOONClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PRETRAINING, TASK, with_role
 from coprefl_flwr.report.frames import read_rows
-from coprefl_flwr.studies.build import build, run_study
-from coprefl_flwr.studies.phases import TrainingSettings
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.phases import TrainingOptions
+from coprefl_flwr.studies.running import run_study
 
 
 def run(settings, nodes=1):
-    return run_study(LocalGrid(app, nodes, settings.to_config()), settings)
+    return run_study(LocalGrid(app, nodes, settings.to_config()), build(settings))
 
 
 @pytest.mark.parametrize("name", with_role(PRETRAINING))
@@ -55,7 +56,7 @@ def test_tasks_are_run_by_the_clients_of_their_method(tiny_settings):
     config = {"population": "task-1", "server-round": 2, "folder": "tiny/tasks/1/fedavg"}
     client = client_fn(context, 1, config | {"stage": "tasks/1/fedavg"})
     assert type(client) is MOONClient
-    assert client.training == TrainingSettings(
+    assert client.training == TrainingOptions(
         rounds=2, participants=3, local_steps=2, batch_size=8, learning_rate=0.3
     )
     pretraining = {"population": "pretrain", "server-round": 2}
@@ -95,7 +96,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(name, tiny_settings, tm
             return super()._handle(message)
 
     with pytest.raises(KeyboardInterrupt):
-        run_study(Dying(app, 1, settings.to_config()), settings)
+        run_study(Dying(app, 1, settings.to_config()), build(settings))
     again = run(settings)
     (model,) = (Path(again) / "starts").glob("*/model.safetensors")
     assert model.read_bytes() == (whole / model.relative_to(again)).read_bytes()

@@ -6,7 +6,8 @@ import pytest
 
 from coprefl_flwr.client_app import app
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_the_clients_hold_the_training_part_and_the_server_tests_on_the_rest(cyc
 
 
 def test_tests_are_in_the_rounds_and_in_the_table(cyclic_study):
-    folder = run_study(LocalGrid(app, 1, cyclic_study.to_config()), cyclic_study)
+    folder = run_study(LocalGrid(app, 1, cyclic_study.to_config()), build(cyclic_study))
     text = (folder / "rounds.jsonl").read_text()
     assert ["server-accuracy" in line for line in text.splitlines()] == [
         False, True, False, True, True,
@@ -46,7 +47,7 @@ def test_tests_are_in_the_rounds_and_in_the_table(cyclic_study):
 def test_what_it_cost_is_in_the_table(cyclic_study):
     """Two rounds of three clients one after the other, then three rounds: 2 steps of 0.05 each."""
     study = replace(cyclic_study, method="cyclic:rounds=2+fedavg:rounds=3", test_every=0)
-    folder = run_study(LocalGrid(app, 1, study.to_config()), study)
+    folder = run_study(LocalGrid(app, 1, study.to_config()), build(study))
     text = (folder / "report" / "tables" / "table.md").read_text()
     assert "| Summed step size | Million gradients |" in text
     # 2 x 0.3 + 3 x 0.1; five rounds of three clients with two batches of 8.

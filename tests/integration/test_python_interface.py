@@ -24,7 +24,8 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays
 from coprefl_flwr.options import option
 from coprefl_flwr.report.frames import read_rows
-from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 from tests.common.checks import refusal
 from tests.common.data import CLASSES, images, on_disk, sequences, table
 from tests.common.networks import Perceptron, Recurrent, network
@@ -46,7 +47,9 @@ def same(one, other):
 
 
 def test_the_same_models_and_rows_as_a_study_of_these_settings(tiny_settings, tiny_images):
-    folder = run_study(LocalGrid(client_app.app, 1, tiny_settings.to_config()), tiny_settings)
+    folder = run_study(
+        LocalGrid(client_app.app, 1, tiny_settings.to_config()), build(tiny_settings)
+    )
     study = build(tiny_settings)
     seen, unseen = (study.stages[0].clients.source.classes, study.stages[-1].tasks.source.classes)
     data = cp.load_dataset(str(tiny_images))

@@ -31,7 +31,8 @@ from coprefl_flwr.strategies import (
     RoundStrategy,
     Schedule,
 )
-from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 from tests.common.by_hand import assert_equal, descend, is_statistic, loaded, loss_of, run_on
 from tests.common.federation import SIZES, Federation
 from tests.common.runs import run_of
@@ -318,7 +319,7 @@ def test_a_study_pre_trains_and_runs_its_tasks_robustly(tiny_settings):
     refined, coprefl = (stage.strategy() for stage in study.stages[:2])
     assert refined.inner.robust.aggregation == "krum"
     assert coprefl.robust.clip_factor == 0.5
-    folder = run_study(LocalGrid(app, 1, settings.to_config()), settings)
+    folder = run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
     assert len(read_rows(folder / "rows.jsonl")) == 2 * settings.task_clients
     plain = build(replace(settings, method="coprefl fedavg-refined", task_method="scaffold"))
     keys = [{stage.key for stage in one.stages} for one in (study, plain)]

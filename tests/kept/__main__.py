@@ -21,7 +21,8 @@ import tomllib
 from coprefl_flwr.cli import main as coprefl
 from coprefl_flwr.client_app import app
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 
 HERE = Path(__file__).parent
@@ -45,7 +46,7 @@ def quickstart_rows(folder: Path) -> bytes:
     config |= {"output-dir": str(folder), "run-name": "quickstart"}
     settings = Settings.from_config(config)
     return (
-        run_study(LocalGrid(app, 2, settings.to_config()), settings) / "rows.jsonl"
+        run_study(LocalGrid(app, 2, settings.to_config()), build(settings)) / "rows.jsonl"
     ).read_bytes()
 
 

@@ -14,8 +14,8 @@ from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.tables import NONE
+from coprefl_flwr.studies.results import log_troubles
 from coprefl_flwr.studies.stage import write_result
-from coprefl_flwr.studies.told import told
 from tests.common.recipes import keep, keep_task, result_file
 
 
@@ -408,6 +408,6 @@ def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70], losses=[1.8, 1.79])
     with caplog.at_level("WARNING", "flwr.coprefl"):
-        found = told(run.study, store)
+        found = log_troubles(run.study, store)
     assert found == {str(run.settings.method): "did not learn: loss 1.790 (random guessing: 1.792)"}
     assert caplog.messages == [f"{run.main.title}: {found[str(run.settings.method)]}"]

@@ -12,8 +12,8 @@ from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
 from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.strategies import FedAvg
-from coprefl_flwr.studies.counts import Counts
-from coprefl_flwr.studies.sources import Spread
+from coprefl_flwr.studies.costs import Counts
+from coprefl_flwr.studies.populations import Spread
 from tests.common.data import write_domain
 from tests.common.recipes import keep, tiny_recipe, write_recipe
 

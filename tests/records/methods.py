@@ -16,10 +16,11 @@ from safetensors.numpy import load_file
 from coprefl_flwr import client_app
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import METHODS
-from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.results import gather
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import Layout, Store
 from tests.common.data import write_images
@@ -75,7 +76,7 @@ def measured(name, role, folder):
     """
     torch.set_num_threads(1)
     chosen = settings(name, role, folder)
-    root = run_study(LocalGrid(client_app.app, 1, chosen.to_config()), chosen)
+    root = run_study(LocalGrid(client_app.app, 1, chosen.to_config()), build(chosen))
     rows, rounds = gather(build(chosen), Store(root, Layout.PATH))
     found = {"loss": [float(loss) for loss in rounds["loss"].dropna()]}
     if not rows.empty:

@@ -17,8 +17,8 @@ from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.studies.identity import values_of
-from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
+from coprefl_flwr.studies.personal_data import PersonalOptions
+from coprefl_flwr.studies.settings import TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.tasks import Task
 from tests.common.simulation import ROOT
 
@@ -56,7 +56,7 @@ def _described(run):
     stages, settings = run.study.stages, run.settings
     phases = [phase.about() for stage in stages[:1] for phase in stage.phases]
     if settings.study == PERSONALISED:
-        return [phases, values_of(settings.part(PersonalSettings))]
+        return [phases, values_of(settings.part(PersonalOptions))]
     data = values_of(settings.part(DataSettings))
     tasks = [stage for stage in stages if isinstance(stage, Task)]
     if not tasks:

@@ -8,8 +8,9 @@ import pytest
 from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.measurements import own_measurements
+from coprefl_flwr.studies.running import run_study
 
 WORST = """
 from coprefl_flwr.studies.measurements import StartMeasurement
@@ -33,7 +34,7 @@ def own(tmp_path):
 
 
 def run(settings):
-    return run_study(LocalGrid(app, 1, settings.to_config()), settings)
+    return run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
 
 
 def test_its_numbers_are_stored_and_reported(tiny_settings, own):

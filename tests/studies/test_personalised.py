@@ -15,10 +15,11 @@ from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.report.frames import read_rounds, read_rows
-from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import main
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import read_result
 from tests.common.data import write_domain
@@ -52,7 +53,7 @@ def settings(datasets, tmp_path):
 
 
 def run(settings, nodes=2):
-    return run_study(LocalGrid(app, nodes, settings.to_config()), settings)
+    return run_study(LocalGrid(app, nodes, settings.to_config()), build(settings))
 
 
 def first_arrays(settings, name):
@@ -134,7 +135,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(name, settings, tmp_pat
     settings = replace(settings, method=name)
     whole = files(run(replace(settings, output_dir=str(tmp_path / "whole"))))
     with pytest.raises(KeyboardInterrupt):
-        run_study(Dying(app, 2, settings.to_config()), settings)
+        run_study(Dying(app, 2, settings.to_config()), build(settings))
     again = files(run(settings))
     assert again == whole
 
@@ -182,7 +183,7 @@ def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings, monkeyp
     """From the folder that a study wrote to features of the 8 numbers before its last layer."""
     monkeypatch.setenv("COPREFL_ALLOW", "tests.common.networks")  # The network is no built-in one.
     study = replace(tiny_settings, method="fedavg", tasks=0, run_name="first")
-    folder = run_study(LocalGrid(app, 1, study.to_config()), study) / "starts" / "fedavg"
+    folder = run_study(LocalGrid(app, 1, study.to_config()), build(study)) / "starts" / "fedavg"
     settings = replace(settings, backbones=str(folder))
     fedavg = first_arrays(replace(settings, method="fedavg"), "fedavg")
     assert fedavg["projection.weight"].shape == (256, 8)
@@ -261,7 +262,7 @@ def test_a_client_that_was_not_evaluated_ends_the_study(settings):
             return super()._handle(message)
 
     with pytest.raises(RunFailedError, match="no evaluation from clients"):
-        run_study(Losing(app, 1, settings.to_config()), settings)
+        run_study(Losing(app, 1, settings.to_config()), build(settings))
 
 
 def test_tables_over_runs(settings, capsys):

@@ -11,9 +11,9 @@ import torch
 from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build, populations
-from coprefl_flwr.studies.populations import PRETRAINING, task_name
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.task_settings import TaskDataSettings
+from coprefl_flwr.studies.populations import PRETRAINING
+from coprefl_flwr.studies.settings import Settings, TaskDataSettings
+from coprefl_flwr.studies.tasks import task_name
 
 
 @functools.lru_cache(maxsize=64)

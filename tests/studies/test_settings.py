@@ -1,5 +1,6 @@
 """The settings: defaults in one place, and one clear line for whatever cannot be used."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ import yaml
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.methods import HEAD, METHODS, short_forms
 from coprefl_flwr.options import declared
-from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.phases import TRAINING_KEYS
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import GROUPS, Settings
 from tests.common.data import write_domain
 
@@ -61,7 +63,7 @@ def bases(tiny_settings, three_datasets):
 def test_what_cannot_be_is_one_line_before_any_work(of, changes, named, bases, tmp_path):
     """There is no grid: what began to work would fail otherwise."""
     with pytest.raises(SettingsError) as caught:
-        run_study(None, Settings.from_config(bases[of] | changes))
+        run_study(None, build(Settings.from_config(bases[of] | changes)))
     line = str(caught.value)
     assert [str(one) for one in named if str(one) not in line] == [], line
     assert "\n" not in line
@@ -204,3 +206,25 @@ def test_a_line_has_an_end():
     line = str(SettingsError(f"{'x' * 10**6}: cannot be read"))
     assert len(line) == 5000
     assert line.endswith("x: cannot be read")
+
+
+def test_a_personalised_study_refuses_each_setting_that_it_does_not_use():
+    """Each alone, and set to what a study of starting models allows."""
+    texts = {"partition": "iid", "task-dataset": "MNIST", "client-wrapper": "a.py:Wrapper"}
+    for key, one in declared(Settings).items():
+        if not one.starts_only or key.startswith("client-wrapper"):
+            continue
+        value = texts.get(key, "list:1" if one.kind is str else True)
+        if one.kind in (int, float):
+            value = (one.default or 0) + (1 if one.kind is int else 0.01)
+        settings = Settings.from_config(
+            {"study": "personalised", "method": "fedavg", "server-reserve": 0.05} | {key: value}
+        )
+        with pytest.raises(SettingsError, match=re.escape(one.starts_only)) as caught:
+            build(settings)
+        assert caught.value.keys == (key,)
+
+
+def test_settings_that_were_changed_and_count():
+    changed = Settings.of(timeout=5.0, run_name="a", data_dir="b", rounds=7, gamma=0.25).changed()
+    assert changed == {"rounds": 7, "gamma": 0.25}

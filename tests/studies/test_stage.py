@@ -10,7 +10,8 @@ from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.frames import frame, read_rounds
-from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.stage import RESULT, read_result, write_result
 
 OWN = """\
@@ -38,7 +39,7 @@ def test_a_metric_called_as_a_column_is_refused_in_the_first_round(
     (tmp_path / "own.py").write_text(OWN.replace("NAME", name))
     settings = replace(tiny_settings, method=f"{tmp_path / 'own.py'}:Mine", tasks=0)
     with pytest.raises(RunFailedError, match=r"^round 1 failed"):
-        run_study(LocalGrid(app, 1, settings.to_config()), settings)
+        run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
     line = f"is left out: metric '{name}' cannot be called so; give it another name"
     assert any(said.endswith(line) for said in caplog.messages)
 
@@ -58,7 +59,7 @@ def test_a_node_that_answers_with_such_a_metric_changes_no_column(tiny_settings)
     found = {}
     for kind in (LocalGrid, Naming):
         one = replace(settings, run_name=kind.__name__.lower())
-        folder = run_study(kind(app, 1, one.to_config()), one)
+        folder = run_study(kind(app, 1, one.to_config()), build(one))
         found[kind] = read_rounds(folder / "rounds.jsonl")
     columns = ["phase", "start", "task", "round"]
     plain, named = found[LocalGrid], found[Naming]

@@ -20,10 +20,10 @@ from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import SUMS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.frames import frame, read_rounds, read_rows
-from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import read_result
-from coprefl_flwr.studies.study import with_run_name
 from tests.common.checks import Killed
 from tests.common.networks import network
 from tests.common.studies import start_named, tiny_study
@@ -59,7 +59,7 @@ def module_settings(tiny_images, tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(module_settings):
     """The folder of a study that was not interrupted."""
-    return run_study(Witness(module_settings), module_settings)
+    return run_study(Witness(module_settings), build(module_settings))
 
 
 def results(folder):
@@ -224,7 +224,7 @@ def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
                     sent.append(message.content["arrays"].to_torch_state_dict())
             return super()._handle(message)
 
-    folder = run_study(FirstModels(shipped.app, 1, settings.to_config()), settings)
+    folder = run_study(FirstModels(shipped.app, 1, settings.to_config()), build(settings))
     for start, model in zip(("random", "fedavg"), sent, strict=True):
         saved = load_file(folder / "starts" / start / "model.safetensors")
         assert saved.keys() == model.keys()
@@ -242,10 +242,10 @@ def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
 def test_an_interrupted_study_goes_on_to_the_same_results(kill, still_to_do, tiny_settings, whole):
     """More nodes to wait for, another time limit and other checkpoints change no number."""
     with pytest.raises(Killed):
-        run_study(Witness(tiny_settings, kill), tiny_settings)
+        run_study(Witness(tiny_settings, kill), build(tiny_settings))
     grid = Witness(tiny_settings)
     settings = replace(tiny_settings, min_available_nodes=2, timeout=60.0, checkpoint_every=2)
-    folder = run_study(grid, settings)
+    folder = run_study(grid, build(settings))
     assert {(population, stage) for population, _, stage in grid.seen} == still_to_do
     # Nor were finished rounds of the unfinished part run again.
     assert grid.seen[0] == kill
@@ -256,14 +256,14 @@ def test_an_interrupted_study_goes_on_to_the_same_results(kill, still_to_do, tin
 def test_a_finished_study_is_not_run_again(tiny_settings, whole, module_settings):
     before = results(whole)
     grid = Witness(module_settings)
-    run_study(grid, module_settings)
+    run_study(grid, build(module_settings))
     assert grid.seen == []
     assert results(whole) == before
 
 
 def test_number_of_nodes_does_not_matter(tiny_settings, whole):
     settings = replace(tiny_settings, method="coprefl:gamma=0.25", tasks=0)
-    folder = run_study(Witness(settings, nodes=1), settings) / "starts" / FOLDERS[2]
+    folder = run_study(Witness(settings, nodes=1), build(settings)) / "starts" / FOLDERS[2]
     found = load_file(folder / "model.safetensors")
     for name, array in load_file(whole / "starts" / FOLDERS[2] / "model.safetensors").items():
         np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-6, err_msg=name)
@@ -275,12 +275,12 @@ def test_what_a_changed_setting_makes_anew_is_said_and_the_earlier_results_stay(
 ):
     """A task of more rounds, for every start: the starts are as they were."""
     settings = replace(tiny_settings, method="random fedavg", tasks=1)
-    folder = run_study(Witness(settings), settings)
+    folder = run_study(Witness(settings), build(settings))
     before = results_of_tasks(folder)
     changed = replace(settings, task_rounds=3)
     grid = Witness(changed)
     caplog.clear()
-    run_study(grid, changed)
+    run_study(grid, build(changed))
     assert {stage for _, _, stage in grid.seen} == {"tasks/0/random", "tasks/0/fedavg"}
     said = [line for line in caplog.messages if "made anew" in line]
     assert said == [
@@ -290,7 +290,7 @@ def test_what_a_changed_setting_makes_anew_is_said_and_the_earlier_results_stay(
     ]
     assert results_of_tasks(folder, "earlier-1") == before
     assert results_of_tasks(folder) != before
-    run_study(grid := Witness(settings), settings)  # The first settings again: a third time.
+    run_study(grid := Witness(settings), build(settings))  # The first settings again: a third time.
     assert len(grid.seen) > 0
     assert results_of_tasks(folder) == before
     assert sorted(path.name for path in (folder / "tasks/0/random").glob("earlier-*")) == [
@@ -305,11 +305,12 @@ def results_of_tasks(folder, below="."):
 
 
 def test_a_run_without_a_name_is_called_by_date_and_time(tiny_settings):
-    settings = with_run_name(replace(tiny_settings, run_name=""))
+    settings = replace(tiny_settings, run_name="").named()
     assert settings.run_name.startswith("20")
     nameless = replace(tiny_settings, run_name="", method="random", tasks=0)
     nameless = replace(nameless, output_dir=str(Path(tiny_settings.output_dir) / "more"))
-    folder = run_study(Witness(nameless), nameless)
+    nameless = nameless.named()
+    folder = run_study(Witness(nameless), build(nameless))
     assert folder.name.startswith("20")
     assert f"run-name: {folder.name}\n" in (folder / "settings.yaml").read_text()
 
@@ -328,7 +329,7 @@ def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
     with pytest.raises(
         RunFailedError, match=r"task 1 from random: no evaluation from clients \[1\]"
     ):
-        run_study(Witness(settings, app=app), settings)
+        run_study(Witness(settings, app=app), build(settings))
     folder = Path(settings.output_dir) / "tiny"
     assert (folder / "tasks/0/random/result.json").exists()
     assert not (folder / "tasks/1/random/result.json").exists()
@@ -337,7 +338,7 @@ def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
 
 def test_evaluation_after_the_last_round_only(tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=1, task_evaluate_every=0)
-    folder = run_study(Witness(settings), settings)
+    folder = run_study(Witness(settings), build(settings))
     rounds = read_result(folder / "tasks/0/random")["rounds"]
     assert [entry["accuracy"] is None for entry in rounds] == [True, False]
     assert len(read_rows(folder / "rows.jsonl")) == 3
@@ -353,7 +354,7 @@ def test_the_serverapp_runs_the_study_of_the_run_config(tiny_settings):
 def test_scenario_two_end_to_end(tiny_settings):
     starts = "fedavg-refined coprefl-sgd coprefl-hybrid:gamma=1"
     settings = replace(tiny_settings, run_name="two", method=starts, tasks=1)
-    folder = run_study(Witness(settings), settings)
+    folder = run_study(Witness(settings), build(settings))
     assert set(read_rows(folder / "rows.jsonl")["start"]) == set(starts.split())
     refined = json.loads((folder / "rounds.jsonl").read_text().splitlines()[0])
     assert refined["start"] == "fedavg-refined"
@@ -363,7 +364,7 @@ def test_scenario_two_end_to_end(tiny_settings):
 def test_a_measured_loss_of_the_starts_stands_beside_the_rounds(tiny_settings):
     """It ended with "unknown phase 'start-loss'" when all was done."""
     settings = replace(tiny_settings, method="fedavg", rounds=1, tasks=0, start_loss=True)
-    folder = run_study(LocalGrid(shipped.app, 1, settings.to_config()), settings)
+    folder = run_study(LocalGrid(shipped.app, 1, settings.to_config()), build(settings))
     rounds = read_rounds(folder / "rounds.jsonl")
     assert list(rounds["phase"]) == ["pretraining", "start-loss"]
     assert rounds["start-loss"].iloc[1] > 0

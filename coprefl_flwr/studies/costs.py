@@ -1,11 +1,12 @@
-"""What a stage takes, counted from settings and sizes before it is run.
+"""What a stage takes, and what a pre-training costs in all, counted before anything is run.
 
-What a round of a method computes and sends stands beside its round; see `rounds.budget`.
+What a round of a method computes and sends stands beside its round (see `federation.budget`).
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,22 +14,25 @@ from torch import Tensor, nn
 
 from coprefl_flwr.clients import StatefulClient
 from coprefl_flwr.data import TextDataset
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import RoundStrategy, Work
 from coprefl_flwr.federation.communication import serialised
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.learning.diagnostics import HESSIAN_SAMPLES, POINTS
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.plugins import portable
 from coprefl_flwr.studies.architecture import BuiltArchitecture
-from coprefl_flwr.studies.budgets import works
 from coprefl_flwr.studies.measurements import StartLoss, StartMeasurement
 from coprefl_flwr.studies.personalised import PersonalStage
-from coprefl_flwr.studies.phases import Phase, TrainingSettings
+from coprefl_flwr.studies.phases import Phase, TrainingOptions
 from coprefl_flwr.studies.populations import ClientData
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.tasks import Diagnosis, Task
+
+MOST_ROUNDS = 100_000
+"""Rounds after which a step size counts as out of reach: those of a decaying rate end somewhere."""
 
 HESSIAN_PRODUCTS = 30
 """Products with the Hessian of a diagnosis: about as many as its search for the eigenvalue has."""
@@ -179,6 +183,75 @@ def _times(rounds: int, every: int) -> int:
     return math.ceil(rounds / every) if rounds else 0
 
 
+# ---- a pre-training ------------------------------------------------------------------------------
+
+
+class Cost(NamedTuple):
+    """A summed step size, and how many gradients of one sample's loss; nan where not known."""
+
+    step_size: float
+    gradients: float
+
+
+def works(made: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
+    """Return each phase of a pre-training with its strategy, and what a round of it works on."""
+    sizes = [len(client.train) for client in made.population.clients]
+
+    def server(whose: str) -> ServerData:
+        return ServerData(nn.Identity(), made.clients.samples_of(whose))  # Only its size counts.
+
+    return [
+        (phase, strategy, Work(phase.training.participants, sizes, phase.training, phase.options))
+        for phase, strategy in zip(made.phases, made.strategies(server), strict=True)
+    ]
+
+
+def by_round(made: Pretraining) -> Iterator[Cost]:
+    """Yield what each round costs, in order; the last phase goes on without end."""
+    first = 1
+    for phase, strategy, work in works(made):
+        training, budget = phase.training, strategy.budget(work)
+        last = phase is made.phases[-1]
+        step_sizes = budget.step_sizes(training, first)
+        for step_size in itertools.islice(step_sizes, None if last else training.rounds):
+            yield Cost(step_size, budget.gradients)
+        first += training.rounds
+
+
+def cost(made: Pretraining, rounds: int | None = None) -> Cost:
+    """Return what a pre-training costs, or its first `rounds`; nothing for random weights.
+
+    What weights that were made elsewhere took is not known.
+    """
+    if made.from_elsewhere:
+        return Cost(math.nan, math.nan)
+    if not made.phases:
+        return Cost(0.0, 0.0)
+    each = list(itertools.islice(by_round(made), made.rounds if rounds is None else rounds))
+    return Cost(math.fsum(one.step_size for one in each), math.fsum(one.gradients for one in each))
+
+
+def rounds_for(made: Pretraining, step_size: float) -> int:
+    """Return the rounds of the last phase after which the summed step size is nearest to this.
+
+    Raises a SettingsError if there are none: the method's steps have no size, or these do not add
+    up to as much.
+    """
+    before = made.rounds - made.phases[-1].training.rounds
+    reached, problem = 0.0, f"the summed step size of {made.name}"
+    for number, one in enumerate(itertools.islice(by_round(made), MOST_ROUNDS), 1):
+        if number > 1 and one.step_size == 0:
+            break  # Of a rate that has decayed.
+        if not one.step_size > 0:
+            raise SettingsError(f"{problem} is {one.step_size:g} a round: no rounds make it equal")
+        farther = reached + one.step_size
+        if farther >= step_size and number > before:
+            nearest = number - (step_size - reached < farther - step_size)
+            return max(nearest - before, 1)
+        reached = farther
+    raise SettingsError(f"{problem} never comes to {step_size:g}")
+
+
 # ---- what computes -------------------------------------------------------------------------------
 
 
@@ -199,17 +272,17 @@ class Computing(NamedTuple):
 def computing(stage: Stage) -> Computing:
     """Return what a stage computes with."""
     if isinstance(stage, PersonalStage):
-        settings, own, shape = stage.data.settings, stage.training, stage.data.input_shape
+        options, own, shape = stage.data.options, stage.training, stage.data.input_shape
         head = f"a {stage.of.algorithm.client_class.network} head"
-        model = stage.model[0] if settings.from_scratch else head
-        name = _named(model, settings.head_norm or "batch", shape, own)
+        model = stage.model[0] if options.from_scratch else head
+        name = _named(model, options.head_norm or "batch", shape, own)
         return Computing(name, lambda: stage.network.module, shape, own)
     assert isinstance(stage, Pretraining | Task | Diagnosis | StartMeasurement)
     of = stage.of if isinstance(stage, Diagnosis) else stage
     made = of if isinstance(of, Pretraining) else of.made
     architecture, source = made.architecture, made.architecture.source.dataset
     assert isinstance(architecture, BuiltArchitecture)
-    training = TrainingSettings()
+    training = TrainingOptions()
     if made.phases:
         training = made.phases[0].training
     elif isinstance(of, Task):
@@ -225,7 +298,7 @@ def computing_features(stage: PersonalStage) -> Computing:
     if not data.networks:
         return computing(stage)
     shape = data.domains[0].images.shape
-    name = f"{data.settings.backbones}, {'x'.join(map(str, shape))}"
+    name = f"{data.options.backbones}, {'x'.join(map(str, shape))}"
     return Computing(name, lambda: Each(data.networks), shape, None)
 
 

@@ -12,8 +12,11 @@ from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCK, SUMS
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.studies.build import build, run_study
-from coprefl_flwr.studies.kept import (
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.running import run_study
+from coprefl_flwr.studies.stage import run_stage
+from coprefl_flwr.studies.stage_files import (
     CHECKPOINT,
     RESULT,
     is_done,
@@ -22,8 +25,6 @@ from coprefl_flwr.studies.kept import (
     read_result,
     write_result,
 )
-from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.store import Layout, Store
 from tests.common.checks import Killed, flip, refusal
 
@@ -115,7 +116,7 @@ def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplo
     """A task's result and a start's weights, of which one bit would change what is reported."""
     settings = replace(tiny_settings, method="fedavg", tasks=1, rounds=1, task_rounds=1)
     grid = LocalGrid(app, 1, settings.to_config())
-    folder = run_study(grid, settings)
+    folder = run_study(grid, build(settings))
     study, store = build(settings), Store(folder, Layout.PATH)
     files = [folder / "tasks/0/fedavg" / RESULT, folder / "starts/fedavg/model.safetensors"]
     before = [file.read_bytes() for file in files]
@@ -142,12 +143,12 @@ def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings
     with monkeypatch.context() as patch:
         patch.setattr(Pretraining, "trouble", kill)  # Called after the last checkpoint.
         with pytest.raises(Killed):
-            run_study(LocalGrid(app, 1, settings.to_config()), settings)
+            run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
     start = Path(settings.output_dir) / "tiny" / "starts" / "fedavg"
     before = (start / RESULT).read_bytes()
     assert (start / CHECKPOINT).exists()
     flip(start / RESULT, -3)
-    run_study(LocalGrid(app, 1, settings.to_config()), settings)
+    run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
     assert (start / RESULT).read_bytes() == before
     assert not list(start.glob(f"{CHECKPOINT}*"))
 
@@ -156,14 +157,14 @@ def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings
 def test_a_study_writes_through_no_link(place, tiny_settings, tmp_path):
     settings = replace(tiny_settings, method="random", tasks=0)
     grid = LocalGrid(app, 1, settings.to_config())
-    outputs = run_study(grid, settings).parent
+    outputs = run_study(grid, build(settings)).parent
     (found,) = outputs.glob(place)
     found.rename(tmp_path / "elsewhere")
     found.symlink_to(tmp_path / "elsewhere")
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
     with pytest.raises(SettingsError, match=f"{found.name} is a link, through which nothing is"):
-        run_study(grid, settings)
+        run_study(grid, build(settings))
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files} == before
 
@@ -176,7 +177,7 @@ def test_a_study_does_not_run_in_a_folder_of_other_files(tiny_settings, tmp_path
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"mine")
     with pytest.raises(SettingsError, match=r"run-name = tiny: .* coprefl did not write"):
-        run_study(LocalGrid(app, 1, settings.to_config()), settings)
+        run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
     found = [file for file in tmp_path.rglob("*") if file.is_file() and "outputs" in file.parts]
     assert {str(file.relative_to(folder)) for file in found} == set(names)
     assert {file.read_bytes() for file in found} == {b"mine"}
@@ -185,20 +186,20 @@ def test_a_study_does_not_run_in_a_folder_of_other_files(tiny_settings, tmp_path
 def test_two_studies_of_one_name_and_what_a_killed_one_left(tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=0)
     grid = LocalGrid(app, 1, settings.to_config())
-    folder = run_study(grid, settings)
+    folder = run_study(grid, build(settings))
     before = {path.name for path in folder.iterdir()}
     (folder / ".x.json.7.coprefl-part").touch()
     line = f"run-name = tiny: {folder} is being written by another process"
     with Store(folder, Layout.PATH).owned("checkpoint"):
         assert {path.name for path in folder.iterdir()} - {LOCK} == before - {LOCK}
         with pytest.raises(SettingsError, match=line):
-            run_study(grid, settings)
+            run_study(grid, build(settings))
 
 
 def test_a_folder_that_may_not_be_written_to(tiny_settings, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(SettingsError, match=r"^output-dir: /.* cannot be written to$"):
-        run_study(LocalGrid(app, 1, tiny_settings.to_config()), tiny_settings)
+        run_study(LocalGrid(app, 1, tiny_settings.to_config()), build(tiny_settings))
 
 
 def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
@@ -214,7 +215,7 @@ def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
             return reply
 
     grid = Watching(app, 1, settings.to_config())
-    folder = run_study(grid, settings)
+    folder = run_study(grid, build(settings))
     named = [one["folder"] for one in seen if "folder" in one]
     assert set(named) == {"tiny/starts/scaffold"}
     assert not any(str(tmp_path) in str(value) for one in seen for value in one.values())

@@ -70,8 +70,8 @@ def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
     whole = isinstance(found, dict)
     wrong = [key for key, kind in keys.items() if not (whole and isinstance(found.get(key), kind))]
     if wrong or not whole:
-        told = f"{folder / ABOUT} is damaged: it has no {wrong[0] if wrong else 'keys'}"
-        raise SettingsError(f"{told}; remove {RESULT} beside it, and it is made again")
+        problem = f"{folder / ABOUT} is damaged: it has no {wrong[0] if wrong else 'keys'}"
+        raise SettingsError(f"{problem}; remove {RESULT} beside it, and it is made again")
     return dict(found)
 
 
@@ -82,13 +82,13 @@ def is_done(folder: Path) -> bool:
     try:
         read_result(folder)
     except SettingsError as error:
-        _tell_once(f"{error}; it is left out until the same command is run again")
+        _warn_once(f"{error}; it is left out until the same command is run again")
         return False
     return True
 
 
 @functools.lru_cache(maxsize=256)
-def _tell_once(line: str) -> None:
+def _warn_once(line: str) -> None:
     logger.warning("%s", line)
 
 

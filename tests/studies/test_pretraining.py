@@ -22,7 +22,7 @@ from coprefl_flwr.strategies import (
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method, folder_of
-from coprefl_flwr.studies.phases import TrainingSettings
+from coprefl_flwr.studies.phases import TrainingOptions
 from coprefl_flwr.studies.populations import ClientData, Population
 from coprefl_flwr.studies.settings import Settings
 from tests.common.networks import tiny_model
@@ -72,7 +72,7 @@ def test_starts_in_their_order_with_settings_of_their_own():
         "query-noise": 0.0,
         **OF_THE_MEAN,
     }
-    training = settings.part(TrainingSettings)
+    training = settings.part(TrainingOptions)
     assert coprefl.phases[0].training == replace(training, rounds=7)
     assert fedavg.phases[0].options == OF_THE_MEAN
     assert fedavg.phases[0].training == replace(training, local_epochs=2)
@@ -299,7 +299,7 @@ def test_clients_get_their_settings(federation, tmp_path):
         made = client(settings, data, **about)
         assert type(made) is METHODS[name].client_class
         assert (made.train, made.test) == (data.train, data.test)
-        assert made.training == TrainingSettings(local_epochs=2, batch_size=4, momentum=0.5)
+        assert made.training == TrainingOptions(local_epochs=2, batch_size=4, momentum=0.5)
         if isinstance(made, CoPreFLClient):
             assert (made.support_fraction, made.resplit) == (0.6, False)
         if isinstance(made, StatefulClient):
@@ -314,12 +314,12 @@ def test_local_training(federation):
     )  # fmt: skip
     data = ClientData(federation.samples[0], federation.samples[1])
     of_pretraining = client(settings, data, population="pretrain", stage="starts/fedavg")
-    assert of_pretraining.training == TrainingSettings(
+    assert of_pretraining.training == TrainingOptions(
         local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
         momentum=0.5, weight_decay=0.1, clip_norm=3.0,
     )  # fmt: skip
     of_task = client(settings, data, population="task-0", stage="tasks/0/fedavg")
-    assert of_task.training == TrainingSettings(
+    assert of_task.training == TrainingOptions(
         rounds=50, participants=10, local_steps=8, batch_size=4, learning_rate=0.7
     )
 
