@@ -18,6 +18,7 @@ of their settings, for every recipe that needs them.
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         # Only now: help, and a mistake in the command line, need neither torch nor Flower.
-        from coprefl_flwr.federation.flower import without_colours
-        from coprefl_flwr.recipes import command_line
+        with _loading():
+            from coprefl_flwr.federation.flower import without_colours
+            from coprefl_flwr.recipes import command_line
 
         without_colours()
         return int(getattr(command_line, given.command)(given))
@@ -50,6 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)
         return INTERRUPTED
+
+
+def _loading() -> AbstractContextManager[object]:
+    """Show on a terminal that torch and Flower are loaded, which takes some seconds."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status("loading PyTorch and Flower")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,11 +5,13 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError, say, unknown
+from coprefl_flwr.federation.progress import waiting
 from coprefl_flwr.files import (
     LOCK,
     LOCKS,
@@ -46,6 +48,7 @@ from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.recipes.trackers import tracker_of, untracked
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import Report, text_tables, write_report
+from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
@@ -105,7 +108,8 @@ def plan(given: argparse.Namespace) -> int:
     recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
     out = given.out or Path("outputs") / given.recipe.stem
     plan = plan_of(recipe, Store((given.models or out.parent / "models").resolve()))
-    paces = {name: pace(one) for name, one in plan.computing.items()}
+    with waiting("measuring how long a round takes"):
+        paces = {name: pace(one) for name, one in plan.computing.items()}
     say(plan_text(recipe, plan, paces, workers))
     return 0
 
@@ -138,9 +142,23 @@ def _run_into(
         failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
     _write(recipe, store, failed, out)
+    if len(recipe.seeds) == 1 and not failed:
+        say(f"next: test the differences over three seeds with\n  {_with_seeds(given)}")
     for key, problem in failed.items():
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _with_seeds(given: argparse.Namespace) -> str:
+    """Return the command that runs the same recipe with three seeds."""
+    words = ["coprefl", "run", str(given.recipe)]
+    for option in ("out", "models", "protocol", "workers"):
+        if value := getattr(given, option):
+            words += [f"--{option}", str(value)]
+    words += ["--scale", given.scale] if given.scale != FULL else []
+    for change in [*given.changes, "seeds=[0, 1, 2]"]:
+        words += ["--set", change]
+    return shlex.join(words)
 
 
 def _tracker(given: argparse.Namespace, out: Path) -> Followed:
@@ -215,8 +233,8 @@ def _report(report: Report, out: Path) -> None:
     for line in report.warnings:
         logger.warning("%s", line)
     for comparison in report.comparisons:
-        say(text_tables(comparison))
-    say(f"tables and figures: {page}")
+        say(text_tables(comparison, terminal_width()))
+    say(f"\nreport: {page.resolve().as_uri()}")
 
 
 def check_method(given: argparse.Namespace) -> int:

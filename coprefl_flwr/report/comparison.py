@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.named import display_names
 
 FIGURES = (
     *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
@@ -107,6 +108,21 @@ class Comparison:
     def paper_of(self, row: Measured) -> Printed:
         """Return the paper's figures for a row, by metric."""
         return self.paper.get(row.name) or self.paper.get(self.short_name(row), {})
+
+    def displayed(self) -> "Comparison":
+        """Return the same with methods named as papers write them: "CoPreFL" for "coprefl"."""
+        tried, rows = self.tried, self.measured
+        labels = [*(row.label for row in rows), *self.paper, *(one.label for one in tried)]
+        names = display_names(labels)
+        shown = [replace(row, label=names[row.label]) for row in rows]
+        names |= {old.name: new.name for old, new in zip(rows, shown, strict=True)}
+        return replace(
+            self,
+            measured=shown,
+            reference=names.get(self.reference, self.reference),
+            paper={names[label]: printed for label, printed in self.paper.items()},
+            tried=[replace(one, label=names[one.label]) for one in tried],
+        )
 
 
 @dataclass(frozen=True)

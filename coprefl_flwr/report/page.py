@@ -12,7 +12,7 @@ from coprefl_flwr.files import replace_files
 from coprefl_flwr.report import tables
 from coprefl_flwr.report.comparison import Comparison, Report
 from coprefl_flwr.report.figures import Picture, draw
-from coprefl_flwr.report.formats import latex, markdown, text
+from coprefl_flwr.report.formats import TEXT_WIDTH, latex, markdown, text
 from coprefl_flwr.report.frames import csv
 from coprefl_flwr.report.tables import Table
 
@@ -23,9 +23,10 @@ Section = tuple[str, list[Table], Table | None, list[Picture]]
 """A comparison's name, its tables, that of its search if there was one, and its figures."""
 
 
-def text_tables(comparison: Comparison) -> str:
+def text_tables(comparison: Comparison, width: int = TEXT_WIDTH) -> str:
     """Return what was measured as text: neither the paper's numbers nor p-values are in it."""
-    return "\n\n".join(map(text, tables.tables(replace(comparison, paper={}))))
+    shown = replace(comparison, paper={}).displayed()
+    return "\n\n".join(text(table, width) for table in tables.tables(shown))
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -47,11 +48,11 @@ def write_report(report: Report, folder: Path) -> Path:
     Raises a SettingsError, with nothing changed, if `folder` or one of these files is not ours.
     """
     texts, figures = dict[str, str](), dict[str, bytes]()
-    across = tables.overviews(report.comparisons)
+    across = tables.overviews([one.displayed() for one in report.comparisons])
     if across:
         texts["tables/overview.md"] = markdown(*across)
     sections: list[Section] = [("", [one], None, []) for one in across]
-    for comparison in report.comparisons:
+    for comparison in (one.displayed() for one in report.comparisons):
         name, of = comparison.name, tables.tables(comparison)
         texts |= {f"tables/{name}.md": markdown(*of), f"tables/{name}.tex": latex(*of)}
         tried = (

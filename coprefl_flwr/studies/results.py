@@ -19,7 +19,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.report import text_tables
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.report.formats import markdown
+from coprefl_flwr.report.formats import LOG_WIDTH, markdown
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.tables import tables
@@ -65,10 +65,11 @@ def write_results(study: Study, store: Store, folder: Path) -> None:
     rows, rounds = gather(study, store)
     outcome = Outcome(rows, rounds, _about(study, store))
     page = outcome.write(folder)
-    for line in text_tables(report_of([outcome]).comparisons[0]).splitlines():
+    for line in text_tables(report_of([outcome]).comparisons[0], LOG_WIDTH).splitlines():
         logger.info("%s", line)
     logger.info("")
-    logger.info("models, rows, tables and figures are in %s; open %s", folder, page)
+    logger.info("models, rows, tables and figures are in %s", folder)
+    logger.info("report: %s", page.resolve().as_uri())
 
 
 def _about(study: Study, store: Store) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def test_the_page_needs_no_other_file(index: Path) -> None:
     assert len(page.all("figure")) == len(page.all("svg")) == len(FIGURES)
     images = [one for one in page.all("div") if one.get("role") == "img"]
     for image in images:
-        assert "cyclic+fedavg:gamma=0, cyclic+fedavg:gamma=1" in str(image["aria-label"])
+        assert "Cyclic+FedAvg:gamma=0, Cyclic+FedAvg:gamma=1" in str(image["aria-label"])
     assert len(images) == len(FIGURES)
     assert not page.all("script") + page.all("link") + page.all("img")
     sources = [str(one["xlink:href"]) for one in page.all("image") + page.all("use")]
@@ -221,4 +221,4 @@ def test_the_search_stands_below_the_table_it_is_of(tmp_path: Path) -> None:
     assert ("summary", "Search: 2 values tried") in page.texts
     assert {("td", "gamma=0"), ("td", "gamma=1"), ("td", "chosen")} <= set(page.texts)
     text = (tmp_path / "tables" / "participants-20-search.md").read_text()
-    assert "| coprefl | gamma=1 | 51.00 | **chosen** |" in text
+    assert "| CoPreFL | gamma=1 | 51.00 | **chosen** |" in text
