@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from coprefl_flwr.report import Measured, Report, text_tables, write_report
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Tried
-from coprefl_flwr.report.formats import LOG_WIDTH, latex, markdown
+from coprefl_flwr.report.formats import latex, markdown
 from coprefl_flwr.report.formats import text as plain_text
 from coprefl_flwr.report.tables import (
     NONE,
@@ -286,7 +286,7 @@ def test_the_table_of_the_readme() -> None:
     cells = pd.DataFrame(columns, pd.Index([row[0] for row in rows], name="Method"))
     unmarked = cells.map(lambda _: False)
     found = Table(cells, unmarked, [(notes.replace("\n", " "), "here")])
-    assert plain_text(found, LOG_WIDTH) == shown
+    assert plain_text(found) == shown
 
 
 def test_results_csv() -> None:
