@@ -18,11 +18,10 @@ of their settings, for every recipe that needs them.
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say
+from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say, waiting
 
 INTERRUPTED = 130
 REPORT_HELP = "the folder of a recipe, of a run of `flwr run`, or of `result.report()`"
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         # Only now: help, and a mistake in the command line, need neither torch nor Flower.
-        with _loading():
+        with waiting("loading PyTorch and Flower"):
             from coprefl_flwr.federation.flower import without_colours
             from coprefl_flwr.recipes import command_line
 
@@ -52,15 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)
         return INTERRUPTED
-
-
-def _loading() -> AbstractContextManager[object]:
-    """Show on a terminal that torch and Flower are loaded, which takes some seconds."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from rich.console import Console
-
-    return Console(stderr=True).status("loading PyTorch and Flower")
 
 
 def parser() -> argparse.ArgumentParser:

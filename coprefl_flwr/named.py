@@ -8,28 +8,11 @@ from coprefl_flwr.errors import SettingsError
 
 Value = bool | int | float | str
 
-DISPLAYED = {
-    "centralised": "Centralised",
-    "coprefl": "CoPreFL",
-    "cyclic": "Cyclic",
-    "fedadam": "FedAdam",
-    "fedavg": "FedAvg",
-    "fedavgm": "FedAvgM",
-    "feddyn": "FedDyn",
-    "fedmeta": "FedMeta",
-    "fedpcl": "FedPCL",
-    "fedproto": "FedProto",
-    "fedprox": "FedProx",
-    "fedrep": "FedRep",
-    "fedyogi": "FedYogi",
-    "moon": "MOON",
-    "ncm": "NCM",
-    "per-fedavg": "Per-FedAvg",
-    "pfedme": "pFedMe",
-    "qffl": "q-FFL",
-    "scaffold": "SCAFFOLD",
-    "solo": "Solo",
-}
+_AS_IN_PAPERS = (
+    "Centralised CoPreFL Cyclic FedAdam FedAvg FedAvgM FedDyn FedMeta FedPCL FedProto FedProx "
+    "FedRep FedYogi MOON NCM Per-FedAvg pFedMe SCAFFOLD Solo"
+)
+DISPLAYED = {"qffl": "q-FFL"} | {name.lower(): name for name in _AS_IN_PAPERS.split()}
 """Names of built-in methods as papers write them, where that differs from the setting's word."""
 
 _VARIANTS = ("-std", "-sgd", "-hybrid", "-refined")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -43,22 +43,6 @@ ESTIMATED_FROM = 3
 
 _TITLE_WIDTH, _BAR_WIDTH = 28, 10
 """Most characters of a title on a terminal of 80 columns, and those of a bar."""
-
-
-class Planned(Protocol):
-    """What is known of a part of the work before it begins."""
-
-    @property
-    def title(self) -> str:
-        """As progress shows it, with methods by their texts."""
-
-    @property
-    def kind(self) -> str:
-        """Parts of a kind take about as long a round."""
-
-    @property
-    def rounds(self) -> int:
-        """How many it has at most."""
 
 
 @dataclass(eq=False)
@@ -139,13 +123,13 @@ class Progress:
         if console.is_terminal and not console.is_dumb_terminal:
             self._terminal = console
 
-    def add(self, parts: Iterable[Planned]) -> None:
-        """Add parts to what is ahead."""
+    def add(self, parts: Iterable[tuple[str, str, int]]) -> None:
+        """Add parts, each a title, a kind and a number of rounds, to what is ahead."""
         titles = list(self._titles)
-        for part in parts:
+        for title, kind, rounds in parts:
             self.parts += 1
-            self.ahead[part.kind] = self.ahead.get(part.kind, 0) + part.rounds
-            titles.append(part.title)
+            self.ahead[kind] = self.ahead.get(kind, 0) + rounds
+            titles.append(title)
         names = display_names(word for title in titles for word in _WORD.findall(title))
         self._titles = {
             title: for_terminal(_WORD.sub(lambda word: names[word[0]], title)) for title in titles
@@ -318,17 +302,6 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Show on a terminal what is done meanwhile; nothing in a log."""
-    console = Console(stderr=True, highlight=False)
-    if console.is_terminal and not console.is_dumb_terminal:
-        with console.status(what):
-            yield
-    else:
-        yield
 
 
 @contextmanager

@@ -5,13 +5,11 @@ import json
 import logging
 import os
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError, say, unknown
-from coprefl_flwr.federation.progress import waiting
+from coprefl_flwr.errors import SettingsError, say, unknown, waiting
 from coprefl_flwr.files import (
     LOCK,
     LOCKS,
@@ -143,22 +141,10 @@ def _run_into(
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
     _write(recipe, store, failed, out)
     if len(recipe.seeds) == 1 and not failed:
-        say(f"next: test the differences over three seeds with\n  {_with_seeds(given)}")
+        say("next: the same with --set 'seeds=[0, 1, 2]' tests the differences over three seeds")
     for key, problem in failed.items():
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _with_seeds(given: argparse.Namespace) -> str:
-    """Return the command that runs the same recipe with three seeds."""
-    words = ["coprefl", "run", str(given.recipe)]
-    for option in ("out", "models", "protocol", "workers"):
-        if value := getattr(given, option):
-            words += [f"--{option}", str(value)]
-    words += ["--scale", given.scale] if given.scale != FULL else []
-    for change in [*given.changes, "seeds=[0, 1, 2]"]:
-        words += ["--set", change]
-    return shlex.join(words)
 
 
 def _tracker(given: argparse.Namespace, out: Path) -> Followed:

@@ -144,7 +144,9 @@ class LocalExecutor:
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is in the store is not made again."""
         one_thread()
-        self.progress.add(stage for run in runs for stage in run.study.stages)
+        self.progress.add(
+            (one.title, one.kind, one.rounds) for run in runs for one in run.study.stages
+        )
         failed: Failures = {}
         for run in runs:
             problem = attempt(run, self.store, self.progress, self.tracker)
@@ -322,7 +324,7 @@ class RayExecutor:
         left = [run for run in runs if not self.store.done(run.study.stages)]
         if not (self.asked or self._every) and jobs.participations <= FEW:
             return LocalExecutor(self.store, self.tracker, self.progress)(left)
-        self.progress.add(jobs.jobs.values())
+        self.progress.add((job.title, job.kind, job.rounds) for job in jobs.jobs.values())
         if jobs.jobs:
             self._start()
             self._hand_out(jobs)

@@ -138,6 +138,7 @@ class Report:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # all others, as they were used
     methods: Mapping[str, str] = field(default_factory=dict)  # each row with all that it heeds
     made: Mapping[str, str] = field(default_factory=dict)  # provenance: versions, machine, seeds
+    command: str = ""  # what repeats it
     warnings: Sequence[str] = ()  # notes that are not to be missed: what did not learn, and so on
 
     def __post_init__(self) -> None:

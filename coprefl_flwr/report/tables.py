@@ -339,6 +339,9 @@ def _notes(
     lines = [_values(comparison, units, marked), *_missing(comparison, found, len(units))]
     notes = [(text, HERE) for text in [*lines, *_absent(comparison, found)]]
     rows = [f"{row.name}: {'; '.join(row.troubles)}" for row in comparison.measured if row.troubles]
+    meant = {one.title: one.meaning for one in map(column, comparison.metrics) if one.meaning}
+    if meant:
+        notes.append(("; ".join(f"{title}: {text}" for title, text in meant.items()) + ".", "cost"))
     if rows and first:
         notes.append((f"{DAGGER} never marked best. {'. '.join(rows)}.", HERE))
     if found["p-holm"].notna().any():
