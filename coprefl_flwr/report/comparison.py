@@ -110,19 +110,16 @@ class Comparison:
         return self.paper.get(row.name) or self.paper.get(self.short_name(row), {})
 
     def displayed(self) -> "Comparison":
-        """Return the same with methods named as papers write them: "CoPreFL" for "coprefl"."""
-        tried, rows = self.tried, self.measured
-        labels = [*(row.label for row in rows), *self.paper, *(one.label for one in tried)]
-        names = display_names(labels)
-        shown = [replace(row, label=names[row.label]) for row in rows]
-        names |= {old.name: new.name for old, new in zip(rows, shown, strict=True)}
-        return replace(
-            self,
-            measured=shown,
-            reference=names.get(self.reference, self.reference),
-            paper={names[label]: printed for label, printed in self.paper.items()},
-            tried=[replace(one, label=names[one.label]) for one in tried],
-        )
+        """Return the same with methods named as papers write them: "CoPreFL" for "coprefl".
+
+        Those of a search keep the words of settings, which programs read from its file.
+        """
+        names = display_names([*(row.label for row in self.measured), *self.paper])
+        shown = [replace(row, label=names[row.label]) for row in self.measured]
+        names |= {old.name: new.name for old, new in zip(self.measured, shown, strict=True)}
+        paper = {names[label]: printed for label, printed in self.paper.items()}
+        reference = names.get(self.reference, self.reference)
+        return replace(self, measured=shown, reference=reference, paper=paper)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
 def main(folders: Sequence[str]) -> None:
     """Print the comparison over several runs."""
     report = report_of([Outcome.read(Path(folder)) for folder in folders])
-    print(markdown(*tables(report.comparisons[0])))
+    print(markdown(*tables(report.comparisons[0].displayed())))
 
 
 if __name__ == "__main__":

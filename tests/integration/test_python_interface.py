@@ -147,7 +147,7 @@ def test_the_ten_lines_learn(dataset, model, rate, tmp_path):
     losses = result.rows.groupby("start")["loss"].mean()
     assert losses["coprefl"] < losses["random"] - 0.1
     assert len(result.rows) == 2 * 2 * 2
-    assert "coprefl" in str(result)
+    assert "CoPreFL" in str(result)
     result.plot(tmp_path / "starts.png")
     result.curves(tmp_path / "curves.png")
     assert (tmp_path / "starts.png").stat().st_size > 1000

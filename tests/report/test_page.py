@@ -222,4 +222,4 @@ def test_the_search_stands_below_the_table_it_is_of(tmp_path: Path) -> None:
     assert ("summary", "Search: 2 values tried") in page.texts
     assert {("td", "gamma=0"), ("td", "gamma=1"), ("td", "chosen")} <= set(page.texts)
     text = (tmp_path / "tables" / "participants-20-search.md").read_text()
-    assert "| CoPreFL | gamma=1 | 51.00 | **chosen** |" in text
+    assert "| coprefl | gamma=1 | 51.00 | **chosen** |" in text
