@@ -120,7 +120,7 @@ class Progress:
     def __post_init__(self) -> None:
         """Look whether the stream is a terminal that can renew lines."""
         console = Console(file=self.stream, highlight=False)
-        if console.is_terminal and not console.is_dumb_terminal:
+        if self.stream.isatty() and not console.is_dumb_terminal:
             self._terminal = console
 
     def add(self, parts: Iterable[tuple[str, str, int]]) -> None:

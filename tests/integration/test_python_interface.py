@@ -282,7 +282,7 @@ def test_quiet_says_nothing_and_otherwise_progress_is_shown(caplog, capsys):
     assert caplog.text == ""
     assert capsys.readouterr().err == ""
     cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, **learning)
-    assert "pre-training fedavg  round 1/1" in caplog.text
+    assert "pre-training FedAvg  round 1/1" in caplog.text
     idle = {**learning, "learning_rate": 1e-6}
     cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, quiet=True, **idle)
     assert "pre-training fedavg: did not learn: loss 2." in caplog.text

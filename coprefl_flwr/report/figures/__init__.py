@@ -67,8 +67,9 @@ def _accuracies(comparison: Comparison) -> Drawn:
     if rows.empty:
         raise NothingToDrawError("rows of clients")
     return accuracy_figure(rows), (
-        "Accuracies of the tasks' clients, pooled over tasks. Line: mean; dotted: lowest mean of "
-        "all. Mean and variance are those of the table: per task, then averaged."
+        "Accuracies of the tasks' clients, pooled over tasks; of few, a dot is a client. Line: "
+        "mean; dotted: lowest mean of all. Mean and variance are those of the table: per task, "
+        "then averaged."
     )
 
 
