@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say
+from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say, waiting
 
 INTERRUPTED = 130
 REPORT_HELP = "the folder of a recipe, of a run of `flwr run`, or of `result.report()`"
@@ -36,8 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         # Only now: help, and a mistake in the command line, need neither torch nor Flower.
-        from coprefl_flwr.federation.flower import without_colours
-        from coprefl_flwr.recipes import command_line
+        with waiting("loading PyTorch and Flower"):
+            from coprefl_flwr.federation.flower import without_colours
+            from coprefl_flwr.recipes import command_line
 
         without_colours()
         return command_line.COMMANDS[options.command](options)

@@ -3,8 +3,9 @@
 import asyncio
 import difflib
 import logging
+import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
 
@@ -84,6 +85,15 @@ def for_terminal(text: object) -> str:
 def say(text: object, file: TextIO | None = None) -> None:
     """Print a text as `for_terminal` returns it."""
     print(for_terminal(text), file=file, flush=True)
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """Show on a terminal what is done meanwhile; nothing in a log."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(what)
 
 
 def _as_for_terminal(record: logging.LogRecord) -> bool:

@@ -8,6 +8,15 @@ from coprefl_flwr.errors import SettingsError
 
 Value = bool | int | float | str
 
+_AS_IN_PAPERS = (
+    "Centralised CoPreFL Cyclic FedAdam FedAvg FedAvgM FedDyn FedMeta FedPCL FedProto FedProx "
+    "FedRep FedYogi MOON NCM Per-FedAvg pFedMe SCAFFOLD Solo"
+)
+DISPLAYED = {"qffl": "q-FFL"} | {name.lower(): name for name in _AS_IN_PAPERS.split()}
+"""Names of built-in methods as papers write them, where that differs from the setting's word."""
+
+_VARIANTS = ("-std", "-sgd", "-hybrid", "-refined")
+
 _OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
 
 
@@ -94,3 +103,42 @@ def parsed(text: str) -> Value:
         except ValueError:
             continue
     return text
+
+
+def display_names(texts: Iterable[str]) -> dict[str, str]:
+    """Return the name of each method for readers: "CoPreFL" for "coprefl:gamma=0.5".
+
+    Options are part of a name only where texts have the same name without them, and only those
+    that differ. A text is its own name if another text would have the same name.
+    """
+    alike: dict[str, list[str]] = {}
+    for text in dict.fromkeys(texts):
+        alike.setdefault(_without_options(text), []).append(text)
+    names = {}
+    for name, of_name in alike.items():
+        options = {text: _options_of(text) for text in of_name}
+        shared = set[str].intersection(*map(set, options.values()))
+        for text, own in options.items():
+            differ = [option for option in own if option not in shared]
+            names[text] = f"{name}:{','.join(differ)}" if differ else name
+    unique = list(names.values())
+    return {text: name if unique.count(name) == 1 else text for text, name in names.items()}
+
+
+def _without_options(text: str) -> str:
+    """Return the name of a method for readers; of a schedule, the names of its phases."""
+    phases = [split_options(phase)[0] for phase in text.split("+")]
+    return "+".join(_displayed(phase) for phase in phases)
+
+
+def _options_of(text: str) -> list[str]:
+    """Return the options of all phases, each as key=value."""
+    phases = [split_options(phase)[1] for phase in text.split("+")]
+    return [option for options in phases if options for option in options.split(",")]
+
+
+def _displayed(name: str) -> str:
+    for variant in _VARIANTS:
+        if name.endswith(variant):
+            return _displayed(name.removesuffix(variant)) + variant
+    return DISPLAYED.get(name, name)

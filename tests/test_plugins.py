@@ -12,7 +12,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS
-from coprefl_flwr.named import Named, split_options
+from coprefl_flwr.named import Named, display_names, split_options
 
 CALLED = "def width(times=1, more=0):\n    return WIDTH * times + more\n"
 
@@ -387,3 +387,19 @@ def test_an_entry_point_is_allowed_by_the_code_it_names(allow, entry_point):
     allow("none")
     with pytest.raises(SettingsError, match=r"^json\.decoder:JSONDecoder: COPREFL_ALLOW = none"):
         plugins.find("model", "reader")
+
+
+def test_methods_are_called_as_papers_call_them():
+    """Each built-in method has such a name, of the same letters; options tell two apart."""
+    names = display_names(METHODS)
+    for method, name in names.items():
+        assert re.sub("-", "", name.lower()) == re.sub("-", "", method)
+        assert name != method or method == "ridge"
+    assert display_names(
+        ["coprefl:gamma=0,mu=1", "coprefl:gamma=1,mu=1", "cyclic:rounds=5+qffl"]
+    ) == {
+        "coprefl:gamma=0,mu=1": "CoPreFL:gamma=0",
+        "coprefl:gamma=1,mu=1": "CoPreFL:gamma=1",
+        "cyclic:rounds=5+qffl": "Cyclic+q-FFL",
+    }
+    assert display_names(["coprefl", "CoPreFL"]) == {"coprefl": "coprefl", "CoPreFL": "CoPreFL"}

@@ -1,22 +1,27 @@
-"""Progress of long work: bars on a terminal, few lines in a log."""
+"""Progress of long work: a table of parts on a terminal, few lines in a log."""
 
 import logging
+import re
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from rich import progress as rich
+from rich.cells import cell_len
 from rich.console import Console
 from rich.file_proxy import FileProxy
-from rich.table import Column
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from coprefl_flwr.errors import for_terminal
 from coprefl_flwr.federation.machine import load
 from coprefl_flwr.federation.run import RoundReport
+from coprefl_flwr.named import display_names
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -33,6 +38,12 @@ SLOWER, AT_FIRST = 3.0, 5
 """A warning is given when the last rounds take this many times as long as the first ones: the
 medians of this many rounds are compared."""
 
+ESTIMATED_FROM = 3
+"""Rounds of a part before its time left is shown: in the first round data is loaded."""
+
+_TITLE_WIDTH, _BAR_WIDTH = 28, 10
+"""Most characters of a title on a terminal of 80 columns, and those of a bar."""
+
 
 @dataclass(eq=False)
 class Part:
@@ -47,24 +58,33 @@ class Part:
     workers: int = 1
     began: float = 0.0
     shown: float = 0.0
-    first: int = 0
     last: int = 0
-    pace: float = 0.0
     seconds: list[float] = field(default_factory=list)
-    bar: rich.TaskID | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, report: RoundReport) -> None:
         """Show a finished round (a hook of `RoundStrategy.start`)."""
-        now = time.monotonic()
-        self.first = self.first or report.round
-        self.pace = (now - self.began) / (report.round - self.first + 1)
         self.left = report.num_rounds - report.round
         # What follows a switch may take another time by its nature; not every round is reported.
         if self.last <= self.switch < report.round:
             self.seconds.clear()
         self.last = report.round
         self.seconds.append(report.seconds)
-        self.of.show(self, report, now)
+        values = report.metrics.items()
+        self.metrics = {name: float(value) for name, value in values if name in SHOWN}
+        self.of.show(self, report, time.monotonic())
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds of a round: the median of all but the first; None before the third round."""
+        if len(self.seconds) < ESTIMATED_FROM:
+            return None
+        return statistics.median(self.seconds[1:])
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it has, as far as is known."""
+        return self.last + self.left
 
     def slower(self) -> str:
         """Return by how much its last rounds take longer than the first ones, "" if not much."""
@@ -82,7 +102,7 @@ class Progress:
     """Shows how far `parts` parts of the work are, on so many worker processes.
 
     Each part is a run of rounds. `ahead` are the rounds of each kind of part that were not begun
-    yet, for the time left in all.
+    yet, for the time left in total.
     """
 
     parts: int = 0
@@ -90,28 +110,45 @@ class Progress:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     done: int = 0
     workers: int = 1
+    _titles: dict[str, str] = field(default_factory=dict)
     _live: list[Part] = field(default_factory=list)
     _pace: dict[str, float] = field(default_factory=dict)
     _warned: bool = False
-    _bars: rich.Progress | None = None
-    _opened: ExitStack = field(default_factory=ExitStack)
+    _terminal: Console | None = None
+    _opened: ExitStack | None = None
 
-    def add(self, parts: Iterable[tuple[str, int]]) -> None:
-        """Add parts, each of a kind and so many rounds, to what is ahead."""
-        for kind, rounds in parts:
+    def __post_init__(self) -> None:
+        """Look whether the stream is a terminal that can renew lines."""
+        console = Console(file=self.stream, highlight=False)
+        if self.stream.isatty() and not console.is_dumb_terminal:
+            self._terminal = console
+
+    def add(self, parts: Iterable[tuple[str, str, int]]) -> None:
+        """Add parts, each a title, a kind and a number of rounds, to what is ahead."""
+        titles = list(self._titles)
+        for title, kind, rounds in parts:
             self.parts += 1
             self.ahead[kind] = self.ahead.get(kind, 0) + rounds
+            titles.append(title)
+        names = display_names(word for title in titles for word in _WORD.findall(title))
+        self._titles = {
+            title: for_terminal(_WORD.sub(lambda word: names[word[0]], title)) for title in titles
+        }
 
-    def _count(self, kind: str, rounds: int) -> str:
-        """Take a part from what is ahead; return its number, such as "[2/9]"."""
+    def _begun(self, title: str, kind: str, rounds: int) -> tuple[str, str]:
+        """Take a part from what is ahead; return its number, such as "[2/9]", and its title."""
         self.done += 1
         if kind in self.ahead:
             self.ahead[kind] -= rounds
-        return f"[{self.done}/{self.parts}]"
+        return f"[{self.done}/{self.parts}]", self._titles.get(title, for_terminal(title))
 
-    def note(self, title: str, kind: str = "", rounds: int = 0) -> None:
-        """Log the title of a part that has no rounds to show."""
-        logger.info("%s %s", self._count(kind, rounds), title)
+    def note(self, title: str, kind: str = "", rounds: int = 0, remark: str = "") -> None:
+        """Show the title of a part that has no rounds to show, and a remark on it."""
+        number, title = self._begun(title, kind, rounds)
+        if self._terminal:
+            self._tick(title, remark=remark)
+        else:
+            logger.info("%s", "  ".join(filter(None, [f"{number} {title}", remark])))
 
     def begin(
         self, title: str, kind: str = "", rounds: int = 0, switch: int = 0, workers: int = 1
@@ -120,87 +157,144 @@ class Progress:
 
         Rounds after `switch`, if there is one, are those of another method.
         """
-        part = Part(self, self._count(kind, rounds), for_terminal(title), kind, rounds, switch)
+        part = Part(self, *self._begun(title, kind, rounds), kind, rounds, switch)
         self.go_on(part, workers)
         return part
 
     def go_on(self, part: Part, workers: int) -> None:
         """Start a part, or go on with one that was ended before it was over."""
-        part.workers, part.first = workers, 0
+        part.workers = workers
         part.began = part.shown = time.monotonic()
         self._live.append(part)
-        if not self._bars and self.stream.isatty():
-            self._open(Console(file=self.stream))
-        if self._bars:
-            part.bar = self._bars.add_task(f"{part.number} {part.title}", total=part.left)
-
-    def _open(self, console: Console) -> None:
-        """Open bars on a terminal; lines of the log go above them."""
-        if console.is_dumb_terminal:
-            return
-        rest = Column(no_wrap=True, ratio=1)
-        line = rich.TextColumn("{task.description}", markup=False, table_column=rest)
-        self._bars = rich.Progress(
-            rich.BarColumn(12),
-            line,
-            console=console,
-            refresh_per_second=2,
-            transient=True,
-            expand=True,
-        )
-        self._opened.enter_context(self._bars)
-        for handler in logging.getLogger("flwr").handlers:
-            if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
-                self._opened.callback(handler.setStream, handler.stream)
-                handler.setStream(FileProxy(console, handler.stream))
+        if self._terminal and not self._opened:
+            self._opened = _opened(self._terminal, self._table)
 
     def end(self, part: Part) -> None:
         """Take away a part, whether or not it came to its last round."""
         if part in self._live:
             self._live.remove(part)
-            if self._bars and part.bar is not None:
-                self._bars.remove_task(part.bar)
-        if not self._live:
+        if self._opened and not self._live:
             self._opened.close()
-            self._bars = None
+            self._opened = None
 
     def show(self, part: Part, report: RoundReport, now: float) -> None:
-        """Show a finished round of a part: in its bar, or in a line of the log if one is due."""
-        self._pace[part.kind] = part.pace * part.workers
-        line, bars, last = self._line(part, report), self._bars, not part.left
-        if bars and part.bar is not None:
-            bars.update(part.bar, completed=part.last, total=report.num_rounds, description=line)
-            if last:  # What is over stays above the bars.
-                bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        elif last or now - part.shown >= LOG_INTERVAL * len(self._live):
+        """Show a finished round of a part: in the table, or in a line of the log if one is due."""
+        over = not part.left
+        if part.pace is not None:
+            self._pace[part.kind] = part.pace * part.workers
+        elif over and part.kind not in self._pace:  # Of few rounds, which load data too.
+            self._pace[part.kind] = statistics.median(part.seconds) * part.workers
+        if self._terminal and over:
+            rounds = f"{part.rounds} round{'s' * (part.rounds != 1)}"
+            self._tick(part.title, rounds, _losses(part, 1), clock(now - part.began))
+        elif not self._terminal and (over or now - part.shown >= LOG_INTERVAL * len(self._live)):
             part.shown = now
-            logger.info("%s", line)
-        if last:
+            logger.info("%s", self._line(part))
+        if over:
             self.end(part)
         if not self._warned and (slower := part.slower()):
             self._warned = True
             logger.warning("%s", "; ".join(filter(None, [slower, load()])))
 
-    def _line(self, part: Part, report: RoundReport) -> str:
+    def _line(self, part: Part) -> str:
         """Return e.g. "[2/9] task 0 from random  round 10/15  loss 4.127  1.20 s/round"."""
         words = [f"{part.number} {part.title}"]
-        words.append(f"round {report.round:{len(str(report.num_rounds))}}/{report.num_rounds}")
-        known = [metric for metric in SHOWN if metric in report.metrics]
-        words += [f"{SHOWN[metric]} {report.metrics[metric]:.3f}" for metric in known]
-        words.append(f"{part.pace:.2f} s/round")
-        times = {"left": part.pace * part.left, "in all": self._in_all()}
-        words += [f"{clock(seconds)} {what}" for what, seconds in times.items() if round(seconds)]
-        return "  ".join(words)
+        words.append(f"round {part.last:{len(str(part.rounds))}}/{part.rounds}")
+        words.append(_losses(part, len(SHOWN)))
+        if part.pace is not None:
+            words.append(f"{part.pace:.2f} s/round")
+        left = _left(part)
+        words.append(f"{clock(left)} left" if left is not None else "estimating")
+        total = self._left_in_total()
+        if total is not None and len(self._live) + sum(self.ahead.values()) > 1:
+            words.append(f"{clock(total)} left in total")
+        return "  ".join(word for word in words if word and word != "0:00 left")
 
-    def _in_all(self) -> float:
-        """Return the seconds that are left for all parts; 0 where that is not known."""
-        left = [(kind, rounds, self.workers) for kind, rounds in self.ahead.items() if rounds > 0]
-        left += [(one.kind, one.left, one.workers) for one in self._live]
-        if len(left) < 2 or any(rounds and kind not in self._pace for kind, rounds, _ in left):
-            return 0.0
-        seconds = [self._pace.get(kind, 0.0) * rounds for kind, rounds, _ in left]
-        longest = max(each / workers for each, (_, _, workers) in zip(seconds, left, strict=True))
-        return max(sum(seconds) / self.workers, longest)
+    def _table(self) -> Table:
+        """Return the parts that are under way, and below them how far all parts are."""
+        table = self._columns()
+        for part in self._live:
+            bar, rounds = (part.rounds, part.last), f"{part.last}/{part.rounds}"
+            left = _shown_left(_left(part))
+            table.add_row(Text(f"  {part.title}"), _bar(*bar), rounds, _losses(part, 1), left)
+        over = self.done - len(self._live)
+        if self.parts > 1:
+            left, count = _shown_left(self._left_in_total()), f"{over}/{self.parts}"
+            table.add_row("  all parts", _bar(self.parts, over), count, "", left, style="dim")
+        return table
+
+    def _columns(self) -> Table:
+        """Return an empty table: titles, bars, rounds, loss, and time."""
+        table = Table.grid(padding=(0, 1, 0, 0))
+        titles = [*self._titles.values(), *(part.title for part in self._live), "all parts"]
+        room = _TITLE_WIDTH + max(0, (self._terminal.width if self._terminal else 80) - 80)
+        table.add_column(no_wrap=True, width=2 + min(room, max(map(cell_len, titles))))
+        table.add_column(justify="right", width=_BAR_WIDTH)
+        for least in (7, 11, 11):
+            table.add_column(justify="right", no_wrap=True, min_width=least)
+        return table
+
+    def _tick(self, title: str, rounds: str = "", losses: str = "", remark: str = "") -> None:
+        """Leave a line about a part that is over on the terminal, above the table."""
+        assert self._terminal is not None
+        table = self._columns()
+        mark = "+" if self._terminal.options.ascii_only else "✓"
+        words = [Text(word, style="dim") for word in (rounds, "", losses, remark)]
+        table.add_row(Text.assemble((f"{mark} ", "green"), title), *words)
+        self._terminal.print(table)
+
+    def _left_in_total(self) -> float | None:
+        """Return the seconds that are left for all parts; None where that is not known."""
+        paces = [(self._pace.get(kind), rounds) for kind, rounds in self.ahead.items() if rounds]
+        seconds = [None if pace is None else pace * rounds for pace, rounds in paces]
+        longest = 0.0
+        for part in self._live:
+            left = _left(part)
+            if left is None and part.kind in self._pace:
+                left = self._pace[part.kind] * part.left / part.workers
+            longest = max(longest, left or 0.0)
+            seconds.append(None if left is None else left * part.workers)
+        known = [each for each in seconds if each is not None]
+        if len(known) < len(seconds):
+            return None
+        return max(sum(known) / self.workers, longest)
+
+
+_WORD = re.compile(r"[^\s,](?:\S*[^\s,])?")
+"""A word of a title, without the comma behind it."""
+
+
+def _opened(terminal: Console, table: Callable[[], Table]) -> ExitStack:
+    """Show a table at the end of a terminal, below the lines of the log, until it is closed."""
+    opened = ExitStack()
+    live = Live(console=terminal, get_renderable=table, refresh_per_second=2, transient=True)
+    opened.enter_context(live)
+    for handler in logging.getLogger("flwr").handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
+            opened.callback(handler.setStream, handler.stream)
+            handler.setStream(FileProxy(terminal, handler.stream))
+    return opened
+
+
+def _bar(total: int, completed: int) -> ProgressBar:
+    return ProgressBar(total or 1, completed, width=_BAR_WIDTH)
+
+
+def _losses(part: Part, most: int) -> str:
+    """Return the losses of a part's last round, at most so many of them."""
+    known = [name for name in SHOWN if name in part.metrics][:most]
+    return "  ".join(f"{SHOWN[name]} {part.metrics[name]:.3f}" for name in known)
+
+
+def _left(part: Part) -> float | None:
+    """Return the seconds that are left for a part; None where that is not known."""
+    if not part.left:
+        return 0.0
+    return None if part.pace is None else part.pace * part.left
+
+
+def _shown_left(seconds: float | None) -> str:
+    return "estimating" if seconds is None else f"{clock(seconds)} left"
 
 
 def clock(seconds: float) -> str:

@@ -44,6 +44,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
     return Report(
         title=recipe.title,
         source=recipe.source,
+        command="coprefl run recipe.yaml",
         notes=[*recipe.notes, *notes.how(recipe), *never],
         warnings=told,
         comparisons=[table.comparison() for table in tables],

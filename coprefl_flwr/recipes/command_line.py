@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError, say, unknown
+from coprefl_flwr.errors import SettingsError, say, unknown, waiting
 from coprefl_flwr.files import (
     LOCK,
     LOCKS,
@@ -42,6 +42,7 @@ from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import Report, text_tables, write_report
+from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
@@ -97,6 +98,8 @@ def run(options: argparse.Namespace) -> int:
             failed = run_recipe(recipe, store, make)
         write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
         _report(collect(recipe, store, failed), out)
+    if len(recipe.seeds) == 1 and not failed:
+        say("next: the same with --set 'seeds=[0, 1, 2]' tests the differences over three seeds")
     for key, problem in failed.items():
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
@@ -125,7 +128,8 @@ def plan(options: argparse.Namespace) -> int:
     recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
     out = options.out or Path("outputs") / options.recipe.stem
     plan = plan_of(recipe, Store((options.models or out.parent / "models").resolve()))
-    paces = {name: pace(one) for name, one in plan.computing.items()}
+    with waiting("measuring how long a round takes"):
+        paces = {name: pace(one) for name, one in plan.computing.items()}
     say(plan_text(recipe, plan, paces, workers))
     return 0
 
@@ -184,8 +188,8 @@ def _report(report: Report, out: Path) -> None:
     for line in report.warnings:
         logger.warning("%s", line)
     for comparison in report.comparisons:
-        say(text_tables(comparison))
-    say(f"tables and figures: {page}")
+        say(text_tables(comparison, terminal_width()))
+    say(f"\nreport: {page.resolve().as_uri()}")
 
 
 def check_method(options: argparse.Namespace) -> int:

@@ -144,7 +144,9 @@ class LocalExecutor:
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is in the store is not made again."""
         one_thread()
-        self.progress.add((one.kind, one.rounds) for run in runs for one in run.study.stages)
+        self.progress.add(
+            (one.title, one.kind, one.rounds) for run in runs for one in run.study.stages
+        )
         failed: Failures = {}
         for run in runs:
             problem = attempt(run, self.store, self.progress, self.tracker)
@@ -293,7 +295,7 @@ class QueueProgress(Progress):
     to: Any = None
     _last: float = 0.0
 
-    def note(self, title: str, kind: str = "", rounds: int = 0) -> None:
+    def note(self, title: str, kind: str = "", rounds: int = 0, remark: str = "") -> None:
         """Show nothing."""
 
     def show(self, part: Part, report: RoundReport, now: float) -> None:
@@ -322,10 +324,9 @@ class RayExecutor:
         """Make the runs; what is in the store is not made again."""
         jobs = JobQueue(runs, self.store)
         left = [run for run in runs if not self.store.done(run.study.stages)]
-        logger.info("%s runs, %s of them done before", len(runs), len(runs) - len(left))
         if not (self.asked or self._every) and jobs.participations <= FEW:
             return LocalExecutor(self.store, self.tracker, self.progress)(left)
-        self.progress.add([(job.kind, job.rounds) for job in jobs.jobs.values()])
+        self.progress.add((job.title, job.kind, job.rounds) for job in jobs.jobs.values())
         if jobs.jobs:
             self._start()
             self._hand_out(jobs)
@@ -439,6 +440,6 @@ class RayExecutor:
         if job.part:
             self.progress.end(job.part)
             if not (problem or job.part.last):
-                logger.info("%s  already done", job.title)
+                logger.info("%s  already done", job.part.title)
         if failed:
             logger.warning("%s failed: %s", job.run.name, problem)

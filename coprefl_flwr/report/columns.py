@@ -17,6 +17,7 @@ class Heading:
     better: Better = "higher"
     decimals: int = 2  # shown after the point
     tested: bool = True  # a quality whose differences are tested, not a cost or a count
+    meaning: str = ""  # what is counted, where a title does not say it
     missing: str = "its runs failed, or are not done yet"  # why a line that was run has none
 
 
@@ -45,6 +46,8 @@ _NOT_PHASED = "only for schedules A+B, when B is also a row and test-every is se
 _NOT_TIMED = "only for personalised methods of two rounds or more"
 _UNKNOWN_LOSS = "set start-loss to measure it; it is not finite where training diverged"
 _NOT_STOPPED = "stop-at-loss is not set, or the start was not trained"
+_STEP_SIZES = "learning rate times steps, of a client and of the server, over all rounds"
+_GRADIENTS = "gradients of single samples that all clients compute"
 _UNKNOWN_COST = "the method does not say its cost"
 
 COLUMNS = {
@@ -58,7 +61,7 @@ COLUMNS = {
     "best": Heading("Best %", missing=_UNTESTED),
     "best-round": Heading("Best at round", None, 1, tested=False, missing=_UNTESTED),
     "catches-up": Heading("Round of B's best", "lower", 1, tested=False, missing=_NOT_PHASED),
-    "models": Heading("Models sent", "lower", 0, tested=False, missing=_UNTRAINED),
+    "models": Heading("Models sent", "lower", 0, False, "both ways", missing=_UNTRAINED),
     "megabytes": Heading("MB sent", "lower", 1, tested=False, missing=_UNTRAINED),
     "weights-sent": Heading("Weights sent", "lower", 0, tested=False),
     "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
@@ -66,8 +69,8 @@ COLUMNS = {
     START_LOSS: Heading("Pre-training loss", None, 3, tested=False, missing=_UNKNOWN_LOSS),
     STOPPED: Heading("Stopped at round", None, 1, tested=False, missing=_NOT_STOPPED),
     "rounds": Heading("Rounds", None, 1, tested=False, missing=_UNTRAINED),
-    STEP_SIZE: Heading("Summed step size", None, 3, tested=False, missing=_UNKNOWN_COST),
-    "gradients": Heading("Million gradients", None, 3, tested=False, missing=_UNKNOWN_COST),
+    STEP_SIZE: Heading("Summed step size", None, 3, False, _STEP_SIZES, missing=_UNKNOWN_COST),
+    "gradients": Heading("Million gradients", None, 3, False, _GRADIENTS, missing=_UNKNOWN_COST),
     **{
         name: Heading(title, None, tested=False, missing="set diagnostics to measure it")
         for name, title in DIAGNOSTICS.items()

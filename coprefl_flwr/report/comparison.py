@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.named import display_names
 
 FIGURES = (
     *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
@@ -108,6 +109,18 @@ class Comparison:
         """Return the paper's figures for a row, by metric."""
         return self.paper.get(row.name) or self.paper.get(self.short_name(row), {})
 
+    def displayed(self) -> "Comparison":
+        """Return the same with methods named as papers write them: "CoPreFL" for "coprefl".
+
+        Those of a search keep the words of settings, which programs read from its file.
+        """
+        names = display_names([*(row.label for row in self.measured), *self.paper])
+        shown = [replace(row, label=names[row.label]) for row in self.measured]
+        names |= {old.name: new.name for old, new in zip(self.measured, shown, strict=True)}
+        paper = {names[label]: printed for label, printed in self.paper.items()}
+        reference = names.get(self.reference, self.reference)
+        return replace(self, measured=shown, reference=reference, paper=paper)
+
 
 @dataclass(frozen=True)
 class Report:
@@ -122,6 +135,7 @@ class Report:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # all others, as they were used
     methods: Mapping[str, str] = field(default_factory=dict)  # each row with all that it heeds
     made: Mapping[str, str] = field(default_factory=dict)  # provenance: versions, machine, seeds
+    command: str = ""  # what repeats it
     warnings: Sequence[str] = ()  # notes that are not to be missed: what did not learn, and so on
 
     def __post_init__(self) -> None:

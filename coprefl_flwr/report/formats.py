@@ -13,8 +13,15 @@ from rich.text import Text
 
 from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PARTS, Table
 
-TEXT_WIDTH = 100  # most characters of a line of plain text
+TEXT_WIDTH = 80  # most characters of a line of plain text
+LOG_WIDTH = 68  # the same in the log, which begins a line with its level
 _NAMES_WIDTH = 24  # characters that the names get at least, if any is as long
+
+
+def terminal_width() -> int:
+    """Return how wide plain text may be on the terminal that the program writes to, if any."""
+    console = Console()
+    return max(TEXT_WIDTH, min(console.width, 120)) if console.is_terminal else TEXT_WIDTH
 
 
 def text(table: Table, width: int = TEXT_WIDTH) -> str:

@@ -10,22 +10,24 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from coprefl_flwr.files import replace_files
 from coprefl_flwr.report import tables
+from coprefl_flwr.report.answer import answers, set_up
 from coprefl_flwr.report.comparison import Comparison, Report
 from coprefl_flwr.report.figures import Picture, draw
-from coprefl_flwr.report.formats import latex, markdown, text
+from coprefl_flwr.report.formats import TEXT_WIDTH, latex, markdown, text
 from coprefl_flwr.report.frames import csv
 from coprefl_flwr.report.tables import Table
 
 FOLDER, PAGE = "report", "report.html"
 """What a study, a recipe and a Python result leave in their folder: FOLDER/PAGE and its files."""
 
-Section = tuple[str, list[Table], Table | None, list[Picture]]
-"""A comparison's name, its tables, that of its search if there was one, and its figures."""
+Section = tuple[str, list[str], list[Table], Table | None, list[Picture]]
+"""A comparison's name, answers, tables, that of its search if there was one, and its figures."""
 
 
-def text_tables(comparison: Comparison) -> str:
+def text_tables(comparison: Comparison, width: int = TEXT_WIDTH) -> str:
     """Return what was measured as text: neither the paper's numbers nor p-values are in it."""
-    return "\n\n".join(map(text, tables.tables(replace(comparison, paper={}))))
+    shown = replace(comparison, paper={}).displayed()
+    return "\n\n".join(text(table, width) for table in tables.tables(shown))
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -47,11 +49,11 @@ def write_report(report: Report, folder: Path) -> Path:
     Raises a SettingsError, with nothing changed, if `folder` or one of these files is not ours.
     """
     texts, figures = dict[str, str](), dict[str, bytes]()
-    across = tables.overviews(report.comparisons)
+    across = tables.overviews([one.displayed() for one in report.comparisons])
     if across:
         texts["tables/overview.md"] = markdown(*across)
-    sections: list[Section] = [("", [one], None, []) for one in across]
-    for comparison in report.comparisons:
+    sections: list[Section] = [("", [], [one], None, []) for one in across]
+    for comparison in (one.displayed() for one in report.comparisons):
         name, of = comparison.name, tables.tables(comparison)
         texts |= {f"tables/{name}.md": markdown(*of), f"tables/{name}.tex": latex(*of)}
         tried = (
@@ -65,7 +67,7 @@ def write_report(report: Report, folder: Path) -> Path:
         if len(report.comparisons) == 1 and of[0].title == report.title:
             titles = ("Results", "Training and costs")
             of = [replace(one, title=title) for one, title in zip(of, titles, strict=False)]
-        sections.append((name, of, tried, pictures))
+        sections.append((name, answers(comparison), of, tried, pictures))
     for file, rows in (("results", tables.numbers), ("units", tables.units)):
         texts[f"{file}.csv"] = csv(pd.concat([rows(one) for one in report.comparisons]))
     texts["provenance.md"] = markdown(*_provenance(report))
@@ -103,6 +105,7 @@ def _page(report: Report, sections: list[Section]) -> str:
     )
     return pages.get_template("page.html.md").render(
         report=report,
+        set_up=set_up(report),
         notes=[*report.notes, *missing],
         sections=sections,
         provenance=_provenance(report),

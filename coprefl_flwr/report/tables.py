@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from coprefl_flwr.report.columns import Better, Heading, column
+from coprefl_flwr.report.columns import Heading, column
 from coprefl_flwr.report.comparison import Comparison, Measured, Tried
 from coprefl_flwr.report.frames import TASK_METRICS
 from coprefl_flwr.report.statistics import Summary, holm, paired, seed_means, summarise
@@ -21,6 +21,8 @@ DAGGER = "†"
 """Stands behind the name of a row that is never marked as best; a note says why."""
 MARK = "{mark}"
 """Stands in a note for how the best numbers are marked: "bold" or "*"."""
+LEVEL = 0.05
+"""A difference is significant where its corrected p is below this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,10 +149,11 @@ def tables(comparison: Comparison) -> list[Table]:
 def table(comparison: Comparison, first: bool = True) -> Table:
     """Return all metrics as one table; that which is not the `first` repeats no notes."""
     found, measured = numbers(comparison), comparison.measured
+    reference = comparison.tested_against.name
     troubled = {row.name for row in measured if row.troubles}
     unstarted = _unstarted(comparison)
     parts = [
-        _column(str(metric), of, troubled, unstarted)
+        _column(str(metric), of, troubled, unstarted, reference)
         for metric, of in found.groupby("metric", sort=False)
     ]
     lines = found[["row", "label", "chosen"]].drop_duplicates()
@@ -174,7 +177,7 @@ def table(comparison: Comparison, first: bool = True) -> Table:
         title if first else f"{title}: training and costs",
         comparison.name if first else f"{comparison.name}-costs",
         comparison.failed,
-        rows.index(comparison.tested_against.name) if found["p-holm"].notna().any() else None,
+        rows.index(reference) if found["p-holm"].notna().any() else None,
     )
 
 
@@ -190,7 +193,11 @@ def _unstarted(comparison: Comparison) -> dict[str, str]:
 
 
 def _column(
-    metric: str, found: pd.DataFrame, troubled: Collection[str], unstarted: Mapping[str, str]
+    metric: str,
+    found: pd.DataFrame,
+    troubled: Collection[str],
+    unstarted: Mapping[str, str],
+    reference: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the texts of a metric's parts, from its `numbers`, and which of them are best.
 
@@ -221,7 +228,7 @@ def _column(
         {(heading.title, part): of for part, of in parts.items() if part == HERE or {*of} - {NONE}}
     )
     best = pd.DataFrame(False, texts.index, texts.columns)
-    best[heading.title, HERE] = found.index.isin(_best(metric, found, troubled))
+    best[heading.title, HERE] = found.index.isin(_best(metric, found, troubled, reference))
     return texts, best
 
 
@@ -234,31 +241,21 @@ def shown(mean: float, std: float = math.nan, spec: int | str = 2) -> str:
     return text if math.isnan(std) else f"{text} ± {format(std, spec)}"
 
 
-def _best(metric: str, found: pd.DataFrame, troubled: Collection[str]) -> list[Any]:
-    """Return the index of the best numbers; none of a line that lacks units that others have.
+def _best(metric: str, found: pd.DataFrame, troubled: Collection[str], reference: str) -> list[Any]:
+    """Return the index of the best mean if it is decided: its difference is significant.
 
-    One that diverged or did not learn is left out, however even its clients are served. Where all
-    are equal, a mark on every line says nothing.
+    Where the reference is the best, all others must differ from it. A line that lacks units that
+    others have is never the best, nor one that diverged or did not learn.
     """
-    good = ~found["row"].isin(list(troubled))
-    full = found[(found["n"] == found["n"].max()) & (found["n"] > 0) & good]
-    if not column(metric).tested:
-        full = full[full["mean"] != 0]  # A method that sends nothing does not send least.
-    means = [round(mean, column(metric).decimals) for mean in full["mean"].tolist()]
-    best = best_of(means, column(metric).better)
-    return [full.index[at] for at in best] if len(best) < len(full) else []
-
-
-def best_of(values: Sequence[float], better: Better) -> set[int]:
-    """Return the positions of the best values, given as shown: a difference nobody sees is a tie.
-
-    A value that is not finite is never the best, and one that stands alone neither.
-    """
-    finite = [value for value in values if math.isfinite(value)]
-    if better is None or len(values) < 2 or not finite:
-        return set()
-    best = min(finite) if better == "lower" else max(finite)
-    return {index for index, value in enumerate(values) if value == best}
+    full = found[(found["n"] == found["n"].max()) & ~found["row"].isin(list(troubled))]
+    means, better = full["mean"].dropna(), column(metric).better
+    if better is None or len(means) < 2:
+        return []
+    best = means.idxmin() if better == "lower" else means.idxmax()
+    decided = found["p-holm"][means.index] < LEVEL
+    if found["row"][best] == reference:
+        return [best] if decided.drop(best).all() else []
+    return [best] if decided[best] else []
 
 
 def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
@@ -278,7 +275,9 @@ def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
             for at in (0, 1)
         )
         cells = cells.fillna(NONE)
-        notes = [f"Mean ± sample standard deviation, as in the tables below; {MARK}: best."]
+        notes = [
+            f"Mean ± sample standard deviation, as in the tables below; {MARK}: best and decided."
+        ]
         if cells.map(lambda text: DAGGER in text).any(axis=None):
             notes.append(f"{DAGGER} diverged or did not learn: its table says more.")
         if (cells == NONE).any(axis=None):
@@ -340,6 +339,9 @@ def _notes(
     lines = [_values(comparison, units, marked), *_missing(comparison, found, len(units))]
     notes = [(text, HERE) for text in [*lines, *_absent(comparison, found)]]
     rows = [f"{row.name}: {'; '.join(row.troubles)}" for row in comparison.measured if row.troubles]
+    meant = {one.title: one.meaning for one in map(column, comparison.metrics) if one.meaning}
+    if meant:
+        notes.append(("; ".join(f"{title}: {text}" for title, text in meant.items()) + ".", "cost"))
     if rows and first:
         notes.append((f"{DAGGER} never marked best. {'. '.join(rows)}.", HERE))
     if found["p-holm"].notna().any():
@@ -396,7 +398,13 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
         text += "; accuracies in %"
     if "variance" in comparison.metrics:
         text += "; variance over the clients of a task, in %²"
-    return text + (f"; {MARK}: best." if marked else ".")
+    return text + (f"; {MARK}: {_marked(comparison)}." if marked else ".")
+
+
+def _marked(comparison: Comparison) -> str:
+    """Return what a mark says."""
+    reference = comparison.tested_against.name
+    return f"best, and significantly different from {reference} (p < {LEVEL})"
 
 
 def _kind(units: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import text_tables
 from coprefl_flwr.report.columns import START_LOSS, STEP_SIZE
-from coprefl_flwr.report.formats import markdown
+from coprefl_flwr.report.formats import LOG_WIDTH, markdown
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.learnt import Trouble
 from coprefl_flwr.report.outcome import Outcome, report_of
@@ -60,10 +60,11 @@ def write_results(study: Study, store: Store) -> None:
     rows, rounds = gather(study, store)
     outcome = Outcome(rows, rounds, _about(study, store))
     page = outcome.write(store.root)
-    for line in text_tables(report_of([outcome]).comparisons[0]).splitlines():
+    for line in text_tables(report_of([outcome]).comparisons[0], LOG_WIDTH).splitlines():
         logger.info("%s", line)
     logger.info("")
-    logger.info("models, rows, tables and figures are in %s; open %s", store.root, page)
+    logger.info("models, rows, tables and figures are in %s", store.root)
+    logger.info("report: %s", page.resolve().as_uri())
 
 
 def _about(study: Study, store: Store) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def log_troubles(study: Study, store: Store) -> dict[str, str]:
 def main(folders: Sequence[str]) -> None:
     """Print the comparison over several runs."""
     report = report_of([Outcome.read(Path(folder)) for folder in folders])
-    print(markdown(*tables(report.comparisons[0])))
+    print(markdown(*tables(report.comparisons[0].displayed())))
 
 
 if __name__ == "__main__":

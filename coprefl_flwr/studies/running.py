@@ -93,7 +93,7 @@ def finished(
         study.check()
         store = entered.enter_context(_store(folder, layout))
         study.root = store.base
-        progress.add((stage.kind, stage.rounds) for stage in study.stages)
+        progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
         app = app or client_app(study.client)
         grid: Grid = LocalGrid(app, nodes)
         if workers > 1:

@@ -290,7 +290,7 @@ def run_stage(
     if stage.open_ended:
         _go_on(stage, folder)
     if settle(stage, folder):
-        progress.note(f"{stage.title}  already done", stage.kind, stage.rounds)
+        progress.note(stage.title, stage.kind, stage.rounds, "already done")
         return
     stage.make(Making(grid, store, folder, progress, hooks, run_name))
     if stage.rounds and (trouble := stage.trouble(folder)):

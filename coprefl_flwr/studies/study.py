@@ -137,7 +137,7 @@ def run(
     store.prepare(study.stages)
     if progress is None:
         progress = Progress()
-        progress.add((stage.kind, stage.rounds) for stage in study.stages)
+        progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
     with quiet_flower():
         for stage in study.stages:
             if only is None or stage.key in only:

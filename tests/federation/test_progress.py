@@ -3,8 +3,10 @@
 import io
 import logging
 import re
+from typing import NamedTuple
 
 import pytest
+from rich.console import Console
 
 from coprefl_flwr.federation.progress import LOG_INTERVAL, Progress, quiet_flower
 from coprefl_flwr.strategies import RoundReport
@@ -43,30 +45,81 @@ def lines(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def report(number, rounds=10, **metrics):
+class Planned(NamedTuple):
+    """A part of the work that was not begun."""
+
+    title: str
+    kind: str = "task"
+    rounds: int = 10
+
+
+def report(number, rounds=10, seconds=1.0, **metrics):
     named = {name.replace("_", "-"): value for name, value in metrics.items()}
-    return RoundReport(number, rounds, {}, named, None, 0.0)
+    return RoundReport(number, rounds, {}, named, None, seconds)
 
 
-def run(part, clock, rounds, seconds, first=1):
-    for number in range(first, rounds + 1):
-        clock[0] += seconds
-        part(report(number, rounds, loss=1.0))
+def run(part, clock, seconds, rounds=100, first=1):
+    """Report rounds that take these seconds."""
+    for number, each in enumerate(seconds, first):
+        clock[0] += each
+        part(report(number, rounds, each, loss=1.0))
 
 
-def test_a_terminal_shows_a_bar_and_keeps_a_line_of_what_is_over(terminal, clock, lines):
-    part = Progress(parts=9, stream=terminal, done=1).begin("task [b]0", rounds=3)
-    for number in (1, 2, 3):
-        clock[0] += 0.25
-        part(report(number, 3, loss=1.0))
-    assert terminal.shown()[0].endswith("━ [2/9] task [b]0")
-    assert "[2/9] task [b]0  round 3/3  loss 1.000  0.25 s/round" in terminal.shown()
+def test_a_terminal_shows_parts_and_ticks_what_is_over(terminal, clock, lines):
+    progress = Progress(stream=terminal, workers=2)
+    progress.add([Planned("pre-training fedavg", rounds=3), Planned("task [b]0", rounds=4)])
+    both = [
+        progress.begin("pre-training fedavg", "task", 3),
+        progress.begin("task [b]0", "task", 4),
+    ]
+    run(both[0], clock, [9, 2], 3)
+    first, second, total = _shown(progress._table())
+    assert first == "  pre-training FedAvg ━━━━━━╸        2/3  loss 1.000  estimating"
+    assert second.split() == ["task", "[b]0", "0/4", "estimating"]
+    assert total.split() == ["all", "parts", "0/2", "estimating"]
+    run(both[0], clock, [2], 3, first=3)
+    (tick,) = [line for line in terminal.shown() if line.startswith("✓")]
+    assert re.sub(" +", " ", tick) == "✓ pre-training FedAvg 3 rounds loss 1.000 0:13"
+    progress.end(both[1])
     assert lines() == []
-    # The cursor, which is hidden beside the bars, is there again.
+    # The cursor, which is hidden beside the table, is there again.
     assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l")
 
 
-def test_lines_of_the_log_go_above_the_bars_and_then_where_they_went_before(terminal, clock):
+def _shown(table):
+    """Return the lines of a table on a terminal of 80 columns."""
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_is_no_wider_than_the_terminal(clock, monkeypatch, width):
+    for name, value in {"TERM": "xterm", "COLUMNS": str(width), "LINES": "20"}.items():
+        monkeypatch.setenv(name, value)
+    progress = Progress(stream=Terminal())
+    title = f"task 0 from {'a' * 200}"
+    progress.add([Planned(title), Planned("other", rounds=10**4)])
+    run(progress.begin(title), clock, 3 * [30], 10**4)
+    wide = Console(file=io.StringIO(), width=500, force_terminal=True, color_system=None)
+    with wide.capture() as captured:
+        wide.print(progress._table())
+    assert max(map(len, captured.get().splitlines())) <= width
+
+
+def test_methods_have_their_names_and_options_where_two_differ(clock, lines):
+    progress = Progress(stream=io.StringIO())
+    texts = ["random", "qffl:q=1", "coprefl:gamma=0,mu=1", "coprefl:gamma=1,mu=1", "my.py:A"]
+    progress.add(Planned(f"task 0 from {text}, seed 1") for text in texts)
+    for text in texts:
+        progress.note(f"task 0 from {text}, seed 1")
+    names = ["random", "q-FFL", "CoPreFL:gamma=0", "CoPreFL:gamma=1", "my.py:A"]
+    of_each = enumerate(names, 1)
+    assert lines() == [f"[{at}/5] task 0 from {name}, seed 1" for at, name in of_each]
+
+
+def test_lines_of_the_log_go_above_the_table_and_then_where_they_went_before(terminal, clock):
     handler = logging.StreamHandler(terminal)
     logger = logging.getLogger("flwr")
     logger.addHandler(handler)
@@ -83,17 +136,17 @@ def test_lines_of_the_log_go_above_the_bars_and_then_where_they_went_before(term
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm"])
-def test_bars_are_for_terminals_that_can_show_them(terminal, clock, lines, monkeypatch, term):
+def test_tables_are_for_terminals_that_can_show_them(terminal, clock, lines, monkeypatch, term):
     monkeypatch.setenv("TERM", term)
-    run(Progress(parts=1, stream=terminal).begin("x"), clock, 1, 1)
-    line = "[1/1] x  round 1/1  loss 1.000  1.00 s/round"
-    assert lines() == ([line] if term == "dumb" else [])
-    assert (line in terminal.shown()) == (term == "xterm") == bool(terminal.getvalue())
+    run(Progress(parts=1, stream=terminal).begin("x"), clock, [1], 1)
+    assert lines() == (["[1/1] x  round 1/1  loss 1.000"] if term == "dumb" else [])
+    ticked = [line for line in terminal.shown() if line.startswith("✓ x")]
+    assert len(ticked) == (term == "xterm") == bool(terminal.getvalue())
 
 
 def test_a_log_gets_few_lines_and_always_the_last(clock, lines):
     progress = Progress(parts=2, stream=io.StringIO())
-    run(progress.begin("task 0 from random"), clock, 11, LOG_INTERVAL / 4)
+    run(progress.begin("task 0 from random"), clock, 11 * [LOG_INTERVAL / 4], 11)
     begun = [line.split("  loss")[0] for line in lines()]
     assert begun == [
         f"[1/2] task 0 from random  round {number}/11" for number in (" 4", " 8", "11")
@@ -104,9 +157,14 @@ def test_a_log_gets_few_lines_and_always_the_last(clock, lines):
 def test_metrics_that_are_there_are_shown(clock, lines):
     progress = Progress(parts=1, stream=io.StringIO())
     part = progress.begin("x")
-    clock[0] += 1
     part(report(1, 1, loss=0.12345, query_loss=2.0, evaluate_loss=3.5, other=9.0))
-    assert lines() == ["[1/1] x  round 1/1  loss 0.123  query 2.000  test loss 3.500  1.00 s/round"]
+    assert lines() == ["[1/1] x  round 1/1  loss 0.123  query 2.000  test loss 3.500"]
+
+
+@pytest.fixture
+def every(monkeypatch):
+    """Every round has a line of the log."""
+    monkeypatch.setattr("coprefl_flwr.federation.progress.LOG_INTERVAL", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -119,53 +177,59 @@ def test_metrics_that_are_there_are_shown(clock, lines):
         (95, "  3:10 left"),
     ],
 )
-def test_time_left(clock, lines, monkeypatch, seconds, left):
-    """Two rounds are left; 59.8 seconds are a minute, not 0:60."""
-    monkeypatch.setattr("coprefl_flwr.federation.progress.LOG_INTERVAL", 0.0)
+def test_time_left(clock, lines, every, seconds, left):
+    """Two rounds are left; 59.8 seconds are a minute, not 0:60. The first round is not counted."""
+    run(Progress(parts=1, stream=io.StringIO()).begin("x"), clock, [600, seconds, seconds], 5)
+    assert lines()[:2] == [f"[1/1] x  round {at}/5  loss 1.000  estimating" for at in (1, 2)]
+    assert lines()[2] == f"[1/1] x  round 3/5  loss 1.000  {seconds:.2f} s/round{left}"
+
+
+def test_the_pace_is_the_median_round(clock, lines, every):
+    """One round of many that is slow, as it tests the model, does not change the time left."""
     part = Progress(parts=1, stream=io.StringIO()).begin("x")
-    clock[0] += seconds
-    part(report(1, 3))
-    assert lines() == [f"[1/1] x  round 1/3  {seconds:.2f} s/round{left}"]
+    run(part, clock, [9, 1, 1, 60, 1, 1], 10)
+    assert lines()[-1] == "[1/1] x  round  6/10  loss 1.000  1.00 s/round  0:04 left"
 
 
-def test_pace_of_a_resumed_run_counts_its_own_rounds(clock, lines):
-    part = Progress(parts=1, stream=io.StringIO()).begin("x")
-    clock[0] += 2
-    part(report(8))
-    clock[0] += 4
-    part(report(9))
-    assert lines() == ["[1/1] x  round  9/10  3.00 s/round  0:03 left"]
+def test_pace_of_a_resumed_run_counts_its_own_rounds(clock, lines, every):
+    run(Progress(parts=1, stream=io.StringIO()).begin("x"), clock, [9, 3, 3], 11, first=8)
+    assert lines()[-1] == "[1/1] x  round 10/11  loss 1.000  3.00 s/round  0:03 left"
 
 
-def test_each_part_has_its_own_pace(clock, lines):
+def test_each_part_has_its_own_pace(clock, lines, every):
     progress = Progress(parts=2, stream=io.StringIO())
-    run(progress.begin("a"), clock, 2, 5)
-    part = progress.begin("b")
-    clock[0] += 6
-    part(report(1, 2))
-    assert lines()[-1] == "[2/2] b  round 1/2  6.00 s/round  0:06 left"
+    run(progress.begin("a"), clock, 4 * [5], 4)
+    run(progress.begin("b"), clock, 3 * [6], 4)
+    assert lines()[-1] == "[2/2] b  round 3/4  loss 1.000  6.00 s/round  0:06 left"
 
 
-def test_the_time_left_in_all_of_parts_side_by_side(clock, lines):
+def test_the_time_left_in_total_of_parts_side_by_side(clock, lines, every):
     progress = Progress(parts=4, stream=io.StringIO(), workers=3)
     progress.ahead = {"task": 9}
     one = progress.begin("a", "long", 10, workers=2)
-    other = progress.begin("b", "task", 3)
-    clock[0] += 20
-    one(report(1))
-    one(report(2))
-    clock[0] += 10
-    # 160 seconds of a worker are left of a, 60 of b, 180 of what is ahead: 400 of three workers.
-    other(report(1, 3))
-    # 220 of three workers, and 80 are left of a, which has two.
-    other(report(3, 3))
+    other = progress.begin("b", "task", 4)
+    run(one, clock, [20, 20], 10)
+    assert lines()[-1] == "[1/4] a  round  2/10  loss 1.000  estimating"
+    run(one, clock, [20], 10, first=3)
+    # 140 seconds are left of a. How long a round of a task takes is not known.
+    assert lines()[-1] == "[1/4] a  round  3/10  loss 1.000  20.00 s/round  2:20 left"
+    run(other, clock, 3 * [30], 4)
+    # Of a worker: 280 seconds of a, which has two, 30 of b, 150 of what is ahead; three workers.
+    shown = "[2/4] b  round 3/4  loss 1.000  30.00 s/round  0:30 left  2:33 left in total"
+    assert lines()[-1] == shown
+    run(other, clock, [30], 4, first=4)
+    # 150 + 280 of three workers are 143 s.
+    assert lines()[-1] == "[2/4] b  round 4/4  loss 1.000  30.00 s/round  2:23 left in total"
     one(report(10))
-    assert lines() == [
-        "[1/4] a  round  1/10  20.00 s/round  3:00 left",
-        "[2/4] b  round 1/3  30.00 s/round  1:00 left  2:13 in all",
-        "[2/4] b  round 3/3  10.00 s/round  1:20 in all",
-        "[1/4] a  round 10/10  3.00 s/round  0:20 in all",
-    ]
+    assert lines()[-1].endswith("  0:50 left in total")
+
+
+def test_parts_of_few_rounds_are_estimated_by_those_before(clock, lines, every):
+    progress = Progress(parts=2, stream=io.StringIO(), ahead={"task": 4})
+    run(progress.begin("a", "task", 2), clock, [3, 3], 2)
+    assert lines()[-1] == "[1/2] a  round 2/2  loss 1.000  0:06 left in total"
+    run(progress.begin("b", "task", 2), clock, [3], 2)
+    assert lines()[-1] == "[2/2] b  round 1/2  loss 1.000  estimating"
 
 
 def test_in_a_log_parts_side_by_side_take_turns(clock, lines):
@@ -175,15 +239,9 @@ def test_in_a_log_parts_side_by_side_take_turns(clock, lines):
         clock[0] += LOG_INTERVAL / 4
         for part in both:
             part(report(number, 20))
-    begun = [line.split("  1.25 s")[0] for line in lines()]
+    begun = [line.split("  1.00 s")[0] for line in lines()]
     parts = ("[1/2] a", "[2/2] b")
     assert begun == [f"{part}  round {at:2}/20" for at in (8, 16, 20) for part in parts]
-
-
-def paced(part, clock, seconds, rounds=100, first=1):
-    for number, each in enumerate(seconds, first):
-        clock[0] += each
-        part(RoundReport(number, rounds, {}, {}, None, each))
 
 
 @pytest.fixture
@@ -195,10 +253,10 @@ def slow(lines):
 def test_rounds_of_another_method_are_not_slower_than_those_before(clock, slow):
     """Also where not every round is told: here the switch's own and the one behind it are not."""
     part = Progress(parts=1, stream=io.StringIO()).begin("x", "task", 100, switch=12)
-    paced(part, clock, 11 * [1])
-    paced(part, clock, 11 * [9], first=14)
+    run(part, clock, 11 * [1])
+    run(part, clock, 11 * [9], first=14)
     assert slow() == []
-    paced(part, clock, 9 * [40], first=30)
+    run(part, clock, 9 * [40], first=30)
     assert [line.partition(";")[0] for line in slow()] == [
         "x: a round takes 4.4 times as long as at first (40 s, not 9 s)"
     ]
@@ -211,14 +269,14 @@ def test_what_gets_several_times_slower_is_told_once_with_the_load(clock, slow, 
     progress = Progress(parts=2, stream=io.StringIO())
     part = progress.begin("x", "task", 100)
     # The first round loads data; some later ones are slow for a while.
-    paced(part, clock, [60] + 7 * [1] + 2 * [9] + 3 * [1])
+    run(part, clock, [60] + 7 * [1] + 2 * [9] + 3 * [1])
     assert slow() == []
-    paced(part, clock, 9 * [4], first=14)
+    run(part, clock, 9 * [4], first=14)
     told = "x: a round takes 4.0 times as long as at first (4 s, not 1 s)"
     assert slow() == [f"{told}; the load is 9.0 on 2 cores"]
     progress.end(part)
     other = progress.begin("y", "task", 100)
-    paced(other, clock, 8 * [1] + 8 * [5])
+    run(other, clock, 8 * [1] + 8 * [5])
     assert len(slow()) == 1
 
 
@@ -226,14 +284,14 @@ def test_what_takes_longer_by_its_nature_is_not_told(clock, slow):
     """The second phase of "A+B"; and rounds so short that a write to disk is several of them."""
     progress = Progress(parts=2, stream=io.StringIO())
     both = [progress.begin("a+b", "task", 100, switch=10), progress.begin("c", "task", 100)]
-    paced(both[0], clock, 10 * [1] + 20 * [5])
-    paced(both[1], clock, 10 * [0.01] + 20 * [0.05])
+    run(both[0], clock, 10 * [1] + 20 * [5])
+    run(both[1], clock, 10 * [0.01] + 20 * [0.05])
     assert slow() == []
 
 
 def test_a_part_without_rounds_to_show_is_a_line(lines):
     progress = Progress(parts=4, stream=io.StringIO(), ahead={"task": 5})
-    progress.note("task 0 from fedavg  already done", "task", 5)
+    progress.note("task 0 from fedavg", "task", 5, "already done")
     progress.begin("x")
     assert lines() == ["[1/4] task 0 from fedavg  already done"]
     assert (progress.done, progress.ahead) == (2, {"task": 0})

@@ -150,7 +150,7 @@ def test_the_ten_lines_learn(dataset, model, rate, tmp_path):
     losses = result.rows.groupby("start")["loss"].mean()
     assert losses["coprefl"] < losses["random"] - 0.1
     assert len(result.rows) == 2 * 2 * 2
-    assert "coprefl" in str(result)
+    assert "CoPreFL" in str(result)
     result.plot(tmp_path / "starts.png")
     result.curves(tmp_path / "curves.png")
     assert (tmp_path / "starts.png").stat().st_size > 1000
@@ -285,7 +285,7 @@ def test_quiet_says_nothing_and_otherwise_progress_is_shown(caplog, capsys):
     assert caplog.text == ""
     assert capsys.readouterr().err == ""
     cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, **learning)
-    assert "pre-training fedavg  round 1/1" in caplog.text
+    assert "pre-training FedAvg  round 1/1" in caplog.text
     idle = {**learning, "learning_rate": 1e-6}
     cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, quiet=True, **idle)
     assert "pre-training fedavg: did not learn: loss 2." in caplog.text

@@ -128,8 +128,9 @@ def test_a_report_is_made_again_from_what_is_there(done, tmp_path, capsys):
     assert main(["report", str(done / "tiny")]) == 0
     shown = capsys.readouterr().out
     assert files(done / "tiny") == before
-    assert "fedavg" in shown
-    assert shown.endswith(f"tables and figures: {done / 'tiny' / 'report' / 'report.html'}\n")
+    assert "FedAvg" in shown
+    page = (done / "tiny" / "report" / "report.html").resolve()
+    assert shown.endswith(f"report: {page.as_uri()}\n")
 
 
 def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, capsys):

@@ -261,9 +261,9 @@ def test_where_nothing_can_be_chosen_the_report_says_so(tiny_file, tmp_path, mon
     assert "coprefl: no value could be chosen" in page
     table = (tmp_path / "out" / "report" / "tables" / "table.md").read_text().splitlines()
     rows = {line.split("|")[1].strip(" _*"): line for line in table if line.startswith("|")}
-    assert [name for name in rows if name in ("random", "fedavg", "coprefl")] == list(rows)[-3:]
+    assert [name for name in rows if name in ("random", "FedAvg", "CoPreFL")] == list(rows)[-3:]
     figures = {name: bool(re.search(r"\d\.\d", rows[name])) for name in list(rows)[-3:]}
-    assert figures == {"random": True, "fedavg": True, "coprefl": False}
+    assert figures == {"random": True, "FedAvg": True, "CoPreFL": False}
 
 
 def test_megabytes_are_those_of_a_deployment_however_many_nodes_there_are(

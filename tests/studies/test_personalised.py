@@ -14,6 +14,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, model_arrays, save_model
+from coprefl_flwr.named import display_names
 from coprefl_flwr.report.frames import read_rounds, read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.personalised import PersonalStage
@@ -97,7 +98,8 @@ def test_all_methods_learn_something_of_their_own(settings):
     stateful = {path.name for path in folder.glob("methods/*") if (path / "client-state").exists()}
     assert stateful == {"fedpcl", "fedproto", "fedrep", "pfedme", "solo"}
     tables = (folder / "report" / "tables" / "table.md").read_text()
-    assert all(tables.count(f"| {name} | ") == 2 for name in PERSONAL_METHODS)
+    names = display_names(PERSONAL_METHODS).values()
+    assert all(tables.count(f"| {name} | ") == 2 for name in names)
     assert "| Std over clients % | plain % | noisy % | noisier % |" in tables
     assert "| Method | Weights sent | Numbers sent |" in tables
 
@@ -273,7 +275,7 @@ def test_tables_over_runs(settings, capsys):
         np.mean(100 * rows["correct"] / rows["n"])
         for rows in [read_rows(folder / "rows.jsonl") for folder in folders]
     ]
-    line = f"| fedpcl | {np.mean(means):.2f} ± {np.std(means, ddof=1):.2f} | "
+    line = f"| FedPCL | {np.mean(means):.2f} ± {np.std(means, ddof=1):.2f} | "
     assert line in capsys.readouterr().out
     with pytest.raises(SettingsError, match="there is no run to compare"):
         main([])

@@ -12,7 +12,7 @@ import pandas as pd
 
 from coprefl_flwr.report.columns import DIAGNOSTICS, column
 from coprefl_flwr.report.comparison import Comparison, Measured
-from coprefl_flwr.report.figures import learning, maps, relations
+from coprefl_flwr.report.figures import learning, maps, relations, style
 from coprefl_flwr.report.figures.learning import accuracy_figure as accuracy_figure
 from coprefl_flwr.report.figures.learning import learning_figure as learning_figure
 from coprefl_flwr.report.figures.style import NothingToDrawError, as_svg, content_of
@@ -33,6 +33,7 @@ class Picture(NamedTuple):
     kind: str  # one of `comparison.FIGURES`
     files: dict[str, bytes]  # PNG and PDF, by name
     svg: str  # for a page, in its colours
+    narrow: str  # the same for a phone
     caption: str
     alternative: str  # the caption for those who do not see the figure
 
@@ -48,7 +49,10 @@ def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
             continue
         name = f"{comparison.name}-{kind}"
         files = {f"{name}.{suffix}": content_of(figure, suffix) for suffix in ("png", "pdf")}
-        found.append(Picture(kind, files, as_svg(figure, name), caption, f"{caption} Of {rows}."))
+        svg, told = as_svg(figure, name), f"{caption} Of {rows}."
+        with style.narrow():
+            figure, _ = _KINDS[kind](comparison)
+            found.append(Picture(kind, files, svg, as_svg(figure, f"{name}-n"), caption, told))
     return found
 
 
@@ -63,8 +67,9 @@ def _accuracies(comparison: Comparison) -> Drawn:
     if rows.empty:
         raise NothingToDrawError("rows of clients")
     return accuracy_figure(rows), (
-        "Accuracies of the tasks' clients, pooled over tasks. Line: mean; dotted: lowest mean of "
-        "all. Mean and variance are those of the table: per task, then averaged."
+        "Accuracies of the tasks' clients, pooled over tasks; of few, a dot is a client. Line: "
+        "mean; dotted: lowest mean of all. Mean and variance are those of the table: per task, "
+        "then averaged."
     )
 
 

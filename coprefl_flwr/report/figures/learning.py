@@ -15,12 +15,14 @@ from coprefl_flwr.report.learnt import CHAINED
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
 WINDOW, ORDER, _LAST = 41, 3, 50
 _WIDE = 100.0  # times the smallest loss: beyond it the axis is logarithmic
+_FEW, _NEAR = 60, 2.0  # clients of a start that have a dot each; percent in which dots are stacked
 _BELOW = 6  # panels that can stand one below the other
+_NAMED, _SHORT, _APART = 6, 12, 0.07  # lines with a name each, its length, heights between two
 _BANDS = 2  # lines that can have bands over each other
 
 
 def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
-    """Draw the client accuracies of each start, pooled over tasks.
+    """Draw the client accuracies of each start, pooled over tasks: dots, of many a histogram.
 
     Mean (also the vertical line) and variance in a panel's title are those of the table: per task,
     then averaged over tasks. The dotted line is the lowest mean, the same in all panels.
@@ -31,15 +33,21 @@ def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
     entries = summary(rows)
     # One below the other, shifts along the shared axis are seen best.
     columns = 1 if len(entries) <= _BELOW else 2
-    labels = ("Client accuracy (%)", "Clients (%)")
-    height = 1.55 if len(entries) <= 3 or columns > 1 else 1.25
+    few = found.groupby("start").size().max() <= _FEW
+    labels = ("Client accuracy (%)", "" if few else "Clients (%)")
+    height = 1.2 if few else 1.55 if len(entries) <= 3 or columns > 1 else 1.25
     figure, panels = style.grid(len(entries), columns, (0.5, height), *labels)
     least = min(entries["accuracy"])
     for panel, (_, entry) in zip(panels, entries.iterrows(), strict=True):
         values = found["accuracy"][found["start"] == entry["start"]]
         weights = np.full(len(values), 100 / len(values))
         colour, _ = shown[entry["start"]]
-        panel.hist(values, edges, weights=weights, color=colour, edgecolor="white", linewidth=0.6)
+        if few:
+            _dots(panel, values.to_numpy(), colour)
+        else:
+            panel.hist(
+                values, edges, weights=weights, color=colour, edgecolor="white", linewidth=0.6
+            )
         # White below, or the line is lost in dark bars.
         panel.axvline(entry["accuracy"], color="white", linewidth=2.6)
         panel.axvline(entry["accuracy"], color=style.INK, linewidth=1.2)
@@ -48,6 +56,17 @@ def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
         style.plain(panel, entry["start"], numbers)
     panels[0].set_xlim(edges[0], edges[-1])
     return figure
+
+
+def _dots(panel: "style.Axes", values: npt.NDArray[np.float64], colour: str) -> None:
+    """Draw a dot for each client, those of about the same accuracy one above the other."""
+    near = np.round(values / _NEAR).astype(int)
+    order = np.argsort(near, kind="stable")
+    sorted_near = near[order]
+    above = np.arange(near.size) - np.searchsorted(sorted_near, sorted_near) + 1
+    panel.plot(values[order], above, "o", color=colour, markersize=6, clip_on=False)
+    panel.set_ylim(0, max(above.max() + 0.6, panel.get_ylim()[1]))
+    panel.set_yticks([])
 
 
 def _edges(values: npt.NDArray[np.float64]) -> list[float]:
@@ -103,6 +122,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     shown = style.colours(rounds["start"])
     lines = {start for values, *_ in drawn for start in values.index.unique("start")}
     starts = [start for start in rounds["start"].unique() if start in lines]
+    named = len(starts) <= _NAMED and max(map(len, starts)) <= _SHORT
     figure, panels = style.row_of_panels(len(drawn))
     for panel, (values, *texts) in zip(panels, drawn, strict=True):
         style.by_round(panel, *texts)
@@ -113,7 +133,10 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
         if values is tasks:
             low, high = panel.get_ylim()
             panel.set_ylim(max(low, 0), min(high, 101))
-    style.legend(figure, starts, shown)
+        if named:
+            _name_lines(panel, values["mean"].groupby("start", sort=False).last(), shown)
+    if not named:
+        style.legend(figure, starts, shown)
     return figure
 
 
@@ -155,6 +178,29 @@ def _draw(panel: "style.Axes", values: pd.DataFrame, shown: style.Looks) -> None
                 beside, means[-1:], stds[-1:], color=colour, fmt="o", markersize=3, linewidth=1.2,
                 capsize=2,
             )  # fmt: skip
+
+
+def _name_lines(panel: "style.Axes", ends: "pd.Series[float]", shown: style.Looks) -> None:
+    """Write the starts' names right of the panel, at the heights of their last values.
+
+    Names move apart where they would cover each other.
+    """
+    low, high = panel.get_ylim()
+    scale = np.log if panel.get_yscale() == "log" else np.asarray
+    bottom, top = float(scale(low)), float(scale(high))
+    at = {str(name): float(scale(end)) for name, end in ends.items()}
+    heights = {name: (height - bottom) / (top - bottom) for name, height in at.items()}
+    names = sorted(heights, key=lambda name: heights[name])
+    places: list[float] = []
+    for name in names:
+        places.append(max(heights[name], places[-1] + _APART if places else 0.0))
+    too_high = max(0.0, places[-1] - 1)
+    for name, place in zip(names, places, strict=True):
+        panel.annotate(
+            name, (1, place - too_high), (4, 0), xycoords="axes fraction",
+            textcoords="offset points", va="center", fontsize=9, color=shown[name][0],
+            parse_math=False,
+        )  # fmt: skip
 
 
 def smoothing_window(rounds: npt.ArrayLike) -> int:

@@ -4,7 +4,9 @@ import io
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,6 +39,7 @@ _OWN_COLOURS = {
     "coprefl": 0, "fedavg": 1, "fedmeta": 2, "qffl": 3, "cyclic": 4, "copreflsgd": 5,
     "centralized": 6, "centralised": 6, "random": 7,
 }  # fmt: skip
+_NARROW, _NARROW_WIDTH = ContextVar("narrow", default=False), 4.0  # inches
 INK, FAINT = "#222222", "#D9D9D9"
 # The same figure in the same bytes: no date, and no random ids.
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -69,6 +72,16 @@ def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
     return {name: looks[slot % len(looks)] for name, slot in slots.items()}
 
 
+@contextmanager
+def narrow() -> Iterator[None]:
+    """Draw figures for a phone: half as wide, their panels one below the other."""
+    token = _NARROW.set(True)
+    try:
+        yield
+    finally:
+        _NARROW.reset(token)
+
+
 def new_figure(height: float, width: float = 8.0) -> "Figure":
     """Return an empty figure of so many inches, 200 pixels each."""
     from matplotlib.figure import Figure
@@ -76,6 +89,7 @@ def new_figure(height: float, width: float = 8.0) -> "Figure":
 
     # Closer, the label of an axis touches what is left of it.
     apart = ConstrainedLayoutEngine(wspace=0.06)
+    width = min(width, _NARROW_WIDTH) if _NARROW.get() else width
     return Figure(figsize=(width, height), dpi=200, layout=apart, facecolor="white")
 
 
@@ -89,6 +103,7 @@ def grid(
     sharex: bool = True,
 ) -> tuple["Figure", list["Axes"]]:
     """Return a figure of panels that share axes and labels; height: a constant, and per line."""
+    columns = 1 if _NARROW.get() else columns
     lines = -(-count // columns)
     figure = new_figure(height[0] + height[1] * lines)
     panels = list(figure.subplots(lines, columns, sharex=sharex, sharey=True, squeeze=False).flat)
@@ -104,7 +119,13 @@ def grid(
 def row_of_panels(
     count: int, height: float = 3.9, widths: Sequence[float] | None = None
 ) -> tuple["Figure", list["Axes"]]:
-    """Return a figure with panels side by side; `height` is in inches."""
+    """Return a figure with panels side by side, on a phone one below the other.
+
+    `height` is a panel's, in inches.
+    """
+    if _NARROW.get():
+        figure = new_figure(0.85 * height * count)
+        return figure, list(figure.subplots(count, 1, squeeze=False).flat)
     figure = new_figure(height)
     return figure, list(figure.subplots(1, count, squeeze=False, width_ratios=widths).flat)
 
@@ -152,12 +173,13 @@ def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
     """
     from matplotlib.lines import Line2D
 
-    widest = min(max(map(len, starts)) + _SAMPLE, _ACROSS)
-    rows = -(-len(starts) // min(len(starts), _ACROSS // widest))
+    across = _ACROSS // 2 if _NARROW.get() else _ACROSS
+    widest = min(max(map(len, starts)) + _SAMPLE, across)
+    rows = -(-len(starts) // min(len(starts), across // widest))
     columns = -(-len(starts) // rows)
     # Matplotlib fills a legend column by column.
     names = [starts[at] for first in range(columns) for at in range(first, len(starts), columns)]
-    labels = ["\n".join(textwrap.wrap(name, _ACROSS - _SAMPLE)) for name in names]
+    labels = ["\n".join(textwrap.wrap(name, across - _SAMPLE)) for name in names]
     lines = [
         Line2D([], [], color=colour, linestyle=dashes, linewidth=2.4)
         for colour, dashes in map(shown.__getitem__, names)

@@ -9,7 +9,7 @@ import pytest
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import figures
 from coprefl_flwr.report.figures.learning import smoothing_window, switch_figure
-from coprefl_flwr.report.figures.style import colours
+from coprefl_flwr.report.figures.style import colours, narrow
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.seeds import generator
 from tests.common.comparisons import row
@@ -31,6 +31,7 @@ def test_histogram_shows_every_start(tmp_path: Path, count: int) -> None:
 
 def bins(values: list[float]) -> tuple[list[float], float]:
     """Return the edges of the histogram's bins, and how many percent of the clients they hold."""
+    values = values * 61  # Of few clients each has a dot.
     clients = [row("a", 0, c, round(v * 10**4), n=10**6) for c, v in enumerate(values)]
     bars = figures.accuracy_figure(pd.DataFrame(clients)).axes[0].patches
     ends = [bars[0].get_x(), *(bar.get_x() + bar.get_width() for bar in bars)]
@@ -48,6 +49,39 @@ def bins(values: list[float]) -> tuple[list[float], float]:
 )
 def test_bin_edges(values: list[float], edges: list[float]) -> None:
     assert bins(values)[0] == pytest.approx(edges)
+
+
+def test_each_of_few_clients_has_a_dot() -> None:
+    """Those of about the same accuracy are above each other."""
+    clients = [row("a", 0, c, v * 10**4, n=10**6) for c, v in enumerate([90, 50, 51, 10, 90, 90])]
+    (panel,) = figures.accuracy_figure(pd.DataFrame(clients)).axes
+    dots = panel.lines[0].get_xydata().tolist()
+    assert sorted(dots) == [[10, 1], [50, 1], [51, 1], [90, 1], [90, 2], [90, 3]]
+    assert not panel.patches
+
+
+def test_few_curves_have_their_names_beside_them() -> None:
+    """Equal ends have names one above the other; many or long names are a legend."""
+    figure = figures.learning_figure(frame(curve_rows(["fedavg", "coprefl"])))
+    assert not figure.legends
+    for panel in figure.axes:
+        texts = [one for one in panel.texts if one.get_text() in ("fedavg", "coprefl")]
+        low, high = sorted(one.xy[1] for one in texts)
+        assert len(texts) == 2
+        assert high - low >= 0.07 - 1e-9
+        assert high <= 1 + 1e-9
+    assert figures.learning_figure(frame(curve_rows(STARTS))).legends
+    assert figures.learning_figure(frame(curve_rows(["a name of many words"]))).legends
+
+
+def test_on_a_phone_panels_are_below_each_other() -> None:
+    rows = frame(curve_rows(["fedavg", "coprefl"]))
+    wide = figures.learning_figure(rows)
+    with narrow():
+        tall = figures.learning_figure(rows)
+    assert tall.get_figwidth() == wide.get_figwidth() / 2
+    first, second = (panel.get_subplotspec() for panel in tall.axes)
+    assert (first.rowspan.start, second.rowspan.start) == (0, 1)
 
 
 def test_every_client_is_in_a_bin() -> None:
@@ -84,7 +118,7 @@ def test_panel_without_data_is_left_out(tmp_path: Path, phase: str) -> None:
     rows = [row for row in curve_rows(["coprefl"]) if row["phase"] == phase]
     figures.save(figures.learning_figure(frame(rows)), path)
     colour, _ = colours(["coprefl"])["coprefl"]
-    assert has_colour(pixels(path)[:580, 720:880], colour)
+    assert has_colour(pixels(path)[:680, 720:880], colour)
 
 
 def test_curve_values() -> None:

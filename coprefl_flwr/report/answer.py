@@ -1,0 +1,85 @@
+"""What a report says in sentences: what was run, and what came of it, with intervals."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from scipy import stats
+
+from coprefl_flwr.report.columns import column
+from coprefl_flwr.report.comparison import Comparison, Report
+from coprefl_flwr.report.tables import LEVEL, numbers
+
+CONFIDENCE = 0.95
+_MOST = 8
+"""Most rows that a sentence each is about: beyond, the table is read faster."""
+
+
+def set_up(report: Report) -> str:
+    """Return one line on data, clients, rounds and tasks, of what the report's settings name."""
+    of = {**report.defaults, **report.settings}
+    first = [
+        _shown(of, "dataset", "{}"),
+        _shown(of, "clients", "{} clients") + _shown(of, "participants", " ({} in a round)"),
+        _shown(of, "rounds", "{} rounds"),
+    ]
+    tasks = [
+        _shown(of, "tasks", "{} tasks") + _shown(of, "task-classes", " of {} classes"),
+        _shown(of, "task-clients", "{} clients"),
+        _shown(of, "task-rounds", "{} rounds"),
+    ]
+    parts = [", ".join(filter(None, part)) for part in (first, tasks)]
+    seeds = report.made.get("seeds", "")
+    parts.append(f"seed{'s' * (',' in seeds)} {seeds}" if seeds else "")
+    return "; ".join(filter(None, parts))
+
+
+def _shown(settings: Mapping[str, Any], key: str, text: str) -> str:
+    value = settings.get(key)
+    if value is None or value == "":
+        return ""
+    return text.format(" or ".join(map(str, value)) if isinstance(value, list) else value)
+
+
+def answers(comparison: Comparison) -> list[str]:
+    """Return what came of a comparison: a sentence for each row, on the first quality it has.
+
+    The interval of a difference from the reference is that of the t distribution, over seeds, and
+    of this row alone; p is the table's, corrected for all rows.
+    """
+    qualities = [metric for metric in comparison.metrics if column(metric).tested]
+    if not qualities or len(comparison.measured) > _MOST:
+        return []
+    heading = column(qualities[0])
+    found = numbers(comparison)
+    found = found[(found["metric"] == qualities[0]) & found["mean"].map(math.isfinite)]
+    reference = comparison.tested_against.name
+    name, percent, _ = heading.title.partition(" %")
+    lines = []
+    if len(found) > 1 and heading.better:
+        lower, unit = heading.better == "lower", " %" if percent else ""
+        first = found.sort_values("mean", ascending=lower).iloc[0]
+        which = "lowest" if lower else "highest"
+        lines.append(f"{first['row']} has the {which} {name.lower()}: {first['mean']:.2f}{unit}.")
+    others = found[(found["row"] != reference) & (found["pairs"] > 0)]
+    points = " points" if percent else ""
+    lines += [_sentence(row, reference, points) for _, row in others.iterrows()]
+    if len(others) and (others["pairs"] < 2).all():
+        lines.append("One seed: no difference is tested. Several seeds give intervals and tests.")
+    return lines
+
+
+def _sentence(row: "pd.Series[Any]", reference: str, points: str) -> str:
+    """Return the difference of a row from the reference, and whether it is decided."""
+    text = f"{row['row']} minus {reference}: {row['difference']:+.2f}{points}"
+    if row["pairs"] < 2 or math.isnan(row["difference-std"]):
+        return f"{text}."
+    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, row["pairs"] - 1)
+    half = quantile * row["difference-std"] / math.sqrt(row["pairs"])
+    low, high = row["difference"] - half, row["difference"] + half
+    text += f", {CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}, {row['pairs']} seeds"
+    if math.isnan(row["p-holm"]):
+        return f"{text}."
+    p = "p < 0.001" if row["p-holm"] < 0.001 else f"p = {row['p-holm']:.3f}"
+    return f"{text}; {'decided' if row['p-holm'] < LEVEL else 'not decided'} ({p})."

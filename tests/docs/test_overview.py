@@ -1,0 +1,17 @@
+"""The picture of the first page shows the numbers of a stored table."""
+
+import re
+
+from docs import overview
+
+
+def test_the_picture_is_as_the_program_draws_it():
+    assert overview.PICTURE.read_text(encoding="utf-8") == overview.overview()
+
+
+def test_its_difference_is_that_of_the_page_of_claims():
+    shown = re.search(
+        r"CoPreFL minus FedAvg: (\S+) points, .* interval (\S+) to (\S+),", overview.overview()
+    )
+    claimed = rf"{shown[1]} \[{shown[2]}, {shown[3]}\] points"
+    assert claimed in (overview.DOCS / "claims.md").read_text(encoding="utf-8")

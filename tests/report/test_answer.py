@@ -1,0 +1,45 @@
+"""What a report says in sentences."""
+
+from dataclasses import replace
+
+import pytest
+from scipy import stats
+
+from coprefl_flwr.report import Report
+from coprefl_flwr.report.answer import answers, set_up
+from tests.common.comparisons import comparison, one_unit
+
+SEEDS = [f"seed {seed}" for seed in range(4)]
+
+
+def test_a_difference_has_its_interval_and_says_whether_it_is_decided() -> None:
+    """fedavg minus coprefl: -5, -3, -6, -6 points; mean -5, std √2, half width 3.18 √2 / 2."""
+    found = comparison(units=SEEDS, measured=comparison().measured[:2], paper={})
+    first, other = answers(found)
+    assert first == "coprefl:gamma=0.5 has the highest accuracy: 78.00 %."
+    half = stats.t.ppf(0.975, 3) * 2**0.5 / 2
+    assert half == pytest.approx(2.25, abs=0.005)
+    interval = "95% interval -7.25 to -2.75, 4 seeds; decided (p = 0.006)."
+    assert other == f"fedavg minus coprefl:gamma=0.5: -5.00 points, {interval}"
+    few = replace(found, units=["seed 0", "seed 0", "seed 1", "seed 1"])
+    assert answers(few)[1].endswith("2 seeds; not decided (p = 0.126).")
+
+
+def test_one_seed_has_no_interval() -> None:
+    lines = answers(one_unit())
+    assert lines[-1].startswith("One seed: no difference is tested.")
+    assert not any("95" in line for line in lines[:-1])
+
+
+def test_costs_have_no_answer() -> None:
+    rows = [replace(row, values={"models": [1.0]}) for row in one_unit().measured]
+    assert answers(replace(one_unit(), metrics=["models"], measured=rows)) == []
+
+
+def test_the_set_up_is_of_the_settings_that_are_there() -> None:
+    settings = {"dataset": "glyphs", "clients": 50, "participants": [10, 20], "tasks": 2}
+    report = Report("t", "", [], [one_unit()], settings=settings, defaults={"rounds": 20})
+    assert set_up(report) == "glyphs, 50 clients (10 or 20 in a round), 20 rounds; 2 tasks"
+    assert set_up(Report("t", "", [], [one_unit()])) == ""
+    made = replace(report, settings={}, made={"seeds": "0, 1"})
+    assert set_up(made) == "20 rounds; seeds 0, 1"
