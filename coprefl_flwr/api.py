@@ -219,7 +219,7 @@ def pretrain(
     Parameters
     ----------
     method : Strategy or str
-        A strategy such as `CoPreFL(gamma=0.5, participants=20)`, one of your own, one of Flower's
+        A strategy such as `CoPreFL(gamma=0.5, participants=20)`, your own class, one of Flower's
         (see `of_flower`), or a text as in recipes: "coprefl:gamma=0.5", "cyclic:rounds=5+fedavg".
         All random choices depend on the strategy's `seed`; for a text, on `seed` in `options`.
     model : nn.Module

@@ -51,7 +51,7 @@ class Array(FlowerArray):  # Called as Flower's, which writes the name into what
 
     @property
     def data(self) -> bytes:
-        """The array in NumPy's format; made anew each time, as few ask for it twice."""
+        """The array in NumPy's format; made again each time, as few ask for it twice."""
         array = self.array
         return self.__dict__["_bytes"] if array is None else FlowerArray(np.asarray(array)).data
 
@@ -79,7 +79,7 @@ def _fields(array: FlowerArray) -> tuple[str, tuple[int, ...], str, bytes]:
 
 
 def _copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy in the order that NumPy's format keeps: C's, but for what is in Fortran's."""
+    """Return a copy in the order that NumPy's format keeps: C's, except what is in Fortran's."""
     return array.copy("F" if array.flags.fnc else "C")
 
 
@@ -97,7 +97,7 @@ def lazy_array(array: npt.NDArray[Any], *, copy: bool) -> FlowerArray:
 def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     """Return the records of a kind that a message holds, by name.
 
-    In the place of `content.array_records` and its like, which are in a cycle of references with
+    Instead of `content.array_records` and its like, which are in a cycle of references with
     the content: models would stay in memory until Python looks for cycles.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
@@ -145,7 +145,7 @@ def to_record(arrays: Arrays, *, copy: bool = True) -> ArrayRecord:
 def from_record(record: ArrayRecord, *, copy: bool = True) -> Arrays:
     """Return copies of the arrays of a Flower record, in their order.
 
-    Without `copy` they are only to be read: whoever made the record may share their memory.
+    Without `copy` they are only to be read: the record's maker may share their memory.
     """
     return {name: array.numpy() if copy else numbers_of(array) for name, array in record.items()}
 
@@ -197,7 +197,7 @@ def is_buffer(name: str, array: npt.NDArray[Any]) -> bool:
     """Tell whether an array is a buffer: BatchNorm's statistics, or no floating-point number.
 
     Methods change weights; buffers are always averaged, weighted by samples. A network's own buffer
-    of another name (spectral norm's vectors) cannot be told from a weight here.
+    of another name (spectral norm's vectors) cannot be distinguished from a weight here.
     """
     return name.rpartition(".")[2] in BATCH_NORM or array.dtype.kind != "f"
 
@@ -229,7 +229,7 @@ def norm(records: Iterable[Arrays]) -> float:
 def zeros_like(arrays: Arrays) -> Arrays:
     """Return zeros in the names and shapes of `arrays`, in their dtypes or float32 for float16.
 
-    What is added up from round to round begins as these: in float16 it would soon stand still.
+    What is added up from round to round begins as these: in float16 it would soon stop changing.
     """
     return {n: np.zeros(a.shape, np.promote_types(a.dtype, np.float32)) for n, a in arrays.items()}
 

@@ -1,4 +1,4 @@
-"""`coprefl`: run a recipe, report what it came to, and show what is there.
+"""`coprefl`: run recipes, report their results, and list what a recipe can use.
 
     coprefl new NAME
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
@@ -11,7 +11,7 @@
     coprefl schema
     coprefl --version
 
-DIR keeps the recipe as it was run and its report; the results themselves lie in MODELS, by the hash
+DIR keeps the recipe as it was run and its report; the results themselves are in MODELS, by the hash
 of their settings, for every recipe that needs them.
 """
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"coprefl: {os_error_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        say("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)
+        say("\ncoprefl: stopped; the same command continues from here", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("name", help="its name in `coprefl list`, or the beginning of it")
     models = Path("outputs/models")
     show.add_argument(
-        "--models", type=Path, default=models, help=f"where results lie (default: {models})"
+        "--models", type=Path, default=models, help=f"where results are stored (default: {models})"
     )
     check = commands.add_parser("check-method", help="check that a method keeps what studies need")
     check.add_argument("places", nargs="+", metavar="PLACE", help="as in the setting `method`")
@@ -94,9 +94,9 @@ def _add_recipe(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
     add("--out", type=Path, help="its folder (default: outputs/RECIPE[-PROTOCOL])")
-    add("--models", type=Path, help="where results lie (default: models beside --out)")
+    add("--models", type=Path, help="where results are stored (default: models next to --out)")
     add("--scale", choices=("full", "small"), default="full", help="small: minutes on a CPU")
-    add("--protocol", default="", metavar="NAME", help="of its own (default: the first)")
+    add("--protocol", default="", metavar="NAME", help="of the recipe (default: the first)")
     changed = "a setting or a key of the recipe, as in YAML; give it again for more"
     add("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed)
 

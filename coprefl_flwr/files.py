@@ -34,19 +34,19 @@ LARGEST_INTEGER = 2**63 - 1
 """The largest whole number that a message can hold, and arrays and tables can."""
 
 MARK = ".coprefl"
-"""What a folder of this package has in it; all other files of ours with general names begin so."""
+"""What a folder of this package has in it; its other files with general names begin so."""
 LOCK, LOCKS = f"{MARK}.lock", f"{MARK}.locks"
 """What a process holds that has a folder for itself; the folder of several of these."""
 
 _ABANDONED = 60.0
-"""Seconds after which nobody is still writing a file, whoever it was."""
+"""Seconds after which no process is still writing a file."""
 _PART = re.compile(r"\..+\.[0-9]+\.coprefl-part", re.DOTALL)
 """Names of half written files."""
 _MARKED = "Files in this folder are written by coprefl-flwr, which may replace and remove these:\n"
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path with the user's folder in the place of `~`, or raise a SettingsError."""
+    """Return a path with the user's folder instead of `~`, or raise a SettingsError."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -79,7 +79,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 
 def remove_unfinished(folder: Path, *, shared: bool = False, below: bool = True) -> None:
-    """Remove what killed processes of ours were writing in a folder, and in those below it.
+    """Remove what killed processes of this package were writing in a folder, and in those below it.
 
     In a `shared` one other processes may be writing: what was begun in the last minute stays.
     """
@@ -139,7 +139,7 @@ def _mark(folder: Path, names: set[str]) -> None:
 
 
 def _listed(folder: Path) -> set[str]:
-    """Return the names of files in a folder of ours that may be replaced and removed."""
+    """Return the names of files in a folder of this package that may be replaced and removed."""
     mark = folder / MARK
     text = mark.read_text(errors="replace") if mark.exists() else ""
     lines = text.removeprefix(_MARKED).splitlines() if text.startswith(_MARKED) else []
@@ -147,7 +147,7 @@ def _listed(folder: Path) -> set[str]:
 
 
 def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> None:
-    """Write files, by their names in a folder of ours, in the place of those of the last call.
+    """Write files, by their names in a folder of this package, instead of those of the last call.
 
     Raises a SettingsError before any change if the folder, or a file of such a name, is not ours.
     """
@@ -167,7 +167,7 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
 
 
 def read_bytes(path: Path, most: int = LARGEST_RESULT) -> bytes:
-    """Return the content of a regular file of at most so many bytes.
+    """Return the content of a regular file of at most this many bytes.
 
     Raises a SettingsError with the file's name if it is not there, larger, or a device or a pipe,
     which may have no end.
@@ -241,7 +241,7 @@ def read_json(path: Path, kind: type = object) -> Any:
 
 
 def inside(root: Path, name: str) -> Path:
-    """Return the path of a name that somebody else gave, such as a message, in a folder of ours.
+    """Return the path of a name from outside, such as a message's, in a folder of this package.
 
     Raises a SettingsError for a name that would lead out of the folder, or cannot be one.
     """
@@ -284,8 +284,8 @@ def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]
 def damaged(folder: Path, *names: str, needed: str = "") -> list[str]:
     """Return the files of a folder that are not what their checksums say; of `names`, if any.
 
-    A missing file is left to whoever needs it. Where the file of checksums cannot be read, is cut
-    short or lacks the one that is `needed`, it is itself what is damaged.
+    A missing file is left to the code that reads it. Where the file of checksums cannot be read, is
+    cut short or lacks the one that is `needed`, it is itself what is damaged.
     """
     if not os.path.lexists(folder / SUMS):
         return [SUMS] if needed else []

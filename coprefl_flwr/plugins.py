@@ -152,7 +152,7 @@ def whole_path(file: str, folder: Path) -> str:
     """
     path = str((folder / expanded(file)).resolve())
     if found := re.search(r"[\s+;]", path):
-        problem = f"{path}: {found[0]!r} cannot stand in the path of a file that settings name"
+        problem = f"{path}: {found[0]!r} cannot be in the path of a file that settings name"
         raise SettingsError(f"{problem}; move it, or rename the folder")
     return path
 
@@ -351,7 +351,7 @@ def _imported(file: Path) -> dict[str, Path]:
 def _import_lines(text: bytes) -> list[tuple[int, tuple[str, ...]]]:
     """Return (dots before it, parts of its name) of everything that the text of a file imports.
 
-    Packages on the way to a module are read too: `a.b` stands for `a` and `a.b`.
+    Packages on the way to a module are read too: `a.b` means `a` and `a.b`.
     """
     try:
         nodes = list(ast.walk(ast.parse(text)))
@@ -381,7 +381,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _sources(module: Path) -> list[Path]:
-    """Return the file of a module, which lies at a path without a suffix, or none."""
+    """Return the file of a module, which is at a path without a suffix, or none."""
     return [one for one in (module / "__init__.py", Path(f"{module}.py")) if one.is_file()][:1]
 
 

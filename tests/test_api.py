@@ -105,7 +105,7 @@ def test_a_text_goes_on_with_more_rounds_and_another_begins_anew(clients, tmp_pa
     other = text.replace("rounds=2", "rounds=3")
     cp.pretrain(other, Perceptron(), clients, rounds=6, **{**kept, "quiet": False})
     aside = tmp_path / "run" / "earlier-1"
-    said = f"is made anew (changed: method); the earlier results are moved to {aside}"
+    said = f"is run again (changed: method); the earlier results are moved to {aside}"
     assert said in caplog.text
     arrays, _ = load_saved_model(aside)
     assert all((arrays[name] == array).all() for name, array in model_arrays(whole).items())

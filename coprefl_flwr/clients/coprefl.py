@@ -20,7 +20,7 @@ class CoPreFLClient(TorchClient):
     """A client of CoPreFL in scenario I (Algorithm 1, lines 4 to 8 and 12 to 14).
 
     The samples that are not in its support set S_j (floor(0.8 n) of n in the paper) are its query
-    set Q_j. Both are drawn anew every round, as Algorithm 1's line 4 stands in the loop, unless
+    set Q_j. Both are drawn again every round, as Algorithm 1's line 4 is in the loop, unless
     `resplit` is False: then they are drawn once per client.
     """
 

@@ -10,7 +10,7 @@ from coprefl_flwr.models import load_arrays, outputs_and_representation
 class FeaturesClient(TorchClient):
     """Answers `LinearHead`: sums over the training samples of what enters the last layer.
 
-    It is sent zeros to fill, the model beside them, and the name of the layer ("head-layer"); ""
+    It is sent zeros to fill, the model next to them, and the name of the layer ("head-layer"); ""
     is the `nn.Linear` that the network calls last. Evaluation is that of a `TorchClient`.
     """
 

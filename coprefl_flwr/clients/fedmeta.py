@@ -27,7 +27,7 @@ class FedMetaClient(CoPreFLClient):
     has an inner rate for every number of the model: they are in `config["extra"]["rates"]`, and
     `query` returns their gradients as arrays "rates/NAME".
 
-    A request with "local-steps" is for so many meta steps theta <- theta - beta grad L_Q(theta')
+    A request with "local-steps" is for this many meta steps theta <- theta - beta grad L_Q(theta')
     in turn, each on the whole of this round's sets, and for the model and rates after them.
     """
 
@@ -38,7 +38,7 @@ class FedMetaClient(CoPreFLClient):
     ) -> tuple[dict[str, Any], int, dict[str, float]]:
         """Return (gradients and the new buffers by name, |Q|, {"loss": L_Q(theta')}).
 
-        With "local-steps" the model in the place of gradients, and the mean loss of the steps.
+        With "local-steps" the model instead of gradients, and the mean loss of the steps.
         """
         self.load(parameters)
         sent: Arrays = config.get("extra", {}).get("rates", {})

@@ -11,7 +11,7 @@ from coprefl_flwr.learning import EVALUATION_BATCH, endless_batches, loss_and_gr
 from coprefl_flwr.models.precision import SHORT
 
 DELTA = 1e-3
-"""Step of the finite difference that stands for the Hessian's product (HF)."""
+"""Step of the finite difference that approximates the Hessian's product (HF)."""
 
 
 class PerFedAvgClient(TorchClient):

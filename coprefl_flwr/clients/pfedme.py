@@ -12,7 +12,7 @@ from coprefl_flwr.models import load_arrays, model_arrays
 class PFedMeClient(StatefulClient):
     """On every batch, K steps of theta on f(theta) + lambda/2 ||theta - w||^2, then one of w.
 
-    Both start from the global model; theta goes on from batch to batch and is the client's state.
+    Both start from the global model; theta continues from batch to batch and is the client's state.
     lambda, K and eta are the request's "pfedme-lambda", "inner-steps" and "meta-learning-rate";
     batches and theta's optimiser are those of the client's `training`.
     """

@@ -116,7 +116,7 @@ class TorchClient(NumPyClient):
         """Have the model compute in the precision of `training` while this is open.
 
         `train_locally`, `tested` and the losses and gradients below open it; a client that calls
-        the model in a loop of its own has to.
+        the model in its own loop has to.
         """
         return computing(self.model, self.training.precision)
 
@@ -154,7 +154,7 @@ class TorchClient(NumPyClient):
 
 
 class StatefulClient(TorchClient):
-    """A client with a state of its own, in files (see `coprefl_flwr.federation.client_state`).
+    """A client with its own state, in files (see `coprefl_flwr.federation.client_state`).
 
     `state` is `ClientState(folder)`, on a disk that outlives the process. `initial` is, for methods
     whose state is weights of the client's own, what these begin with: `model` may be shared by
@@ -180,5 +180,5 @@ class StatefulClient(TorchClient):
         """Return the weights that stay with the client, `initial` while it has no state."""
         found = self.state.read(config) or self.initial
         if not found:
-            raise SettingsError(f"{type(self).__name__} keeps weights of its own: give it initial")
+            raise SettingsError(f"{type(self).__name__} keeps its own weights: give it initial")
         return found

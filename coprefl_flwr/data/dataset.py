@@ -209,7 +209,7 @@ def _names(
     if lowest < 0 or (names is not None and highest >= len(names)):
         allowed = "they must be 0 or more"
         if names is not None:
-            allowed = f"with {len(names)} {named} they must lie in 0..{len(names) - 1}"
+            allowed = f"with {len(names)} {named} they must be in 0..{len(names) - 1}"
         raise SettingsError(f"{source}: {what} run from {lowest} to {highest}; {allowed}")
     if names is None and highest >= len(numbers) + _MOST_EMPTY:
         _check_gaps(source, numbers, highest + 1)

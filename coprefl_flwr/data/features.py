@@ -1,4 +1,4 @@
-"""Features of frozen networks: computed once from the images and used in place of them."""
+"""Features of frozen networks: computed once from the images and used instead of them."""
 
 import io
 from collections.abc import Callable, Sequence

@@ -67,7 +67,7 @@ def partition(
 
     Parameters
     ----------
-    clients : how many; None where `scheme` is a partitioner, which has a number of its own
+    clients : how many; None where `scheme` is a partitioner, which has its own number
     scheme : "iid" (each class spread evenly: its counts differ by at most one between clients),
         "dirichlet" (each class spread by proportions drawn from Dirichlet(`alpha`)),
         "pathological" (`classes_per_client` classes a client), "linear", "square", "exponential"

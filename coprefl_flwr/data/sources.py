@@ -51,7 +51,7 @@ _EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
 _NAMES = (*_EMBEDDED, *TORCHVISION)
 
 SIZES = "sizes:"
-"""Before a `data-dir`: what would have to be downloaded, or is not at its path, is a stand-in."""
+"""Prefix of a `data-dir`: a missing dataset is replaced by a placeholder of its published size."""
 
 
 # ---- by name -------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def load_dataset(
         in "hf:cifar100:label=fine_label,image=img", the columns `label`, `image` and `groups`, and
         the `name` of its configuration; its parts train, validation and test are used
         or the place of a user's own function of `data_dir`, `Path`, that returns what `as_dataset`
-        takes: a torch Dataset, a DataLoader, a Hugging Face Dataset, or one of ours
+        takes: a torch Dataset, a DataLoader, a Hugging Face Dataset, or one of this package
     data_dir : where torchvision keeps and downloads its files; "" is ~/.cache/coprefl_flwr; behind
         `SIZES` nothing is downloaded (see `stand_in`)
     image_size : side in pixels that images are resized to, once; 0 leaves them as they are
@@ -98,8 +98,8 @@ def load_dataset(
     An .npz holds `images` and `labels`, or `train_images`, `train_labels`, `test_images` and
     `test_labels` (and `val_images`, `val_labels`), and may hold `classes` and, named like the
     labels, `groups` and `domains`, which are numbered as `domain_names` has them. Images are uint8
-    (N, H, W) or (N, H, W, C), labels integers (N,) or (N, 1). NAME stands in place of `labels`,
-    and NAME_classes in place of `classes`. Images of a folder are all of one size unless they are
+    (N, H, W) or (N, H, W, C), labels integers (N,) or (N, 1). NAME replaces `labels`,
+    and NAME_classes instead of `classes`. Images of a folder are all of one size unless they are
     resized, and become RGB unless every one is grey.
 
     Raises a SettingsError if the name is unknown, the path does not exist, the files are not as

@@ -156,7 +156,7 @@ class DataSettings:
 
     @property
     def has_task_dataset(self) -> bool:
-        """Whether the tasks have a dataset of their own."""
+        """Whether the tasks have their own dataset."""
         return self.task_dataset not in ("", self.dataset)
 
 
@@ -383,7 +383,7 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
             raise _refused(what, text, f"'{item}' is no number or range; use {forms}")
         first, last = int(bounds[1]), int(bounds[2] or bounds[1])
         if first > last or last >= count:
-            raise _refused(what, text, f"'{item}' must rise and lie in 0..{count - 1}")
+            raise _refused(what, text, f"'{item}' must rise and be in 0..{count - 1}")
         found += range(first, last + 1)
     twice = [number for number in found if found.count(number) > 1]
     if twice:

@@ -89,7 +89,7 @@ def read_text(path: Path, apart: str | None = None) -> TextDataset:
     Raises a SettingsError if it is not UTF-8, or not laid out as `TextDataset.of` says.
     """
     if apart is not None and not (apart.isdecimal() and int(apart)):
-        line = "after the colon stands how many characters apart windows begin, 1 or more"
+        line = "the number after the colon is how many characters apart windows begin, 1 or more"
         raise SettingsError(f"{path}:{apart}: {line}")
     try:
         text = path.read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ equally much. Both are computed here from settings and sizes of data, without tr
 
 The *summed step size* is how far a round's steps would move the global model along a gradient of
 length 1 that never changes: the sum of the rates of all steps that the global model's weights take.
-FedAvg with five local steps of rate 0.1 has 0.5. A momentum m makes a step go on in those behind
+FedAvg with five local steps of rate 0.1 has 0.5. A momentum m makes a step continue in those behind
 it, so that k of them are the sum of 1 + m + ... + m^(k-1). Weight decay, regularisers and clipping
 change the direction or depend on the data, and count nothing.
 

@@ -1,4 +1,4 @@
-"""A run's state in one file, written in one atomic step, and the history of its rounds beside it.
+"""A run's state in one file, written in one atomic step, and the history of its rounds next to it.
 
 The file is a safetensors file: the model's arrays under "arrays/NAME", those of the state's entry
 number N under "state/N/NAME", and one JSON text in its header for everything that is not an array.
@@ -69,7 +69,7 @@ def _records(rounds: Rounds) -> dict[int, MetricRecord]:
 
 
 def history_file(path: str | Path) -> Path:
-    """Return the file beside a checkpoint that holds its history."""
+    """Return the file of a checkpoint's history, which is next to it."""
     return Path(f"{path}.rounds.jsonl")
 
 
@@ -84,7 +84,7 @@ class Lines:
     """A hash object, updated with every line."""
 
     def append(self, file: Path, history: History, until: int) -> None:
-        """Cut off what else stands in the file; write the lines of new rounds up to `until`."""
+        """Cut off what else is in the file; write the lines of new rounds up to `until`."""
         written = bytearray()
         for number in range(self.next_round, until + 1):
             row = {name: of[number] for name, of in vars(history).items() if number in of}
@@ -119,7 +119,7 @@ class Lines:
 
 @dataclass
 class Checkpoint:
-    """What a run needs to go on after `round`.
+    """What a run needs to continue after `round`.
 
     `versions` are the clients' committed states, `bound` has the node that each client is bound to,
     where nodes name their clients, and `lines` says what of the history is in its file already.
@@ -158,7 +158,7 @@ def continue_from(
         raise SettingsError(f"{lines} is a link, or no regular file: move it away")
     if not Path(path).exists():
         if resume:
-            logger.info("there is no checkpoint %s yet: starting anew", path)
+            logger.info("there is no checkpoint %s yet: starting at round 1", path)
         return beginning
     if not resume:
         raise SettingsError(f"checkpoint {path} is there already: resume it, or name another")
@@ -242,7 +242,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
         why = f"{path} is not a whole checkpoint of this package: {one_line(error)}"
-        raise SettingsError(f"{why}; remove it and its history to begin anew") from error
+        raise SettingsError(f"{why}; remove it and its history to start again") from error
 
 
 def remove_checkpoint(path: Path) -> None:
@@ -252,7 +252,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def _state(kept: dict[str, Any], tensors: Arrays) -> State:
-    """Return the state: numbers as they are, arrays by the names that stand for them."""
+    """Return the state: numbers as they are, arrays by the names that identify them."""
     state: State = {}
     for number, (key, value) in enumerate(kept.items()):
         arrays = isinstance(value, list)

@@ -90,7 +90,7 @@ class ClientState:
                 other.unlink(missing_ok=True)
 
     def _whose(self, file: Path) -> str:
-        """Return the run, population, client and version of a file, by which it is told apart."""
+        """Return the run, population, client and version of a file, by which it is identified."""
         return file.relative_to(self.folder).with_suffix("").as_posix()
 
     def _file(self, config: Mapping[str, Any], version: str) -> Path:

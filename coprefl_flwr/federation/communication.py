@@ -15,7 +15,7 @@ from coprefl_flwr.federation.messages import NodeReply, size_of_arrays
 class Traffic:
     """Models and bytes sent to clients (down) and back (up) in a round, evaluations left out.
 
-    Both count what a deployment sends, where every client is a node of its own: it is sent all
+    Both count what a deployment sends, where every client is its own node: it is sent all
     arrays of an exchange and answers with its own. They are the same however this run hosts its
     clients. A model is what CyclicFL's Table IV calls X: the size of the global model, `model_size`
     bytes; other quantities, such as control variates, count by their size. `client_bytes_down` and

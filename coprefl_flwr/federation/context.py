@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Listed:
-    """Clients whose ids are known without a grid, each on a node of its own."""
+    """Clients whose ids are known without a grid, each on its own node."""
 
     ids: Sequence[int]
     begun: bool = True
@@ -101,7 +101,7 @@ class RoundContext:
         return self._choose(clients, number, "evaluating")
 
     def _choose(self, clients: Sequence[int], number: int, purpose: str) -> list[int]:
-        """Return so many of the clients, or all there are, ascending."""
+        """Return this many of the clients, or all there are, ascending."""
         if number >= len(clients):
             return list(clients)
         positions = self.random(purpose).choice(len(clients), number, replace=False)

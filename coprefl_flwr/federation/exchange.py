@@ -21,7 +21,7 @@ class Exchange:
     `config["extra"]`; those named in `returned` they answer with too, as arrays "NAME/ARRAY".
     `config` holds settings on top of the app's own. `stateful` tells whether
     the clients keep a state from one of these exchanges to the next. `needed` is the number of good
-    replies, 0 to go on without any; None is the strategy's `min_replies`.
+    replies, 0 to continue without any; None is the strategy's `min_replies`.
 
     Of what clients answer: `positive` are metrics that each must have, above 0, and `changes` names
     of arrays that are answered by a change instead of a new value.

@@ -33,7 +33,7 @@ OF_RUNTIME = {("vce_api", "run_api"), ("run_simulation", "_main_loop")}
 def enter_run(run_id: int, node_id: int) -> None:
     """Make `Message(...)` work in this process, as it does inside a run that Flower started.
 
-    Flower sets who the process is when it starts a ServerApp; the grid in `grids.local` stands
+    Flower sets who the process is when it starts a ServerApp; the grid in `grids.local` is
     outside of Flower and sets it itself. Inside a run, nothing is changed.
     """
     if TaskIdentity._run_id is None:
@@ -57,7 +57,7 @@ class _Ending:
         self.runs = 0
 
     def __call__(self, record: logging.LogRecord) -> bool:
-        """Take away the error's traceback, and put the error behind what Flower says of its end."""
+        """Take away the error's traceback, and put the error behind Flower's line about its end."""
         where, first = (record.module, record.funcName), None
         if isinstance(record.args, tuple) and record.args:
             first = record.args[0]

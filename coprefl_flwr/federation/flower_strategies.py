@@ -2,7 +2,7 @@
 
 A class of `flwr.serverapp.strategy` becomes a method whose options are the arguments of the class.
 Participants, hosting, evaluation and checkpoints are this package's. Each client's reply reaches
-Flower's strategy as a message of its own, in float64 as sums here are, and what that makes of them
+Flower's strategy as its own message, in float64 as sums here are, and what that makes of them
 is the new global model.
 """
 
@@ -135,7 +135,7 @@ class FlowerStrategy(RoundStrategy):
         return replace(found, travel=math.nan) if hasattr(self.flower, "current_arrays") else found
 
     def _aggregated(self, flower: Any, ctx: RoundContext, replies: Replies, seen: Arrays) -> Arrays:
-        """Return the arrays that Flower's strategy makes of the clients' in the place of `seen`."""
+        """Return the arrays that Flower's strategy makes of the clients' instead of `seen`."""
         measured = {name: of for name, of in replies.metrics.items() if not np.isnan(of).any()}
         key = getattr(flower, "train_loss_key", "loss-before")  # q-FFL's client reports this.
         if key not in measured and "loss-before" in measured:
@@ -209,7 +209,7 @@ def of_flower(strategy: Strategy, **run: Any) -> RoundStrategy:
     Raises
     ------
     SettingsError
-        If it does not average arrays, or has a function or an accountant of its own.
+        If it does not average arrays, or has its own function or accountant.
     """
     kind = method_class(type(strategy))
     if not run.keys() & {"participants", "fraction_train"}:

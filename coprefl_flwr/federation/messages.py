@@ -217,13 +217,13 @@ PROGRAM_ERRORS = {
     *("KeyError", "LoadClientAppError", "ModuleNotFoundError", "NameError", "NotImplementedError"),
     *("SyntaxError", "TypeError", "UnboundLocalError"),
 }
-"""Errors that stand in the program: if all clients raise one, they will raise it again."""
+"""Errors that are in the program: if all clients raise one, they will raise it again."""
 
 NOT_REGISTERED = r"No \w+ function registered"
-"""What Flower's ClientApp says of a message that it has no function for."""
+"""What Flower's ClientApp says about a message that it has no function for."""
 
 DIVERGED = r"^metric '.*loss' is (nan|-?inf)|holds a NaN or an infinity$"
-"""What is said of a client whose training left the numbers that a float holds."""
+"""The reason for leaving out a client whose training left the numbers that a float holds."""
 
 OLD_STYLE = {
     "KeyError: 'fitins.parameters'": "its ClientApp(client_fn) is of Flower's old kind: make it "
@@ -232,7 +232,7 @@ OLD_STYLE = {
 """What to do about errors that say it to nobody."""
 
 MOD = "a client-side mod"
-"""What a line says of a mod that refused a message or spoilt an answer: it will do it again."""
+"""What a line says about a mod that refused a message or spoilt an answer: it will do it again."""
 
 _OF_MOD = 6
 """Flower's code of an error that a mod answers with."""

@@ -45,7 +45,7 @@ def _whole(what: str, value: object, least: int, most: int) -> int:
 class Roster:
     """The clients of a population and the nodes that can run them.
 
-    `clients` is what the strategy says of them: with a number, all nodes share so many; with
+    `clients` is what the strategy says about them: with a number, all nodes share this many; with
     {node: its clients}, nodes that it does not name are left out. If it is None, each node is asked
     and speaks for itself alone: it names its clients, at most `per_node` if that is set, or, where
     its app does not know the question, is one client whose id is the node's; `plain` holds these.

@@ -47,7 +47,7 @@ _TITLE_WIDTH, _BAR_WIDTH = 28, 10
 
 @dataclass(eq=False)
 class Part:
-    """A part of the work that is under way, on so many workers: a hook of its rounds."""
+    """A part of the work that is under way, on this many workers: a hook of its rounds."""
 
     of: "Progress"
     number: str
@@ -76,7 +76,7 @@ class Part:
 
     @property
     def pace(self) -> float | None:
-        """Seconds of a round: the median of all but the first; None before the third round."""
+        """Seconds of a round: the median of all except the first; None before the third round."""
         if len(self.seconds) < ESTIMATED_FROM:
             return None
         return statistics.median(self.seconds[1:])
@@ -99,7 +99,7 @@ class Part:
 
 @dataclass
 class Progress:
-    """Shows how far `parts` parts of the work are, on so many worker processes.
+    """Shows how far `parts` parts of the work are, on this many worker processes.
 
     Each part is a run of rounds. `ahead` are the rounds of each kind of part that were not begun
     yet, for the time left in total.
@@ -153,7 +153,7 @@ class Progress:
     def begin(
         self, title: str, kind: str = "", rounds: int = 0, switch: int = 0, workers: int = 1
     ) -> Part:
-        """Start a part; whoever starts it ends it, also after an error.
+        """Start a part; the caller ends it, also after an error.
 
         Rounds after `switch`, if there is one, are those of another method.
         """
@@ -162,7 +162,7 @@ class Progress:
         return part
 
     def go_on(self, part: Part, workers: int) -> None:
-        """Start a part, or go on with one that was ended before it was over."""
+        """Start a part, or continue with one that was ended before it was over."""
         part.workers = workers
         part.began = part.shown = time.monotonic()
         self._live.append(part)
@@ -281,7 +281,7 @@ def _bar(total: int, completed: int) -> ProgressBar:
 
 
 def _losses(part: Part, most: int) -> str:
-    """Return the losses of a part's last round, at most so many of them."""
+    """Return the losses of a part's last round, at most this many of them."""
     known = [name for name in SHOWN if name in part.metrics][:most]
     return "  ".join(f"{SHOWN[name]} {part.metrics[name]:.3f}" for name in known)
 

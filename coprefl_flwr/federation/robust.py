@@ -62,7 +62,7 @@ class Robust:
     clip_factor: float
 
     def around(self, program: Round) -> Round:
-        """Return a round's program with the rule in the place of its means."""
+        """Return a round's program with the rule instead of its means."""
         about: Metrics = {}
         try:
             exchange = next(program)
@@ -89,7 +89,7 @@ class Robust:
         return replace(exchange, combine=SeparateOf(rule))
 
     def check(self, clients: int) -> None:
-        """Raise a SettingsError if so many clients are too few for the rule."""
+        """Raise a SettingsError if this many clients are too few for the rule."""
         if problem := self._too_few(clients):
             raise SettingsError(problem, "aggregation", "tolerated-share")
 
@@ -135,7 +135,7 @@ class Robust:
         return math.floor(self.tolerated_share * clients + 1e-9)
 
     def _too_few(self, clients: int) -> str:
-        """Say that so many clients are too few, or return ""."""
+        """Say that this many clients are too few, or return ""."""
         needed = 2 * self._tolerated(clients) + 3
         if self.aggregation not in (KRUM, MULTI_KRUM) or clients >= needed:
             return ""

@@ -92,7 +92,7 @@ class Run:
     stop: Stop | None = None
 
     def __post_init__(self) -> None:
-        """Begin, or go on after the checkpoint if the run resumes and there is one."""
+        """Begin, or continue after the checkpoint if the run resumes and there is one."""
         options = self.strategy.options()
         kept = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
         self.arrays, self.first = kept.arrays, kept.round + 1
@@ -167,7 +167,7 @@ class Run:
         self.end_round(server_round, attempt, arrays, metrics)
 
     def begin_round(self) -> None:
-        """Forget what failed in the round before, and count anew what is sent."""
+        """Forget what failed in the round before, and count again what is sent."""
         self.link.new_round()
         self.link.traffic = Traffic(size(self.arrays))
 

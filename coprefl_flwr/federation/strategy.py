@@ -130,7 +130,7 @@ class RoundStrategy(InsideWrapper):
     """What the setting `method` calls it."""
 
     client: ClassVar[str | type] = "coprefl_flwr.clients:TorchClient"
-    """The class of its clients, or where it stands: "module:NAME"."""
+    """The class of its clients, or its place: "module:NAME"."""
 
     roles: ClassVar[tuple[str, ...]] = ("pretraining",)
     """The kinds of stage it can run as: "pretraining", "task", "personalised", "head"."""
@@ -211,7 +211,7 @@ class RoundStrategy(InsideWrapper):
         return {"strategy": type(self).__name__, **values, **bounds}
 
     def enough(self, participants: int) -> None:
-        """Raise a SettingsError if so many participants cannot give `min_replies`."""
+        """Raise a SettingsError if this many participants cannot give `min_replies`."""
         if self.min_replies > participants:
             limit = f"must be at most participants = {participants}"
             raise SettingsError(f"min_replies = {self.min_replies}: {limit}")
@@ -235,7 +235,7 @@ class RoundStrategy(InsideWrapper):
         """Run one round of the method from the global `arrays`, which are only to be read.
 
         Yields exchanges and is sent their replies; returns the new global arrays (names, shapes and
-        dtypes as before) and the round's metrics. What a method carries on stands in `ctx.state`
+        dtypes as before) and the round's metrics. What a method carries on is in `ctx.state`
         (numbers and arrays), which counts only once the round has returned.
         """
 
@@ -299,12 +299,12 @@ class RoundStrategy(InsideWrapper):
         """Run rounds up to `num_rounds`; what Flower's `start` takes, and the following.
 
         The file `checkpoint` keeps the run's state after every `checkpoint_every` rounds and the
-        last, and CHECKPOINT.rounds.jsonl beside it the rounds' metrics, a line of JSON each; a
+        last, and CHECKPOINT.rounds.jsonl next to it the rounds' metrics, a line of JSON each; a
         checkpoint that exists is not overwritten unless the run resumes from it. `resume` continues
-        after the checkpoint's round; without a file, it starts anew and says so. `hooks` are called
-        after every round, evaluations included, before the checkpoint is written. A round for which
-        `stop` is true is the last, for the hooks too; what is evaluated after the last round alone
-        is not then. The result is Flower's, and has the `history` of all rounds.
+        after the checkpoint's round; without a file, it starts again and says so. `hooks` are
+        called after every round, evaluations included, before the checkpoint is written. A round
+        for which `stop` is true is the last, for the hooks too; what is evaluated after the last
+        round alone is not then. The result is Flower's, and has the `history` of all rounds.
 
         Raises a RunFailedError if a round failed `max_failed_rounds` times or the clients' program
         is to blame, and a SettingsError if the options do not fit the clients, the checkpoint is of

@@ -107,7 +107,7 @@ class Transport:
     def clients(self, wanted: int | None = None) -> Sequence[int]:
         """Return the ids of all clients; the first time, wait until nodes and `wanted` are there.
 
-        Later the run goes on with the clients that are left. Raises a RunFailedError if they have
+        Later the run continues with the clients that are left. Raises a RunFailedError if they have
         not connected within the time limit.
         """
         end, told = time.monotonic() + self.timeout, False

@@ -175,7 +175,7 @@ def check_reply(exchange: Exchange, bounds: Bounds, reply: NodeReply) -> None:
 
 
 def check_size(content: RecordDict, exchange: Exchange, clients: int) -> None:
-    """Raise a ValueError if a reply of so many clients is larger than any that was asked for.
+    """Raise a ValueError if a reply of this many clients is larger than any that was asked for.
 
     Nothing of it has been read by then: its size is that of the message.
     """

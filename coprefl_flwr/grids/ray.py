@@ -1,4 +1,4 @@
-"""A grid on Ray: nodes in processes of their own, on this machine or on a cluster.
+"""A grid on Ray: nodes in separate processes, on this machine or on a cluster.
 
 Ray starts on this machine at the first grid, unless RAY_ADDRESS names a cluster, whose machines
 must share the folder that clients keep files in.
@@ -41,8 +41,8 @@ Asked = tuple[Message, Any]
 class Host:
     """A process in which nodes run: one thread, which holds app, data and model between messages.
 
-    Ray starts it anew when it dies, and asks it again, once, what it was being asked. It knows
-    nothing then of what was in its memory; clients' states lie in files.
+    Ray starts it again when it dies, and asks it again, once, what it was being asked. It knows
+    nothing then of what was in its memory; clients' states are in files.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Host:
 
 
 class RayGrid(LocalGrid):
-    """Runs a `ClientApp` on nodes in processes of their own, all at the same time.
+    """Runs a `ClientApp` on nodes in separate processes, all at the same time.
 
     Node i of `nodes` has `partition-id` i of `num-partitions`, as in a simulation. A process has
     one thread, and loads data and model once; GPUs are shared evenly. `close()`, or the end of a
@@ -89,7 +89,7 @@ class RayGrid(LocalGrid):
     workers : int, optional
         How many processes; of fewer than nodes each has several. Not set: one a node.
     hosts : sequence, optional
-        Processes that are there already and stay, one a node; None stands for this process.
+        Processes that are there already and stay, one a node; None means this process.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class RayGrid(LocalGrid):
         return found
 
     def _ask(self, host: Any, message: Message, shared: dict[int, Any]) -> Any:
-        """Ask a process; what lies in several messages is put once where all find it."""
+        """Ask a process; what is in several messages is put once where all find it."""
         import ray
 
         sent = {}
@@ -184,7 +184,7 @@ class RayGrid(LocalGrid):
         return host.answer.remote(self._name, self._given, bare, list(sent), *sent.values())
 
     def _pulled(self, ids: Sequence[str], timeout: float | None) -> list[Message]:
-        """Return the replies to these messages that are there after at most so many seconds."""
+        """Return the replies to these messages that are there after at most this many seconds."""
         import ray
 
         waited = {self._asked[name][1]: name for name in ids if name in self._asked}
@@ -234,7 +234,7 @@ def connect(cpus: int) -> bool:
 
 
 def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) -> list[Any]:
-    """Start so many processes, among which the GPUs are shared evenly, and return Ray's handles.
+    """Start this many processes, among which the GPUs are shared evenly, and return Ray's handles.
 
     All are there then, unless it is `patient`: those that find no free CPU may come at any time.
     Raises a SettingsError if Ray has fewer CPUs, or fewer that nobody uses.
@@ -281,7 +281,7 @@ def _there(hosts: list[Any]) -> list[Any]:
 
 
 def _gpu_share(gpus: int, number: int) -> float:
-    """Return the GPUs of each of so many processes: whole ones, or a part that lies on one."""
+    """Return the GPUs of each of this many processes: whole ones, or a part that is on one."""
     if not gpus:
         return 0.0
     return gpus // number if gpus >= number else 1 / math.ceil(number / gpus)

@@ -101,8 +101,8 @@ def meta_gradient(
 
     The metrics are what a round reports of its query losses: L_meta, its terms, neither weighted by
     gamma, as "meta-sum" and "meta-variance", and the lengths of their gradients over all trainable
-    arrays, "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have names
-    of their own.
+    arrays, "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have their
+    own names.
 
     With `robust`, a `federation.robust.Robust`, `sums` are the clients' g_j by their ids, the
     losses are kept within those of the others, as each c_j depends on all of them, and

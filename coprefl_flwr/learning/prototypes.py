@@ -2,7 +2,7 @@
 
 A set of prototypes is two arrays: "prototypes" (C, d), a row a class, and "counts" (C,), of how
 many samples each row is the mean. A class without samples has count 0 and a row of zeros, so that
-every class keeps its row whoever holds it.
+every class keeps its row whichever client has it.
 """
 
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ BATCH_SIZE = 32
 SGD, ADAM = "sgd", "adam"
 SGD_RATE, ADAM_RATE = 0.05, 1e-3
 """Learning rates where nobody says otherwise. The first trains small networks in some tens of
-rounds; the papers' own stand in the recipes. The second is FedPCL's (section 5.1)."""
+rounds; the papers' own are in the recipes. The second is FedPCL's (section 5.1)."""
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 """The loss that local training minimises, of a batch (inputs, targets)."""

@@ -33,7 +33,7 @@ and what it computes of one takes memory by the pixel."""
 
 _FORMS = (
     "a path is the folder or model.safetensors of a model this package made; resnet18=FILE has "
-    "weights of your own"
+    "your own weights"
 )
 
 
@@ -95,7 +95,7 @@ def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def load_backbone(name: str, weights: bool = True) -> Backbone:
-    """Return the frozen network that `name` stands for.
+    """Return the frozen network that `name` means.
 
     "resnet18" is a torchvision model with the weights torchvision has for it, downloaded where they
     are missing; "resnet18=FILE" has those of a file (.pth, .pt or .safetensors), whose images are
@@ -156,7 +156,7 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
 def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
     """Raise a SettingsError for a model.json that names code, or sizes that its weights have not.
 
-    Whoever made the folder could otherwise run programs here, or take all memory.
+    The folder's maker could otherwise run programs here, or take all memory.
     """
     model, classes, shape = about["model"], about["num-classes"], about["input-shape"]
     own = ("model", str(model)) in plugins.REGISTERED or plugins.is_listed(str(model))

@@ -108,7 +108,7 @@ def head_names(
 def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm: str) -> nn.Module:
     if name not in KNOWN:
         line = unknown("model", name, [*KNOWN, *plugins.brought("model")])
-        own = "a model of your own is module:NAME or path/file.py:NAME"
+        own = "your own model is module:NAME or path/file.py:NAME"
         raise SettingsError(f"{line} ({own})", "model")
     _check_shape(name, input_shape)
     if name == TEXT_MODEL:

@@ -1,7 +1,7 @@
 """The papers' networks: small convolutions, ResNets, one for text, and layers on backbones.
 
-Networks of images take (batch, channels, height, width) float32. All but the projection head give
-(batch, num_classes) logits.
+Networks of images take (batch, channels, height, width) float32. All except the projection head
+give (batch, num_classes) logits.
 """
 
 from collections import OrderedDict
@@ -140,7 +140,7 @@ def _init_convolution(convolution: nn.Conv2d) -> None:
 class CharLSTM(nn.Module):
     """CyclicFL's CharLSTM-256, which predicts the next character.
 
-    The paper gives nothing but the 256 units; the rest is as in LEAF (Caldas et al. 2018). Takes
+    The paper gives only the 256 units; the rest is as in LEAF (Caldas et al. 2018). Takes
     int64 (batch, length), positions in `CHARACTERS`, gives (batch, num_classes) logits. There is an
     embedding for every character whatever `num_classes` is, so the linear layer is the head.
     """

@@ -156,7 +156,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises a SettingsError if the file is damaged or holds no state_dict of plain tensors.
     """
     if damaged(path.parent, path.name):
-        raise SettingsError(f"damaged: {SUMS} beside it says another content")
+        raise SettingsError(f"damaged: {SUMS} next to it says another content")
     try:
         if path.suffix == ".safetensors":
             content: Any = safetensors.torch.load_file(path)

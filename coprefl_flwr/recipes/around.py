@@ -1,4 +1,4 @@
-"""The data of figures that a run's results do not hold: measured once, and stored beside them.
+"""The data of figures that a run's results do not hold: measured once, and stored next to them.
 
 The loss around a model is measured in two filter-normalised directions: Li et al., Visualizing the
 Loss Landscape of Neural Nets, NeurIPS 2018, Section 4. https://arxiv.org/abs/1712.09913

@@ -107,7 +107,7 @@ class _Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows of one combination of the compared settings, and where their results lie."""
+    """The rows of one combination of the compared settings, and where their results are."""
 
     recipe: Recipe
     store: Store

@@ -1,6 +1,6 @@
 """Making a recipe's runs, in this process or on workers.
 
-What is made is a stage, once, however many runs have it: first the stage that others of its run
+A stage is run once, however many runs have it: first the stage that others of its run
 begin with, then those. Workers are processes of one thread on this machine or on an existing
 cluster; where fewer stages are ready than workers are free, the clients of one are spread over
 several workers (`RayGrid`). RAY_ADDRESS names a cluster, whose machines must share the folder of
@@ -118,7 +118,7 @@ def wanted_workers(given: int | None) -> tuple[int, bool]:
 
 @contextlib.contextmanager
 def executor(store: Store, given: int | None = 1, tracker: Followed = untracked) -> Iterator[Make]:
-    """Give what makes runs on so many workers (see `wanted_workers`); 1 is this process.
+    """Give what makes runs on this many workers (see `wanted_workers`); 1 is this process.
 
     Where nobody asked for workers, little work is done in this process too.
     """
@@ -175,7 +175,7 @@ class StageJob:
     part: Part | None = None
 
     def begin(self, workers: Sequence[Any], progress: Progress) -> None:
-        """Begin on these workers, or go on where those of the first try died."""
+        """Begin on these workers, or continue where those of the first try died."""
         self.tries, self.workers = self.tries + 1, workers
         if self.part:
             progress.go_on(self.part, len(workers))
@@ -307,7 +307,7 @@ class QueueProgress(Progress):
 
 @dataclass
 class RayExecutor:
-    """Makes runs on so many Ray workers; the GPUs, if there are any, are shared evenly."""
+    """Makes runs on this many Ray workers; the GPUs, if there are any, are shared evenly."""
 
     store: Store
     workers: int
@@ -423,11 +423,11 @@ class RayExecutor:
             job.part(message)
 
     def _lost(self, jobs: JobQueue, job: StageJob, why: str) -> None:
-        """Let another worker go on, once, with the stage of a worker that died."""
+        """Let another worker continue, once, with the stage of a worker that died."""
         if job.tries > 1:
             self._end(jobs, job, why)
             return
-        logger.warning("%s: its worker died; another goes on", job.title)
+        logger.warning("%s: its worker died; another continues", job.title)
         if job.part:
             self.progress.end(job.part)
         self._call(job.workers)

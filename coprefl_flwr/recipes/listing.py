@@ -21,7 +21,7 @@ from coprefl_flwr.studies.store import Store
 logger = logging.getLogger("flwr.coprefl")
 
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
-"""Files of a recipe's folder: the recipe, where its results lie, and which may be there."""
+"""Files of a recipe's folder: the recipe, where its results are, and which may be there."""
 
 FAILED = "failed.json"
 """Which runs failed, and why; there once `coprefl run` has come to its end."""
@@ -48,7 +48,7 @@ def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def store_of(folder: Path) -> Store:
-    """Return where the results of a recipe's folder lie; SettingsError if that is damaged."""
+    """Return where the results of a recipe's folder are; SettingsError if that is damaged."""
     place = folder / PLACE
     if not place.exists():
         return Store(folder / "models")

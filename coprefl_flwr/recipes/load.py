@@ -188,7 +188,7 @@ def _check_counts(key: str, values: Sequence[Any]) -> None:
     if len(numbers) > 1:
         listed = ", ".join(map(str, numbers))
         counts = ", ".join(f"'{number}'" for number in numbers)
-        write = f"write [[{listed}]] for these classes, or [{counts}] to compare so many"
+        write = f"write [[{listed}]] for these classes, or [{counts}] to compare these numbers"
         raise SettingsError(f"{key} = [{listed}]: {write}")
 
 

@@ -56,7 +56,7 @@ def how(recipe: Recipe) -> list[str]:
     if recipe.select == VALIDATION:
         notes.append(
             f"Searched values were chosen by the mean accuracy on {recipe.validation_tasks} "
-            f"validation tasks of a pre-training of their own (seed {recipe.validation_seed}), "
+            f"validation tasks of a separate pre-training (seed {recipe.validation_seed}), "
             "whose classes no reported task has; each row says which."
         )
     else:

@@ -37,8 +37,8 @@ def read_tree(
 ) -> tuple[Tree, dict[str, tuple[Any, Any]], Places]:
     """Return a recipe with a protocol, the small scale and changes merged.
 
-    Beside it are the settings that were cut down, each with its value at full scale and now.
-    Raises a SettingsError with the place of what is wrong.
+    In addition to it are the settings that were cut down, each with its value at full scale and
+    now. Raises a SettingsError with the place of what is wrong.
     """
     tree, lines = read_yaml(path)
     places = Places(str(path), lines)

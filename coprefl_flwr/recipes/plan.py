@@ -2,7 +2,7 @@
 
 Counted are stages, as the store keeps them: what two rows need is the first one's, and what is in
 the store is not made again. Which searched value will be reported is not known before it is chosen:
-until then the best so far stands for it, or else the first. Hours are counts times the seconds of
+until then the best so far is used for it, or else the first. Hours are counts times the seconds of
 one client's round, which is measured on this machine.
 """
 
@@ -132,7 +132,7 @@ class Plan:
 def plan_of(recipe: Recipe, store: Store) -> Plan:
     """Return what a recipe takes that is not in the store yet.
 
-    Datasets whose sizes are published need not be at hand. Raises a SettingsError for a run that
+    Datasets whose sizes are published need not be available. Raises a SettingsError for a run that
     cannot be as set, or another dataset that is not there.
     """
     folders = tuple(f"{SIZES}{one}" for one in recipe.settings.get("data-dir", ("",)))
@@ -212,8 +212,8 @@ def plan_text(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str
         ", ".join(filter(None, [recipe.title, recipe.source, recipe.protocol])),
         "Runs: those that choose values + those that are reported. Gradients, and outputs without "
         "one (evaluations, losses, features), are counted by samples. Sent is what a deployment "
-        "sends, evaluations left out. Of searched values the first stands for the one that will "
-        "be chosen.",
+        "sends, evaluations left out. Of searched values, the first is counted instead of the "
+        "value that will be chosen.",
         f"{len(plan.done):,} stages are in the store and are not counted." * bool(plan.done),
         "A dash: a method does not say how many gradients it computes." * math.isnan(hours),
         f"In all {_hours(hours)} core hours{wall * (workers > 1)}, by a measured round of one "
@@ -225,7 +225,7 @@ def plan_text(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str
 
 
 def figures(row: Row, paces: Paces) -> dict[str, str]:
-    """Return what a row takes as people are told it, by the title of a column."""
+    """Return what a row takes, as it is printed, by the title of a column."""
     counts = row.counts
     return {
         "Runs": _runs(row),

@@ -96,7 +96,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """A method of a recipe with settings of its own: a row of each table."""
+    """A method of a recipe with its own settings: a row of each table."""
 
     label: str  # the row's name
     method: Method
@@ -227,7 +227,7 @@ OWN_COLUMNS: dict[str, tuple[str, str, str]] = {}
 
 
 def metric_of(what: str, metric: str) -> str:
-    """Return the column of a metric that a report can show; `what` stands in an error's message."""
+    """Return the column of a metric that a report can show; `what` is in an error's message."""
     if not metric.startswith(METRIC) and plugins.is_place("metric", metric):
         metric = own_column(metric)
     if not is_column(metric):

@@ -1,7 +1,7 @@
 """The runs of a recipe, and the folder that keeps their results.
 
 A run is one entry of `method` with one seed: a study of one starting model and its tasks, or of one
-personalised method. Its stages lie in MODELS by the hash of all that they depend on, so that every
+personalised method. Its stages are in MODELS by the hash of all that they depend on, so that every
 recipe that needs one finds it, and none is made twice:
 
     MODELS/KEY/model.safetensors, model.json, result.json    a starting model
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The entry, as people are told of it."""
+        """The entry, as it is printed."""
         return self.settings.method.portable
 
     @property

@@ -120,7 +120,7 @@ class Overlay(_Part):
 
 
 class Protocol(Overlay):
-    """An overlay with its reason, and what is made equal in it."""
+    """An overlay with its reason, and what is equal in all its rows."""
 
     because: Text
     equal: Literal["step-size", "start-loss"] | None = None

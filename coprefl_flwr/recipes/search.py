@@ -1,11 +1,11 @@
 """Which runs a row of a table needs, and how one of its searched values is chosen.
 
-Values are chosen on validation runs: the same pre-training with a seed of its own, and tasks whose
+Values are chosen on validation runs: the same pre-training with its own seed, and tasks whose
 classes no reported task has. The reported runs then use what was chosen, for all seeds. There are
 three searches: every value is run to the end; halving tries every value for a quarter of the
-rounds, and the best quarter of the values goes on; Optuna's TPE sampler names one value after the
+rounds, and the best quarter of the values continues; Optuna's TPE sampler names one value after the
 other. Which values a search has tried is found from the scores in the store each time, so a search
-that was interrupted goes on, and a run has the same key whichever search asked for it.
+that was interrupted continues, and a run has the same key whichever search asked for it.
 """
 
 import functools
@@ -42,10 +42,10 @@ from coprefl_flwr.studies.store import Store
 One = TypeVar("One")
 
 PART = 4
-"""With halving, one of so many rounds is run first, and one of so many values goes on."""
+"""With halving, one of this many rounds is run first, and one of this many values continues."""
 
 AT_RANDOM = 4
-"""The first one of so many of Optuna's trials is drawn at random."""
+"""The first one of this many of Optuna's trials is drawn at random."""
 
 AGAIN = 100
 """So often in a row Optuna may name what was tried, before the first of the others is tried."""
@@ -94,7 +94,7 @@ class TableRow:
     def selection_runs(self, trial: Trial) -> list[Run]:
         """Return the runs that decide whether the table shows a trial; they are made first.
 
-        Validation runs have a seed and tasks of their own, on classes that no reported task has.
+        Validation runs have their own seed and tasks, on classes that no reported task has.
         Where nothing is chosen, or by the reported results, they are the reported runs.
         """
         if not self.validated:
@@ -127,7 +127,7 @@ class TableRow:
         """Return the runs that decide whether a trial is run to the end, if there are any.
 
         With halving these are the selection runs with a quarter of the rounds of the pre-training
-        and of its tasks, or of a personalised method. Each is a run of its own: what goes on begins
+        and of its tasks, or of a personalised method. Each is its own run: what continues begins
         again.
         """
         halving = self.search_by == HALVING

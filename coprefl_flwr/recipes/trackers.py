@@ -133,7 +133,7 @@ def _mlflow(place: str, _: Path, key: str) -> Iterator[Write]:
 
 @contextmanager
 def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
-    """Open the stage's run in the project `place`; offline it lies in `out`/wandb."""
+    """Open the stage's run in the project `place`; offline it is in `out`/wandb."""
     import wandb
 
     mode: Any = os.environ.get("WANDB_MODE")  # As it is now, not as wandb read it before.

@@ -128,7 +128,7 @@ class _Reader:
             if not isinstance(key, yaml.ScalarNode):
                 raise self.error(key, "a key must be a text")
             if key.value in mapping:
-                raise self.error(key, f"the key '{key.value}' stands twice")
+                raise self.error(key, f"the key '{key.value}' is there twice")
             self.lines[(*path, key.value)] = self.place(key)
             mapping[key.value] = self.value(value, (*path, key.value), (*parents, node))
         return mapping

@@ -1,4 +1,4 @@
-"""What can stand in a column: the metrics, their titles, and which way is better."""
+"""What a column can show: the metrics, their titles, and which way is better."""
 
 import re
 from dataclasses import dataclass
@@ -90,11 +90,11 @@ MEASURED = "measured:"
 """What the name of a number of a user's own measurement begins with."""
 
 OWN_HEADINGS: dict[str, Heading] = {}
-"""How metrics of the user's own are shown, by their columns: as whoever found them says."""
+"""How metrics of the user's own are shown, by their columns, as their finder names them."""
 
 
 def is_column(metric: str) -> bool:
-    """Tell whether a metric can stand in a column."""
+    """Tell whether a column can show a metric."""
     own = metric.startswith((ACCURACY_OF, METRIC, MEASURED))
     return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
 

@@ -1,4 +1,4 @@
-"""What a report is made of, as whoever measured hands it over."""
+"""What a report is made of: the results and notes of a comparison."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,9 +38,9 @@ class Tried:
 class Measured:
     """A line of a table: what was measured of one start, or of one choice of its settings.
 
-    A value is nan where it is missing (a failed run, or a metric of the pre-training at all but one
-    task of its seed) and infinite for never (catches-up). The frames are rows as in `results`, of
-    all its tasks, numbered uniquely over seeds; each may be empty.
+    A value is nan where it is missing (a failed run, or a metric of the pre-training at all except
+    one task of its seed) and infinite for never (catches-up). The frames are rows as in `results`,
+    of all its tasks, numbered uniquely over seeds; each may be empty.
     """
 
     label: str  # the line's name, e.g. "coprefl"

@@ -27,7 +27,7 @@ def terminal_width() -> int:
 def text(table: Table, width: int = TEXT_WIDTH) -> str:
     """Return what was measured as text at most `width` characters wide, the best numbers starred.
 
-    Columns that do not fit beside the others are in a further table below; long names are wrapped.
+    Columns that do not fit next to the others are in a further table below; long names are wrapped.
     """
     mark = f" {DAGGER}"
     names = [":".join(part for part in name if part not in ("", NONE)) for name in table.names]

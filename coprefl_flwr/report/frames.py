@@ -33,7 +33,7 @@ PHASES = ("pretraining", "downstream", "personalised", "diagnosis", START_LOSS)
 """Phases of rounds that this package makes; others are measurements of a user's own."""
 
 OF_A_ROUND = ("phase", "start", "task", "round")
-"""What says of which round a row is."""
+"""What says about which round a row is."""
 
 TASK_METRICS = (*METRICS, BEYOND)
 """What `one_task` returns, by name."""

@@ -1,7 +1,7 @@
 """Whether a pre-training has learnt anything, judged by its loss.
 
 Guessing among C classes has the cross-entropy ln C. A round's loss is the mean over its clients'
-local training, so one that has learnt lies below that:
+local training, so one that has learnt is below that:
 
 - **did not learn**: the mean loss of the last tenth of the rounds (of the last phase's, at least
   one round) is not at least 2 % below ln C;
@@ -10,7 +10,7 @@ local training, so one that has learnt lies below that:
 Where a model travels from client to client, its loss is that of one which has just been fitted to
 another client's data: it can be high although much was learnt, and low although little was. It did
 not learn where its loss is within 2 % of ln C, and diverged above ten times that. Where the loss of
-the start itself, over all clients' data, was measured, it stands for the last rounds'.
+the start itself, over all clients' data, was measured, it is used instead of the last rounds'.
 """
 
 import math

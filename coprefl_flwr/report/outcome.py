@@ -1,4 +1,4 @@
-"""What a study came to, whoever ran it: its two frames in a folder, and their report."""
+"""The results of a study, however it was run: two frames in a folder, and their report."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from coprefl_flwr.report.learnt import CHAINED
 from coprefl_flwr.report.page import FOLDER, write_report
 
 PERSONALISED = "personalised"
-"""The phase of rounds in which every client has a model of its own."""
+"""The phase of rounds in which every client has its own model."""
 
 ROWS, ROUNDS, ABOUT = "rows.jsonl", "rounds.jsonl", "about.json"
 
@@ -63,7 +63,7 @@ class Outcome:
         return cls(rows, frames.read_rounds(folder / ROUNDS), about)
 
     def write(self, folder: Path) -> Path:
-        """Write the frames and their report into a folder of ours; return the page's path."""
+        """Write the frames and their report into a folder; return the page's path."""
         frames.write_rounds(folder / ROUNDS, self.rounds)
         if not self.rows.empty:
             frames.write_rows(folder / ROWS, self.rows)
@@ -82,7 +82,7 @@ class Outcome:
 
     @property
     def personalised(self) -> bool:
-        """Whether every client has a model of its own."""
+        """Whether every client has its own model."""
         return not self.rounds.empty and bool(self.rounds["phase"].eq(PERSONALISED).any())
 
     @property

@@ -57,7 +57,7 @@ BEYOND = "variance-beyond"  # of a task too, and needs to know its clients' numb
 
 
 def variance_beyond_sampling(accuracies: npt.ArrayLike, samples: npt.ArrayLike) -> float:
-    """Return the clients' variance less what the sampling of their test sets alone gives, in %².
+    """Return the clients' variance minus what the sampling of their test sets alone gives, in %².
 
     Client j has n_j test samples and a_j = 100 X_j / n_j %, where X_j is binomial(n_j, p_j), so
     that Var a_j = s_j = 100² p_j (1 - p_j) / n_j. The expected population variance of G accuracies

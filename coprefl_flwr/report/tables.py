@@ -18,9 +18,9 @@ PARTS = (HERE, PAPER, P)
 
 NONE = "–"  # noqa: RUF001  The dash that typesets a missing number.
 DAGGER = "†"
-"""Stands behind the name of a row that is never marked as best; a note says why."""
+"""Follows the name of a row that is never marked as best; a note says why."""
 MARK = "{mark}"
-"""Stands in a note for how the best numbers are marked: "bold" or "*"."""
+"""How a note says that the best numbers are marked: "bold" or "*"."""
 LEVEL = 0.05
 """A difference is significant where its corrected p is below this."""
 
@@ -233,7 +233,7 @@ def _column(
 
 
 def shown(mean: float, std: float = math.nan, spec: int | str = 2) -> str:
-    """Return "mean ± std" with so many decimals, or in a format; an infinite mean is "never"."""
+    """Return "mean ± std" with this many decimals, or in a format; an infinite mean is "never"."""
     spec = f",.{spec}f" if isinstance(spec, int) else spec
     if math.isnan(mean):
         return NONE

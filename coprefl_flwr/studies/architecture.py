@@ -201,7 +201,7 @@ def unchanged(network: nn.Module) -> Factory:
 
 
 def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
-    """Return what makes copies of a network with a new `nn.Linear` in place of the one called last.
+    """Return what makes copies of a network with a new `nn.Linear` instead of the one called last.
 
     Raises a SettingsError if its outputs for the samples do not come from such a layer.
     """

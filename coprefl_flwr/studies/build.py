@@ -232,7 +232,7 @@ def downstream(
     short: Mapping[str, Value],
     metrics: ClientMetrics,
 ) -> Downstream:
-    """Return how tasks of so many clients run: by plain SGD (CoPreFL, appendix B.3)."""
+    """Return how tasks of this many clients run: by plain SGD (CoPreFL, appendix B.3)."""
     of_tasks = TrainingOptions(
         rounds=max(tasks.task_rounds, 1),
         participants=clients,

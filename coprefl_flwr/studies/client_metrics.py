@@ -87,7 +87,7 @@ class ClientMetrics:
 
     @concerning("client-metrics")
     def check(self, classes: int) -> None:
-        """Raise a SettingsError if one fails on logits of so many classes, each seen twice."""
+        """Raise a SettingsError if one fails on logits of this many classes, each seen twice."""
         if is_without_code():
             return
         logits, numbers = torch.eye(classes).repeat(2, 1), torch.arange(classes)

@@ -1,6 +1,6 @@
 """What a stage takes, and what a pre-training costs in all, counted before anything is run.
 
-What a round of a method computes and sends stands beside its round (see `federation.budget`).
+What a round of a method computes and sends is next to its round (see `federation.budget`).
 """
 
 import functools
@@ -207,7 +207,7 @@ def works(made: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
 
 
 def by_round(made: Pretraining) -> Iterator[Cost]:
-    """Yield what each round costs, in order; the last phase goes on without end."""
+    """Yield what each round costs, in order; the last phase continues without end."""
     first = 1
     for phase, strategy, work in works(made):
         training, budget = phase.training, strategy.budget(work)

@@ -133,6 +133,6 @@ def own_measurements(text: str) -> Sequence[StageOf]:
         phase = getattr(kind, "phase", None)
         if not isinstance(phase, str) or phase in RESERVED or folder_of(phase) != phase:
             problem = f"measurements: {place}: phase = {short(repr(phase))}"
-            raise SettingsError(f"{problem}: must be a name of its own, such as 'worst-client'")
+            raise SettingsError(f"{problem}: must be a new name, such as 'worst-client'")
         found.append(kind)
     return found

@@ -1,4 +1,4 @@
-"""Methods as a user chooses them: phases that follow each other, each with options of its own.
+"""Methods as a user chooses them: phases that follow each other, each with its own options.
 
 The text of a method, METHOD:key=value,key=value with a "+" between phases, is read and printed by
 the classes here alone: run-config, the command line and the names of rows have it.
@@ -18,7 +18,7 @@ from coprefl_flwr.named import Named
 
 @dataclass(frozen=True)
 class Method:
-    """What makes a starting model, runs a task, or gives every client a model of its own.
+    """What makes a starting model, runs a task, or gives every client its own model.
 
     Each phase names an algorithm and the options that are set for it. One phase alone may also be
     `random`, a kind of head, or the place of weights that were made elsewhere.
@@ -81,7 +81,7 @@ class Method:
         return self.changed(lambda phase: phase.changed(whole))
 
     def with_rounds(self, rounds: int) -> "Method":
-        """Return the same with so many rounds of the last phase."""
+        """Return the same with this many rounds of the last phase."""
         *others, last = self.phases
         return Method((*others, last.having({"rounds": rounds})))
 

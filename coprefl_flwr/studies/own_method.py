@@ -180,7 +180,7 @@ class AppPretraining(TrainingStage):
     network : nn.Module
         Has the first weights.
     rounds : int
-        Rounds; a Schedule has rounds of its own.
+        Rounds; a Schedule has its own rounds.
     nodes : int
         Nodes that the app runs on.
 

@@ -1,4 +1,4 @@
-"""Who holds what in a personalised study: datasets, shifts, and features in place of images."""
+"""Who holds what in a personalised study: datasets, shifts, and features instead of images."""
 
 import functools
 import re
@@ -64,7 +64,7 @@ class PersonalOptions:
         "pixels",
         "frozen networks that make its features, separated by spaces: a model of this package (its "
         "folder), `resnet18` or another of torchvision, `resnet18=FILE`; `pixels`: none, and "
-        "`scratch`: none, and `model` is trained in place of the head",
+        "`scratch`: none, and `model` is trained instead of the head",
         takes=(WORDS,),
     )
     head_norm: str | None = option(
@@ -288,7 +288,7 @@ def _loaded(text: str, weights: bool) -> tuple[Backbone, ...]:
         raise SettingsError(f"backbones is empty: name some, or {PIXELS} or {SCRATCH}")
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
     if alone and len(names) > 1:
-        raise SettingsError(f"backbones = {text}: {alone[0]} stands alone")
+        raise SettingsError(f"backbones = {text}: {alone[0]} takes no other name")
     return () if alone else tuple(load_backbone(name, weights) for name in names)
 
 

@@ -1,4 +1,4 @@
-"""A personalised study: methods that give every client a model of its own, over frozen features."""
+"""A personalised study: methods that give every client its own model, over frozen features."""
 
 import functools
 import json
@@ -38,7 +38,7 @@ LOCAL = "local.safetensors"
 
 
 class PersonalStage(TrainingStage):
-    """A method that gives every client a model of its own.
+    """A method that gives every client its own model.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class PersonalStage(TrainingStage):
     of : Phase
         How it is run.
     data : PersonalData
-        What the clients hold, and have in the place of a network of everybody.
+        What the clients hold, and have instead of a network of everybody.
     model : (str, str)
         The network of clients that train one from scratch, and its normalisation.
     test_every : int
@@ -55,7 +55,7 @@ class PersonalStage(TrainingStage):
     metrics : ClientMetrics
         Metrics of the user's own, which every client computes.
     settings : Mapping[str, Any]
-        What is written beside the results: the settings that all was made of.
+        What is written next to the results: the settings that all was made of.
     """
 
     kind, phase, timed = PERSONAL_KIND, "personalised", True

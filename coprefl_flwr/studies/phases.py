@@ -90,7 +90,7 @@ class TrainingOptions(LocalTraining):
     def wrapped_clients(self, seed: int, clients: int) -> frozenset[int]:
         """Return the ids of the pre-training's clients that are wrapped.
 
-        Raises a SettingsError if the share of so many clients is not one client.
+        Raises a SettingsError if the share of this many clients is not one client.
         """
         share = self.client_wrapper_share
         found = _drawn(seed, clients, share)
@@ -157,7 +157,7 @@ class Phase:
         return self.algorithm.label
 
     def check_aggregation(self, what: str, clients: int) -> None:
-        """Raise a SettingsError if so many clients a round are too few for its aggregation."""
+        """Raise a SettingsError if this many clients a round are too few for its aggregation."""
         own = {one.name: self.options[key] for key, one in self.algorithm.options.items()}
         if own.get(AGGREGATION[0], MEAN) == MEAN:
             return
@@ -322,7 +322,7 @@ def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
     """Raise a SettingsError for a method's option that was set and that no method here has."""
     for key, value in short.items():
         if not any(key in phase.options for phase in phases):
-            has = {phase.name: ", ".join(phase.options) or "none of its own" for phase in phases}
+            has = {phase.name: ", ".join(phase.options) or "no settings" for phase in phases}
             own = "; ".join(f"{name} has {options}" for name, options in has.items())
             raise SettingsError(f"{key} = {value}: no method here has this setting; {own}", key)
 

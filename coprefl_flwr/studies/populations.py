@@ -369,7 +369,7 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
     """Return the samples of the source's training part and of its test part."""
     test = samples.dataset.test
     if test is None or not test[samples.indices].any():
-        raise SettingsError("test-every: the dataset has no test part of its own", "test-every")
+        raise SettingsError("test-every: the dataset has no test part", "test-every")
     of_test = test[samples.indices]
     return samples.take(np.flatnonzero(~of_test)), samples.take(np.flatnonzero(of_test))
 

@@ -99,9 +99,9 @@ class Pretraining(TrainingStage):
     test_every : int
         Rounds between tests on the dataset's own test part, which no client holds; 0: no test.
     settings : Mapping[str, Any]
-        What is written beside the model: the settings that all was made of.
+        What is written next to the model: the settings that all was made of.
     open_ended : bool
-        Whether it keeps its last checkpoint, so that it can go on with more rounds.
+        Whether it keeps its last checkpoint, so that it can continue with more rounds.
     """
 
     kind, phase, measures = PRETRAINING_KIND, "pretraining", False
@@ -392,7 +392,7 @@ class Pretraining(TrainingStage):
 def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, int]]:
     """Return the strategies that run one after another, each with its rounds.
 
-    Those of a Schedule have rounds of their own; any other strategy runs for `rounds`.
+    The phases of a Schedule have their own rounds; any other strategy runs for `rounds`.
     """
     return list(strategy.phases) if isinstance(strategy, Schedule) else [(strategy, rounds)]
 

@@ -38,7 +38,7 @@ def machine() -> str:
 def _commit_of(checkout: Path) -> str:
     """Return the commit of the package's own checkout, with "-dirty" if files of it differ.
 
-    "" where the package does not lie in a checkout of its own, or git is not there. Git runs
+    "" where the package is not in its own checkout, or git is not there. Git runs
     commands that the configuration of a repository names, so it is never asked about another one:
     the repository is named, for git looks for one in the folders above too.
     """

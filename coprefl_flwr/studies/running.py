@@ -1,4 +1,4 @@
-"""Running a study in a folder of its own: for `flwr run`, or for a Python program.
+"""Running a study in its own folder: for `flwr run`, or for a Python program.
 
 A program's study runs in its own process or on Ray, in a folder that it names or a temporary one.
 """

@@ -1,4 +1,4 @@
-"""The settings of a study: the groups that stand beside what they set, as one typed list.
+"""The settings of a study: the groups, each defined next to what it sets, as one typed list.
 
 It serves `flwr run` (run-config), recipes and Python. Keys are the field's terms with hyphens.
 Run-config has no null: the empty string means "not set". A method's own options are no settings of
@@ -45,7 +45,7 @@ class FolderSettings:
     study: str = option(
         STARTS,
         "`starts`: starting models, compared on downstream tasks; `personalised`: methods that "
-        "give every client a model of its own, over frozen features",
+        "give every client its own model, over frozen features",
         choices=(STARTS, PERSONALISED),
     )
     method: Methods = option(
@@ -55,7 +55,7 @@ class FolderSettings:
     )
     run_name: str = option(
         "",
-        "name of the run and of its folder; a run of the same name goes on where it stopped; not "
+        "name of the run and of its folder; a run of the same name continues where it stopped; not "
         "set: date and time",
         counts=False,
     )
@@ -127,7 +127,7 @@ class TaskSettings:
         FRESH,
         "last layer a task begins with: `fresh`, `keep` the pre-trained one, where a task's "
         "classes are the pre-training's, or one computed from the clients' features in round 0, "
-        "before the others: `ncm`, `ridge` or module:NAME, with settings of its own",
+        "before the others: `ncm`, `ridge` or module:NAME, with its own settings",
     )
     head_layer: str = option(
         "", "name of the last linear layer, for such a head; not set: the `nn.Linear` called last"
@@ -149,10 +149,10 @@ class TaskSettings:
     )
     task_method: Method = option(
         Method.parse("fedavg"),
-        "algorithm of the tasks, with settings of its own as in `fedprox:mu=1`",
+        "algorithm of the tasks, with its own settings as in `fedprox:mu=1`",
     )
     task_rounds: int = option(
-        50, "rounds R of a task; 0: none but that of its head", unit="rounds", minimum=0
+        50, "rounds R of a task; 0: only that of its head", unit="rounds", minimum=0
     )
     task_local_steps: int | None = option(
         None, "as local-steps, in the tasks", unit="steps", minimum=1
@@ -251,7 +251,7 @@ class Settings(
         return config | dict.fromkeys(short_forms(), "") | dict(self.short)
 
     def changed(self) -> dict[str, Value]:
-        """Return the settings that are not at their default, but for those that do not count."""
+        """Return the settings that are not at their default, except those that do not count."""
         default, known = Settings().to_config(), declared(Settings)
         return {
             key: value

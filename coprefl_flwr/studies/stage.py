@@ -2,13 +2,13 @@
 
 Pre-training, a downstream task and a personalised method are stages alike. A stage leaves
 `result.json`, with a row per client and one per round, and may leave a model; it is done when the
-result is there. Files are written in one step: a stage that was interrupted goes on after its last
-checkpoint, and ends with the very bytes of one that was not.
+result is there. Files are written in one step: a stage that was interrupted continues after its
+last checkpoint, and ends with the very bytes of one that was not.
 
     FOLDER/result.json               {"rows": ..., "rounds": ...}
     FOLDER/SHA256SUMS                checksums of it and of the model, by which damage is found
     FOLDER/seconds.json              how long each round took, of the last process alone; if `timed`
-    FOLDER/checkpoint.safetensors    while it is under way, with .rounds.jsonl beside it
+    FOLDER/checkpoint.safetensors    while it is under way, with .rounds.jsonl next to it
     FOLDER/client-state/             what its clients keep, where they keep something
 """
 
@@ -85,7 +85,7 @@ class RunOptions:
     )
     client_metrics: str = option(
         "",
-        "metrics of your own, module:NAME each, separated by spaces: functions of (logits, labels) "
+        "your own metrics, module:NAME each, separated by spaces: functions of (logits, labels) "
         "that every client computes on its test samples",
         takes=(WORDS,),
     )
@@ -102,7 +102,7 @@ class RunOptions:
 
 
 class Store(Protocol):
-    """Where stages lie (see `studies.store`)."""
+    """Where stages are (see `studies.store`)."""
 
     @property
     def checkpoints(self) -> bool:
@@ -134,7 +134,7 @@ class Stage(ABC):
     title : str
         As progress shows it.
     path : str
-        Where it lies in a study of its own. Messages name it, so that clients know what to do.
+        Where it is in its own study. Messages name it, so that clients know what to do.
     start : str
         What its rows and rounds call it: the starting model, or the personalised method.
     rounds : int
@@ -150,7 +150,7 @@ class Stage(ABC):
     phases: Sequence[Phase] = ()
     """The methods that it trains by, one after the other."""
     open_ended: bool = False
-    """Whether it keeps its last checkpoint, so that it can go on with more rounds."""
+    """Whether it keeps its last checkpoint, so that it can continue with more rounds."""
     task: int | None = None
     switch: int = 0
     """The last round of the first of several phases; 0 for one phase."""
@@ -270,7 +270,7 @@ class TrainingStage(Stage):
 
 
 def check_folders(stages: Iterable[Stage], store: Store) -> None:
-    """Raise a SettingsError if a folder that stages write into is a link, or lies behind one."""
+    """Raise a SettingsError if a folder that stages write into is a link, or is behind one."""
     for stage in stages:
         check_links(store.base, store.folder(stage) / STATES)
         if stage.features():
@@ -372,7 +372,7 @@ def _train(stage: TrainingStage, making: Making) -> None:
 
 
 def _name(folder: Path, store: Store) -> str:
-    """Return a folder's name for messages, which clients look for below a folder of their own."""
+    """Return a folder's name for messages, which clients look for below their own folder."""
     return folder.relative_to(store.base).as_posix()
 
 

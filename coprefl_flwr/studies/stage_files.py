@@ -56,12 +56,12 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
     except SettingsError as error:
         raise SettingsError(f"{folder / RESULT} is damaged: {error}") from error
     if damaged(folder, RESULT, needed=RESULT):
-        raise SettingsError(f"{folder / RESULT} is damaged: {SUMS} beside it does not fit")
+        raise SettingsError(f"{folder / RESULT} is damaged: {SUMS} next to it does not fit")
     return {key: found[key] for key in ("rows", "rounds")}
 
 
 def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
-    """Return how what lies in a folder was made, with these keys (with underscores) of these types.
+    """Return how what is in a folder was made, with these keys (with underscores) of these types.
 
     Raises a SettingsError if the file is not there, or damaged.
     """
@@ -71,7 +71,7 @@ def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
     wrong = [key for key, kind in keys.items() if not (whole and isinstance(found.get(key), kind))]
     if wrong or not whole:
         problem = f"{folder / ABOUT} is damaged: it has no {wrong[0] if wrong else 'keys'}"
-        raise SettingsError(f"{problem}; remove {RESULT} beside it, and it is made again")
+        raise SettingsError(f"{problem}; remove {RESULT} next to it, and it is made again")
     return dict(found)
 
 

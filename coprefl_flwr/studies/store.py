@@ -1,4 +1,4 @@
-"""Where results of stages lie, and whether a stage is done: a question of its key alone.
+"""Where results of stages are, and whether a stage is done: a question of its key alone.
 
 A store has a folder for each stage (see `stage` for what is in it):
 
@@ -7,8 +7,8 @@ A store has a folder for each stage (see `stage` for what is in it):
     Layout.SINGLE   ROOT                 of a study of one stage
 
 Where the folder's name is not the key, `made-of.json` in it says which parts the stage was made of.
-A stage of other parts is made anew, and the files of the earlier one are moved into a folder
-`earlier-N` beside: nothing is lost.
+A stage of other parts is made again, and the files of the earlier one are moved into a folder
+`earlier-N`: nothing is lost.
 """
 
 import contextlib
@@ -154,7 +154,7 @@ class Store:
     # ---- what a stage is made of -----------------------------------------------------------------
 
     def prepare(self, stages: Sequence[Stage]) -> None:
-        """Put aside what the stages' folders hold of other parts, and say what is made anew."""
+        """Put aside results that were made of other parts, and log which stages run again."""
         if self.layout is Layout.KEY:
             return
         for stage in stages:
@@ -174,7 +174,7 @@ class Store:
             folder / f"{EARLIER}{1 + max((int(n) for n in numbers if n.isdecimal()), default=0)}"
         )
         logger.warning(
-            "%s is made anew (changed: %s); the earlier results are moved to %s",
+            "%s is run again (changed: %s); the earlier results are moved to %s",
             stage.title,
             ", ".join(changed) or "not known",
             aside,

@@ -15,7 +15,7 @@ Its folder, OUTPUT-DIR/RUN-NAME:
     rows.jsonl, rounds.jsonl           those of all stages; about.json: what a report says besides
     report/report.html                 the comparison (see `coprefl_flwr.report`)
 
-A study that was interrupted goes on with the first stage whose result is not there.
+A study that was interrupted continues with the first stage whose result is not there.
 """
 
 import os
@@ -61,7 +61,7 @@ class Study:
     Parameters
     ----------
     stages : Sequence[Stage]
-        In the order in which they are run: what a stage begins with stands before it.
+        In the order in which they are run: what a stage begins with is before it.
     config : Mapping[str, Any]
         The settings that it was made of, if it was made of such.
     root : Path
@@ -117,7 +117,7 @@ def run(
     only: Collection[str] | None = None,
     followed: Followed = lambda _: nullcontext(()),
 ) -> None:
-    """Run the stages of a study, but for those that are done in the store; run again, it goes on.
+    """Run the stages of a study, except those that are done in the store; run again, it continues.
 
     What the store holds of a stage that was made of other parts is put aside, which the log says
     before anything is made.

@@ -46,7 +46,7 @@ TASK_RATE = 0.01
 """The default local learning rate in tasks."""
 
 DIAGNOSIS = "diagnosis"
-"""What the row of a diagnosis, in the place of a round's, calls its phase."""
+"""What the row of a diagnosis, instead of a round's, calls its phase."""
 
 
 def task_name(number: int) -> str:

@@ -1,6 +1,6 @@
 """Check that a method keeps the properties that studies rely on.
 
-In a test of yours, with a strategy class or the name of a method,
+In your test, with a strategy class or the name of a method,
 
     from coprefl_flwr.testing import check_method
 

@@ -79,7 +79,7 @@ def hosting_changes_nothing(case: Case) -> str:
 def resuming_changes_nothing(case: Case) -> str:
     """Check that a run that is interrupted and resumed ends with the same bytes."""
     if case.role == HEAD:
-        raise NotApplicable("its one round is run anew")
+        raise NotApplicable("its one round is run again")
     first = _that_runs(case).numbers()
     case.run("interrupted", interrupted=True)
     again = case.run("interrupted").numbers()

@@ -147,7 +147,7 @@ class Case:
 
     @plugins.unchanged()
     def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Run:
-        """Run the small study; raise Broken if it ends with an error, but for an interruption."""
+        """Run the small study; raise Broken if it ends with an error, except an interruption."""
         found = Run()
         study = build(self.settings(name))
         study.check()

@@ -71,7 +71,7 @@ def test_domains_by_name_and_number():
     ("text", "names", "message"),
     [
         ("skech", ("art", "sketch"), "unknown domain 'skech': did you mean 'sketch'"),
-        ("list:1-2", ("art", "sketch"), r"'1-2' must rise and lie in 0\.\.1"),
+        ("list:1-2", ("art", "sketch"), r"'1-2' must rise and be in 0\.\.1"),
         ("list:a", ("art", "sketch"), "use names of domains, or a list such as"),
         ("art", (), "the dataset has no domains; glyphs:domains, "),
     ],

@@ -1,5 +1,6 @@
-"""The pages are in plain English, and their blocks of code fit into a column of the site."""
+"""Pages, docstrings and messages are in plain English, and blocks of code fit into the site."""
 
+import ast
 import re
 import textwrap
 
@@ -7,14 +8,8 @@ import pytest
 
 from docs import tables
 
-FOLDERS = ("start", "how-to", "concepts", "methods")
-"""Folders of docs/ whose prose is checked; code is checked in all of them."""
-
-PAGES = ("index", "deployment", "security", "recipes", "features", "compare", "cite")
-"""Pages of docs/ itself whose prose is checked; code is checked in all of them."""
-
 GENERATED = ("claims", "which-start", "changelog", "notebooks")
-"""Pages and folders of docs/ that are written from other files, so neither is checked."""
+"""Pages and folders of docs/ that are written from other files, so they are not checked."""
 
 OTHERS = [tables.ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
 OTHERS += sorted((tables.ROOT / "examples").glob("*/README.md"))
@@ -59,8 +54,9 @@ def pages():
 
 
 ALL = pages()
-PROSE = [name for name, path in ALL.items() if path in OTHERS or name.split("/")[1] in FOLDERS]
-PROSE += [f"docs/{name}.md" for name in PAGES]
+PACKAGE = {path.relative_to(tables.ROOT).as_posix(): path for path in
+           sorted((tables.ROOT / "coprefl_flwr").rglob("*.py"))}  # fmt: skip
+"""The modules of the package: their docstrings, messages and helps are checked."""
 
 
 def blank(found):
@@ -94,9 +90,23 @@ def wide(text):
     return lines
 
 
-@pytest.mark.parametrize("name", PROSE)
+def texts(program):
+    """Return (line, text) of a program's texts of several words, its docstrings among them."""
+    constants = (node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Constant))
+    found = ((node.lineno, node.value) for node in constants if isinstance(node.value, str))
+    return [(line, text) for line, text in found if " " in text.strip()]
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_page_is_in_plain_english(name):
     found = unclear(ALL[name].read_text(encoding="utf-8"))
+    assert not found, "\n".join([f"{name}:", *found])
+
+
+@pytest.mark.parametrize("name", PACKAGE)
+def test_docstrings_and_messages_are_in_plain_english(name):
+    said = texts(PACKAGE[name].read_text(encoding="utf-8"))
+    found = [f"text at {line}, {one}" for line, text in said for one in unclear(text)]
     assert not found, "\n".join([f"{name}:", *found])
 
 

@@ -274,7 +274,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_found(tmp_path):
             read_checkpoint(path)
         line = str(caught.value)
         assert line.startswith(f"{path} is not a whole checkpoint of this package: "), position
-        assert line.endswith("; remove it and its history to begin anew")
+        assert line.endswith("; remove it and its history to start again")
         assert "\n" not in line
         flip(path, position, 1)
     assert read_checkpoint(path).arrays["a"][0] == 4
@@ -402,7 +402,7 @@ def test_a_damaged_history_is_refused_in_one_line(damage, tmp_path):
     line = refusal(run, tmp_path, resume=True)
     assert line.startswith(f"{path} is not a whole checkpoint of this package: ")
     assert NAMES[1] in line
-    assert line.endswith("; remove it and its history to begin anew")
+    assert line.endswith("; remove it and its history to start again")
     assert files(tmp_path) == before
 
 

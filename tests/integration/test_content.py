@@ -466,7 +466,7 @@ def test_files_of_a_recipes_folder_that_are_devices(copied, said, caplog):
     (run / "SHA256SUMS").unlink()
     (run / "SHA256SUMS").symlink_to("/dev/zero")
     assert main(["report", str(folder / "out")]) == 0
-    assert "SHA256SUMS beside it does not fit" in caplog.text
+    assert "SHA256SUMS next to it does not fit" in caplog.text
     (folder / "out" / "models.txt").unlink()
     (folder / "out" / "models.txt").symlink_to("/dev/zero")
     assert "models.txt is damaged" in said("report", folder / "out")

@@ -73,7 +73,7 @@ def test_tasks_are_numbered_on_from_seed_to_seed_however_many_there_are(store, r
 
 def test_how_values_were_chosen_is_said(store, recipe_of):
     for select, word in [
-        ("validation", "on 1 validation tasks of a pre-training of their own (seed 100), whose"),
+        ("validation", "on 1 validation tasks of a separate pre-training (seed 100), whose"),
         ("test", "on the very results that are reported (select: test)"),
     ]:
         (note,) = collect(recipe_of(select=select), store, {}).notes

@@ -139,7 +139,7 @@ def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, 
     out = tmp_path / "out"
     assert main(["run", str(path), "--out", str(out)]) == 130
     assert capsys.readouterr().err.endswith(
-        "coprefl: stopped; the same command goes on from here\n"
+        "coprefl: stopped; the same command continues from here\n"
     )
     assert main(["list", str(tmp_path)]) == 0
     assert f"{out}  1 of 2 runs  A tiny comparison\n" in capsys.readouterr().out

@@ -336,7 +336,7 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     assert lines[0].startswith(f"coprefl: {lost} failed: ")
     assert (tmp_path / "two" / "out" / "died").exists()
     told = caplog.messages
-    died = [line for line in told if line.endswith(": its worker died; another goes on")]
+    died = [line for line in told if line.endswith(": its worker died; another continues")]
     assert [line.partition(", seed ")[0] for line in died] == ["pre-training fedavg"]
     ended = [line for line in told if "fedavg, seed " in line and "  round 3/3  loss" in line]
     assert len(ended) == 2

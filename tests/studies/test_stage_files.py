@@ -97,7 +97,7 @@ def test_a_whole_result_stays(kept):
 
 def test_a_result_without_its_checksum_is_damaged(kept):
     (kept / SUMS).unlink()
-    with pytest.raises(SettingsError, match="SHA256SUMS beside it does not fit"):
+    with pytest.raises(SettingsError, match="SHA256SUMS next to it does not fit"):
         read_result(kept)
     put_aside_damaged(kept)
     assert not (kept / RESULT).exists()

@@ -79,7 +79,7 @@ def _curves(comparison: Comparison) -> Drawn:
     caption = "Learning curves: the training (test accuracy where tested, else training loss)"
     if not tasks.empty:
         caption += ", and the mean accuracy of the tasks' clients"
-    caption += ". Bars beside the last round: one sample standard deviation"
+    caption += ". Bars next to the last round: one sample standard deviation"
     if CHAINED in before and before[CHAINED].eq(True).any():
         caption += ". In a chain the loss is that of one model, fitted to client after client"
     return learning_figure(pd.concat([before, tasks], ignore_index=True)), f"{caption}."

@@ -87,11 +87,11 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     `rounds` are rows of rounds (`results`), with the column seed where the pre-training was run
     with several. Where the pre-trained model was tested, its accuracy (server-accuracy) takes the
     place of the loss. Rounds whose column "chained" is true, in which a model travels from client
-    to client, have a panel of their own: their loss is that of a model just fitted to another
+    to client, have their own panel: their loss is that of a model just fitted to another
     client's data, no mean over models that began alike.
 
     A line is the mean over those seeds or tasks that have a value for the round. One sample
-    standard deviation either side is a band where there are at most two lines, else a bar beside
+    standard deviation either side is a band where there are at most two lines, else a bar next to
     the last round: bands over each other tell nothing apart. A panel without data is left out.
 
     Raises `NothingToDrawError` where all are.
@@ -206,7 +206,7 @@ def _name_lines(panel: "style.Axes", ends: "pd.Series[float]", shown: style.Look
 def smoothing_window(rounds: npt.ArrayLike) -> int:
     """Return how many of the tested rounds the filter spans; 0: too few to smooth.
 
-    As many as lie in 41 rounds, so that a test every tenth round is not smoothed over ten times as
+    As many as are in 41 rounds, so that a test every tenth round is not smoothed over ten times as
     long; at least 5 (an odd number above the order), at most as many as there are.
     """
     tested = np.sort(np.asarray(rounds, dtype=np.int64))

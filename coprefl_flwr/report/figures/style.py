@@ -83,7 +83,7 @@ def narrow() -> Iterator[None]:
 
 
 def new_figure(height: float, width: float = 8.0) -> "Figure":
-    """Return an empty figure of so many inches, 200 pixels each."""
+    """Return an empty figure of this many inches, 200 pixels each."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
