@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from flwr.common import Scalar
 
 from coprefl_flwr import plugins
 from coprefl_flwr.clients import TorchClient
@@ -51,8 +50,9 @@ WIDTH = 80
 SECONDS = 1.0
 """About how long a measured round, and a measured evaluation, takes at most."""
 
-CONFIG: dict[str, Scalar] = {"run": "", "population": "", "server-round": 1, "attempt": 0}
-CONFIG |= {"client": 0, "seed": 0}
+CONFIG: dict[str, str | int | float | bool | bytes] = {
+    "run": "", "population": "", "server-round": 1, "attempt": 0, "client": 0, "seed": 0,
+}  # fmt: skip
 """What the message of a round says to a client."""
 
 Paces = Mapping[str, tuple[float, float]]

@@ -61,7 +61,7 @@ def test_a_validation_part_is_kept_and_not_tested_on(tmp_path, rng):
         ({"images": IMAGES, "labels": LABELS[:2]}, "3 integers are needed"),
         ({"images": IMAGES, "labels": LABELS[:, None].repeat(2, 1)}, "labels are int64 of shape"),
         ({"images": IMAGES, "labels": LABELS - 1}, "labels run from -1 to 1"),
-        ({"images": IMAGES, "labels": LABELS, "classes": ["a", "b"]}, r"must lie in 0\.\.1"),
+        ({"images": IMAGES, "labels": LABELS, "classes": ["a", "b"]}, r"must be in 0\.\.1"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, "there are no images"),
         ({"images": IMAGES, "labels": np.array([0, 1, None])}, "not a readable .npz"),
         ({"images": IMAGES, "labels": LABELS, "groups": LABELS[:2]}, "groups are int64 of shape"),

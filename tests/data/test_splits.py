@@ -100,7 +100,7 @@ def test_overlap_is_refused_unless_allowed():
         ("twenty", "", "cannot be read"),
         ("list:", "", "is no number or range"),
         ("list:1,x", "", "'x' is no number or range"),
-        ("list:8-10", "", r"lie in 0\.\.9"),
+        ("list:8-10", "", r"be in 0\.\.9"),
         ("list:5-3", "", "must rise"),
         ("list:1,1-2", "", "1 is named twice"),
     ],

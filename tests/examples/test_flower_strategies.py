@@ -42,7 +42,7 @@ def test_the_example_can_be_read(scale):
 def test_every_row_is_reported(whole, capsys):
     assert main(["report", str(whole / "out")]) == 0
     table = capsys.readouterr().out
-    rows = ("coprefl", "fedavg", "trimmed mean", "median", "krum", "adam", "q-fedavg", "private")
+    rows = ("CoPreFL", "FedAvg", "trimmed mean", "median", "krum", "adam", "q-fedavg", "private")
     for label in rows:
         assert re.search(rf"^{label} +\d+\.\d\d", table, re.MULTILINE), label
 

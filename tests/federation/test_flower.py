@@ -202,8 +202,8 @@ def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_pat
     }
     done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
     assert done.returncode == 0, done.stdout
-    assert re.search(r"fedpcl +\d+\.\d", done.stdout)
-    assert "| fedpcl | " in (tmp_path / "flower" / "report" / "tables" / "table.md").read_text()
+    assert re.search(r"FedPCL +\d+\.\d", done.stdout)
+    assert "| FedPCL | " in (tmp_path / "flower" / "report" / "tables" / "table.md").read_text()
     config |= {"run-name": "local"}
     # As many threads as a worker of one CPU has: Adam's first steps are of one size however small
     # the gradient, and make much of what other threads round otherwise.
