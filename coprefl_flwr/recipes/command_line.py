@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError, say, unknown, waiting
@@ -22,7 +23,7 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.execute import executor, run_recipe, wanted_workers
+from coprefl_flwr.recipes.execute import Make, executor, run_recipe, wanted_workers
 from coprefl_flwr.recipes.listing import (
     FAILED,
     PLACE,
@@ -93,16 +94,28 @@ def run(options: argparse.Namespace) -> int:
     check_links(store.root, store.root / LOCKS)
     check_folders((stage for run in runs for stage in run.study.stages), store)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
-        _begin(out, store, recipe, runs)
-        with executor(store, options.workers, tracker) as make:
-            failed = run_recipe(recipe, store, make)
-        write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
-        _report(collect(recipe, store, failed), out)
+        failed = _run_all(out, store, recipe, runs, executor(store, options.workers, tracker))
     if len(recipe.seeds) == 1 and not failed:
         say("next: the same with --set 'seeds=[0, 1, 2]' tests the differences over three seeds")
     for key, problem in failed.items():
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _run_all(
+    out: Path,
+    store: Store,
+    recipe: Recipe,
+    runs: Sequence[Run],
+    executing: AbstractContextManager[Make],
+) -> dict[str, str]:
+    """Run all into a folder that is locked, and report; return why runs failed, by their names."""
+    _begin(out, store, recipe, runs)
+    with executing as make:
+        failed = run_recipe(recipe, store, make)
+    write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
+    _report(collect(recipe, store, failed), out)
+    return failed
 
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:

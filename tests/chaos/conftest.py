@@ -9,7 +9,7 @@ from tests.chaos.works import Whole, recipe, study
 
 
 def study_without_figures(images, home):
-    with mock.patch("coprefl_flwr.studies.build.write_results"):
+    with mock.patch("coprefl_flwr.studies.running.write_results"):
         study(images, home)
 
 

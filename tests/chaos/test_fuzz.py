@@ -163,7 +163,7 @@ def test_commands(given, tiny_images):
     errors = io.StringIO()
     try:
         with (
-            mock.patch.object(command_line, "_run_into", return_value=0),
+            mock.patch.object(command_line, "_run_all", return_value={}),
             mock.patch.object(command_line, "check_methods", return_value=0),
             contextlib.redirect_stderr(errors),
         ):

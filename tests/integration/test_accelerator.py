@@ -39,7 +39,7 @@ def results(settings, folder):
     store, grid = Store(folder / "tiny", Layout.PATH), LocalGrid(app, 1, settings.to_config())
     for stage in study.stages:
         progress = Progress()
-        progress.add([(stage.kind, stage.rounds)])
+        progress.add([(stage.title, stage.kind, stage.rounds)])
         run_stage(stage, grid, store, progress)
     kept = [*folder.rglob("result.json"), *folder.rglob("model.safetensors")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept}

@@ -42,7 +42,7 @@ def made(settings, folder):
     with quiet_flower():
         for stage in study.stages:
             progress = Progress()
-            progress.add([(stage.kind, stage.rounds)])
+            progress.add([(stage.title, stage.kind, stage.rounds)])
             run_stage(stage, grid, store, progress)
     return study, store
 

@@ -129,7 +129,7 @@ def test_an_unfinished_report_says_how_many_seeds_are_there(store, recipe_of):
             keep(store, run, [50, 60])
     (found,) = collect(recipe, store, {}).comparisons
     lines = text_tables(found).splitlines()
-    names = ("random", "FedAvg", "cyclic")
+    names = ("random", "FedAvg", "Cyclic")
     random, fedavg, cyclic = (next(one for one in lines if one.startswith(name)) for name in names)
     assert "seeds" not in random
     assert fedavg.split()[:8] == ["FedAvg", "(1", "of", "3", "seeds)", "55.00", "±", "7.07"]
