@@ -132,10 +132,11 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
     spelled = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
-    names = ", ".join(spelled.values()) or "none"
+    names = ", ".join(spelled.values())
     if what in ("setting", "option") and name.lower() in _DEVICE:
         return f"unknown {what} '{name}': {_HOW_DEVICE}"
-    hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
+    hint = f"known are {names}" if names else "there are none"
+    hint = f"did you mean '{spelled[near[0]]}'?" if near else hint
     return f"unknown {what} '{short(name, 200)}': {hint}"
 
 

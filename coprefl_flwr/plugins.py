@@ -278,7 +278,7 @@ def _module_of(file: Path, place: str) -> ModuleType:
     """Return the module of a file, read again once its text, or that of an import, has changed."""
     if not file.is_file():
         near = [one.name for one in file.parent.glob("*.py")]
-        raise SettingsError(f"{place}: there is no such file; {unknown('file', file.name, near)}")
+        raise SettingsError(f"{place}: {unknown('file', file.name, near)}")
     file = file.resolve()
     others = _imported(file)
     texts = {one: one.read_bytes() for one in (file, *others.values())}

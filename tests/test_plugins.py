@@ -130,7 +130,7 @@ def test_two_files_share_what_both_import(tmp_path):
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
-        (None, "f", r"there is no such file; unknown file 'own.py': did you mean 'own_one.py'"),
+        (None, "f", r"unknown file 'own.py': did you mean 'own_one.py'"),
         ("import no_such_thing\n", "f", "does not import: .*No module named 'no_such_thing'"),
         ("def f(:\n", "f", "does not import: .*invalid syntax"),
         ("raise SystemExit(3)\n", "f", "does not import: SystemExit: 3"),

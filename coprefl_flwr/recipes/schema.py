@@ -181,6 +181,13 @@ class RecipeFile(_Part):
     scale: Text | None = Field(None, description="set by `coprefl run`: how it was cut down")
 
 
+_EXAMPLES = {
+    "title": "CoPreFL and FedAvg on MNIST",
+    "settings": "{dataset: MNIST, rounds: 20}",
+    "methods": "[random, fedavg, coprefl]",
+}
+"""What a recipe always has, for the error where it is missing."""
+
 KEYS = tuple(name.replace("_", "-") for name in RecipeFile.model_fields)
 """The keys of a recipe."""
 
@@ -212,8 +219,10 @@ def _sentence(error: Mapping[str, Any]) -> str:
         part = next((_PARTS[one] for one in reversed(names[:-1]) if one in _PARTS), RecipeFile)
         return unknown("key", what, [name.replace("_", "-") for name in part.model_fields])
     if kind == "missing":
-        needs = f"{names[-2]} needs" if len(names) > 1 else "there is no"
-        return f"{needs} '{what}'" if what != "because" else "a protocol needs its reason, because:"
+        needs = f"{names[-2]} needs" if len(names) > 1 else "a recipe needs"
+        such_as = f", such as {what}: {_EXAMPLES[what]}" if what in _EXAMPLES else ""
+        reason = "a protocol needs its reason, because:"
+        return f"{needs} '{what}'{such_as}" if what != "because" else reason
     if kind == "literal_error":
         allowed = re.findall("'(.*?)'", limits["expected"])
         return f"{what}: {unknown('value', str(value), allowed)}"

@@ -239,7 +239,7 @@ def test_version(capsys):
     ("content", "problem"),
     [
         (b"title: Old\nsettings: {rounds: 1}\nmethods: [fedavg]\nlayout: 1\n", "unknown key 'lay"),
-        (b"settings: {rounds: 1}\nmethods: [fedavg]\n", "there is no 'title'"),
+        (b"settings: {rounds: 1}\nmethods: [fedavg]\n", "a recipe needs 'title', such as"),
         (b"title: [\n", "not YAML"),
         (b"", "is empty"),
         (b"\xff\xfe", "is not a text in UTF-8"),
