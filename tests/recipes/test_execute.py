@@ -338,7 +338,7 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     told = caplog.messages
     died = [line for line in told if line.endswith(": its worker died; another continues")]
     assert [line.partition(", seed ")[0] for line in died] == ["pre-training fedavg"]
-    ended = [line for line in told if "fedavg, seed " in line and "  round 3/3  loss" in line]
+    ended = [line for line in told if "FedAvg, seed " in line and "  round 3/3  loss" in line]
     assert len(ended) == 2
     # What a worker logs is logged here, as if there were one process.
     assert any(line.startswith("resumed from ") for line in told)

@@ -67,7 +67,7 @@ def test_it_is_made_again_when_its_file_changes(tiny_settings, own):
     [
         ('Worst = "a text"', "is a str; a class of studies.stage.Stage"),
         (WORST.replace('"worst-client"', '"tasks"'), "phase = 'tasks': must be a new name"),
-        (WORST.replace('phase = "worst-client"', "pass"), "phase = None: must be a name"),
+        (WORST.replace('phase = "worst-client"', "pass"), "phase = None: must be a new name"),
     ],
 )
 def test_what_is_no_measurement_is_refused(own, code, said):

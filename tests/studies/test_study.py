@@ -282,7 +282,7 @@ def test_what_a_changed_setting_makes_anew_is_said_and_the_earlier_results_stay(
     caplog.clear()
     run_study(grid, build(changed))
     assert {stage for _, _, stage in grid.seen} == {"tasks/0/random", "tasks/0/fedavg"}
-    said = [line for line in caplog.messages if "made anew" in line]
+    said = [line for line in caplog.messages if "is run again" in line]
     assert said == [
         f"task 0 from {name} is run again (changed: rounds); the earlier results are moved to "
         f"{folder}/tasks/0/{name}/earlier-1"
