@@ -5,7 +5,6 @@ its import takes, which in a deployment every message would pay.
 """
 
 import importlib
-import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.clients.query import query_reply as query_reply
@@ -29,12 +28,32 @@ if TYPE_CHECKING:
     from coprefl_flwr.clients.torch_client import StatefulClient as StatefulClient
     from coprefl_flwr.clients.torch_client import TorchClient as TorchClient
 
+_FOUND = {
+    "CoPreFLClient": "coprefl",
+    "FeaturesClient": "features",
+    "FedDynClient": "feddyn",
+    "FedMetaClient": "fedmeta",
+    "FedPCLClient": "fedpcl",
+    "FedProtoClient": "fedproto",
+    "FedProxClient": "fedprox",
+    "FedRepClient": "fedrep",
+    "MOONClient": "moon",
+    "PerFedAvgClient": "per_fedavg",
+    "PFedMeClient": "pfedme",
+    "QFFLClient": "qffl",
+    "SCAFFOLDClient": "scaffold",
+    "SoloClient": "solo",
+    "StatefulClient": "torch_client",
+    "TorchClient": "torch_client",
+}
+"""By name, the module that has it."""
+
 
 def __getattr__(name: str) -> Any:
-    """Load what is named from the module that has it."""
-    modules = () if name.startswith("_") else pkgutil.iter_modules(__path__)
-    for module in modules:
-        found = vars(importlib.import_module(f"{__name__}.{module.name}"))
-        if name in found:
-            return found[name]
+    if name in _FOUND:
+        return getattr(importlib.import_module(f"{__name__}.{_FOUND[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_FOUND])

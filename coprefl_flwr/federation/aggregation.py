@@ -210,8 +210,8 @@ class Accumulator:
         for key, array in arrays.items():
             factor = of_buffers if is_buffer(key, self.sent.get(key, array)) else weight
             if key in sums:
-                # The plain sum of LossMoments and of nodes' sums: a product would be a third of it.
-                of_one = array if factor == 1 else np.multiply(array, factor, dtype=np.float64)
-                np.add(sums[key], of_one, out=sums[key], dtype=np.float64)
+                # Plain sums, as of gradients and of nodes' sums, need no product.
+                term = array if factor == 1 else np.multiply(array, factor, dtype=np.float64)
+                np.add(sums[key], term, out=sums[key], dtype=np.float64)
             else:
                 sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64))
