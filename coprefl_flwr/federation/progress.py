@@ -119,7 +119,7 @@ class Progress:
 
     def __post_init__(self) -> None:
         """Look whether the stream is a terminal that can renew lines."""
-        console = Console(file=self.stream, highlight=False)
+        console = Console(file=self.stream, highlight=False, force_jupyter=False)
         if self.stream.isatty() and not console.is_dumb_terminal:
             self._terminal = console
 

@@ -74,7 +74,13 @@ def _grid(first: object, names: list[str], columns: list[list[str]], width: int)
         grid.add_column(Text(heading), no_wrap=True)
     for cells in zip(names, *(column[1:] for column in columns), strict=True):
         grid.add_row(*map(Text, cells))
-    console = Console(width=width, file=io.StringIO(), color_system=None, force_terminal=False)
+    console = Console(
+        width=width,
+        file=io.StringIO(),
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,  # In a notebook it would leave an empty output next to the text.
+    )
     with console.capture() as shown:
         console.print(grid)
     return [line.rstrip() for line in shown.get().splitlines()]
