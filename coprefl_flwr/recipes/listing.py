@@ -9,7 +9,7 @@ from coprefl_flwr.errors import SettingsError, printable, unknown
 from coprefl_flwr.files import read_json, read_text
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.schema import KEYS
+from coprefl_flwr.recipes.schema import KEYS, needed
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.page import FOLDER, PAGE
@@ -124,7 +124,8 @@ def read_title(file: Path) -> str:
         raise SettingsError(f"{lines[(key,)]}: {unknown('key', key, KEYS)}")
     title = content.get("title")
     if not isinstance(title, str):
-        raise SettingsError(f"{file}: there is no 'title', or it is no text")
+        problem = "title must be a text" if "title" in content else needed("title")
+        raise SettingsError(f"{file}: {problem}")
     return title
 
 

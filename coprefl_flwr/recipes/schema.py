@@ -219,10 +219,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
         part = next((_PARTS[one] for one in reversed(names[:-1]) if one in _PARTS), RecipeFile)
         return unknown("key", what, [name.replace("_", "-") for name in part.model_fields])
     if kind == "missing":
-        needs = f"{names[-2]} needs" if len(names) > 1 else "a recipe needs"
-        such_as = f", such as {what}: {_EXAMPLES[what]}" if what in _EXAMPLES else ""
-        reason = "a protocol needs its reason, because:"
-        return f"{needs} '{what}'{such_as}" if what != "because" else reason
+        return needed(what, names[-2] if len(names) > 1 else "a recipe")
     if kind == "literal_error":
         allowed = re.findall("'(.*?)'", limits["expected"])
         return f"{what}: {unknown('value', str(value), allowed)}"
@@ -238,6 +235,14 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if kind in ("string_type", "string_too_short"):
         return f"{what} must be a text"
     return f"{what} must be a {'list' if kind == 'list_type' else 'mapping (key: value)'}"
+
+
+def needed(key: str, part: str = "a recipe") -> str:
+    """Return the sentence that a part of a recipe lacks a key, with an example where there is one."""
+    if key == "because":
+        return "a protocol needs its reason, because:"
+    such_as = f", such as {key}: {_EXAMPLES[key]}" if key in _EXAMPLES else ""
+    return f"{part} needs '{key}'{such_as}"
 
 
 # ---- JSON Schema ---------------------------------------------------------------------------------
