@@ -238,7 +238,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
 
 
 def needed(key: str, part: str = "a recipe") -> str:
-    """Return the sentence that a part of a recipe lacks a key, with an example where there is one."""
+    """Return the sentence that a part lacks a key, with an example of the key."""
     if key == "because":
         return "a protocol needs its reason, because:"
     such_as = f", such as {key}: {_EXAMPLES[key]}" if key in _EXAMPLES else ""
