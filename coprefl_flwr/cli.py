@@ -1,4 +1,4 @@
-"""`coprefl`: run recipes, report their results, and list what a recipe can use.
+"""Run experiments from recipes (YAML files), report their results, and list them.
 
     coprefl new NAME
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
@@ -11,8 +11,8 @@
     coprefl schema
     coprefl --version
 
-DIR keeps the recipe as it was run and its report; the results themselves are in MODELS, by the hash
-of their settings, for every recipe that needs them.
+The folder --out has the recipe as it was run, and its report. The folder --models has the results
+under the hash of their settings, so that every recipe which needs a result reuses it.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from typing import Any
 from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say, waiting
 
 INTERRUPTED = 130
-REPORT_HELP = "the folder of a recipe, of a run of `flwr run`, or of `result.report()`"
+REPORT_HELP = "folder of a recipe, of a study of `flwr run`, or of `result.report()`"
 WORKERS_HELP = (
-    "processes of one thread each, on Ray or, of 1, this one (default: COPREFL_WORKERS, or one per "
-    "GPU, or per core; then little work is done in this one too); RAY_ADDRESS names a cluster"
+    "processes to use, one thread each; 1 needs no Ray (default: COPREFL_WORKERS, else one per "
+    "GPU, else one per core); RAY_ADDRESS names a Ray cluster to use"
 )
 
 
@@ -54,51 +54,80 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     whole = argparse.ArgumentParser(prog="coprefl", description=__doc__.partition("\n")[0])
-    whole.add_argument("--version", action=_Version, nargs=0, help="print versions, and exit")
-    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="run a recipe, and report")
+    whole.epilog = "`coprefl COMMAND --help` lists the options of a command, with an example."
+    whole.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
+    commands = whole.add_subparsers(
+        title="commands", dest="command", required=True, metavar="COMMAND"
+    )
+
+    def add(name: str, summary: str, example: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=f"example:\n  coprefl {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    new = add("new", "write a small recipe in which every key is explained", "new first")
+    new.add_argument("name", type=Path, help="name of the new recipe; writes NAME.yaml")
+    run = add("run", "run a recipe and write its report", "run first.yaml --set seeds=[0,1,2]")
     _add_recipe(run)
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
-    run.add_argument("--tensorboard", metavar="DIR", help="write metrics there too")
-    run.add_argument("--mlflow", metavar="PLACE", help="there, for MLflow: a folder, or an address")
-    run.add_argument("--wandb", metavar="PROJECT", help="there, at Weights & Biases")
-    run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
-    plan = commands.add_parser("plan", help="say what a recipe takes, before it is run")
+    trackers = run.add_argument_group("trackers")
+    trackers.add_argument(
+        "--tensorboard", metavar="DIR", help="log metrics to a TensorBoard folder"
+    )
+    mlflow = "log metrics to MLflow: a folder or a server address"
+    trackers.add_argument("--mlflow", metavar="PLACE", help=mlflow)
+    wandb = "log metrics to a project of Weights & Biases"
+    trackers.add_argument("--wandb", metavar="PROJECT", help=wandb)
+    own = "log metrics to your own tracker: module:NAME or file.py:NAME"
+    trackers.add_argument("--tracker", metavar="PLACE", help=own)
+    summary = "estimate the runs, hours and disk space of a recipe before it is run"
+    plan = add("plan", summary, "plan first.yaml --workers 4")
     _add_recipe(plan)
     shared = "cores that share the hours (default: 1)"
     plan.add_argument("--workers", type=int, default=1, metavar="N", help=shared)
-    new = commands.add_parser("new", help="write a small recipe with every key explained")
-    new.add_argument("name", type=Path, help="of the recipe, which goes to NAME.yaml")
-    report = commands.add_parser("report", help="write tables, figures and a page from results")
+    summary = "write the tables, figures and page of finished results again"
+    report = add("report", summary, "report outputs/first")
     report.add_argument("out", type=Path, help=REPORT_HELP)
-    listed = commands.add_parser("list", help="what there is")
-    folders = "the folder of recipes' folders and of studies (default: outputs)"
-    listed.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"), help=folders)
-    show = commands.add_parser("show", help="one starting model and its tasks")
-    show.add_argument("name", help="its name in `coprefl list`, or the beginning of it")
+    listing = add("list", "list recipes, stored runs and studies", "list outputs")
+    folders = "folder that holds the folders of recipes and studies (default: outputs)"
+    listing.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"), help=folders)
+    show = add("show", "show one stored initial model and its tasks", "show coprefl-0")
+    show.add_argument("name", help="name of the run in `coprefl list`, or its first letters")
     models = Path("outputs/models")
-    show.add_argument(
-        "--models", type=Path, default=models, help=f"where results are stored (default: {models})"
-    )
-    check = commands.add_parser("check-method", help="check that a method keeps what studies need")
-    check.add_argument("places", nargs="+", metavar="PLACE", help="as in the setting `method`")
-    check.add_argument("--no-flower", action="store_true", help="leave out the run under Flower")
-    commands.add_parser("schema", help="print the JSON Schema of a recipe, for editors")
+    stored = f"folder of the stored results (default: {models})"
+    show.add_argument("--models", type=Path, default=models, help=stored)
+    summary = "check your own method against the rules that studies rely on"
+    check = add("check-method", summary, "check-method mine.py:Mine")
+    places = "a method as in the setting `method`: a name, module:NAME or file.py:NAME"
+    check.add_argument("places", nargs="+", metavar="PLACE", help=places)
+    check.add_argument("--no-flower", action="store_true", help="skip the run under Flower")
+    add("schema", "print the JSON Schema of recipes, for editors", "schema > recipe.schema.json")
     return whole
 
 
 def _add_recipe(command: argparse.ArgumentParser) -> None:
-    """Add a recipe and the options that change what of it is run."""
-    add = command.add_argument
-    add("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
-    add("--out", type=Path, help="its folder (default: outputs/RECIPE[-PROTOCOL])")
-    add("--models", type=Path, help="where results are stored (default: models next to --out)")
-    add("--scale", choices=("full", "small"), default="full", help="small: minutes on a CPU")
-    add("--protocol", default="", metavar="NAME", help="of the recipe (default: the first)")
-    changed = "a setting or a key of the recipe, as in YAML; give it again for more"
-    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed)
+    """Add a recipe, and the options that change how it is run."""
+    command.add_argument("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
+    how = command.add_argument_group("what is run")
+    scales = "full: as written; small: a trial of minutes on a CPU (default: full)"
+    how.add_argument("--scale", choices=("full", "small"), default="full", help=scales)
+    protocol = "protocol of the recipe to run (default: its first)"
+    how.add_argument("--protocol", default="", metavar="NAME", help=protocol)
+    changed = "change a setting or a key of the recipe; may be repeated"
+    how.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed
+    )
+    output = command.add_argument_group("output")
+    out = "folder of the report (default: outputs/RECIPE[-PROTOCOL])"
+    output.add_argument("--out", type=Path, metavar="DIR", help=out)
+    models = "folder of the stored results (default: models next to --out)"
+    output.add_argument("--models", type=Path, metavar="DIR", help=models)
 
 
 class _Version(argparse.Action):

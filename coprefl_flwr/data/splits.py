@@ -29,46 +29,50 @@ class DataSettings:
 
     dataset: str = option(
         "glyphs",
-        "`glyphs` (embedded), `glyphs:domains` (7 of them in 4 styles), a torchvision name, "
-        "`CIFAR100:coarse`, an .npz file (`FILE:NAME` for its labels NAME), a folder of images (by "
-        "class, or by domain and class), of Tiny-ImageNet or of LEAF's FEMNIST, a .txt of "
-        "speeches (windows 10 characters apart; `FILE:1`: as many as there are), `hf:NAME` or "
-        "`hf:FOLDER` of Hugging Face (`hf:cifar100:label=fine_label,image=img`), or module:NAME",
+        "`glyphs` (embedded), `glyphs:domains` (7 classes in 4 styles), a torchvision name, "
+        "`CIFAR100:coarse`, an .npz file (`FILE:NAME` takes its labels NAME), a folder of images "
+        "(by class, or by domain and class), of Tiny-ImageNet or of LEAF's FEMNIST, a .txt of "
+        "speeches (windows start 10 characters apart; `FILE:1`: 1 character apart), `hf:NAME` or "
+        "`hf:FOLDER` of Hugging Face (`hf:cifar100:label=fine_label,image=img`), or module:NAME, "
+        "your own function",
     )
-    data_dir: str = option("", "where torchvision datasets are, or are downloaded to", counts=False)
+    data_dir: str = option(
+        "", "folder of the torchvision datasets; missing ones are downloaded to it", counts=False
+    )
     samples_per_class: int = option(
         0,
-        "most samples of a class of `dataset` that are used, drawn by seed; 0: all",
+        "at most this many samples of each class of `dataset` are used, drawn by the seed; 0: all",
         minimum=0,
         starts_only=NOT_USED,
     )
     relabel: bool = option(
         False,
-        "number the labels of the datasets 0, 1, 2, ... in their order, without the classes that "
-        "have no sample; false: labels with gaps are refused",
+        "true: number the labels 0, 1, 2, ... in their order, without the classes that have no "
+        "sample; false: labels with gaps are refused",
     )
     image_size: int = option(
         0,
-        "side of the images, resized once as they are loaded (shorter side, then the middle); "
-        "0: as they are, which folders of images of several sizes do not allow",
+        "side of the images, resized once when they are loaded (shorter side first, then the "
+        "middle is cut out); 0: keep the original size; all images must then have the same size",
         unit="pixels",
         minimum=0,
     )
     task_dataset: str = option(
         "",
-        "dataset of the downstream tasks, images of bytes normalised as the pre-training's; not "
-        "set: the same; grey images become colour where the other's are",
+        "dataset of the downstream tasks; not set: `dataset`; 8-bit images are normalised like "
+        "those of the pre-training; grey images become colour images if the other dataset has "
+        "colours",
         starts_only=NOT_USED,
     )
     downstream_classes: str = option(
         "20",
-        "classes of the downstream tasks: how many, drawn by seed, or `list:80-99`",
+        "classes of the downstream tasks: a number (drawn by the seed), or `list:80-99`",
         takes=(COUNT, NUMBERS),
         starts_only=NOT_USED,
     )
     pretraining_classes: str = option(
         "",
-        "classes of the pre-training; not set: all the others",
+        "classes of the pre-training; not set: all classes that the tasks do not use",
         takes=(COUNT, NUMBERS),
         starts_only=NOT_USED,
     )
@@ -80,22 +84,22 @@ class DataSettings:
     )
     pretraining_domains: str = option(
         "",
-        "domains of the pre-training, such as `photo cartoon`, or `list:0-2`; not set: all. Pixels "
-        "are normalised by these alone",
+        "domains of the pre-training, such as `photo cartoon`, or `list:0-2`; not set: all; pixels "
+        "are normalised by these domains alone",
         takes=(NUMBERS, WORDS),
         starts_only=NOT_USED,
     )
     allow_class_overlap: bool = option(
         False,
-        "let the two lists of classes overlap, as they always may where the phases share no domain "
-        "or no dataset; tasks then also test on samples that the pre-training saw, unless "
-        "task-reserve keeps some from it",
+        "allow classes to be used in both phases (always allowed across datasets or domains); "
+        "tasks are then partly tested on samples seen in pre-training; `task-reserve` prevents "
+        "that",
         starts_only=NOT_USED,
     )
     task_reserve: float = option(
         0.0,
-        "part of the samples of each class of both phases that the tasks alone have, the "
-        "pre-training the rest; 0: the tasks have all, the pre-training too",
+        "fraction of each shared class's samples that only the tasks use; the pre-training has the "
+        "rest; 0: both phases use all samples",
         minimum=0,
         maximum=0.9,
         starts_only=NOT_USED,
@@ -109,8 +113,8 @@ class DataSettings:
     )
     partition: str = option(
         "dirichlet",
-        "how samples are spread over the clients; `natural`: one writer or speaker each; or a "
-        "partitioner of flwr-datasets by its class, as "
+        "how samples are distributed over the clients; `natural`: one writer or speaker per "
+        "client; or a partitioner of flwr-datasets by its class name, as "
         "`InnerDirichletPartitioner:partition_sizes=50,alpha=0.1`",
         choices=SCHEMES,
         own="partition",
@@ -118,28 +122,28 @@ class DataSettings:
     )
     alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
     classes_per_client: int = option(
-        2, "classes a client has, `pathological` only", minimum=1, starts_only=NOT_USED
+        2, "classes per client; only for `pathological`", minimum=1, starts_only=NOT_USED
     )
-    min_samples: int = option(10, "fewest samples a client may hold", unit="samples", minimum=2)
+    min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
     server_reserve: float = option(
         0.05,
-        "part of the pre-training samples that no client holds; 0 gives all to the clients",
+        "fraction of the pre-training samples that no client holds; 0: the clients hold all",
         minimum=0,
         maximum=0.9,
         starts_only=NOT_USED,
     )
     server_share: float | None = option(
         None,
-        "part of the pre-training samples that the server uses; not set: all of the reserve",
+        "fraction of the pre-training samples that the server uses; not set: all of the reserve",
         minimum=0,
         maximum=0.9,
         starts_only=NOT_USED,
     )
     test_every: int = option(
         0,
-        "rounds between tests of the pre-trained model on the dataset's own test part, which no "
-        "client holds then, in float32 whatever `precision` is; 0: no test, and the clients hold "
-        "all",
+        "rounds between tests of the pre-trained model on the dataset's own test part, always in "
+        "float32; clients then hold none of the test part; 0: no test, and the clients hold all "
+        "samples",
         unit="rounds",
         minimum=0,
     )

@@ -76,49 +76,53 @@ class RoundStrategy(InsideWrapper):
     """
 
     participants: int | None = option(
-        None, "clients per round, |m|; not set: all there are", minimum=1
+        None, "clients per round, |m|; not set: all clients", minimum=1
     )
     fraction_train: float | None = option(
-        None, "instead of `participants`: which part of all clients", above=0, maximum=1
+        None, "fraction of all clients per round; instead of `participants`", above=0, maximum=1
     )
-    seed: int = option(0, "every random choice is a function of it")
+    seed: int = option(0, "seed of every random choice")
     run_name: str = option(
-        "run", "name of the run, under which clients keep their states: every run needs its own"
+        "run",
+        "name of the run, under which clients store their states; must be unique to the run",
     )
     population: str = option(
         "train",
-        "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
+        "name of the group of clients, such as `task-3`; ids and seeds are relative to it",
     )
     min_available_nodes: int = option(
         1,
-        "clients to wait for before the first round; a node that hosts several counts as these",
+        "clients to wait for before the first round; a node that hosts several clients counts as "
+        "that many",
         minimum=1,
     )
     min_replies: int = option(
-        1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
+        1,
+        "valid client replies needed per message exchange; with fewer, the round is repeated",
+        minimum=1,
     )
     max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
     evaluate_every: int = option(
         1, "rounds between evaluations on clients, also after the last; 0: never", minimum=0
     )
     fraction_evaluate: float = option(
-        1.0, "which part of all clients evaluates; 0: none", minimum=0, maximum=1
+        1.0, "fraction of all clients that evaluates; 0: none", minimum=0, maximum=1
     )
     aggregation: str = option(
         MEAN,
-        "how clients' models and gradients become one: the method's mean, or a robust rule, for "
-        "which the server sees each client's own",
+        "how the server combines the clients' models and gradients: the method's mean, or a robust "
+        "rule, for which the server sees every client's own reply",
         choices=AGGREGATIONS,
     )
     tolerated_share: float = option(
         0.2,
-        "with a robust aggregation, the largest share of a round's clients that may be attackers",
+        "with a robust rule: largest fraction of a round's clients that may be attackers",
         minimum=0,
         maximum=MOST_ATTACKERS,
     )
     clip_factor: float = option(
         1.0,
-        "with norm-clipping, the longest update, as a multiple of the round's median length",
+        "with norm-clipping: longest update, as a multiple of the round's median length",
         above=0,
     )
     bounds: Bounds = field(default=Bounds(), metadata={"option": False})

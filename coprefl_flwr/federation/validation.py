@@ -49,12 +49,12 @@ class Bounds:
     loss_range: Range | None = None
     positive: tuple[str, ...] = ()
     most_samples: int = option(
-        10**9, "the largest number of samples that a client may say it has", minimum=1
+        10**9, "largest number of samples that a client may report", minimum=1
     )
     clients_per_node: int | None = option(
         None,
-        "clients that a node may name as its own; not set: one in a deployment, any number in a "
-        "simulation or on a local grid, whose nodes are this program's own",
+        "clients that a node may report as its own; not set: 1 in a deployment, any number in a "
+        "simulation or on a local grid, whose nodes are part of this program",
         minimum=1,
     )
 

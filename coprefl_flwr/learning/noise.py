@@ -27,7 +27,7 @@ class Noise:
         "laplace", "distribution of the noise", choices=("laplace", "gaussian"), key="noise-kind"
     )
     scale: float = option(
-        0.05, "scale s of the noise, of pixels from 0 to 1", minimum=0, key="noise-scale"
+        0.05, "scale s of the noise, for pixels in 0..1", minimum=0, key="noise-scale"
     )
     share: float = option(0.1, "p in (1 - p) x + noise", minimum=0, maximum=1, key="noise-share")
 

@@ -38,14 +38,14 @@ class LocalTraining:
     """
 
     local_steps: int | None = option(
-        None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=0
+        None, "SGD steps per participation; not set: 5, or `local-epochs`", unit="steps", minimum=0
     )
     local_epochs: int | None = option(
         None, "passes over the local data per participation", unit="epochs", minimum=0
     )
     max_steps: int | None = option(
         None,
-        "most SGD steps per participation, where epochs would take more",
+        "at most this many SGD steps per participation, where epochs would take more",
         unit="steps",
         minimum=1,
         key="max-local-steps",
@@ -59,7 +59,9 @@ class LocalTraining:
     learning_rate: float | None = option(
         None, f"local learning rate eta; not set: {SGD_RATE}, of Adam {ADAM_RATE}", above=0
     )
-    learning_rate_decay: float = option(1.0, "factor on it per round", above=0, maximum=1)
+    learning_rate_decay: float = option(
+        1.0, "factor on the learning rate after each round", above=0, maximum=1
+    )
     momentum: float = option(
         0.0,
         "momentum of local SGD",
@@ -75,9 +77,9 @@ class LocalTraining:
     )
     precision: str = option(
         FLOAT32,
-        "numbers that networks compute in, in tasks too: `float32`, `bf16` (torch's autocast; "
-        "weights and losses stay float32, sums over clients float64), `tf32` (on a GPU that has "
-        "it)",
+        "number format of the network's computations, in tasks too: `float32`, `bf16` (torch's "
+        "autocast; weights and losses stay float32, sums over clients float64), `tf32` (on a GPU "
+        "that has it)",
         choices=PRECISIONS,
     )
     algorithm: str = field(default=SGD, metadata={"option": False})

@@ -14,7 +14,10 @@ class CoPreFL(RoundStrategy):
     """CoPreFL with all data at the clients ("Rethinking the Starting Point", Algorithm 1)."""
 
     gamma: float = option(
-        0.5, "balance: 1 the sum of the query losses, 0 their variance", minimum=0, maximum=1
+        0.5,
+        "balance of the two terms: 1 is the sum of the query losses, 0 is their variance",
+        minimum=0,
+        maximum=1,
     )
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
 

@@ -21,7 +21,8 @@ class CoPreFLStd(CoPreFL):
 
     gamma: float = option(
         0.5,
-        "balance: 1 the mean of the query losses, 0 their standard deviation",
+        "balance of the two terms: 1 is the mean of the query losses, 0 is their standard "
+        "deviation",
         minimum=0,
         maximum=1,
     )

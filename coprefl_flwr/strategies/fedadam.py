@@ -19,11 +19,9 @@ class FedAdam(RoundStrategy):
     """
 
     global_learning_rate: float = option(0.1, "server's step size eta", above=0)
-    beta1: float = option(0.9, "part of the first moment m that stays", minimum=0, maximum=0.999999)
-    beta2: float = option(
-        0.99, "part of the second moment v that stays", minimum=0, maximum=0.999999
-    )
-    tau: float = option(1e-3, "how little the method adapts, added to the root of v", above=0)
+    beta1: float = option(0.9, "decay of the first moment m", minimum=0, maximum=0.999999)
+    beta2: float = option(0.99, "decay of the second moment v", minimum=0, maximum=0.999999)
+    tau: float = option(1e-3, "degree of adaptivity: added to the square root of v", above=0)
 
     name = "fedadam"
     averages = True

@@ -18,9 +18,7 @@ class FedAvgM(RoundStrategy):
     """
 
     global_learning_rate: float = option(1.0, "server's step size along the velocity", above=0)
-    server_momentum: float = option(
-        0.9, "beta, the part of the velocity that stays", minimum=0, maximum=0.9999
-    )
+    server_momentum: float = option(0.9, "momentum beta of the server", minimum=0, maximum=0.9999)
 
     name = "fedavgm"
     averages = True

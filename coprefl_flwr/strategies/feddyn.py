@@ -15,7 +15,7 @@ class FedDyn(RoundStrategy):
 
     alpha: float = option(
         0.01,
-        "weight of the regulariser; as it goes to 0 FedDyn does not become FedAvg",
+        "weight of the regulariser; FedDyn does not become FedAvg as it goes to 0",
         above=0,
         key="feddyn-alpha",
     )

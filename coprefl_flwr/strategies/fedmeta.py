@@ -23,18 +23,20 @@ class FedMeta(RoundStrategy):
 
     variant: str = option(
         "maml",
-        "`maml` (second order), `fomaml` (first order) or `meta-sgd` (an inner rate for every "
-        "number of the model, learnt with it)",
+        "`maml` (second order), `fomaml` (first order) or `meta-sgd` (learns an inner learning "
+        "rate for every weight)",
         choices=("maml", "fomaml", "meta-sgd"),
     )
     inner_learning_rate: float = option(
-        0.05, "step size alpha of the adaptation; with `meta-sgd` where the rates begin", minimum=0
+        0.05,
+        "step size alpha of the adaptation; for `meta-sgd` the initial inner learning rate",
+        minimum=0,
     )
     inner_steps: int = option(1, "steps of the adaptation, each on all support data", minimum=1)
     meta_learning_rate: float = option(0.05, "step size beta of the meta update", minimum=0)
     local_steps: int = option(
         1,
-        "meta steps of a participation, each on all its data; as in fedmeta:local-steps=5",
+        "meta steps per participation, each on all of the client's data",
         minimum=1,
     )
 

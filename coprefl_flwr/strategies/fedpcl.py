@@ -30,7 +30,7 @@ class FedPCL(RoundStrategy):
 
     variant: str = option(
         "both",
-        "what clients minimise: `both` L_g + L_p (eq. 10), one of them alone, `global` or `local`, "
+        "loss of the clients: `both` L_g + L_p (eq. 10), one of the two alone (`global`, `local`), "
         "or `contrastive`, the supervised contrastive loss within a batch",
         choices=("both", "global", "local", "contrastive"),
     )

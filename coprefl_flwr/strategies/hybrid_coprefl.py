@@ -25,7 +25,10 @@ class HybridCoPreFL(RoundStrategy):
 
     server: "ServerData" = field(metadata={"option": False})
     gamma: float = option(
-        0.5, "balance: 1 the sum of the query losses, 0 their variance", minimum=0, maximum=1
+        0.5,
+        "balance of the two terms: 1 is the sum of the query losses, 0 is their variance",
+        minimum=0,
+        maximum=1,
     )
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
     name = "coprefl-hybrid"

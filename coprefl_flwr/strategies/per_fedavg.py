@@ -16,8 +16,8 @@ class PerFedAvg(RoundStrategy):
 
     variant: str = option(
         "fo",
-        "how clients take the step of line 7: `fo`, without the Hessian, or `hf`, with a finite "
-        "difference in its place",
+        "how clients compute the step of line 7: `fo` without the Hessian, or `hf` with a finite "
+        "difference instead of it",
         choices=("fo", "hf"),
     )
     inner_learning_rate: float = option(

@@ -12,9 +12,11 @@ class PFedMe(RoundStrategy):
     """pFedMe (Dinh, Tran and Nguyen 2020, arxiv.org/abs/2006.08848), Algorithm 1."""
 
     mu: float = option(
-        15.0, "lambda, how strongly the own model is drawn to the global one", above=0
+        15.0, "lambda, how strongly the personal model is drawn to the global model", above=0
     )
-    inner_steps: int = option(5, "K, steps towards the own model theta on every batch", minimum=1)
+    inner_steps: int = option(
+        5, "K, steps towards the personal model theta on every batch", minimum=1
+    )
     meta_learning_rate: float = option(
         5e-3, "eta of the clients' w <- w - eta lambda (w - theta)", above=0
     )

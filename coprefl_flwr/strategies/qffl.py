@@ -26,8 +26,8 @@ class QFFL(RoundStrategy):
 
     q: float = option(
         1.0,
-        "exponent of the losses: 0 is the unweighted mean of the models; the larger, the more "
-        "uniform the losses",
+        "exponent of the losses: 0 is the unweighted mean of the models; a larger q gives more "
+        "uniform losses",
         minimum=0,
     )
 

@@ -27,8 +27,8 @@ class SCAFFOLD(RoundStrategy):
 
     variant: str = option(
         "II",
-        "how clients renew their variate: `I`, the gradient at the global model over all local "
-        "samples, or `II`, from the steps they took (line 12)",
+        "how clients renew their control variate: `I`, the gradient at the global model over all "
+        "local samples, or `II`, from their own steps (line 12)",
         choices=("I", "II"),
     )
     global_learning_rate: float = option(

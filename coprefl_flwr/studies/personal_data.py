@@ -38,48 +38,54 @@ class PersonalOptions:
 
     personal_datasets: str = option(
         "",
-        "datasets of the same classes, separated by spaces, for a personalised study; of one with "
-        "domains `DATASET@NAME` is one and `DATASET@*` are all; not set: `dataset`",
+        "datasets of the same classes, separated by spaces, for a personalised study; "
+        "`DATASET@NAME` is one domain of a dataset, `DATASET@*` all its domains; not set: "
+        "`dataset`",
         takes=(WORDS,),
     )
     personal_clients: int | None = option(
         None,
-        "clients of it; not set: one a dataset, or 5 where there is only one",
+        "clients of a personalised study; not set: one per dataset, or 5 for a single dataset",
         minimum=1,
         maximum=10**6,
     )
     shift: str | None = option(
         None,
-        "how its clients differ: by dataset (`feature`), by the Dirichlet partition of classes "
-        "(`label`, one dataset), or `both`; not set: feature, of one dataset label",
+        "how the clients differ: by dataset (`feature`), by the Dirichlet partition of classes "
+        "(`label`, one dataset only), or `both`; not set: `feature`, for a single dataset `label`",
         choices=("feature", "label", "both"),
     )
     train_per_class: int = option(
-        10, "samples of a class that a client of it trains on, in the mean", minimum=1
+        10, "training samples per class and client, on average", minimum=1
     )
     test_per_class: int = option(
-        90, "most that it is tested on, in the same proportions of classes", minimum=1
+        90,
+        "at most this many test samples per class and client, in the proportions of the training "
+        "samples",
+        minimum=1,
     )
     backbones: str = option(
         "pixels",
-        "frozen networks that make its features, separated by spaces: a model of this package (its "
-        "folder), `resnet18` or another of torchvision, `resnet18=FILE`; `pixels`: none, and "
-        "`scratch`: none, and `model` is trained instead of the head",
+        "frozen networks that compute the features, separated by spaces: the folder of a model of "
+        "this package, `resnet18` or another name of torchvision, `resnet18=FILE`, `pixels` (no "
+        "network), or `scratch` (no frozen network: `model` is trained instead of a head)",
         takes=(WORDS,),
     )
     head_norm: str | None = option(
         None,
-        "normalisation in its heads; not set: batch, as FedPCL's Table 7 has it for all; `none`: "
-        "none, as its authors' code is said to have it for FedPCL",
+        "normalisation in the heads; not set: `batch`, as in FedPCL's Table 7; `none`: as the "
+        "authors' code is reported to do for FedPCL",
         choices=("none", "batch"),
     )
     noise_on: str | None = option(
         None,
-        "what noise is laid over: the training images or FedPCL's prototypes; not set: nothing",
+        "what receives noise: the training images or FedPCL's prototypes; not set: no noise",
         choices=("prototypes", "images"),
     )
-    noise_kind: str = option("laplace", "its distribution", choices=("laplace", "gaussian"))
-    noise_scale: float = option(0.05, "its scale s, of pixels from 0 to 1", minimum=0)
+    noise_kind: str = option(
+        "laplace", "distribution of the noise", choices=("laplace", "gaussian")
+    )
+    noise_scale: float = option(0.05, "scale s of the noise, for pixels in 0..1", minimum=0)
     noise_share: float = option(0.1, "p in (1 - p) x + noise", minimum=0, maximum=1)
 
     def __post_init__(self) -> None:

@@ -40,7 +40,7 @@ class TrainingOptions(LocalTraining):
     """Rounds, participants and local training, of the pre-training or of a personalised study."""
 
     rounds: int = option(
-        50, "pre-training rounds T, of each phase of `A+B`", unit="rounds", minimum=1
+        50, "pre-training rounds T; in `A+B`, of each phase", unit="rounds", minimum=1
     )
     participants: int = option(
         20,
@@ -50,20 +50,20 @@ class TrainingOptions(LocalTraining):
     )
     client_wrapper: str | None = option(
         None,
-        "module:NAME or file.py:NAME, a function or class that takes a client of the pre-training "
-        "and returns the client that takes its place, such as an attacker",
+        "module:NAME or file.py:NAME: a function or class that takes a client of the pre-training "
+        "and returns its replacement, such as an attacker",
         starts_only="clients are wrapped in a pre-training, not in a personalised study",
     )
     client_wrapper_share: float = option(
         0.0,
-        "part of the pre-training's clients that are wrapped, drawn by the seed",
+        "fraction of the pre-training's clients that are wrapped, drawn by the seed",
         minimum=0,
         maximum=1,
         starts_only=NOT_USED,
     )
     # A study whose clients do not train would only look like one.
     local_steps: int | None = option(
-        None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=1
+        None, "SGD steps per participation; not set: 5, or `local-epochs`", unit="steps", minimum=1
     )
     local_epochs: int | None = option(
         None, "passes over the local data per participation", unit="epochs", minimum=1

@@ -154,8 +154,8 @@ class Spread:
     clients: int | None = option(100, "clients; not set: as many as the scheme makes", minimum=1)
     scheme: Scheme = "dirichlet"
     alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
-    classes_per_client: int = option(2, "classes a client has, `pathological` only", minimum=1)
-    min_samples: int = option(10, "fewest samples a client may hold", unit="samples", minimum=2)
+    classes_per_client: int = option(2, "classes per client; only for `pathological`", minimum=1)
+    min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
 
     def __post_init__(self) -> None:
         """Check each value."""
@@ -245,10 +245,10 @@ class Clients:
 
     source: Source
     spread: Spread
-    seed: int = option(0, "what the draws depend on", minimum=0)
+    seed: int = option(0, "seed of the random draws", minimum=0)
     _: KW_ONLY
     server_reserve: float = option(
-        0.0, "part of the samples that no client holds", minimum=0, maximum=0.9
+        0.0, "fraction of the samples that no client holds", minimum=0, maximum=0.9
     )
     server_share: float | None = None
     tested: bool = False

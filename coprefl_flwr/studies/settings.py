@@ -44,14 +44,14 @@ class FolderSettings:
 
     study: str = option(
         STARTS,
-        "`starts`: starting models, compared on downstream tasks; `personalised`: methods that "
-        "give every client its own model, over frozen features",
+        "`starts`: initial models, compared on downstream tasks; `personalised`: methods that give "
+        "every client its own model, on frozen features",
         choices=(STARTS, PERSONALISED),
     )
     method: Methods = option(
         Methods.read("random fedavg coprefl"),
-        "methods to compare, separated by spaces; each may have settings of its own as in "
-        "`coprefl:gamma=0.25,rounds=20`, and `cyclic+fedavg` is one after the other",
+        "methods to compare, separated by spaces; a method may have its own settings, as in "
+        "`coprefl:gamma=0.25,rounds=20`; `cyclic+fedavg` runs the two one after the other",
     )
     run_name: str = option(
         "",
@@ -61,7 +61,8 @@ class FolderSettings:
     )
     output_dir: str = option(
         "outputs",
-        "folder that holds the runs' folders; relative to where the SuperLink started",
+        "folder in which the runs' folders are written; relative to the folder where the SuperLink "
+        "started",
         counts=False,
     )
 
@@ -94,22 +95,22 @@ class TaskDataSettings:
     """The data of the downstream tasks, and of their clients."""
 
     tasks: int = option(
-        3, "downstream tasks X; 0 ends after the pre-training", minimum=0, maximum=10**5
+        3, "downstream tasks X; 0: end after the pre-training", minimum=0, maximum=10**5
     )
-    task_classes: int = option(5, "classes a task draws", minimum=2)
+    task_classes: int = option(5, "classes per task", minimum=2)
     task_clients: int = option(
-        10, "clients of a task, |G|, all of whom take part", minimum=1, maximum=10**6
+        10, "clients per task, |G|, all of whom take part in every round", minimum=1, maximum=10**6
     )
     task_partition: str = option(
         "dirichlet",
-        "how a task's samples are spread over its clients",
+        "how a task's samples are distributed over its clients",
         choices=SCHEMES,
         own="partition",
     )
     task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
     task_train_fraction: float = option(
         0.8,
-        "part of a task client's samples to train on; it is tested on the rest",
+        "fraction of a task client's samples to train on; the rest is its test set",
         above=0,
         maximum=0.99,
     )
@@ -125,26 +126,29 @@ class TaskSettings:
 
     head: Method = option(
         FRESH,
-        "last layer a task begins with: `fresh`, `keep` the pre-trained one, where a task's "
-        "classes are the pre-training's, or one computed from the clients' features in round 0, "
-        "before the others: `ncm`, `ridge` or module:NAME, with its own settings",
+        "last layer at the start of a task: `fresh` (random), `keep` (pre-trained; needs the same "
+        "classes), or computed from the clients' features in an extra round 0: `ncm`, `ridge`, "
+        "module:NAME",
     )
     head_layer: str = option(
-        "", "name of the last linear layer, for such a head; not set: the `nn.Linear` called last"
+        "",
+        "name of the last linear layer, for a computed head; not set: the `nn.Linear` that is "
+        "called last",
     )
     diagnostics: bool = option(
         False,
-        "measure at each start what explains its worth in a task: diversity of the clients' "
-        "gradients, top eigenvalue of the Hessian, barrier between clients' models, linear probe",
+        "measure at each initial model: diversity of the clients' gradients, top eigenvalue of the "
+        "Hessian, loss barrier between clients' models, linear probe",
     )
     start_loss: bool = option(
         False,
-        "measure each start's mean loss over all training samples of all pre-training clients",
+        "measure each initial model's mean loss over all training samples of all pre-training "
+        "clients",
     )
     measurements: str = option(
         "",
-        "measurements of your own at each start, module:NAME each, separated by spaces: classes of "
-        "stages that are made of the start's pre-training",
+        "your own measurements at each initial model, module:NAME each, separated by spaces: stage "
+        "classes that take the pre-training",
         takes=(WORDS,),
     )
     task_method: Method = option(
@@ -152,17 +156,23 @@ class TaskSettings:
         "algorithm of the tasks, with its own settings as in `fedprox:mu=1`",
     )
     task_rounds: int = option(
-        50, "rounds R of a task; 0: only that of its head", unit="rounds", minimum=0
+        50, "rounds R of a task; 0: only the round that computes its head", unit="rounds", minimum=0
     )
     task_local_steps: int | None = option(
-        None, "as local-steps, in the tasks", unit="steps", minimum=1
+        None,
+        "SGD steps per participation in the tasks; not set: 5, or `task-local-epochs`",
+        unit="steps",
+        minimum=1,
     )
     task_local_epochs: int | None = option(
-        None, "as local-epochs, in the tasks", unit="epochs", minimum=1
+        None, "passes over the local data per participation in the tasks", unit="epochs", minimum=1
     )
     task_learning_rate: float = option(TASK_RATE, "local learning rate in the tasks", above=0)
     task_evaluate_every: int = option(
-        1, "rounds between evaluations in a task; 0: after the last only", unit="rounds", minimum=0
+        1,
+        "rounds between evaluations in a task; 0: only after the last round",
+        unit="rounds",
+        minimum=0,
     )
 
     def __post_init__(self) -> None:

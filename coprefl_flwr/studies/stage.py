@@ -59,29 +59,39 @@ CLIENT_ACCURACY = "client-accuracy"
 class RunOptions:
     """How stages are run: the seed, and when to wait, to give up and to keep a checkpoint."""
 
-    seed: int = option(0, "every random choice is a function of it", minimum=0)
+    seed: int = option(0, "seed of every random choice", minimum=0)
     min_available_nodes: int = option(
         1,
-        "clients to wait for before the first round; a node that hosts several counts as these",
+        "clients to wait for before the first round; a node that hosts several clients counts as "
+        "that many",
         minimum=1,
         counts=False,
     )
-    min_replies: int = option(1, "good replies an exchange needs", minimum=1)
+    min_replies: int = option(
+        1,
+        "valid client replies needed per message exchange; with fewer, the round is repeated",
+        minimum=1,
+    )
     max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
-    timeout: float = option(3600.0, "longest wait for an exchange", unit="s", above=0, counts=False)
+    timeout: float = option(
+        3600.0,
+        "longest wait for the replies of a message exchange",
+        unit="s",
+        above=0,
+        counts=False,
+    )
     checkpoint_every: int = option(
         5, "rounds between checkpoints", unit="rounds", minimum=1, counts=False
     )
     stop_at_loss: float | None = option(
         None,
-        "end a pre-training at the first round, of those that are checked, at which the global "
-        "model's mean loss over all training samples of all its clients, in float32, is at most "
-        "this",
+        "stop the pre-training when the global model's mean loss over all training samples of all "
+        "its clients (in float32) is at most this; checked every `stop-check-every` rounds",
         above=0,
         starts_only="its methods have no model of everybody to stop at",
     )
     stop_check_every: int = option(
-        5, "rounds between checks of that loss", unit="rounds", minimum=1
+        5, "rounds between checks of `stop-at-loss`", unit="rounds", minimum=1
     )
     client_metrics: str = option(
         "",

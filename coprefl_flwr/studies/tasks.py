@@ -82,11 +82,11 @@ class Tasks:
     source: Source
     spread: Spread
     number: int = option(3, "downstream tasks", minimum=0)
-    classes: int = option(5, "classes a task draws", minimum=2)
+    classes: int = option(5, "classes per task", minimum=2)
     train_fraction: float = option(
-        0.8, "part of a client's samples to train on", above=0, maximum=0.99
+        0.8, "fraction of a client's samples to train on", above=0, maximum=0.99
     )
-    seed: int = option(0, "what the draws depend on", minimum=0)
+    seed: int = option(0, "seed of the random draws", minimum=0)
     names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -234,7 +234,7 @@ class Downstream:
     keeps_head: bool = False
     head_layer: str = ""
     evaluate_every: int = option(1, "rounds between evaluations", unit="rounds", minimum=0)
-    diagnostics: bool = option(False, "whether each task is diagnosed too")
+    diagnostics: bool = option(False, "also diagnose each initial model in each task")
     metrics: ClientMetrics = field(default_factory=lambda: ClientMetrics(()))
 
     def __post_init__(self) -> None:
