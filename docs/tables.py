@@ -194,7 +194,7 @@ def options_table() -> str:
                 found.setdefault((one.limits, one.meaning), []).append(name)
         refined = next((m.options[key] for m in METHODS.values() if key in m.options), None)
         if not found and refined:
-            found[(refined.limits, refined.meaning)] = ["the refined methods"]
+            found[(refined.limits, refined.meaning)] = ["methods called NAME-refined"]
         for (limits, meaning), names in found.items():
             of = "all methods that average" if key in averaging else ", ".join(names)
             lines.append(f"| `{key}` | {of} | {limits} | {meaning} |")

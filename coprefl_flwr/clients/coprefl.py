@@ -26,18 +26,19 @@ class CoPreFLClient(TorchClient):
 
     options: ClassVar[Mapping[str, Any]] = {
         "support_fraction": option(
-            0.8, "part of a client's samples that is the support set", above=0, maximum=0.99
+            0.8, "fraction of a client's samples that form the support set", above=0, maximum=0.99
         ),
         "resplit": option(True, "draw new support and query sets every round"),
         "query_clip": option(
             0.0,
-            "largest l2 norm of the query gradient, and largest query loss; 0: any",
+            "the query gradient is clipped to this l2 norm, and the query loss to this value; 0: "
+            "no clipping",
             minimum=0,
         ),
         "query_noise": option(
             0.0,
-            "standard deviation of the noise on each number of both, as a multiple of "
-            "`query-clip`; its privacy is not accounted",
+            "standard deviation of the noise on each element of the query gradient and on the "
+            "query loss, as a multiple of `query-clip`; no privacy budget is computed",
             minimum=0,
         ),
     }

@@ -29,12 +29,13 @@ class DataSettings:
 
     dataset: str = option(
         "glyphs",
-        "`glyphs` (embedded), `glyphs:domains` (7 classes in 4 styles), a torchvision name, "
-        "`CIFAR100:coarse`, an .npz file (`FILE:NAME` takes its labels NAME), a folder of images "
-        "(by class, or by domain and class), of Tiny-ImageNet or of LEAF's FEMNIST, a .txt of "
-        "speeches (windows start 10 characters apart; `FILE:1`: 1 character apart), `hf:NAME` or "
-        "`hf:FOLDER` of Hugging Face (`hf:cifar100:label=fine_label,image=img`), or module:NAME, "
-        "your own function",
+        "`glyphs` (embedded), `glyphs:domains` (7 of its classes in 4 styles, which are the "
+        "domains), a torchvision name, `CIFAR100:coarse`, an .npz file (`FILE:NAME`: labels from "
+        "its array NAME), a folder of images (a subfolder per class, or per domain and class), the "
+        "folder of Tiny-ImageNet or of LEAF's FEMNIST, a .txt of speeches (a sample starts at "
+        "every 10th character; `FILE:1`: at every character), `hf:NAME` or `hf:FOLDER` of Hugging "
+        "Face (`hf:cifar100:label=fine_label,image=img`), or your own function, as module:NAME or "
+        "file.py:NAME",
     )
     data_dir: str = option(
         "", "folder of the torchvision datasets; missing ones are downloaded to it", counts=False
@@ -66,7 +67,8 @@ class DataSettings:
     )
     downstream_classes: str = option(
         "20",
-        "classes of the downstream tasks: a number (drawn by the seed), or `list:80-99`",
+        "classes of the downstream tasks: how many (drawn with the seed), or a list such as "
+        "`list:80-99`",
         takes=(COUNT, NUMBERS),
         starts_only=NOT_USED,
     )
@@ -91,9 +93,9 @@ class DataSettings:
     )
     allow_class_overlap: bool = option(
         False,
-        "allow classes to be used in both phases (always allowed across datasets or domains); "
-        "tasks are then partly tested on samples seen in pre-training; `task-reserve` prevents "
-        "that",
+        "true: the pre-training and the tasks may share classes (always allowed if their datasets "
+        "or domains differ); some test samples of the tasks were then seen in pre-training, unless "
+        "`task-reserve` is set",
         starts_only=NOT_USED,
     )
     task_reserve: float = option(

@@ -122,7 +122,8 @@ class RoundStrategy(InsideWrapper):
     )
     clip_factor: float = option(
         1.0,
-        "with norm-clipping: longest update, as a multiple of the round's median length",
+        "with norm-clipping: largest norm of a client's update, as a multiple of the round's "
+        "median norm",
         above=0,
     )
     bounds: Bounds = field(default=Bounds(), metadata={"option": False})

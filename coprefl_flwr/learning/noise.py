@@ -29,7 +29,13 @@ class Noise:
     scale: float = option(
         0.05, "scale s of the noise, for pixels in 0..1", minimum=0, key="noise-scale"
     )
-    share: float = option(0.1, "p in (1 - p) x + noise", minimum=0, maximum=1, key="noise-share")
+    share: float = option(
+        0.1,
+        "p in (1 - p) x + noise: the fraction by which x is scaled down before the noise is added",
+        minimum=0,
+        maximum=1,
+        key="noise-share",
+    )
 
     def __post_init__(self) -> None:
         """Check the options."""

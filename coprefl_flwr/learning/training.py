@@ -38,26 +38,29 @@ class LocalTraining:
     """
 
     local_steps: int | None = option(
-        None, "SGD steps per participation; not set: 5, or `local-epochs`", unit="steps", minimum=0
+        None,
+        "SGD steps of a client in a round; not set: 5, unless `local-epochs` is set",
+        unit="steps",
+        minimum=0,
     )
     local_epochs: int | None = option(
-        None, "passes over the local data per participation", unit="epochs", minimum=0
+        None, "passes of a client over its data in a round", unit="epochs", minimum=0
     )
     max_steps: int | None = option(
         None,
-        "at most this many SGD steps per participation, where epochs would take more",
+        "at most this many SGD steps of a client in a round, where epochs would take more",
         unit="steps",
         minimum=1,
         key="max-local-steps",
     )
     batch_size: int | None = option(
         None,
-        "samples per step, in tasks too; not set: 32, centralised 64",
+        "samples per SGD step, also in the tasks; not set: 32, or 64 for centralised training",
         unit="samples",
         minimum=1,
     )
     learning_rate: float | None = option(
-        None, f"local learning rate eta; not set: {SGD_RATE}, of Adam {ADAM_RATE}", above=0
+        None, f"local learning rate eta; not set: {SGD_RATE}, or {ADAM_RATE} with Adam", above=0
     )
     learning_rate_decay: float = option(
         1.0, "factor on the learning rate after each round", above=0, maximum=1
@@ -70,10 +73,12 @@ class LocalTraining:
         starts_only="a personalised study trains by Adam",
     )
     weight_decay: float | None = option(
-        None, "weight decay of local training; not set: 0, of Adam 1e-4", minimum=0
+        None, "weight decay of local training; not set: 0, or 1e-4 with Adam", minimum=0
     )
     clip_norm: float | None = option(
-        None, "largest l2 norm of the gradient over all parameters", above=0
+        None,
+        "gradients are clipped to this l2 norm over all parameters; not set: no clipping",
+        above=0,
     )
     precision: str = option(
         FLOAT32,

@@ -36,7 +36,7 @@ class FedMeta(RoundStrategy):
     meta_learning_rate: float = option(0.05, "step size beta of the meta update", minimum=0)
     local_steps: int = option(
         1,
-        "meta steps per participation, each on all of the client's data",
+        "meta steps of a client in a round, each on all of the client's data",
         minimum=1,
     )
 

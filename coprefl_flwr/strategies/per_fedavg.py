@@ -16,8 +16,8 @@ class PerFedAvg(RoundStrategy):
 
     variant: str = option(
         "fo",
-        "how clients compute the step of line 7: `fo` without the Hessian, or `hf` with a finite "
-        "difference instead of it",
+        "how clients compute the update of line 7 of the algorithm: `fo` leaves out the Hessian "
+        "term, `hf` replaces the Hessian-vector product by a finite difference",
         choices=("fo", "hf"),
     )
     inner_learning_rate: float = option(

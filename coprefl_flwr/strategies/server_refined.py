@@ -26,7 +26,10 @@ class ServerRefined(RoundStrategy):
         5, "SGD steps on the server's data per round", unit="steps", minimum=0, key="server-steps"
     )
     learning_rate: float = option(
-        0.05, "learning rate of these steps", above=0, key="server-learning-rate"
+        0.05,
+        "learning rate of the SGD steps on the server's data",
+        above=0,
+        key="server-learning-rate",
     )
 
     server_data = "server"

@@ -86,7 +86,12 @@ class PersonalOptions:
         "laplace", "distribution of the noise", choices=("laplace", "gaussian")
     )
     noise_scale: float = option(0.05, "scale s of the noise, for pixels in 0..1", minimum=0)
-    noise_share: float = option(0.1, "p in (1 - p) x + noise", minimum=0, maximum=1)
+    noise_share: float = option(
+        0.1,
+        "p in (1 - p) x + noise: the fraction by which x is scaled down before the noise is added",
+        minimum=0,
+        maximum=1,
+    )
 
     def __post_init__(self) -> None:
         """Check each value."""

@@ -40,7 +40,10 @@ class TrainingOptions(LocalTraining):
     """Rounds, participants and local training, of the pre-training or of a personalised study."""
 
     rounds: int = option(
-        50, "pre-training rounds T; in `A+B`, of each phase", unit="rounds", minimum=1
+        50,
+        "number of pre-training rounds T; for a method `A+B`, the rounds of each phase",
+        unit="rounds",
+        minimum=1,
     )
     participants: int = option(
         20,
@@ -63,10 +66,13 @@ class TrainingOptions(LocalTraining):
     )
     # A study whose clients do not train would only look like one.
     local_steps: int | None = option(
-        None, "SGD steps per participation; not set: 5, or `local-epochs`", unit="steps", minimum=1
+        None,
+        "SGD steps of a client in a round; not set: 5, unless `local-epochs` is set",
+        unit="steps",
+        minimum=1,
     )
     local_epochs: int | None = option(
-        None, "passes over the local data per participation", unit="epochs", minimum=1
+        None, "passes of a client over its data in a round", unit="epochs", minimum=1
     )
 
     def __post_init__(self) -> None:

@@ -147,8 +147,8 @@ class TaskSettings:
     )
     measurements: str = option(
         "",
-        "your own measurements at each initial model, module:NAME each, separated by spaces: stage "
-        "classes that take the pre-training",
+        "your own measurements at each initial model, module:NAME each, separated by spaces: "
+        "subclasses of `StartMeasurement`",
         takes=(WORDS,),
     )
     task_method: Method = option(
@@ -160,12 +160,12 @@ class TaskSettings:
     )
     task_local_steps: int | None = option(
         None,
-        "SGD steps per participation in the tasks; not set: 5, or `task-local-epochs`",
+        "SGD steps of a client in a round of a task; not set: 5, unless `task-local-epochs` is set",
         unit="steps",
         minimum=1,
     )
     task_local_epochs: int | None = option(
-        None, "passes over the local data per participation in the tasks", unit="epochs", minimum=1
+        None, "passes of a client over its data in a round of a task", unit="epochs", minimum=1
     )
     task_learning_rate: float = option(TASK_RATE, "local learning rate in the tasks", above=0)
     task_evaluate_every: int = option(
