@@ -47,13 +47,13 @@ class FedMetaClient(CoPreFLClient):
         seeded = torch_seeded(*self.key(config, "adaptation"))
         with seeded, differentiable(self.model), self.computing():
             if "local-steps" not in config:
-                loss, found, adapted = self.meta_gradient(rates, support, query, config)
-                answer = self.answer(found, adapted, bool(sent))
+                loss, gradients, adapted = self.meta_gradient(rates, support, query, config)
+                answer = self.answer(gradients, adapted, bool(sent))
                 return answer, len(query[1]), {"loss": loss}
             losses = []
             for _ in range(int(config["local-steps"])):
-                loss, found, adapted = self.meta_gradient(rates, support, query, config)
-                rates = self.descend(rates, found, adapted, float(config["meta-learning-rate"]))
+                loss, gradients, adapted = self.meta_gradient(rates, support, query, config)
+                rates = self.descend(rates, gradients, adapted, float(config["meta-learning-rate"]))
                 losses.append(loss)
         return self.learnt(rates, sent), len(query[1]), {"loss": float(np.mean(losses))}
 
@@ -73,20 +73,20 @@ class FedMetaClient(CoPreFLClient):
 
     @torch.no_grad()
     def descend(
-        self, rates: Tensors, found: Mapping[str, Tensor | None], adapted: Tensors, step: float
+        self, rates: Tensors, gradients: Mapping[str, Tensor | None], adapted: Tensors, step: float
     ) -> Tensors:
-        """Move the model by `step` against the gradients `found`; return the rates moved likewise.
+        """Move the model by `step` against `gradients`; return the rates moved likewise.
 
         Buffers become those that the adaptation left.
         """
         for name, buffer in self.model.named_buffers():
             buffer.copy_(adapted[name])
         for name, p in self.parameters().items():
-            if (gradient := found[name]) is not None:
+            if (gradient := gradients[name]) is not None:
                 p.sub_(step * gradient)
         moved = {}
         for name, rate in rates.items():
-            gradient = found.get(f"rates/{name}")
+            gradient = gradients.get(f"rates/{name}")
             after = rate if gradient is None else rate - step * gradient
             moved[name] = after.detach().requires_grad_(rate.requires_grad)
         return moved
@@ -130,7 +130,9 @@ class FedMetaClient(CoPreFLClient):
             for name in self.parameters()
         }
 
-    def answer(self, found: Mapping[str, Tensor | None], adapted: Tensors, rates: bool) -> Arrays:
+    def answer(
+        self, gradients: Mapping[str, Tensor | None], adapted: Tensors, rates: bool
+    ) -> Arrays:
         """Return an array for everything sent: gradients, zeros for what is frozen, buffers."""
         state, first = model_arrays(self.model), first_names(self.model)
         # Under which name the tensor was found: tied weights have the same step under every name.
@@ -140,7 +142,7 @@ class FedMetaClient(CoPreFLClient):
         answer: Arrays = {}
         for name, source in sources.items():
             template = state[name.removeprefix("rates/")]
-            gradient = found.get(source)
+            gradient = gradients.get(source)
             if gradient is not None:
                 answer[name] = as_array(gradient, name)
             elif is_buffer(name, template) and source in adapted:

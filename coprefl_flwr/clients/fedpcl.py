@@ -31,7 +31,7 @@ class FedPCLClient(StatefulClient):
     """
 
     network = "projection"
-    needs = frozenset({"state", "initial", "noise"})
+    injected = frozenset({"state", "initial", "noise"})
 
     def __init__(
         self, model: nn.Module, train: Samples, *, noise: Noise | None = None, **more: Any
@@ -54,9 +54,9 @@ class FedPCLClient(StatefulClient):
         self.state.write(config, model_arrays(self.model))
         own = self.prototypes(shared)
         if self.noise:
-            held = own["counts"] > 0
+            has_samples = own["counts"] > 0
             rng = seeds.generator(*self.key(config, "prototype-noise"))
-            own["prototypes"][held] = self.noise.on(own["prototypes"][held], rng)
+            own["prototypes"][has_samples] = self.noise.on(own["prototypes"][has_samples], rng)
         return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
 
     def represent(self, inputs: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class FedPCLClient(StatefulClient):
         own = self.prototypes(shared)
         rows = torch.as_tensor(padded(own, shared), device=self.device)
         exists = torch.as_tensor(own["counts"] + shared["counts"] > 0, device=self.device)
-        return self.tested(nn.Sequential(self.model, Similarity(rows, exists)))
+        return self.evaluate_model(nn.Sequential(self.model, Similarity(rows, exists)))
 
 
 class Similarity(nn.Module):

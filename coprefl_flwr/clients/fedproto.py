@@ -52,7 +52,7 @@ class FedProtoClient(StatefulClient):
         load_arrays(self.model, self.own_weights(config))
         rows = torch.tensor(shared["prototypes"], device=self.device)
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
-        return self.tested(Nearness(self.model, rows, exists))
+        return self.evaluate_model(Nearness(self.model, rows, exists))
 
 
 class Nearness(nn.Module):

@@ -67,7 +67,7 @@ class PerFedAvgClient(TorchClient):
             with torch.no_grad():
                 for name, p in self.parameters().items():
                     p.sub_(torch.as_tensor(slope[name], device=p.device), alpha=alpha)
-        return self.tested(self.model)
+        return self.evaluate_model(self.model)
 
     def hessian_product(
         self, batch: tuple[Tensor, Tensor], direction: list[Tensor], key: tuple[str | int, ...]
@@ -96,9 +96,9 @@ class PerFedAvgClient(TorchClient):
                 p.add_(d, alpha=scale)
         inputs, targets = batch
         loss = cross_entropy(self.model(inputs), targets)
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         with torch.no_grad():
             for p, before in zip(trained, start, strict=True):
                 p.copy_(before)
-        both = zip(trained, found, strict=True)
+        both = zip(trained, gradients, strict=True)
         return loss.detach(), [torch.zeros_like(p) if g is None else g for p, g in both]

@@ -186,7 +186,7 @@ class Datasets:
         if isinstance(source, ImageDataset) and len(domains) < len(names):
             # A held-out domain must not be known by its brightness.
             rows = rows_of(source, range(len(source.classes)), domains)
-            source = source.measured_on(rows)
+            source = source.normalised_on(rows)
         if not chosen.has_task_dataset:
             return source, source
         with concerning("task-dataset"):
@@ -197,9 +197,9 @@ class Datasets:
                 relabel=chosen.relabel,
             )
             check_numbers(f"dataset '{chosen.task_dataset}'", other)
-            return self._alike(source, other)
+            return self._match_channels(source, other)
 
-    def _alike(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
+    def _match_channels(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
         """Return two datasets with as many channels, the second normalised as the first.
 
         The starting model's first layer was trained on inputs that were normalised so.
@@ -209,9 +209,9 @@ class Datasets:
                 source, other = source.in_colour(), other.in_colour()
             other = other.normalised_as(source) if source.shape == other.shape else other
         kinds = []
-        for one in (other, source):
-            values = getattr(one, "values", getattr(one, "images", one.labels))
-            kinds.append(f"{'x'.join(map(str, one.shape))} of {values.dtype}")
+        for dataset in (other, source):
+            values = getattr(dataset, "values", getattr(dataset, "images", dataset.labels))
+            kinds.append(f"{'x'.join(map(str, dataset.shape))} of {values.dtype}")
         has_text = isinstance(source, TextDataset) or isinstance(other, TextDataset)
         if kinds[0] == kinds[1] and not has_text:
             return source, other
@@ -309,8 +309,8 @@ def split_classes(
     second = choose_classes(
         "downstream-classes", downstream, num_classes, everything - set(reserved), seed_key=seed_key
     )
-    left = everything - set(second)
-    first = choose_classes(what, pretraining, num_classes, left, seed_key=seed_key)
+    pool = everything - set(second)
+    first = choose_classes(what, pretraining, num_classes, pool, seed_key=seed_key)
     if not first:
         why = f"none are left, as downstream-classes takes all {num_classes}"
         raise _refused(what, pretraining, why)
@@ -336,15 +336,15 @@ def choose_classes(
     listed = _listed(what, text, num_classes, _FORMS)
     if listed is not None:
         return listed
-    left = sorted(range(num_classes) if pool is None else pool)
+    candidates = sorted(range(num_classes) if pool is None else pool)
     if not text.strip():
-        return tuple(left)
+        return tuple(candidates)
     if re.fullmatch(r"\s*\d+\s*", text) is None:
         raise _refused(what, text, f"cannot be read; use {_FORMS}")
-    if not 1 <= int(text) <= len(left):
-        raise _refused(what, text, f"1 to {len(left)} can be drawn, the classes left")
+    if not 1 <= int(text) <= len(candidates):
+        raise _refused(what, text, f"1 to {len(candidates)} can be drawn, the classes left")
     rng = seeds.generator(*seed_key, what.removesuffix("-classes"), "classes")
-    return tuple(sorted(left[i] for i in rng.permutation(len(left))[: int(text)]))
+    return tuple(sorted(candidates[i] for i in rng.permutation(len(candidates))[: int(text)]))
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
@@ -376,7 +376,7 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
     """Return the numbers below `count` that "list:..." names, or None for text that is no list."""
     if not text.strip().startswith("list:"):
         return None
-    found: list[int] = []
+    numbers: list[int] = []
     for item in text.strip().removeprefix("list:").split(","):
         bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
         if bounds is None:
@@ -384,11 +384,11 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
         first, last = int(bounds[1]), int(bounds[2] or bounds[1])
         if first > last or last >= count:
             raise _refused(what, text, f"'{item}' must rise and be in 0..{count - 1}")
-        found += range(first, last + 1)
-    twice = [number for number in found if found.count(number) > 1]
+        numbers += range(first, last + 1)
+    twice = [number for number in numbers if numbers.count(number) > 1]
     if twice:
         raise _refused(what, text, f"{twice[0]} is named twice")
-    return tuple(sorted(found))
+    return tuple(sorted(numbers))
 
 
 def part_of(n: int, fraction: float) -> int:

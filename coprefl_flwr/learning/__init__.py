@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Load what is named from the module that has it."""
     for module in ("training", "evaluation", "device", "server_data"):
-        found = vars(importlib.import_module(f"{__name__}.{module}"))
-        if name in found and not name.startswith("_"):
-            return found[name]
+        members = vars(importlib.import_module(f"{__name__}.{module}"))
+        if name in members and not name.startswith("_"):
+            return members[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -84,15 +84,15 @@ def loss_and_gradient(
     if count == 0:
         raise ValueError("no samples to compute a loss of")
     means: dict[nn.Parameter, Tensor] = {}
-    for p in (one for one in model.parameters() if one.requires_grad):
+    for p in (p for p in model.parameters() if p.requires_grad):
         summed = sums.get(p, p.grad)
         # In place, as a copy would be one model more.
         means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)
     named = model.named_parameters(remove_duplicate=False)
-    there = {name: means[p] for name, p in named if p.requires_grad}
-    here = on_cpu({"": torch.stack(losses), **there})  # A GPU is waited for here alone.
-    total = sum(here.pop("").tolist())
-    gradient = {name: as_array(tensor, name) for name, tensor in here.items()}
+    gradients = {name: means[p] for name, p in named if p.requires_grad}
+    on_host = on_cpu({"": torch.stack(losses), **gradients})  # A GPU is waited for here alone.
+    total = sum(on_host.pop("").tolist())
+    gradient = {name: as_array(tensor, name) for name, tensor in on_host.items()}
     model.zero_grad(set_to_none=True)
     return LossAndGradient(total / count, gradient, count)
 
@@ -120,28 +120,29 @@ def evaluate(
     """
     model.eval()
     losses, hits, sizes = list[Tensor](), list[Tensor](), list[int]()
-    kept: list[tuple[Tensor, Tensor]] = []
+    predictions: list[tuple[Tensor, Tensor]] = []
     with computing(model, precision):
         for inputs, targets in batches:
             outputs = model(inputs)
             if own:
-                kept.append((outputs.cpu(), targets.cpu()))
+                predictions.append((outputs.cpu(), targets.cpu()))
             losses.append(loss_fn(outputs, targets))
             hits.append((outputs.argmax(dim=1) == targets).sum())
             sizes.append(len(targets))
     if not sizes:
         raise ValueError("no samples to evaluate on")
     # A GPU is waited for here alone.
-    here = on_cpu({"losses": torch.stack(losses), "hits": torch.stack(hits)})
-    total = sum(loss * n for loss, n in zip(here["losses"].tolist(), sizes, strict=True))
-    correct, count = int(here["hits"].sum()), sum(sizes)
-    found = {"num-examples": count, "correct": correct, "loss": total / count}
+    on_host = on_cpu({"losses": torch.stack(losses), "hits": torch.stack(hits)})
+    total = sum(loss * n for loss, n in zip(on_host["losses"].tolist(), sizes, strict=True))
+    correct, count = int(on_host["hits"].sum()), sum(sizes)
+    metrics = {"num-examples": count, "correct": correct, "loss": total / count}
     if own:
-        logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        logits, labels = (torch.cat(parts) for parts in zip(*predictions, strict=True))
         values = {name: number_of(name, fn(logits, labels)) for name, fn in own.items()}
         # A client may have no value, such as a recall without positives.
-        found |= {f"{METRIC}{name}": one for name, one in values.items() if math.isfinite(one)}
-    return found
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        metrics |= {f"{METRIC}{name}": value for name, value in finite.items()}
+    return metrics
 
 
 def number_of(name: str, value: Any) -> float:

@@ -68,7 +68,7 @@ def shapes_of(
     """Return the shapes of one of the papers' networks by name, without memory for its weights."""
     with torch.device("meta"):
         network = _known_model(name, num_classes, input_shape, norm)
-    return {name: tuple(one.shape) for name, one in network.state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
 @concerning("model")
@@ -146,11 +146,12 @@ def own_model(
     function = plugins.find(kind, text)
     if not callable(function):
         raise SettingsError(f"{text}: must be a function that returns a torch.nn.Module", kind)
-    taken = inspect.signature(function).parameters.values()
-    by_position = [one for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD]
+    parameters = inspect.signature(function).parameters.values()
+    by_position = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     if by_position:
-        second = [one for one in by_position[1:2] if one.name == "input_shape" or not _set(one)]
-        model = plugins.call(text, function, (num_classes, *(input_shape for _ in second)))
+        takes_shape = any(p.name == "input_shape" or p.default is p.empty for p in by_position[1:2])
+        arguments = (num_classes, input_shape) if takes_shape else (num_classes,)
+        model = plugins.call(text, function, arguments)
     else:
         model = plugins.call(text, functools.partial(function, num_classes=num_classes), ())
     if not isinstance(model, nn.Module):
@@ -160,10 +161,6 @@ def own_model(
         )
     check_weights(model, text)
     return model
-
-
-def _set(parameter: inspect.Parameter) -> bool:
-    return parameter.default is not parameter.empty
 
 
 @dataclass(eq=False)

@@ -52,7 +52,7 @@ def last_linear(model: nn.Module, inputs: Tensor, named: str = "") -> str:
 
 
 def _linear_layers(model: nn.Module) -> dict[str, nn.Module]:
-    return {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
 @contextmanager

@@ -68,8 +68,8 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
         if not (folder / name).is_file():
             raise SettingsError(f"no saved model in {str(folder)!r}: it has no file {name}")
     if wrong := damaged(folder, WEIGHTS, ABOUT):
-        told = f"{SUMS} says another content of {wrong[0]}"
-        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {told}")
+        problem = f"{SUMS} says another content of {wrong[0]}"
+        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {problem}")
     try:
         about: dict[str, Any] = parse_json(read_text(folder / ABOUT))
         if not isinstance(about, dict):
@@ -88,7 +88,7 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
 
 
 def _same(order: list[Any], names: list[str]) -> bool:
-    return all(isinstance(one, str) for one in order) and sorted(order) == sorted(names)
+    return all(isinstance(name, str) for name in order) and sorted(order) == sorted(names)
 
 
 FILE, TORCHVISION = "file:", "torchvision:"
@@ -141,10 +141,10 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
             tensors = read_tensors(path)
         else:
             with seeded((seed, "start", plugins.portable(text))):
-                made = own_model(text, network.num_classes, network.input_shape, "start")
-            tensors = made.state_dict()
+                module = own_model(text, network.num_classes, network.input_shape, "start")
+            tensors = module.state_dict()
         if all(name.startswith(WRAPPER) for name in tensors):
-            tensors = {name.removeprefix(WRAPPER): one for name, one in tensors.items()}
+            tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()}
         return _fitted(network, tensors, needs_head)
     except SettingsError as error:
         raise SettingsError(f"method, {text}: {error}", *error.keys) from error
@@ -197,25 +197,25 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
     return weights
 
 
-def _fitted(network: Network, found: Mapping[str, Tensor], needs_head: bool) -> Arrays:
-    wanted = network.arrays
-    body = [name for name in wanted if needs_head or name not in network.head]
-    shapes = {name: tuple(one.shape) for name, one in found.items()}
+def _fitted(network: Network, tensors: Mapping[str, Tensor], needs_head: bool) -> Arrays:
+    expected = network.arrays
+    body = [name for name in expected if needs_head or name not in network.head]
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     absent = [name for name in body if name not in shapes]
-    extra = [_with_nearest(name, absent) for name in shapes if name not in wanted]
+    extra = [_with_nearest(name, absent) for name in shapes if name not in expected]
     misshapen = [
-        f"{name!r} is {shapes[name]} for {wanted[name].shape}"
+        f"{name!r} is {shapes[name]} for {expected[name].shape}"
         for name in body
-        if name in shapes and shapes[name] != wanted[name].shape
+        if name in shapes and shapes[name] != expected[name].shape
     ]
     wrong = {"missing": list(map(repr, absent)), "unknown": extra, "of another shape": misshapen}
     if any(wrong.values()):
         why = "; ".join(f"{what}: {_some(names)}" for what, names in wrong.items() if names)
         raise SettingsError(f"these are no weights of {network.name}: {why}")
-    arrays = dict(wanted)
-    for name, own in wanted.items():
+    arrays = dict(expected)
+    for name, own in expected.items():
         if shapes.get(name) == own.shape:
-            arrays[name] = as_array(found[name], name).astype(own.dtype, order="C")
+            arrays[name] = as_array(tensors[name], name).astype(own.dtype, order="C")
         if own.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
             raise SettingsError(f"{name!r} holds a NaN or an infinity")
     return arrays

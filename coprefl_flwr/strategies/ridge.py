@@ -23,10 +23,10 @@ class Ridge(LinearHead):
     name = "ridge"
     products = True
 
-    def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    def layer(self, totals: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Return W^T, its rows of length 1, and zeros."""
-        products = found["products"]
+        products = totals["products"]
         regular = products + self.penalty * np.eye(len(products))
-        rows = np.linalg.solve(regular, found["sums"].T).T
+        rows = np.linalg.solve(regular, totals["sums"].T).T
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         return rows / np.where(lengths > 0, lengths, 1), np.zeros(len(rows))

@@ -110,7 +110,7 @@ class LoadedSource(Source):
         _check_dataset(given)
         loaded = as_dataset("dataset", given, relabel, batch=batch)
         if isinstance(loaded, ImageDataset) and not isinstance(given, Dataset):
-            loaded = loaded.unscaled()
+            loaded = loaded.without_normalisation()
         names = list(loaded.classes)
         if only is None:
             return cls(loaded, tuple(range(len(names))))

@@ -78,7 +78,7 @@ def test_what_images_are_normalised_by_can_be_another_part(rng):
     images = pixels(rng, 8, 3, 4, 4)
     images[4:] //= 9
     data = dataset(images)
-    part = data.measured_on(np.array([4, 6]))
+    part = data.normalised_on(np.array([4, 6]))
     assert part.mean.numpy() == pytest.approx(images[[4, 6]].mean((0, 2, 3)) / 255, rel=1e-6)
     assert part.std.numpy() == pytest.approx(images[[4, 6]].std((0, 2, 3)) / 255, rel=1e-6)
     assert part.images is data.images
