@@ -30,9 +30,9 @@ def aggregated(sets: Sequence[Arrays]) -> Arrays:
     """
     counts = np.zeros(sets[0]["counts"].shape, np.float64)
     total = np.zeros(sets[0]["prototypes"].shape, np.float64)
-    for prototypes in sets:
-        counts += prototypes["counts"]
-        total += prototypes["counts"][:, None] * np.asarray(prototypes["prototypes"], np.float64)
+    for own in sets:
+        counts += own["counts"]
+        total += own["counts"][:, None] * np.asarray(own["prototypes"], np.float64)
     return {"prototypes": total / np.maximum(counts, 1)[:, None], "counts": counts}
 
 
