@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from coprefl_flwr.arrays import Arrays, is_buffer, weights_of
+from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning import differentiable, torch_seeded
@@ -94,11 +94,9 @@ class FedMetaClient(CoPreFLClient):
     def learnt(self, rates: Tensors, sent: Arrays) -> Arrays:
         """Return the model's arrays and, where rates were sent, theirs behind them."""
         state, first = model_arrays(self.model), first_names(self.model)
-        after: Arrays = {}
-        for name, array in sent.items():
-            moved = rates.get(first[name])  # None for what is frozen.
-            after[f"rates/{name}"] = array if moved is None else as_array(moved, name)
-        return state | after
+        # Those of frozen parameters are as they were sent.
+        moved = {n: as_array(rates[first[n]], n) for n in sent if first[n] in rates}
+        return append_prefixed(state, "rates", sent | moved)
 
     def adapt(self, weights: Tensors, rates: Tensors, support: Batch, config: Config) -> Tensors:
         """Return theta' and the buffers that the support set left."""

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import EVALUATION_BATCH, endless_batches, loss_and_gradient, torch_seeded
+from coprefl_flwr.learning import endless_batches, torch_seeded
 from coprefl_flwr.models.precision import SHORT
 
 DELTA = 1e-3
@@ -61,12 +61,10 @@ class PerFedAvgClient(TorchClient):
         self.load(parameters)
         alpha = float(config.get("inner-learning-rate", 0.0))
         if alpha:
-            batches = self.train.batches(EVALUATION_BATCH, self.device)
-            precision = self.training.precision
-            slope = loss_and_gradient(self.model, batches, precision=precision).gradient
+            gradient = self.loss_and_gradient(self.train).gradient
             with torch.no_grad():
                 for name, p in self.parameters().items():
-                    p.sub_(torch.as_tensor(slope[name], device=p.device), alpha=alpha)
+                    p.sub_(torch.as_tensor(gradient[name], device=p.device), alpha=alpha)
         return self.evaluate_model(self.model)
 
     def hessian_product(

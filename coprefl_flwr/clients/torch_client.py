@@ -15,8 +15,8 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.learning import EVALUATION_BATCH, LossAndGradient, evaluate, loss_and_gradient
 from coprefl_flwr.learning.device import default_device, placed
-from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, evaluate
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, load_arrays, model_arrays
 from coprefl_flwr.options import declared
@@ -112,11 +112,16 @@ class TorchClient(NumPyClient):
                 correct=correct,
             )
 
+    def loss_and_gradient(self, samples: Samples) -> LossAndGradient:
+        """Return the model's mean loss on samples and its gradient, in eval mode."""
+        batches = samples.batches(EVALUATION_BATCH, self.device)
+        return loss_and_gradient(self.model, batches, precision=self.training.precision)
+
     def computing(self) -> AbstractContextManager[None]:
         """Have the model compute in the precision of `training` while this is open.
 
-        `train_locally`, `evaluate_model` and the losses and gradients below open it; a client that
-        calls the model in its own loop has to.
+        `train_locally`, `loss_and_gradient` and `evaluate_model` open it; a client that calls the
+        model in its own loop has to.
         """
         return computing(self.model, self.training.precision)
 

@@ -172,15 +172,7 @@ class Datasets:
         """The datasets of the pre-training and of the tasks, of one shape."""
         chosen = self.settings
         with concerning("dataset"):
-            source = load_dataset(
-                chosen.dataset,
-                chosen.data_dir,
-                image_size=chosen.image_size,
-                samples_per_class=chosen.samples_per_class,
-                seed=self.seed,
-                relabel=chosen.relabel,
-            )
-            check_numbers(f"dataset '{chosen.dataset}'", source)
+            source = self._load(chosen.dataset, chosen.samples_per_class)
         names = source.domain_names
         domains = choose_domains("pretraining-domains", chosen.pretraining_domains, names)
         if isinstance(source, ImageDataset) and len(domains) < len(names):
@@ -190,14 +182,19 @@ class Datasets:
         if not chosen.has_task_dataset:
             return source, source
         with concerning("task-dataset"):
-            other = load_dataset(
-                chosen.task_dataset,
-                chosen.data_dir,
-                image_size=chosen.image_size,
-                relabel=chosen.relabel,
-            )
-            check_numbers(f"dataset '{chosen.task_dataset}'", other)
-            return self._match_channels(source, other)
+            return self._match_channels(source, self._load(chosen.task_dataset))
+
+    def _load(self, name: str, samples_per_class: int = 0) -> Dataset:
+        dataset = load_dataset(
+            name,
+            self.settings.data_dir,
+            image_size=self.settings.image_size,
+            samples_per_class=samples_per_class,
+            seed=self.seed,
+            relabel=self.settings.relabel,
+        )
+        check_numbers(f"dataset '{name}'", dataset)
+        return dataset
 
     def _match_channels(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
         """Return two datasets with as many channels, the second normalised as the first.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from coprefl_flwr.learning.training import Objective as Objective
     from coprefl_flwr.learning.training import endless_batches as endless_batches
     from coprefl_flwr.learning.training import local_sgd as local_sgd
-    from coprefl_flwr.learning.training import shuffled_batches as shuffled_batches
     from coprefl_flwr.learning.training import torch_seeded as torch_seeded
 
 

@@ -15,15 +15,8 @@ from coprefl_flwr.models.arrays import check_weights, model_arrays
 from coprefl_flwr.models.heads import outputs_and_representation
 from coprefl_flwr.models.precision import computing
 
-NORMS = ("batch", "group")
 RESIDUAL = {"resnet18": networks.resnet18, "resnet8": networks.resnet8}
-SMALL = {
-    "lenet5": networks.lenet5,
-    "fashion-mnist-cnn": networks.fashion_mnist_cnn,
-    "femnist-cnn": networks.femnist_cnn,
-    "femnist-cnn-linear": networks.femnist_cnn_linear,
-}
-SMALLEST_SIDE = dict(zip((*RESIDUAL, *SMALL), (8, 4, 16, 16, 4, 4), strict=True))
+SMALLEST_SIDE = dict(zip((*RESIDUAL, *networks.SMALL), (8, 4, 16, 16, 4, 4), strict=True))
 """The least height and width, in pixels, that leave a feature map of at least one pixel."""
 
 TEXT_MODEL = "char-lstm"
@@ -54,8 +47,8 @@ def build_model(
     """
     if num_classes < 2:
         raise SettingsError(f"number of classes is {num_classes}; it must be at least 2")
-    if norm not in NORMS:
-        raise SettingsError(unknown("norm", norm, NORMS), "norm")
+    if norm not in networks.NORMS:
+        raise SettingsError(unknown("norm", norm, networks.NORMS), "norm")
     with networks.seeded(seed_key):
         if name not in KNOWN and plugins.is_place("model", name):
             return own_model(name, num_classes, input_shape)
@@ -113,8 +106,8 @@ def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm
     _check_shape(name, input_shape)
     if name == TEXT_MODEL:
         return networks.CharLSTM(num_classes)
-    if name in SMALL:
-        return SMALL[name](num_classes, input_shape)
+    if name in networks.SMALL:
+        return networks.SMALL[name](num_classes, input_shape)
     return RESIDUAL[name](num_classes, input_shape, norm)
 
 

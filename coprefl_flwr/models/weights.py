@@ -77,18 +77,15 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
         with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
             order = parse_json((weights.metadata() or {}).get("order", "null"))
             names = list(weights.keys())
-            if order is not None and (not isinstance(order, list) or not _same(order, names)):
+            order = names if order is None else order
+            if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
                 raise ValueError(f"{WEIGHTS} says an order that is not that of its arrays")
-            arrays = {name: weights.get_tensor(name) for name in order or names}
+            arrays = {name: weights.get_tensor(name) for name in order}
     # An AttributeError or a TypeError for numbers that NumPy has not, such as bfloat16.
     except (ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
         why = one_line(error)
         raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {why}") from error
     return arrays, about
-
-
-def _same(order: list[Any], names: list[str]) -> bool:
-    return all(isinstance(name, str) for name in order) and sorted(order) == sorted(names)
 
 
 FILE, TORCHVISION = "file:", "torchvision:"
