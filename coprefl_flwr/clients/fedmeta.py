@@ -53,7 +53,9 @@ class FedMetaClient(CoPreFLClient):
             losses = []
             for _ in range(int(config["local-steps"])):
                 loss, gradients, adapted = self.meta_gradient(rates, support, query, config)
-                rates = self.descend(rates, gradients, adapted, float(config["meta-learning-rate"]))
+                rates = self.meta_step(
+                    rates, gradients, adapted, float(config["meta-learning-rate"])
+                )
                 losses.append(loss)
         return self.learnt(rates, sent), len(query[1]), {"loss": float(np.mean(losses))}
 
@@ -72,7 +74,7 @@ class FedMetaClient(CoPreFLClient):
         return float(loss.detach()), dict(zip(wanted, gradients, strict=True)), adapted
 
     @torch.no_grad()
-    def descend(
+    def meta_step(
         self, rates: Tensors, gradients: Mapping[str, Tensor | None], adapted: Tensors, step: float
     ) -> Tensors:
         """Move the model by `step` against `gradients`; return the rates moved likewise.

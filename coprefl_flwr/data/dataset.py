@@ -195,11 +195,11 @@ def _renumber(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[R
 
     Without names a class is called by the number that it had.
     """
-    old_names = None if names is None else _names(source, "labels", "classes", labels, names)
+    if names is not None:
+        _names(source, "labels", "classes", labels, names)
     seen, positions = np.unique(labels, return_inverse=True)
-    numbers = seen.tolist()
-    new_names = [str(number) if old_names is None else old_names[number] for number in numbers]
-    return positions.reshape(labels.shape).astype(np.int64), new_names
+    remaining = [str(number) if names is None else names[number] for number in seen.tolist()]
+    return positions.reshape(labels.shape).astype(np.int64), remaining
 
 
 def _names(

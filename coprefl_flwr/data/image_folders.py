@@ -125,15 +125,15 @@ def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
         raise SettingsError(f"{root}: no images found; the layout is class/file")
     labels = np.array([label for part in images_of_parts for _, label in part])
     rows = reduction.rows(labels)
-    part_of = np.repeat(np.arange(len(parts)), list(map(len, images_of_parts)))[rows]
+    part_of_row = np.repeat(np.arange(len(parts)), list(map(len, images_of_parts)))[rows]
     is_test = np.array([part == root / "test" and not is_domains for part in parts])
     return make_dataset(
         str(root),
         _read_images([Path(files[row]) for row in rows], reduction),
         labels[rows],
         classes,
-        test=is_test[part_of] if is_test.any() else None,
-        domains=part_of if is_domains else None,
+        test=is_test[part_of_row] if is_test.any() else None,
+        domains=part_of_row if is_domains else None,
         domain_names=[part.name for part in parts],
     )
 

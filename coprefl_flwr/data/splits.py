@@ -170,19 +170,19 @@ class Datasets:
     @functools.cached_property
     def loaded(self) -> tuple[Dataset, Dataset]:
         """The datasets of the pre-training and of the tasks, of one shape."""
-        chosen = self.settings
+        settings = self.settings
         with concerning("dataset"):
-            source = self._load(chosen.dataset, chosen.samples_per_class)
+            source = self._load(settings.dataset, settings.samples_per_class)
         names = source.domain_names
-        domains = choose_domains("pretraining-domains", chosen.pretraining_domains, names)
+        domains = choose_domains("pretraining-domains", settings.pretraining_domains, names)
         if isinstance(source, ImageDataset) and len(domains) < len(names):
             # A held-out domain must not be known by its brightness.
             rows = rows_of(source, range(len(source.classes)), domains)
             source = source.normalised_on(rows)
-        if not chosen.has_task_dataset:
+        if not settings.has_task_dataset:
             return source, source
         with concerning("task-dataset"):
-            return self._match_channels(source, self._load(chosen.task_dataset))
+            return self._match_channels(source, self._load(settings.task_dataset))
 
     def _load(self, name: str, samples_per_class: int = 0) -> Dataset:
         dataset = load_dataset(
@@ -225,30 +225,30 @@ class Datasets:
 
         They may be the same where datasets or domains differ.
         """
-        chosen, key = self.settings, (self.seed, "class-split")
-        if chosen.has_task_dataset:
-            first, second = (len(source.classes) for source in self.loaded)
-            texts = chosen.pretraining_classes, chosen.downstream_classes
+        settings, key = self.settings, (self.seed, "class-split")
+        if settings.has_task_dataset:
+            pretraining_size, task_size = (len(source.classes) for source in self.loaded)
+            texts = settings.pretraining_classes, settings.downstream_classes
             return (
-                choose_classes("pretraining-classes", texts[0], first, seed_key=key),
-                choose_classes("downstream-classes", texts[1], second, seed_key=key),
+                choose_classes("pretraining-classes", texts[0], pretraining_size, seed_key=key),
+                choose_classes("downstream-classes", texts[1], task_size, seed_key=key),
             )
         disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
         return split_classes(
             len(self.loaded[0].classes),
-            downstream=chosen.downstream_classes,
-            pretraining=chosen.pretraining_classes,
-            allow_overlap=chosen.allow_class_overlap or disjoint,
+            downstream=settings.downstream_classes,
+            pretraining=settings.pretraining_classes,
+            allow_overlap=settings.allow_class_overlap or disjoint,
             seed_key=key,
         )
 
     @functools.cached_property
     def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The domains of the pre-training and of the tasks; () where a dataset has none."""
-        chosen, (first, second) = self.settings, (source.domain_names for source in self.loaded)
+        settings, (first, second) = self.settings, (source.domain_names for source in self.loaded)
         return (
-            choose_domains("pretraining-domains", chosen.pretraining_domains, first),
-            choose_domains("downstream-domains", chosen.downstream_domains, second),
+            choose_domains("pretraining-domains", settings.pretraining_domains, first),
+            choose_domains("downstream-domains", settings.downstream_domains, second),
         )
 
     def samples(self, phase: int, classes: tuple[int, ...]) -> Samples:
@@ -257,7 +257,7 @@ class Datasets:
         rows = rows_of(source, classes, self.domains[phase])
         if len(others):  # Else this would only sort them.
             rows = np.setdiff1d(rows, others)
-        return Samples(source, rows, relabel(source.labels[rows], classes))
+        return Samples(source, rows, task_labels(source.labels[rows], classes))
 
     @functools.cached_property
     def _divided(self) -> tuple[Rows, Rows]:
@@ -265,8 +265,8 @@ class Datasets:
 
         Both are empty where `task-reserve` is 0: then both phases use all samples of such a class.
         """
-        none = np.empty(0, dtype=np.int64)
-        divided = [(none, none)]
+        no_rows = np.empty(0, dtype=np.int64)
+        divided = [(no_rows, no_rows)]
         domains = tuple(set.intersection(*map(set, self.domains)))
         if self.settings.task_reserve and not self.settings.has_task_dataset:
             for number in sorted(set(self.classes[0]) & set(self.classes[1])):
@@ -382,9 +382,9 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
         if first > last or last >= count:
             raise _refused(what, text, f"'{item}' must rise and be in 0..{count - 1}")
         numbers += range(first, last + 1)
-    twice = [number for number in numbers if numbers.count(number) > 1]
-    if twice:
-        raise _refused(what, text, f"{twice[0]} is named twice")
+    repeated = [number for number in numbers if numbers.count(number) > 1]
+    if repeated:
+        raise _refused(what, text, f"{repeated[0]} is named twice")
     return tuple(sorted(numbers))
 
 
@@ -407,14 +407,14 @@ def split_in_two(n: int, fraction: float, rng: np.random.Generator) -> tuple[Row
     return np.sort(order[:first]), np.sort(order[first:])
 
 
-def relabel(labels: npt.NDArray[Any], classes: Sequence[int]) -> npt.NDArray[np.int64]:
+def task_labels(labels: npt.NDArray[Any], classes: Sequence[int]) -> npt.NDArray[np.int64]:
     """Map each label to its position in the sorted `classes`: int64 in 0..len(classes)-1.
 
     Raises a SettingsError if a label is not among `classes`.
     """
-    known = np.sort(np.asarray(classes, dtype=np.int64))
-    strangers = np.setdiff1d(labels, known)
-    if len(strangers):
-        line = f"label {strangers[0]} is not among the task's classes"
-        raise SettingsError(f"{line} {', '.join(map(str, known))}")
-    return np.searchsorted(known, labels).astype(np.int64)
+    sorted_classes = np.sort(np.asarray(classes, dtype=np.int64))
+    others = np.setdiff1d(labels, sorted_classes)
+    if len(others):
+        line = f"label {others[0]} is not among the task's classes"
+        raise SettingsError(f"{line} {', '.join(map(str, sorted_classes))}")
+    return np.searchsorted(sorted_classes, labels).astype(np.int64)

@@ -102,8 +102,6 @@ def as_samples(source: str, user_data: Any) -> Samples:
     become numbers from 0 to 1: normalised by a client's own, they would differ between clients.
     They are remembered as long as `user_data` lives, as clients are made for every message.
     """
-    if isinstance(user_data, Samples):
-        return user_data
     if hasattr(user_data, "take") and hasattr(user_data, "batches"):
         return cast(Samples, user_data)
     with suppress(TypeError):  # Of what cannot be remembered, such as a list.

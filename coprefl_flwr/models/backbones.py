@@ -123,14 +123,14 @@ def _network_and_images(name: str, weights: bool) -> tuple[nn.Module, Sequence[i
     if architecture not in known:
         raise SettingsError(f"{unknown('network', architecture, known)} ({_FORMS})")
     trained = models.get_model_weights(architecture).DEFAULT
-    how = trained.transforms()
-    images = (3, *(how.crop_size * 2)[:2]), how.mean, how.std
+    preprocessing = trained.transforms()
+    input_format = (3, *(preprocessing.crop_size * 2)[:2]), preprocessing.mean, preprocessing.std
     if not weights:
-        return models.get_model(architecture), *images
+        return models.get_model(architecture), *input_format
     if equals:
-        return _from_file(architecture, expanded(file)), *images
+        return _from_file(architecture, expanded(file)), *input_format
     try:
-        return models.get_model(name, weights=trained), *images
+        return models.get_model(name, weights=trained), *input_format
     except OSError as error:
         by_hand = f"put {trained.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
         why = f"its weights could not be downloaded ({error}); {by_hand}"

@@ -86,13 +86,13 @@ def _call(
 ) -> Any:
     """Call a network with inputs of its `own` type, under autocast of the device type `lower`."""
     if own is not None:
-        inputs = tuple(_as(own, value) for value in inputs)
-        named = {name: _as(own, value) for name, value in named.items()}
+        inputs = tuple(_cast(own, value) for value in inputs)
+        named = {name: _cast(own, value) for name, value in named.items()}
     with torch.autocast(lower, torch.bfloat16) if lower else nullcontext():
         return full(forward(*inputs, **named))
 
 
-def _as(dtype: torch.dtype, value: Any) -> Any:
+def _cast(dtype: torch.dtype, value: Any) -> Any:
     """Return a tensor of numbers, not of indices, in another type; anything else as it is."""
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 

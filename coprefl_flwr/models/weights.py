@@ -20,14 +20,7 @@ from torch import Tensor
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
-from coprefl_flwr.files import (
-    SUMS,
-    damaged,
-    expanded,
-    parse_json,
-    read_text,
-    written_beside,
-)
+from coprefl_flwr.files import SUMS, damaged, expanded, parse_json, read_text, written_beside
 from coprefl_flwr.models.arrays import as_array, check_plain
 from coprefl_flwr.models.build import Network, own_model
 from coprefl_flwr.models.networks import seeded
@@ -95,7 +88,7 @@ WRAPPER = "module."
 """How names begin in the state_dict of a model wrapped by DataParallel."""
 
 
-def comes_from_elsewhere(text: str) -> bool:
+def is_external(text: str) -> bool:
     """Return whether a starting model's name says that its weights were made elsewhere."""
     return text.startswith((FILE, TORCHVISION)) or (
         plugins.is_place("start", text) and not isinstance(plugins.find("start", text), type)

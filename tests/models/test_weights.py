@@ -15,7 +15,7 @@ from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import write_sums
 from coprefl_flwr.models import build_model, head_names, load_saved_model, model_arrays, save_model
 from coprefl_flwr.models.build import Network
-from coprefl_flwr.models.weights import arrays_from, comes_from_elsewhere, path_of
+from coprefl_flwr.models.weights import arrays_from, is_external, path_of
 from tests.common.checks import flip, refusal
 
 CIFAR = (3, 32, 32)
@@ -283,7 +283,7 @@ def test_a_function_that_returns_a_module(tmp_path):
         "    return build_model('femnist-cnn', num_classes, input_shape, seed_key=(seed,))\n"
     )
     place = f"{path}:made:seed=8"
-    assert comes_from_elsewhere(place)
+    assert is_external(place)
     same(arrays_from(place, network(), 0), model_arrays(build_model(NAME, 3, SHAPE, seed_key=(8,))))
 
 
@@ -302,6 +302,6 @@ def test_a_function_with_random_weights_depends_on_the_seed(tmp_path):
 
 def test_methods_do_not_come_from_elsewhere(tmp_path):
     (tmp_path / "mine.py").write_text("class Method:\n    pass\n")
-    assert not comes_from_elsewhere("coprefl:gamma=0.5")
-    assert not comes_from_elsewhere(f"{tmp_path / 'mine.py'}:Method")
-    assert comes_from_elsewhere("file:x.pt")
+    assert not is_external("coprefl:gamma=0.5")
+    assert not is_external(f"{tmp_path / 'mine.py'}:Method")
+    assert is_external("file:x.pt")
