@@ -17,7 +17,7 @@ from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.learning.prototypes import padded, unit_rows
 from coprefl_flwr.models import load_arrays, model_arrays
 
-FAR = -1e9
+ABSENT_SCORE = -1e9
 """Score of a class that no client holds, finite so that a loss stays a number."""
 
 
@@ -115,7 +115,7 @@ class Similarity(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the scores, (b, C)."""
-        return (normalize(z) @ self.rows.to(z.dtype).T).masked_fill(~self.exists, FAR)
+        return (normalize(z) @ self.rows.to(z.dtype).T).masked_fill(~self.exists, ABSENT_SCORE)
 
 
 def fewest_to_train(model: nn.Module) -> int:
@@ -156,7 +156,7 @@ def supervised_contrast(z: Tensor, targets: Tensor, temperature: float) -> Tenso
     none has.
     """
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    scores = (z @ z.T / temperature).masked_fill(itself, FAR)
+    scores = (z @ z.T / temperature).masked_fill(itself, ABSENT_SCORE)
     logs = scores - scores.logsumexp(dim=1, keepdim=True)
     alike = (targets[:, None] == targets) & ~itself
     anchors = alike.any(dim=1)

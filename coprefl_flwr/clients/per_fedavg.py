@@ -8,7 +8,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import endless_batches, torch_seeded
-from coprefl_flwr.models.precision import SHORT
+from coprefl_flwr.models.precision import HALF_TYPES
 
 DELTA = 1e-3
 """Step of the finite difference that approximates the Hessian's product (HF)."""
@@ -74,7 +74,7 @@ class PerFedAvgClient(TorchClient):
 
         Two gradients of 16 bits would differ by their rounding alone.
         """
-        if next(iter(self.parameters().values())).dtype in SHORT:
+        if next(iter(self.parameters().values())).dtype in HALF_TYPES:
             raise SettingsError("meta-variant = hf: needs a model of float32, or float64")
         sides = []
         for delta in (DELTA, -DELTA):

@@ -16,7 +16,7 @@ from coprefl_flwr.transfer import on_device
 
 Rows = npt.NDArray[np.int64]
 """Positions of samples."""
-Labelled = TypeVar("Labelled", bound="Dataset")
+AnyDataset = TypeVar("AnyDataset", bound="Dataset")
 
 _MOST_EMPTY = 10_000  # Labels with larger gaps are ids, of which there would be too many names.
 
@@ -184,7 +184,7 @@ def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
     return column.reshape(n).astype(np.int64)
 
 
-def renumbered(source: str, dataset: Labelled) -> Labelled:
+def renumbered(source: str, dataset: AnyDataset) -> AnyDataset:
     """Return a dataset with the classes that have samples, numbered 0, 1, 2, ..."""
     numbers, names = _renumber(source, dataset.labels, dataset.classes)
     return replace(dataset, labels=numbers, classes=tuple(names))

@@ -19,7 +19,9 @@ from coprefl_flwr.errors import SettingsError, one_line
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that a file is read as, whatever its name is: for EPS, Pillow would run Ghostscript."""
 
-_AT_ONCE = 1000  # Images are resized as float32, four times their bytes, so not all at once.
+_RESIZED_AT_ONCE = (
+    1000  # Images are resized as float32, four times their bytes, so not all at once.
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Reduction:
             line = "image-size and samples-per-class are for images, and it has none"
             raise SettingsError(f"{source}: {line}")
         rows = self.rows(dataset.labels)
-        images = torch.split(dataset.images[torch.from_numpy(rows)], _AT_ONCE)
+        images = torch.split(dataset.images[torch.from_numpy(rows)], _RESIZED_AT_ONCE)
         columns = dict[str, Any]()
         for name in ("groups", "test", "domains"):
             if (column := getattr(dataset, name)) is not None:

@@ -39,7 +39,7 @@ SCHEMES = (*_ALIASES, NATURAL)
 MAX_DRAWS = 100
 # Only these draw the sizes of the clients at random: repeating the others cannot help.
 _RANDOM_SIZES = ("DirichletPartitioner", "PathologicalPartitioner")
-_OURS = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
+_SET_BY_STUDY = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
 _NO_GROUPS = (
     "the dataset does not name groups; FEMNIST in LEAF's files, a .txt of what people say, QMNIST, "
     "an .npz with groups, and hf:NAME:groups=COLUMN do"
@@ -250,10 +250,10 @@ def _options(what: str, text: str, parameters: Iterable[str], clients: int) -> d
     for piece in re.split(r",(?=[A-Za-z][\w-]*=)", written) if written else []:
         key, _, value = piece.partition("=")
         name = key.replace("-", "_")
-        if name in _OURS:
-            raise SettingsError(f"{what}: {name} is {_OURS[name]}")
+        if name in _SET_BY_STUDY:
+            raise SettingsError(f"{what}: {name} is {_SET_BY_STUDY[name]}")
         if name not in parameters:
-            allowed = [parameter for parameter in parameters if parameter not in _OURS]
+            allowed = [parameter for parameter in parameters if parameter not in _SET_BY_STUDY]
             raise SettingsError(f"{what}: {unknown('option', name, allowed)}")
         values = [parsed(item) for item in value.split(",")]
         one_size = name == "partition_sizes" and len(values) == 1

@@ -44,11 +44,11 @@ _FACTS = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(enc
 PUBLISHED = {name: Published(**known) for name, known in _FACTS["datasets"].items()}
 """By torchvision's name, or by the last part of a path."""
 
-TORCHVISION = tuple(name for name, known in PUBLISHED.items() if known.files)
+TORCHVISION_DATASETS = tuple(name for name, known in PUBLISHED.items() if known.files)
 """Names of the datasets that torchvision reads."""
 
 _EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
-_NAMES = (*_EMBEDDED, *TORCHVISION)
+_NAMES = (*_EMBEDDED, *TORCHVISION_DATASETS)
 
 SIZES = "sizes:"
 """Prefix of a `data-dir`: a missing dataset is replaced by a placeholder of its published size."""
@@ -108,7 +108,7 @@ def load_dataset(
     if str(data_dir).startswith(SIZES):
         data_dir = str(data_dir).removeprefix(SIZES)
         placeholder = stand_in(name, image_size, samples_per_class)
-        if placeholder and (name in TORCHVISION or not expanded(name).exists()):
+        if placeholder and (name in TORCHVISION_DATASETS or not expanded(name).exists()):
             return placeholder
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
@@ -156,7 +156,7 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
         dataset = replace(fine, labels=labels, classes=tuple(superclasses))
     elif name == "EMNIST:byclass":
         dataset = _load("EMNIST", data_dir, reduction, version, False)
-    elif name in TORCHVISION:
+    elif name in TORCHVISION_DATASETS:
         dataset = _published(name, data_dir)
     elif is_folder:
         dataset = read_leaf(path)

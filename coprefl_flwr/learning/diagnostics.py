@@ -23,7 +23,7 @@ from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, differentiable
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import load_arrays, outputs_and_representation
-from coprefl_flwr.models.precision import SHORT
+from coprefl_flwr.models.precision import HALF_TYPES
 from coprefl_flwr.seeds import generator
 
 POINTS = 11
@@ -65,7 +65,8 @@ def diagnose(
         What the random numbers depend on: the drawn batches, and where the eigenvalue's search
         begins.
     """
-    if next(model.parameters()).dtype in SHORT:  # Of 16 bits no second derivative would be left.
+    # Of 16 bits no second derivative would be left.
+    if next(model.parameters()).dtype in HALF_TYPES:
         model = model.float()
     model = placed(model, default_device())
     # Each client's model after its local training in the first round.

@@ -14,7 +14,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import as_array
-from coprefl_flwr.models.precision import FLOAT32, SHORT, computing
+from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES, computing
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.transfer import on_cpu
 
@@ -73,12 +73,12 @@ def loss_and_gradient(
     model.zero_grad(set_to_none=True)
     losses, count = list[Tensor](), 0
     sums: dict[nn.Parameter, Tensor] = {}
-    short = [p for p in model.parameters() if p.dtype in SHORT]
+    halves = [p for p in model.parameters() if p.dtype in HALF_TYPES]
     with differentiable(model), computing(model, precision):
         for inputs, targets in batches:
             batch_sum = loss_fn(model(inputs), targets) * len(targets)
             torch.autograd.backward(batch_sum)
-            _add_up_in_float32(short, sums)
+            _add_up_in_float32(halves, sums)
             losses.append(batch_sum.detach())
             count += len(targets)
     if count == 0:
@@ -97,9 +97,9 @@ def loss_and_gradient(
     return LossAndGradient(total / count, gradient, count)
 
 
-def _add_up_in_float32(short: list[nn.Parameter], sums: dict[nn.Parameter, Tensor]) -> None:
+def _add_up_in_float32(halves: list[nn.Parameter], sums: dict[nn.Parameter, Tensor]) -> None:
     """Move gradients of 16 bits to `sums`: a sum over batches would soon not grow any more."""
-    for p in short:
+    for p in halves:
         if p.grad is not None:
             sums[p] = sums[p] + p.grad if p in sums else p.grad.float()
             p.grad = None

@@ -50,7 +50,7 @@ class Terms:
         return gamma * self.first + (1 - gamma) * self.second
 
 
-Objective = Callable[[Losses], Terms]
+MetaObjective = Callable[[Losses], Terms]
 """Gives the terms of query losses, shape (m,)."""
 
 
@@ -87,7 +87,7 @@ def meta_gradient(
     sums: Mapping[str, Arrays],
     losses: Losses,
     gamma: float,
-    objective: Objective = sum_and_variance,
+    objective: MetaObjective = sum_and_variance,
     robust: Any = None,
 ) -> tuple[Arrays, dict[str, float]]:
     """Return grad L_meta from the two moments of the clients' gradients, exactly, and metrics.

@@ -19,7 +19,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
-from coprefl_flwr.models.build import KNOWN, build_model, shapes_of
+from coprefl_flwr.models.build import MODELS, build_model, shapes_of
 from coprefl_flwr.models.heads import outputs_and_representation
 from coprefl_flwr.models.precision import FLOAT32, computing
 from coprefl_flwr.models.weights import WEIGHTS, load_saved_model, read_tensors
@@ -160,8 +160,8 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
     """
     model, classes, shape = about["model"], about["num-classes"], about["input-shape"]
     own = ("model", str(model)) in plugins.REGISTERED or plugins.is_listed(str(model))
-    if not isinstance(model, str) or not (model in KNOWN or own):
-        why = f"its model.json names the code {short(model)!r}; allowed are {', '.join(KNOWN)}"
+    if not isinstance(model, str) or not (model in MODELS or own):
+        why = f"its model.json names the code {short(model)!r}; allowed are {', '.join(MODELS)}"
         raise SettingsError(f"{why}, and what {plugins.VARIABLE} lists")
     listed = isinstance(shape, list) and 1 <= len(shape) <= 3
     if not listed or not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in shape):
@@ -172,7 +172,7 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
         raise SettingsError(f"its model.json has {short(classes)} classes, its weights have not")
     if not isinstance(about["norm"], str):
         raise SettingsError(f"its model.json has norm {short(about['norm'])}; it must be a text")
-    if model in KNOWN and not own:
+    if model in MODELS and not own:
         shapes = shapes_of(model, classes, tuple(shape), about["norm"])
         for name, expected in shapes.items():
             if name in arrays and (actual := arrays[name].shape) != expected:

@@ -20,7 +20,7 @@ SMALLEST_SIDE = dict(zip((*RESIDUAL, *networks.SMALL), (8, 4, 16, 16, 4, 4), str
 """The least height and width, in pixels, that leave a feature map of at least one pixel."""
 
 TEXT_MODEL = "char-lstm"
-KNOWN = (*SMALLEST_SIDE, TEXT_MODEL)
+MODELS = (*SMALLEST_SIDE, TEXT_MODEL)
 
 
 def build_model(
@@ -50,7 +50,7 @@ def build_model(
     if norm not in networks.NORMS:
         raise SettingsError(unknown("norm", norm, networks.NORMS), "norm")
     with networks.seeded(seed_key):
-        if name not in KNOWN and plugins.is_place("model", name):
+        if name not in MODELS and plugins.is_place("model", name):
             return own_model(name, num_classes, input_shape)
         return _known_model(name, num_classes, input_shape, norm)
 
@@ -99,8 +99,8 @@ def head_names(
 
 
 def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm: str) -> nn.Module:
-    if name not in KNOWN:
-        line = unknown("model", name, [*KNOWN, *plugins.brought("model")])
+    if name not in MODELS:
+        line = unknown("model", name, [*MODELS, *plugins.brought("model")])
         own = "your own model is module:NAME or path/file.py:NAME"
         raise SettingsError(f"{line} ({own})", "model")
     _check_shape(name, input_shape)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.models.precision import computing, full
+from coprefl_flwr.models.precision import as_float32, computing
 
 
 def outputs_and_representation(
@@ -28,7 +28,7 @@ def outputs_and_representation(
     if not calls:
         which = f"nn.Linear called {layer!r}" if layer else "nn.Linear"
         raise SettingsError(f"{type(model).__name__} calls no {which}, so has no representation")
-    return outputs, full(calls[-1][1].flatten(start_dim=1))
+    return outputs, as_float32(calls[-1][1].flatten(start_dim=1))
 
 
 @torch.no_grad()

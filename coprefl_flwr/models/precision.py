@@ -17,7 +17,7 @@ from coprefl_flwr.errors import SettingsError
 FLOAT32, BF16, TF32 = PRECISIONS = ("float32", "bf16", "tf32")
 """What the setting `precision` may be; the first leaves everything as torch has it."""
 
-SHORT = (torch.bfloat16, torch.float16)
+HALF_TYPES = (torch.bfloat16, torch.float16)
 """Numbers of a network of a user's own that no loss and no sum is computed in."""
 
 AMPERE = (8, 0)
@@ -63,7 +63,7 @@ def computing(model: nn.Module, precision: str = FLOAT32) -> Iterator[None]:
     """
     first = next(model.parameters(), None)
     device = torch.device("cpu") if first is None else first.device
-    own = first.dtype if first is not None and first.dtype in SHORT else None
+    own = first.dtype if first is not None and first.dtype in HALF_TYPES else None
     if precision == FLOAT32 and own is None:
         yield
         return
@@ -89,7 +89,7 @@ def _call(
         inputs = tuple(_cast(own, value) for value in inputs)
         named = {name: _cast(own, value) for name, value in named.items()}
     with torch.autocast(lower, torch.bfloat16) if lower else nullcontext():
-        return full(forward(*inputs, **named))
+        return as_float32(forward(*inputs, **named))
 
 
 def _cast(dtype: torch.dtype, value: Any) -> Any:
@@ -97,9 +97,9 @@ def _cast(dtype: torch.dtype, value: Any) -> Any:
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def full(value: Any) -> Any:
+def as_float32(value: Any) -> Any:
     """Return a tensor with few digits as float32, anything else as it is."""
-    return value.float() if isinstance(value, Tensor) and value.dtype in SHORT else value
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALF_TYPES else value
 
 
 @contextmanager

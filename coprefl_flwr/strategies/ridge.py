@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.learning.prototypes import unit_rows
 from coprefl_flwr.options import option
 from coprefl_flwr.strategies.linear_head import LinearHead
 
@@ -28,5 +29,4 @@ class Ridge(LinearHead):
         products = totals["products"]
         regular = products + self.penalty * np.eye(len(products))
         rows = np.linalg.solve(regular, totals["sums"].T).T
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        return rows / np.where(lengths > 0, lengths, 1), np.zeros(len(rows))
+        return unit_rows(rows), np.zeros(len(rows))

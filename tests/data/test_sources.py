@@ -11,7 +11,7 @@ import torch
 from torchvision import datasets as torchvision_datasets
 
 from coprefl_flwr.data import Datasets, DataSettings, load_dataset
-from coprefl_flwr.data.sources import PUBLISHED, SIZES, TORCHVISION, stand_in
+from coprefl_flwr.data.sources import PUBLISHED, SIZES, TORCHVISION_DATASETS, stand_in
 from coprefl_flwr.errors import SettingsError
 from tests.common.data import pixels, refused, write_idx, write_npz
 
@@ -233,7 +233,7 @@ def test_a_failed_download_says_where_to_put_the_files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_it_is_as_large_as_it_is_published_to_be(name):
-    known, path = PUBLISHED[name], name if name in TORCHVISION else f"/nowhere/{name}"
+    known, path = PUBLISHED[name], name if name in TORCHVISION_DATASETS else f"/nowhere/{name}"
     placeholder = load_dataset(path, f"{SIZES}/nowhere")
     assert (len(placeholder.labels), len(placeholder.classes)) == (
         known.train + known.test,
