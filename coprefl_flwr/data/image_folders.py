@@ -70,17 +70,14 @@ class Reduction:
             raise SettingsError(f"{source}: {line}")
         rows = self.rows(dataset.labels)
         images = torch.split(dataset.images[torch.from_numpy(rows)], _RESIZED_AT_ONCE)
-        columns = dict[str, Any]()
-        for name in ("groups", "test", "domains"):
-            if (column := getattr(dataset, name)) is not None:
-                columns[name] = column[rows]
+        columns = {name: getattr(dataset, name) for name in ("groups", "test", "domains")}
         return make_dataset(
             source,
             torch.cat([self.resized(part) for part in images]),
             dataset.labels[rows],
             dataset.classes,
             domain_names=dataset.domain_names,
-            **columns,
+            **{name: column[rows] for name, column in columns.items() if column is not None},
         )
 
 

@@ -225,11 +225,8 @@ def _drawing(
         if text == "iid" and clients:
             order = _dealt(order, columns["label"], clients)
         arguments = {**options, "seed": seeds.integer(*of_draw)}
-        instance = copy.deepcopy(partitioner)
-        if is_class:
-            instance = partitioner(
-                **{name: arguments[name] for name in arguments if name in parameters}
-            )
+        accepted = {name: arguments[name] for name in arguments if name in parameters}
+        instance = partitioner(**accepted) if is_class else copy.deepcopy(partitioner)
         ordered = {name: values[order] for name, values in columns.items()}
         instance.dataset = Dataset.from_dict({**ordered, "index": order})
         # The library warns of unused classes, which `partition` documents.

@@ -140,8 +140,7 @@ def evaluate(
         logits, labels = (torch.cat(parts) for parts in zip(*predictions, strict=True))
         values = {name: number_of(name, fn(logits, labels)) for name, fn in own.items()}
         # A client may have no value, such as a recall without positives.
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        metrics |= {f"{METRIC}{name}": value for name, value in finite.items()}
+        metrics |= {f"{METRIC}{n}": value for n, value in values.items() if math.isfinite(value)}
     return metrics
 
 
