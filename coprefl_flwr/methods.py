@@ -159,7 +159,7 @@ class Algorithm:
     ) -> TorchClient:
         """Return a client with its own of the `options`, and what it needs of what is offered."""
         own = {one.name: options[key] for key, one in declared(self.client_class).items()}
-        needed = {name: offered[name] for name in self.client_class.needs if name in offered}
+        needed = {name: offered[name] for name in self.client_class.injected if name in offered}
         return self.client_class(model, train, **more, **own, **needed)
 
     def check_samples(self, fewest: int, options: Mapping[str, Any]) -> None:

@@ -171,9 +171,9 @@ def test_arguments_that_a_strategy_does_not_have(given, line):
 
 
 def test_what_a_clients_constructor_is_given():
-    assert TorchClient.needs == CoPreFLClient.needs == frozenset()
-    assert StatefulClient.needs == SCAFFOLDClient.needs == {"state", "initial"}
-    assert FedPCLClient.needs == {"state", "initial", "noise"}
+    assert TorchClient.injected == CoPreFLClient.injected == frozenset()
+    assert StatefulClient.injected == SCAFFOLDClient.injected == {"state", "initial"}
+    assert FedPCLClient.injected == {"state", "initial", "noise"}
     for client in (StatefulClient, FedPCLClient):
         given = inspect.signature(client.__init__).parameters
-        assert (client.needs - {"state", "initial"}) <= given.keys()
+        assert (client.injected - {"state", "initial"}) <= given.keys()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from coprefl_flwr.clients.torch_client import StatefulClient as StatefulClient
     from coprefl_flwr.clients.torch_client import TorchClient as TorchClient
 
-_FOUND = {
+_MODULES = {
     "CoPreFLClient": "coprefl",
     "FeaturesClient": "features",
     "FedDynClient": "feddyn",
@@ -50,10 +50,10 @@ _FOUND = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FOUND:
-        return getattr(importlib.import_module(f"{__name__}.{_FOUND[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_FOUND])
+    return sorted([*globals(), *_MODULES])

@@ -10,7 +10,6 @@ from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.data import Samples, split_in_two
 from coprefl_flwr.errors import SettingsError, concerning
-from coprefl_flwr.learning import EVALUATION_BATCH, loss_and_gradient
 from coprefl_flwr.learning.noise import clipped
 from coprefl_flwr.models import first_names
 from coprefl_flwr.options import option
@@ -90,8 +89,7 @@ class CoPreFLClient(TorchClient):
         """
         self.load(parameters)
         query = self.split(config)[1]
-        batches = query.batches(EVALUATION_BATCH, self.device)
-        result = loss_and_gradient(self.model, batches, precision=self.training.precision)
+        result = self.loss_and_gradient(query)
         gradient, loss = result.gradient, result.loss
         if self.query_clip:
             rng = seeds.generator(*self.key(config, "query-noise"), int(config.get("attempt", 0)))

@@ -19,15 +19,14 @@ class FeaturesClient(TorchClient):
         """Return (sums (C, d), counts (C,) and, if asked, products (d, d)), n and no metrics."""
         load_arrays(self.model, config["extra"]["model"])
         self.model.eval()
-        sums, counts, *products = (
-            torch.zeros(one.shape, dtype=torch.float64, device=self.device) for one in parameters
-        )
+        totals = [torch.zeros(a.shape, dtype=torch.float64, device=self.device) for a in parameters]
+        sums, counts, *products = totals
         layer = str(config.get("head-layer", ""))
         with self.computing():
             for inputs, targets in self.train.batches(EVALUATION_BATCH, self.device):
                 z = outputs_and_representation(self.model, inputs, layer)[1].double()
                 sums.index_add_(0, targets, z)
                 counts.index_add_(0, targets, torch.ones_like(targets, dtype=torch.float64))
-                for one in products:
-                    one += z.T @ z
-        return [one.cpu().numpy() for one in (sums, counts, *products)], len(self.train), {}
+                for total in products:
+                    total += z.T @ z
+        return [tensor.cpu().numpy() for tensor in totals], len(self.train), {}

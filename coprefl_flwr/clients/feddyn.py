@@ -24,8 +24,8 @@ class FedDynClient(StatefulClient):
             for name, p in trained.items()
         }
         dual = {name: torch.zeros_like(p) for name, p in start.items()}
-        for name, kept in (self.state.read(config) or {}).items():
-            dual[name] = torch.from_numpy(kept).to(self.device)
+        for name, array in (self.state.read(config) or {}).items():
+            dual[name] = torch.from_numpy(array).to(self.device)
 
         def regularise() -> None:
             for name, p in trained.items():

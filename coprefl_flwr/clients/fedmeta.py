@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from coprefl_flwr.arrays import Arrays, is_buffer, weights_of
+from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning import differentiable, torch_seeded
@@ -47,13 +47,15 @@ class FedMetaClient(CoPreFLClient):
         seeded = torch_seeded(*self.key(config, "adaptation"))
         with seeded, differentiable(self.model), self.computing():
             if "local-steps" not in config:
-                loss, found, adapted = self.meta_gradient(rates, support, query, config)
-                answer = self.answer(found, adapted, bool(sent))
+                loss, gradients, adapted = self.meta_gradient(rates, support, query, config)
+                answer = self.answer(gradients, adapted, bool(sent))
                 return answer, len(query[1]), {"loss": loss}
             losses = []
             for _ in range(int(config["local-steps"])):
-                loss, found, adapted = self.meta_gradient(rates, support, query, config)
-                rates = self.descend(rates, found, adapted, float(config["meta-learning-rate"]))
+                loss, gradients, adapted = self.meta_gradient(rates, support, query, config)
+                rates = self.meta_step(
+                    rates, gradients, adapted, float(config["meta-learning-rate"])
+                )
                 losses.append(loss)
         return self.learnt(rates, sent), len(query[1]), {"loss": float(np.mean(losses))}
 
@@ -72,21 +74,21 @@ class FedMetaClient(CoPreFLClient):
         return float(loss.detach()), dict(zip(wanted, gradients, strict=True)), adapted
 
     @torch.no_grad()
-    def descend(
-        self, rates: Tensors, found: Mapping[str, Tensor | None], adapted: Tensors, step: float
+    def meta_step(
+        self, rates: Tensors, gradients: Mapping[str, Tensor | None], adapted: Tensors, step: float
     ) -> Tensors:
-        """Move the model by `step` against the gradients `found`; return the rates moved likewise.
+        """Move the model by `step` against `gradients`; return the rates moved likewise.
 
         Buffers become those that the adaptation left.
         """
         for name, buffer in self.model.named_buffers():
             buffer.copy_(adapted[name])
         for name, p in self.parameters().items():
-            if (gradient := found[name]) is not None:
+            if (gradient := gradients[name]) is not None:
                 p.sub_(step * gradient)
         moved = {}
         for name, rate in rates.items():
-            gradient = found.get(f"rates/{name}")
+            gradient = gradients.get(f"rates/{name}")
             after = rate if gradient is None else rate - step * gradient
             moved[name] = after.detach().requires_grad_(rate.requires_grad)
         return moved
@@ -94,11 +96,9 @@ class FedMetaClient(CoPreFLClient):
     def learnt(self, rates: Tensors, sent: Arrays) -> Arrays:
         """Return the model's arrays and, where rates were sent, theirs behind them."""
         state, first = model_arrays(self.model), first_names(self.model)
-        after: Arrays = {}
-        for name, array in sent.items():
-            moved = rates.get(first[name])  # None for what is frozen.
-            after[f"rates/{name}"] = array if moved is None else as_array(moved, name)
-        return state | after
+        # Those of frozen parameters are as they were sent.
+        moved = {n: as_array(rates[first[n]], n) for n in sent if first[n] in rates}
+        return append_prefixed(state, "rates", sent | moved)
 
     def adapt(self, weights: Tensors, rates: Tensors, support: Batch, config: Config) -> Tensors:
         """Return theta' and the buffers that the support set left."""
@@ -130,7 +130,9 @@ class FedMetaClient(CoPreFLClient):
             for name in self.parameters()
         }
 
-    def answer(self, found: Mapping[str, Tensor | None], adapted: Tensors, rates: bool) -> Arrays:
+    def answer(
+        self, gradients: Mapping[str, Tensor | None], adapted: Tensors, rates: bool
+    ) -> Arrays:
         """Return an array for everything sent: gradients, zeros for what is frozen, buffers."""
         state, first = model_arrays(self.model), first_names(self.model)
         # Under which name the tensor was found: tied weights have the same step under every name.
@@ -140,7 +142,7 @@ class FedMetaClient(CoPreFLClient):
         answer: Arrays = {}
         for name, source in sources.items():
             template = state[name.removeprefix("rates/")]
-            gradient = found.get(source)
+            gradient = gradients.get(source)
             if gradient is not None:
                 answer[name] = as_array(gradient, name)
             elif is_buffer(name, template) and source in adapted:

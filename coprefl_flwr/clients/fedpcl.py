@@ -17,7 +17,7 @@ from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.learning.prototypes import padded, unit_rows
 from coprefl_flwr.models import load_arrays, model_arrays
 
-FAR = -1e9
+ABSENT_SCORE = -1e9
 """Score of a class that no client holds, finite so that a loss stays a number."""
 
 
@@ -31,7 +31,7 @@ class FedPCLClient(StatefulClient):
     """
 
     network = "projection"
-    needs = frozenset({"state", "initial", "noise"})
+    injected = frozenset({"state", "initial", "noise"})
 
     def __init__(
         self, model: nn.Module, train: Samples, *, noise: Noise | None = None, **more: Any
@@ -54,9 +54,9 @@ class FedPCLClient(StatefulClient):
         self.state.write(config, model_arrays(self.model))
         own = self.prototypes(shared)
         if self.noise:
-            held = own["counts"] > 0
+            has_samples = own["counts"] > 0
             rng = seeds.generator(*self.key(config, "prototype-noise"))
-            own["prototypes"][held] = self.noise.on(own["prototypes"][held], rng)
+            own["prototypes"][has_samples] = self.noise.on(own["prototypes"][has_samples], rng)
         return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
 
     def represent(self, inputs: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class FedPCLClient(StatefulClient):
         own = self.prototypes(shared)
         rows = torch.as_tensor(padded(own, shared), device=self.device)
         exists = torch.as_tensor(own["counts"] + shared["counts"] > 0, device=self.device)
-        return self.tested(nn.Sequential(self.model, Similarity(rows, exists)))
+        return self.evaluate_model(nn.Sequential(self.model, Similarity(rows, exists)))
 
 
 class Similarity(nn.Module):
@@ -115,7 +115,7 @@ class Similarity(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the scores, (b, C)."""
-        return (normalize(z) @ self.rows.to(z.dtype).T).masked_fill(~self.exists, FAR)
+        return (normalize(z) @ self.rows.to(z.dtype).T).masked_fill(~self.exists, ABSENT_SCORE)
 
 
 def fewest_to_train(model: nn.Module) -> int:
@@ -156,7 +156,7 @@ def supervised_contrast(z: Tensor, targets: Tensor, temperature: float) -> Tenso
     none has.
     """
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    scores = (z @ z.T / temperature).masked_fill(itself, FAR)
+    scores = (z @ z.T / temperature).masked_fill(itself, ABSENT_SCORE)
     logs = scores - scores.logsumexp(dim=1, keepdim=True)
     alike = (targets[:, None] == targets) & ~itself
     anchors = alike.any(dim=1)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from coprefl_flwr.clients.fedpcl import FAR, prototype_set
+from coprefl_flwr.clients.fedpcl import ABSENT_SCORE, prototype_set
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.learning import class_means
 from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
@@ -52,7 +52,7 @@ class FedProtoClient(StatefulClient):
         load_arrays(self.model, self.own_weights(config))
         rows = torch.tensor(shared["prototypes"], device=self.device)
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
-        return self.tested(Nearness(self.model, rows, exists))
+        return self.evaluate_model(Nearness(self.model, rows, exists))
 
 
 class Nearness(nn.Module):
@@ -66,4 +66,4 @@ class Nearness(nn.Module):
         """Return the negative squared distances, (b, C)."""
         _, z = outputs_and_representation(self.network, inputs)
         squares = (z[:, None] - self.rows.to(z.dtype)).square().sum(dim=2)
-        return (-squares).masked_fill(~self.exists, FAR)
+        return (-squares).masked_fill(~self.exists, ABSENT_SCORE)

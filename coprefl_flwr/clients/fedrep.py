@@ -34,13 +34,13 @@ class FedRepClient(StatefulClient):
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of the body under its own head, n and {"correct"}."""
         self.load_both(parameters, config)
-        return self.tested(self.model)
+        return self.evaluate_model(self.model)
 
     def load_both(self, parameters: Parameters, config: Config) -> Arrays:
         """Copy the body that was sent and the own head into the model; return the head."""
         names = list(self.model.state_dict())
-        kept = self.own_weights(config)
-        own = {name: kept[name] for name in names[len(parameters) :]}
+        own_weights = self.own_weights(config)
+        own = {name: own_weights[name] for name in names[len(parameters) :]}
         for name, first in first_names(self.model).items():
             if (name in own) != (first in own):
                 tied = f"'{name}' and '{first}' are tied"

@@ -13,12 +13,7 @@ from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective
-from coprefl_flwr.models import (
-    computing,
-    load_arrays,
-    model_arrays,
-    outputs_and_representation,
-)
+from coprefl_flwr.models import computing, load_arrays, model_arrays, outputs_and_representation
 
 _COPIES: WeakKeyDictionary[nn.Module, tuple[nn.Module, nn.Module]] = WeakKeyDictionary()
 """Per network, two copies of it for the global and the previous model: made once a process."""

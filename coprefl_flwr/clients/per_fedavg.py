@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import EVALUATION_BATCH, endless_batches, loss_and_gradient, torch_seeded
-from coprefl_flwr.models.precision import SHORT
+from coprefl_flwr.learning import endless_batches, torch_seeded
+from coprefl_flwr.models.precision import HALF_TYPES
 
 DELTA = 1e-3
 """Step of the finite difference that approximates the Hessian's product (HF)."""
@@ -61,13 +61,11 @@ class PerFedAvgClient(TorchClient):
         self.load(parameters)
         alpha = float(config.get("inner-learning-rate", 0.0))
         if alpha:
-            batches = self.train.batches(EVALUATION_BATCH, self.device)
-            precision = self.training.precision
-            slope = loss_and_gradient(self.model, batches, precision=precision).gradient
+            gradient = self.loss_and_gradient(self.train).gradient
             with torch.no_grad():
                 for name, p in self.parameters().items():
-                    p.sub_(torch.as_tensor(slope[name], device=p.device), alpha=alpha)
-        return self.tested(self.model)
+                    p.sub_(torch.as_tensor(gradient[name], device=p.device), alpha=alpha)
+        return self.evaluate_model(self.model)
 
     def hessian_product(
         self, batch: tuple[Tensor, Tensor], direction: list[Tensor], key: tuple[str | int, ...]
@@ -76,7 +74,7 @@ class PerFedAvgClient(TorchClient):
 
         Two gradients of 16 bits would differ by their rounding alone.
         """
-        if next(iter(self.parameters().values())).dtype in SHORT:
+        if next(iter(self.parameters().values())).dtype in HALF_TYPES:
             raise SettingsError("meta-variant = hf: needs a model of float32, or float64")
         sides = []
         for delta in (DELTA, -DELTA):
@@ -96,9 +94,9 @@ class PerFedAvgClient(TorchClient):
                 p.add_(d, alpha=scale)
         inputs, targets = batch
         loss = cross_entropy(self.model(inputs), targets)
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         with torch.no_grad():
             for p, before in zip(trained, start, strict=True):
                 p.copy_(before)
-        both = zip(trained, found, strict=True)
+        both = zip(trained, gradients, strict=True)
         return loss.detach(), [torch.zeros_like(p) if g is None else g for p, g in both]

@@ -46,8 +46,8 @@ class PFedMeClient(StatefulClient):
         with torch.no_grad():
             for p, centre in zip(own, w, strict=True):
                 p.copy_(centre)
-        found = float(torch.stack(losses).mean()) if losses else 0.0
-        return self.weights(), len(self.train), {"loss": found}
+        mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
+        return self.weights(), len(self.train), {"loss": mean_loss}
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of theta on the test samples, n and {"correct"}.
@@ -58,4 +58,4 @@ class PFedMeClient(StatefulClient):
         own = self.state.read(config)
         if own:
             load_arrays(self.model, own)
-        return self.tested(self.model)
+        return self.evaluate_model(self.model)

@@ -8,7 +8,7 @@ from coprefl_flwr.arrays import Arrays, append_prefixed, weights_of, zeros_like
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, loss_and_gradient
+from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
 
 
@@ -26,9 +26,11 @@ class SCAFFOLDClient(StatefulClient):
         names = list(weights_of(start))
         own = self.state.read(config) or zeros_like(control)
         samples = self.training_samples(config)
-        if config["scaffold-variant"] == "II" and self.training.clip_norm is not None:
+        variant = config["scaffold-variant"]
+        if variant == "II" and self.training.clip_norm is not None:
             raise SettingsError("SCAFFOLD II takes steps for gradients: clip-norm cannot be set")
-        renewed = self.gradient(samples) if config["scaffold-variant"] == "I" else None
+        # Option I: the gradient at the global model over all local samples.
+        renewed = self.loss_and_gradient(samples).gradient if variant == "I" else None
         correction = {name: control[name] - own[name] for name in names}
         loss = self.train_corrected(samples, config, correction)
         if renewed is None:
@@ -44,12 +46,6 @@ class SCAFFOLDClient(StatefulClient):
         change = {name: after[name] - own[name] for name in names}
         answer = append_prefixed(model_arrays(self.model), "control", change)
         return answer, len(samples), {"loss": loss}
-
-    def gradient(self, samples: Samples) -> Arrays:
-        """Return the gradient at the global model over all local samples (option I)."""
-        batches = samples.batches(EVALUATION_BATCH, self.device)
-        precision = self.training.precision
-        return loss_and_gradient(self.model, batches, precision=precision).gradient
 
     def train_corrected(self, samples: Samples, config: Config, correction: Arrays) -> float:
         """Train with c - c_i added to every gradient; return the mean batch loss."""

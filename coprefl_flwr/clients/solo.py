@@ -17,4 +17,4 @@ class SoloClient(StatefulClient):
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of its own model on the test samples, n and {"correct"}."""
         load_arrays(self.model, self.own_weights(config))
-        return self.tested(self.model)
+        return self.evaluate_model(self.model)

@@ -15,8 +15,8 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.learning import EVALUATION_BATCH, LossAndGradient, evaluate, loss_and_gradient
 from coprefl_flwr.learning.device import default_device, placed
-from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, evaluate
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, load_arrays, model_arrays
 from coprefl_flwr.options import declared
@@ -39,12 +39,12 @@ class TorchClient(NumPyClient):
     """Its options by name, each a field made by `coprefl_flwr.options.option`."""
 
     metrics: Mapping[str, Callable[..., float]] = MappingProxyType({})
-    """Metrics of the user's own by name, which `tested` computes too."""
+    """Metrics of the user's own by name, which `evaluate_model` computes too."""
 
     network: ClassVar[str] = "classifier"
     """What it trains: a "classifier", or a "projection" that has no classes."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    injected: ClassVar[frozenset[str]] = frozenset()
     """What the constructor is given besides, of "state", "initial" and "noise"."""
 
     def __init__(
@@ -57,11 +57,11 @@ class TorchClient(NumPyClient):
         device: torch.device | None = None,
         **options: Any,
     ) -> None:
-        own = {one.name: one for one in declared(type(self)).values()}
+        own = {option.name: option for option in declared(type(self)).values()}
         for name in options.keys() - own.keys():
             raise SettingsError(f"{type(self).__name__}: {unknown('option', name, own)}", name)
-        for name, one in own.items():
-            value = one.checked(options[name], name) if name in options else one.default
+        for name, option in own.items():
+            value = option.checked(options[name], name) if name in options else option.default
             setattr(self, name, value)
         self.device = device or default_device()
         self.model = placed(model, self.device)
@@ -112,11 +112,16 @@ class TorchClient(NumPyClient):
                 correct=correct,
             )
 
+    def loss_and_gradient(self, samples: Samples) -> LossAndGradient:
+        """Return the model's mean loss on samples and its gradient, in eval mode."""
+        batches = samples.batches(EVALUATION_BATCH, self.device)
+        return loss_and_gradient(self.model, batches, precision=self.training.precision)
+
     def computing(self) -> AbstractContextManager[None]:
         """Have the model compute in the precision of `training` while this is open.
 
-        `train_locally`, `tested` and the losses and gradients below open it; a client that calls
-        the model in its own loop has to.
+        `train_locally`, `loss_and_gradient` and `evaluate_model` open it; a client that calls the
+        model in its own loop has to.
         """
         return computing(self.model, self.training.precision)
 
@@ -127,17 +132,17 @@ class TorchClient(NumPyClient):
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of `parameters` on the test samples, n and {"correct"}."""
         self.load(parameters)
-        return self.tested(self.model)
+        return self.evaluate_model(self.model)
 
-    def tested(self, model: nn.Module) -> tuple[float, int, Config]:
+    def evaluate_model(self, model: nn.Module) -> tuple[float, int, Config]:
         """Return the mean loss of a model on the test samples, n, {"correct"} and own metrics."""
         if self.test is None or len(self.test) == 0:
             raise SettingsError("this client holds no test samples")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
         with self.computing():
-            found = dict(evaluate(model, batches, own=self.metrics))
-        loss, n, correct = (found.pop(name) for name in ("loss", "num-examples", "correct"))
-        return loss, int(n), {"correct": int(correct), **found}
+            metrics = dict(evaluate(model, batches, own=self.metrics))
+        loss, n, correct = (metrics.pop(name) for name in ("loss", "num-examples", "correct"))
+        return loss, int(n), {"correct": int(correct), **metrics}
 
     def load(self, parameters: Parameters) -> None:
         """Copy `parameters`, in `state_dict` order, into the model."""
@@ -161,7 +166,7 @@ class StatefulClient(TorchClient):
     clients, so its weights cannot be taken.
     """
 
-    needs = frozenset({"state", "initial"})
+    injected = frozenset({"state", "initial"})
 
     def __init__(
         self,
@@ -178,7 +183,7 @@ class StatefulClient(TorchClient):
 
     def own_weights(self, config: Config) -> Arrays:
         """Return the weights that stay with the client, `initial` while it has no state."""
-        found = self.state.read(config) or self.initial
-        if not found:
+        weights = self.state.read(config) or self.initial
+        if not weights:
             raise SettingsError(f"{type(self).__name__} keeps its own weights: give it initial")
-        return found
+        return weights

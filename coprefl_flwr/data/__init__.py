@@ -14,8 +14,8 @@ from coprefl_flwr.data.sources import load_dataset as load_dataset
 from coprefl_flwr.data.splits import Datasets as Datasets
 from coprefl_flwr.data.splits import DataSettings as DataSettings
 from coprefl_flwr.data.splits import part_of as part_of
-from coprefl_flwr.data.splits import relabel as relabel
 from coprefl_flwr.data.splits import split_in_two as split_in_two
+from coprefl_flwr.data.splits import task_labels as task_labels
 from coprefl_flwr.data.text import CHARACTERS as CHARACTERS
 from coprefl_flwr.data.text import TextDataset as TextDataset
 from coprefl_flwr.data.user_data import as_dataset as as_dataset

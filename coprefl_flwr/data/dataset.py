@@ -16,7 +16,7 @@ from coprefl_flwr.transfer import on_device
 
 Rows = npt.NDArray[np.int64]
 """Positions of samples."""
-Labelled = TypeVar("Labelled", bound="Dataset")
+AnyDataset = TypeVar("AnyDataset", bound="Dataset")
 
 _MOST_EMPTY = 10_000  # Labels with larger gaps are ids, of which there would be too many names.
 
@@ -94,7 +94,7 @@ class ImageDataset(Dataset):
         channels = self.images.expand(-1, 3, -1, -1)
         return replace(self, images=channels, mean=self.mean.expand(3), std=self.std.expand(3))
 
-    def measured_on(self, rows: Rows) -> "ImageDataset":
+    def normalised_on(self, rows: Rows) -> "ImageDataset":
         """Return the dataset normalised by the mean and std of `rows` alone."""
         mean, std = _moments(self.images[torch.from_numpy(rows)])
         return replace(self, mean=mean, std=std)
@@ -103,7 +103,7 @@ class ImageDataset(Dataset):
         """Return the dataset normalised by the mean and std of `other`, of as many channels."""
         return replace(self, mean=other.mean, std=other.std)
 
-    def unscaled(self) -> "ImageDataset":
+    def without_normalisation(self) -> "ImageDataset":
         """Return the dataset with pixels from 0 to 1, as torchvision's ToTensor gives them."""
         return replace(self, mean=torch.zeros_like(self.mean), std=torch.ones_like(self.std))
 
@@ -162,16 +162,16 @@ def make_dataset(
     names = _names(source, "labels", "classes", numbers, classes)
     if may_lack == "none" or (may_lack == "named" and classes is None):
         _check_gaps(source, numbers, len(names))
-    known: dict[str, Any] = {"labels": numbers, "classes": names, "test": test}
+    columns: dict[str, Any] = {"labels": numbers, "classes": names, "test": test}
     if groups is not None:
-        known["groups"] = _integers(source, "groups", groups, len(inputs))
+        columns["groups"] = _integers(source, "groups", groups, len(inputs))
     if domains is not None:
-        known["domains"] = of_each = _integers(source, "domains", domains, len(inputs))
-        known["domain_names"] = _names(source, "domains", "domain names", of_each, domain_names)
+        columns["domains"] = positions = _integers(source, "domains", domains, len(inputs))
+        columns["domain_names"] = _names(source, "domains", "domain names", positions, domain_names)
     if are_images:
         mean, std = _moments(inputs)
-        return ImageDataset(inputs.contiguous(), mean, std, **known)
-    return TensorDataset(inputs, **known)
+        return ImageDataset(inputs.contiguous(), mean, std, **columns)
+    return TensorDataset(inputs, **columns)
 
 
 def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
@@ -184,7 +184,7 @@ def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
     return column.reshape(n).astype(np.int64)
 
 
-def renumbered(source: str, dataset: Labelled) -> Labelled:
+def renumbered(source: str, dataset: AnyDataset) -> AnyDataset:
     """Return a dataset with the classes that have samples, numbered 0, 1, 2, ..."""
     numbers, names = _renumber(source, dataset.labels, dataset.classes)
     return replace(dataset, labels=numbers, classes=tuple(names))
@@ -195,10 +195,11 @@ def _renumber(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[R
 
     Without names a class is called by the number that it had.
     """
-    known = None if names is None else _names(source, "labels", "classes", labels, names)
+    if names is not None:
+        _names(source, "labels", "classes", labels, names)
     seen, positions = np.unique(labels, return_inverse=True)
-    kept = [str(number) if known is None else known[number] for number in seen.tolist()]
-    return positions.reshape(labels.shape).astype(np.int64), kept
+    remaining = [str(number) if names is None else names[number] for number in seen.tolist()]
+    return positions.reshape(labels.shape).astype(np.int64), remaining
 
 
 def _names(
@@ -231,7 +232,7 @@ def _check_gaps(source: str, labels: Rows, classes: int) -> None:
     empty = np.setdiff1d(np.arange(min(classes, seen[-1] + 1, len(labels) + 1)), seen).tolist()
     empty = empty or list(range(int(seen[-1]) + 1, classes))
     if empty:
-        missing, known = (short(str(one)[1:-1]) for one in (empty[:20], seen[:20].tolist()))
+        missing, known = (short(str(numbers)[1:-1]) for numbers in (empty[:20], seen[:20].tolist()))
         raise SettingsError(
             f"{source}: no sample is of class {missing}; labels must be 0, 1, 2, ... without gaps, "
             f"and are {known} ({len(seen)} of them): relabel = true (in Python relabel=True) "

@@ -83,9 +83,10 @@ def _computed(
     if change is not None:
         images = torch.from_numpy(change(plain_images(samples)))
     parts = []
-    for part in batch_slices(len(images), ENCODING_BATCH):
-        batch = images[part].to(device)
+    for batch_slice in batch_slices(len(images), ENCODING_BATCH):
+        batch = images[batch_slice].to(device)
         batch = batch if change is not None else batch.float() / 255
-        found = [encode(batch) for encode in encoders]
-        parts.append((found[0] if len(found) == 1 else torch.cat(found, dim=1)).cpu().numpy())
+        features = [encode(batch) for encode in encoders]
+        together = features[0] if len(features) == 1 else torch.cat(features, dim=1)
+        parts.append(together.cpu().numpy())
     return np.concatenate(parts)

@@ -65,7 +65,7 @@ def _dataset(
     source: str, drawn: Sequence[npt.NDArray[np.uint8]], classes: int, **columns: Any
 ) -> ImageDataset:
     """Return the images of class 0, 1, ... `classes` - 1, and of class 0 again and so on."""
-    made = make_dataset(
+    dataset = make_dataset(
         source,
         torch.from_numpy(np.concatenate(drawn))[:, None],
         np.repeat(np.arange(len(drawn)) % classes, SAMPLES_PER_CLASS),
@@ -73,8 +73,8 @@ def _dataset(
         test=np.tile(np.arange(SAMPLES_PER_CLASS) >= SAMPLES_PER_CLASS - _TEST_SAMPLES, len(drawn)),
         **columns,
     )
-    assert isinstance(made, ImageDataset)
-    return made
+    assert isinstance(dataset, ImageDataset)
+    return dataset
 
 
 def _draw_class(label: int, *hands: str) -> npt.NDArray[np.uint8]:

@@ -19,7 +19,9 @@ from coprefl_flwr.errors import SettingsError, one_line
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that a file is read as, whatever its name is: for EPS, Pillow would run Ghostscript."""
 
-_AT_ONCE = 1000  # Images are resized as float32, four times their bytes, so not all at once.
+_RESIZED_AT_ONCE = (
+    1000  # Images are resized as float32, four times their bytes, so not all at once.
+)
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,15 @@ class Reduction:
             line = "image-size and samples-per-class are for images, and it has none"
             raise SettingsError(f"{source}: {line}")
         rows = self.rows(dataset.labels)
-        images = torch.split(dataset.images[torch.from_numpy(rows)], _AT_ONCE)
-        of_each = {name: getattr(dataset, name) for name in ("groups", "test", "domains")}
-        columns: dict[str, Any] = {k: one[rows] for k, one in of_each.items() if one is not None}
+        images = torch.split(dataset.images[torch.from_numpy(rows)], _RESIZED_AT_ONCE)
+        columns = {name: getattr(dataset, name) for name in ("groups", "test", "domains")}
         return make_dataset(
             source,
             torch.cat([self.resized(part) for part in images]),
             dataset.labels[rows],
             dataset.classes,
             domain_names=dataset.domain_names,
-            **columns,
+            **{name: column[rows] for name, column in columns.items() if column is not None},
         )
 
 
@@ -104,52 +105,52 @@ def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
         parts = [train, *(root / name for name in ("val", "test") if (root / name).is_dir())]
     elif len(folders) > 1 and not has_images:
         # Domains hold no images directly, and all of them have at least two classes in common.
-        shared = set.intersection(*({one.name for one in _folders(part)} for part in folders))
+        shared = set.intersection(*({folder.name for folder in _folders(part)} for part in folders))
         is_domains = len(shared) > 1
         parts = folders if is_domains else parts
     # From all parts, so that labels do not shift where one part lacks a class.
     classes = sorted({folder.name for part in parts for folder in _folders(part)})
     numbers = {name: label for label, name in enumerate(classes)}
-    found = [
+    images_of_parts = [
         images_in(str(part), numbers, IMG_EXTENSIONS, allow_empty=True) for part in parts if classes
     ]
     if annotations.is_file():
         parts.append(root / "test")
-        found.append(_annotated(annotations, numbers))
+        images_of_parts.append(_annotated(annotations, numbers))
         words = dict(line.split("\t", 1) for line in _lines(root / "words.txt") if "\t" in line)
         classes = [words.get(wnid, wnid) for wnid in classes]
-    files = [file for part in found for file, _ in part]
+    files = [file for part in images_of_parts for file, _ in part]
     if not files:
         raise SettingsError(f"{root}: no images found; the layout is class/file")
-    labels = np.array([label for part in found for _, label in part])
+    labels = np.array([label for part in images_of_parts for _, label in part])
     rows = reduction.rows(labels)
-    part_of = np.repeat(np.arange(len(parts)), list(map(len, found)))[rows]
+    part_of_row = np.repeat(np.arange(len(parts)), list(map(len, images_of_parts)))[rows]
     is_test = np.array([part == root / "test" and not is_domains for part in parts])
     return make_dataset(
         str(root),
         _read_images([Path(files[row]) for row in rows], reduction),
         labels[rows],
         classes,
-        test=is_test[part_of] if is_test.any() else None,
-        domains=part_of if is_domains else None,
+        test=is_test[part_of_row] if is_test.any() else None,
+        domains=part_of_row if is_domains else None,
         domain_names=[part.name for part in parts],
     )
 
 
 def _annotated(annotations: Path, numbers: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return (file, label) of Tiny-ImageNet's validation images."""
-    found = []
+    images = []
     for line in _lines(annotations):
         file, wnid = (*line.split("\t"), "")[:2]
         if wnid not in numbers:
             raise SettingsError(f"{annotations}: '{line}' names no class of train/")
-        found.append((str(annotations.parent / "images" / file), numbers[wnid]))
-    return found
+        images.append((str(annotations.parent / "images" / file), numbers[wnid]))
+    return images
 
 
 def _folders(parent: Path) -> list[Path]:
-    inside = sorted(parent.iterdir()) if parent.is_dir() else []
-    return [one for one in inside if one.is_dir() and not one.name.startswith(".")]
+    entries = sorted(parent.iterdir()) if parent.is_dir() else []
+    return [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
 
 
 def _lines(file: Path) -> list[str]:

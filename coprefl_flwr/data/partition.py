@@ -39,7 +39,7 @@ SCHEMES = (*_ALIASES, NATURAL)
 MAX_DRAWS = 100
 # Only these draw the sizes of the clients at random: repeating the others cannot help.
 _RANDOM_SIZES = ("DirichletPartitioner", "PathologicalPartitioner")
-_OURS = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
+_SET_BY_STUDY = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
 _NO_GROUPS = (
     "the dataset does not name groups; FEMNIST in LEAF's files, a .txt of what people say, QMNIST, "
     "an .npz with groups, and hf:NAME:groups=COLUMN do"
@@ -109,18 +109,18 @@ def partition(
     if clients is not None and len(labels) < clients * max(min_samples, 1):
         needed = f"{clients * max(min_samples, 1)} samples are needed"
         raise SettingsError(f"{what}: at least {needed}, {max(min_samples, 1)} each")
-    found: Any = _found(scheme) if isinstance(scheme, str) else scheme
+    partitioner: Any = _partitioner_of(scheme) if isinstance(scheme, str) else scheme
     draw: Callable[[int], Iterator[Rows]] | None = None
-    if hasattr(found, "load_partition"):
+    if hasattr(partitioner, "load_partition"):
         columns = {"label": labels} | ({} if groups is None else {"groups": groups})
         defaults = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
-        draw = _drawing(what, name, found, columns, clients, defaults, key)
+        draw = _drawing(what, name, partitioner, columns, clients, defaults, key)
     arguments = (labels.copy(), clients, seeds.generator(*key))
-    draws = MAX_DRAWS if getattr(found, "__name__", "") in _RANDOM_SIZES else 1
+    draws = MAX_DRAWS if getattr(partitioner, "__name__", "") in _RANDOM_SIZES else 1
     for number in range(draws):
         try:
-            given = draw(number) if draw else plugins.call(name, found, arguments)
-            return _checked(given, len(labels), clients, min_samples)
+            positions = draw(number) if draw else plugins.call(name, partitioner, arguments)
+            return _checked(positions, len(labels), clients, min_samples)
         except Exception as error:  # The library, and a user's own code, raise of every kind.
             cause = error
             if not isinstance(error, ValueError):
@@ -136,7 +136,7 @@ class _TooFewError(ValueError):
     """A draw left a client with too few samples."""
 
 
-def _found(scheme: str) -> Any:
+def _partitioner_of(scheme: str) -> Any:
     """Return the class of flwr-datasets, or the user's own function, that a text names."""
     place = _ALIASES.get(scheme, scheme)
     if not plugins.is_place("partition", place):
@@ -164,13 +164,13 @@ def _by_groups(
     return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
 
 
-def _checked(given: Any, n: int, clients: int | None, fewest: int) -> list[Rows]:
+def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int) -> list[Rows]:
     """Return each client's positions, of n, sorted; ValueError if they are no partition."""
-    if not isinstance(given, Iterable):
-        kind = type(given).__name__
+    if not isinstance(positions_of_clients, Iterable):
+        kind = type(positions_of_clients).__name__
         raise ValueError(f"must return a list of positions for each client, not {kind}")
     parts: list[Rows] = []
-    for client, positions in enumerate(given):
+    for client, positions in enumerate(positions_of_clients):
         part = np.asarray(positions)
         if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
             raise ValueError(f"client {client} must have a list of whole numbers")
@@ -191,7 +191,7 @@ def _checked(given: Any, n: int, clients: int | None, fewest: int) -> list[Rows]
 def _drawing(
     what: str,
     text: str,
-    found: Any,
+    partitioner: Any,
     columns: _Columns,
     clients: int | None,
     defaults: dict[str, Any],
@@ -203,57 +203,56 @@ def _drawing(
     """
     from datasets import Dataset  # Here: it takes seconds.
 
-    is_class = isinstance(found, type)
-    kind = found if is_class else type(found)
-    name, takes = kind.__name__, inspect.signature(kind).parameters
+    is_class = isinstance(partitioner, type)
+    kind = partitioner if is_class else type(partitioner)
+    name, parameters = kind.__name__, inspect.signature(kind).parameters
     if name.startswith("Vertical"):
         raise SettingsError(f"{what}: it divides columns; a client here has whole samples")
     # The library's own search for a large enough partition gives up after ten draws.
     options = {"min_partition_size": 0, "num_partitions": clients, **defaults}
     options["partition_by"] = "groups" if "NaturalId" in name else "label"
     if is_class:
-        options |= _options(what, _ALIASES.get(text, text), takes, clients or 1)
+        options |= _options(what, _ALIASES.get(text, text), parameters, clients or 1)
     column = options["partition_by"]
     if column not in columns:
         problem = _NO_GROUPS if column == "groups" else unknown("column", column, columns)
         raise SettingsError(f"{what}: {problem}")
-    columns[str(getattr(found, "_partition_by", "label"))] = columns[column]
+    columns[str(getattr(partitioner, "_partition_by", "label"))] = columns[column]
 
     def draw(number: int) -> Iterator[Rows]:
         of_draw = (*key, number) if is_class else key
         order = seeds.generator(*of_draw, "order").permutation(len(columns["label"]))
         if text == "iid" and clients:
             order = _dealt(order, columns["label"], clients)
-        own = {**options, "seed": seeds.integer(*of_draw)}
-        made = copy.deepcopy(found)
-        if is_class:
-            made = found(**{key: one for key, one in own.items() if key in takes})
+        arguments = {**options, "seed": seeds.integer(*of_draw)}
+        accepted = {name: arguments[name] for name in arguments if name in parameters}
+        instance = partitioner(**accepted) if is_class else copy.deepcopy(partitioner)
         ordered = {name: values[order] for name, values in columns.items()}
-        made.dataset = Dataset.from_dict({**ordered, "index": order})
+        instance.dataset = Dataset.from_dict({**ordered, "index": order})
         # The library warns of unused classes, which `partition` documents.
         with warnings.catch_warnings(action="ignore"):
-            clients_made = made.num_partitions
-        for client in range(clients_made):
+            num_partitions = instance.num_partitions
+        for client in range(num_partitions):
             with warnings.catch_warnings(action="ignore"):
-                rows = made.load_partition(client)["index"]
+                rows = instance.load_partition(client)["index"]
             yield np.array(rows[:], dtype=np.int64)
 
     return draw
 
 
-def _options(what: str, text: str, takes: Iterable[str], clients: int) -> dict[str, Any]:
+def _options(what: str, text: str, parameters: Iterable[str], clients: int) -> dict[str, Any]:
     """Return the options behind a class, such as partition_sizes=50,20,30,alpha=0.1."""
     options = dict[str, Any]()
     _, written = split_options(text)
     for piece in re.split(r",(?=[A-Za-z][\w-]*=)", written) if written else []:
         key, _, value = piece.partition("=")
         name = key.replace("-", "_")
-        if name in _OURS:
-            raise SettingsError(f"{what}: {name} is {_OURS[name]}")
-        if name not in takes:
-            allowed = [one for one in takes if one not in _OURS]
+        if name in _SET_BY_STUDY:
+            raise SettingsError(f"{what}: {name} is {_SET_BY_STUDY[name]}")
+        if name not in parameters:
+            allowed = [parameter for parameter in parameters if parameter not in _SET_BY_STUDY]
             raise SettingsError(f"{what}: {unknown('option', name, allowed)}")
-        values = [parsed(one) for one in value.split(",")]
+        values = [parsed(item) for item in value.split(",")]
         one_size = name == "partition_sizes" and len(values) == 1
         options[name] = values * clients if one_size else values if "," in value else values[0]
     return options
@@ -296,7 +295,8 @@ def dirichlet_counts(
     """
     classes = even.shape[1]
     pool = np.repeat(np.arange(classes), even.sum(axis=0))
-    held = np.stack([np.bincount(one.samples.labels, minlength=classes) for one in domains])
+    labels = (domain.samples.labels for domain in domains)
+    available = np.stack([np.bincount(column, minlength=classes) for column in labels])
     for draw in range(MAX_DRAWS):
         seed_key = (*key, "again", draw) if draw else key
         parts = partition(
@@ -304,7 +304,7 @@ def dirichlet_counts(
         )
         counts = np.stack([np.bincount(pool[part], minlength=classes) for part in parts])
         wanted = [counts[number :: len(domains)].sum(axis=0) for number in range(len(domains))]
-        if (held >= np.stack(wanted)).all():
+        if (available >= np.stack(wanted)).all():
             break
     return counts
 
@@ -331,14 +331,14 @@ def deal(
                     "personal-clients",
                     "personal-datasets",
                 )
-            left = (len(order) - wanted.sum()) / max(wanted.sum(), 1)
-            tested = np.floor(wanted * min(ratio, left) + 1e-9).astype(np.int64)
-            cuts = np.split(order, np.cumsum(np.concatenate([wanted, tested])))
+            remaining_ratio = (len(order) - wanted.sum()) / max(wanted.sum(), 1)
+            test_counts = np.floor(wanted * min(ratio, remaining_ratio) + 1e-9).astype(np.int64)
+            cuts = np.split(order, np.cumsum(np.concatenate([wanted, test_counts])))
             for position, client in enumerate(clients):
                 for which in (0, 1):
                     parts[client][which].append(cuts[position + which * len(clients)])
-    samples = [domains[client % len(domains)].samples for client in range(len(counts))]
+    sources = [domains[client % len(domains)].samples for client in range(len(counts))]
     return [
-        (one.take(np.sort(np.concatenate(train))), one.take(np.sort(np.concatenate(test))))
-        for one, (train, test) in zip(samples, parts, strict=True)
+        (source.take(np.sort(np.concatenate(train))), source.take(np.sort(np.concatenate(test))))
+        for source, (train, test) in zip(sources, parts, strict=True)
     ]

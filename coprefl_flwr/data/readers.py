@@ -36,20 +36,20 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
     arrays = arrays_in(path)
     parts = _parts(path, arrays)
     images = [arrays[f"{part}images"] for part in parts]
-    fits = all(one.dtype == np.uint8 and one.ndim in (3, 4) for one in images)
-    if not fits or len({one.shape[1:] for one in images}) > 1:
-        found = " and ".join(f"{one.dtype} {one.shape}" for one in images)
+    fits = all(array.dtype == np.uint8 and array.ndim in (3, 4) for array in images)
+    if not fits or len({array.shape[1:] for array in images}) > 1:
+        kinds = " and ".join(f"{array.dtype} {array.shape}" for array in images)
         allowed = "uint8 (N, H, W) or (N, H, W, C), of one shape in all parts"
-        raise SettingsError(f"{path}: images are {found}; allowed are {allowed}")
+        raise SettingsError(f"{path}: images are {kinds}; allowed are {allowed}")
     columns = _columns(path, arrays, parts)
     known = ["labels", *sorted(columns.keys() - {"images", "labels"})]
     if labels not in known:
         raise SettingsError(f"{path}: {unknown('labels', labels, known)}")
     of_labels = "classes" if labels == "labels" else f"{labels}_classes"
     names = {key: arrays[key] for key in (of_labels, "domain_names") if key in arrays}
-    for key, one in names.items():
-        if one.ndim != 1:
-            raise SettingsError(f"{path}: {key} has shape {one.shape}; allowed is (names,)")
+    for key, array in names.items():
+        if array.ndim != 1:
+            raise SettingsError(f"{path}: {key} has shape {array.shape}; allowed is (names,)")
     pixels, is_test = columns["images"], [part == "test_" for part in parts]
     pixels = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, -1, 1)
     return make_dataset(
@@ -84,7 +84,7 @@ def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
 
     Raises a SettingsError for a key that is neither a column nor names, such as a misspelt one.
     """
-    columns, left = _Arrays(), set(arrays)
+    columns, unread = _Arrays(), set(arrays)
     names = {key[len(part) :] for part in parts for key in arrays if key.startswith(part)}
     for name in sorted(names):
         keys = [f"{part}{name}" for part in parts]
@@ -98,17 +98,17 @@ def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
         missing = [key for key in keys if key not in arrays]
         if missing:
             raise SettingsError(f"{path}: has no {missing[0]}, and another part has {name}")
-        found = [arrays[key] for key in keys]
+        pieces = [arrays[key] for key in keys]
         try:
-            columns[name] = np.concatenate(found)
+            columns[name] = np.concatenate(pieces)
         except ValueError as error:
-            shapes = " and ".join(str(one.shape) for one in found)
+            shapes = " and ".join(str(piece.shape) for piece in pieces)
             line = f"{path}: {name} have shape {shapes}; allowed is (N,)"
             raise SettingsError(line) from error
-        left.difference_update(keys)
+        unread.difference_update(keys)
     others = ["classes", "domain_names", *(f"{name}_classes" for name in columns)]
     known = [*(f"{part}{name}" for part in parts for name in _COLUMNS), *others]
-    for key in sorted(left.difference(others)):
+    for key in sorted(unread.difference(others)):
         line = f"{unknown('key', key, known)} (other labels are an integer per image)"
         raise SettingsError(f"{path}: {line}")
     return columns
@@ -159,10 +159,10 @@ def read_leaf(root: Path) -> Dataset:
     file of another form.
     """
     files = [file for part in ("train", "test") for file in sorted((root / part).glob("*.json"))]
-    found = [(*of_one, file.parent.name == "test") for file in files for of_one in _writers(file)]
-    if not found:
+    records = [(*record, file.parent.name == "test") for file in files for record in _writers(file)]
+    if not records:
         raise SettingsError(f"{root}: its .json files hold no samples")
-    writers, images, labels, test = zip(*found, strict=True)
+    writers, images, labels, test = zip(*records, strict=True)
     sizes = list(map(len, labels))
     return make_dataset(
         str(root),
@@ -185,8 +185,8 @@ def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArr
         raise SettingsError(f"{file}: does not hold what LEAF writes, {form}")
     for writer in stored["users"]:
         try:
-            of_writer = stored["user_data"][writer]
-            images, labels = np.array(of_writer["x"], np.float64), np.array(of_writer["y"])
+            user_data = stored["user_data"][writer]
+            images, labels = np.array(user_data["x"], np.float64), np.array(user_data["y"])
             if images.size == labels.size == 0:
                 continue
             # A NaN fails both comparisons.

@@ -44,11 +44,11 @@ _FACTS = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(enc
 PUBLISHED = {name: Published(**known) for name, known in _FACTS["datasets"].items()}
 """By torchvision's name, or by the last part of a path."""
 
-TORCHVISION = tuple(name for name, known in PUBLISHED.items() if known.files)
+TORCHVISION_DATASETS = tuple(name for name, known in PUBLISHED.items() if known.files)
 """Names of the datasets that torchvision reads."""
 
 _EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
-_NAMES = (*_EMBEDDED, *TORCHVISION)
+_NAMES = (*_EMBEDDED, *TORCHVISION_DATASETS)
 
 SIZES = "sizes:"
 """Prefix of a `data-dir`: a missing dataset is replaced by a placeholder of its published size."""
@@ -107,16 +107,16 @@ def load_dataset(
     """
     if str(data_dir).startswith(SIZES):
         data_dir = str(data_dir).removeprefix(SIZES)
-        found = stand_in(name, image_size, samples_per_class)
-        if found and (name in TORCHVISION or not expanded(name).exists()):
-            return found
+        placeholder = stand_in(name, image_size, samples_per_class)
+        if placeholder and (name in TORCHVISION_DATASETS or not expanded(name).exists()):
+            return placeholder
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
     drawn_by = seed if samples_per_class else 0
     reduction = Reduction(image_size, samples_per_class, drawn_by)
-    own = (plugins.hash_at("dataset", name) or "none") if _is_own(name) else ""
-    written = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(name)]
-    return _load(name, expanded(folder), reduction, own or str(written), relabel)
+    code_hash = (plugins.hash_at("dataset", name) or "none") if _is_own(name) else ""
+    file_stamps = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(name)]
+    return _load(name, expanded(folder), reduction, code_hash or str(file_stamps), relabel)
 
 
 @functools.lru_cache(maxsize=8)
@@ -125,14 +125,14 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
     what, path = f"dataset '{name}'", expanded(name)
     is_folder = bool(name) and name not in _NAMES and path.is_dir()
     if is_folder and not any((path / "train").glob("*.json")):
-        found = read_image_folder(path, reduction)
-        return renumbered(what, found) if relabel else found
+        dataset = read_image_folder(path, reduction)
+        return renumbered(what, dataset) if relabel else dataset
     if reduction != Reduction():
         return reduction.of(what, _load(name, data_dir, Reduction(), version, relabel))
     # Labels may be ids, too many to have names: the next three readers renumber them.
     if _is_own(name):
-        made = plugins.call(name, plugins.find("dataset", name), (data_dir,))
-        return as_dataset(what, made, relabel)
+        value = plugins.call(name, plugins.find("dataset", name), (data_dir,))
+        return as_dataset(what, value, relabel)
     if name.startswith(HUGGING_FACE):
         return read_hugging_face(name, relabel)
     stem, _, part = (name, "", None) if path.is_file() else name.rpartition(":")
@@ -145,22 +145,24 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
             raise SettingsError(f"{what}: {line}")
         return read_text(file, part)
     if name in _EMBEDDED:
-        found = _EMBEDDED[name]()
+        dataset = _EMBEDDED[name]()
     elif name == "CIFAR100:coarse":
         fine = _load("CIFAR100", data_dir, reduction, version, False)
-        members = _FACTS["superclasses"]
-        numbers = {one: number for number, names in enumerate(members.values()) for one in names}
-        labels = np.array([numbers[one] for one in fine.classes])[fine.labels]
-        found = replace(fine, labels=labels, classes=tuple(members))
+        superclasses = _FACTS["superclasses"]
+        numbers = {
+            member: number for number, names in enumerate(superclasses.values()) for member in names
+        }
+        labels = np.array([numbers[member] for member in fine.classes])[fine.labels]
+        dataset = replace(fine, labels=labels, classes=tuple(superclasses))
     elif name == "EMNIST:byclass":
-        found = _load("EMNIST", data_dir, reduction, version, False)
-    elif name in TORCHVISION:
-        found = _published(name, data_dir)
+        dataset = _load("EMNIST", data_dir, reduction, version, False)
+    elif name in TORCHVISION_DATASETS:
+        dataset = _published(name, data_dir)
     elif is_folder:
-        found = read_leaf(path)
+        dataset = read_leaf(path)
     else:
         raise _unknown(name, path)
-    return renumbered(what, found) if relabel else found
+    return renumbered(what, dataset) if relabel else dataset
 
 
 def _unknown(name: str, path: Path) -> SettingsError:
@@ -177,7 +179,7 @@ def _unknown(name: str, path: Path) -> SettingsError:
 
 def _is_own(name: str) -> bool:
     """Return whether a dataset's name is the place of a user's own function."""
-    families = {one.partition(":")[0] for one in _NAMES}
+    families = {known.partition(":")[0] for known in _NAMES}
     if name.partition(":")[0] in families or ".npz:" in name or name.startswith(HUGGING_FACE):
         return False
     return not expanded(name).exists() and plugins.is_place("dataset", name)
@@ -240,7 +242,7 @@ def _channels_first(name: str, images: Tensor) -> Tensor:
 class StandIn(ImageDataset):
     """Images of a published size without content, of which one image is in memory."""
 
-    def measured_on(self, rows: object) -> "StandIn":
+    def normalised_on(self, rows: object) -> "StandIn":
         """Return it as it is: nothing depends on how its pixels are normalised."""
         return self
 

@@ -176,36 +176,33 @@ class Datasets:
     @functools.cached_property
     def loaded(self) -> tuple[Dataset, Dataset]:
         """The datasets of the pre-training and of the tasks, of one shape."""
-        chosen = self.settings
+        settings = self.settings
         with concerning("dataset"):
-            source = load_dataset(
-                chosen.dataset,
-                chosen.data_dir,
-                image_size=chosen.image_size,
-                samples_per_class=chosen.samples_per_class,
-                seed=self.seed,
-                relabel=chosen.relabel,
-            )
-            check_numbers(f"dataset '{chosen.dataset}'", source)
+            source = self._load(settings.dataset, settings.samples_per_class)
         names = source.domain_names
-        domains = choose_domains("pretraining-domains", chosen.pretraining_domains, names)
+        domains = choose_domains("pretraining-domains", settings.pretraining_domains, names)
         if isinstance(source, ImageDataset) and len(domains) < len(names):
             # A held-out domain must not be known by its brightness.
             rows = rows_of(source, range(len(source.classes)), domains)
-            source = source.measured_on(rows)
-        if not chosen.has_task_dataset:
+            source = source.normalised_on(rows)
+        if not settings.has_task_dataset:
             return source, source
         with concerning("task-dataset"):
-            other = load_dataset(
-                chosen.task_dataset,
-                chosen.data_dir,
-                image_size=chosen.image_size,
-                relabel=chosen.relabel,
-            )
-            check_numbers(f"dataset '{chosen.task_dataset}'", other)
-            return self._alike(source, other)
+            return self._match_channels(source, self._load(settings.task_dataset))
 
-    def _alike(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
+    def _load(self, name: str, samples_per_class: int = 0) -> Dataset:
+        dataset = load_dataset(
+            name,
+            self.settings.data_dir,
+            image_size=self.settings.image_size,
+            samples_per_class=samples_per_class,
+            seed=self.seed,
+            relabel=self.settings.relabel,
+        )
+        check_numbers(f"dataset '{name}'", dataset)
+        return dataset
+
+    def _match_channels(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
         """Return two datasets with as many channels, the second normalised as the first.
 
         The starting model's first layer was trained on inputs that were normalised so.
@@ -215,9 +212,9 @@ class Datasets:
                 source, other = source.in_colour(), other.in_colour()
             other = other.normalised_as(source) if source.shape == other.shape else other
         kinds = []
-        for one in (other, source):
-            values = getattr(one, "values", getattr(one, "images", one.labels))
-            kinds.append(f"{'x'.join(map(str, one.shape))} of {values.dtype}")
+        for dataset in (other, source):
+            values = getattr(dataset, "values", getattr(dataset, "images", dataset.labels))
+            kinds.append(f"{'x'.join(map(str, dataset.shape))} of {values.dtype}")
         has_text = isinstance(source, TextDataset) or isinstance(other, TextDataset)
         if kinds[0] == kinds[1] and not has_text:
             return source, other
@@ -234,30 +231,30 @@ class Datasets:
 
         They may be the same where datasets or domains differ.
         """
-        chosen, key = self.settings, (self.seed, "class-split")
-        if chosen.has_task_dataset:
-            first, second = (len(source.classes) for source in self.loaded)
-            texts = chosen.pretraining_classes, chosen.downstream_classes
+        settings, key = self.settings, (self.seed, "class-split")
+        if settings.has_task_dataset:
+            pretraining_size, task_size = (len(source.classes) for source in self.loaded)
+            texts = settings.pretraining_classes, settings.downstream_classes
             return (
-                choose_classes("pretraining-classes", texts[0], first, seed_key=key),
-                choose_classes("downstream-classes", texts[1], second, seed_key=key),
+                choose_classes("pretraining-classes", texts[0], pretraining_size, seed_key=key),
+                choose_classes("downstream-classes", texts[1], task_size, seed_key=key),
             )
         disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
         return split_classes(
             len(self.loaded[0].classes),
-            downstream=chosen.downstream_classes,
-            pretraining=chosen.pretraining_classes,
-            allow_overlap=chosen.allow_class_overlap or disjoint,
+            downstream=settings.downstream_classes,
+            pretraining=settings.pretraining_classes,
+            allow_overlap=settings.allow_class_overlap or disjoint,
             seed_key=key,
         )
 
     @functools.cached_property
     def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The domains of the pre-training and of the tasks; () where a dataset has none."""
-        chosen, (first, second) = self.settings, (source.domain_names for source in self.loaded)
+        settings, (first, second) = self.settings, (source.domain_names for source in self.loaded)
         return (
-            choose_domains("pretraining-domains", chosen.pretraining_domains, first),
-            choose_domains("downstream-domains", chosen.downstream_domains, second),
+            choose_domains("pretraining-domains", settings.pretraining_domains, first),
+            choose_domains("downstream-domains", settings.downstream_domains, second),
         )
 
     def samples(self, phase: int, classes: tuple[int, ...]) -> Samples:
@@ -266,7 +263,7 @@ class Datasets:
         rows = rows_of(source, classes, self.domains[phase])
         if len(others):  # Else this would only sort them.
             rows = np.setdiff1d(rows, others)
-        return Samples(source, rows, relabel(source.labels[rows], classes))
+        return Samples(source, rows, task_labels(source.labels[rows], classes))
 
     @functools.cached_property
     def _divided(self) -> tuple[Rows, Rows]:
@@ -274,8 +271,8 @@ class Datasets:
 
         Both are empty where `task-reserve` is 0: then both phases use all samples of such a class.
         """
-        none = np.empty(0, dtype=np.int64)
-        divided = [(none, none)]
+        no_rows = np.empty(0, dtype=np.int64)
+        divided = [(no_rows, no_rows)]
         domains = tuple(set.intersection(*map(set, self.domains)))
         if self.settings.task_reserve and not self.settings.has_task_dataset:
             for number in sorted(set(self.classes[0]) & set(self.classes[1])):
@@ -315,8 +312,8 @@ def split_classes(
     second = choose_classes(
         "downstream-classes", downstream, num_classes, everything - set(reserved), seed_key=seed_key
     )
-    left = everything - set(second)
-    first = choose_classes(what, pretraining, num_classes, left, seed_key=seed_key)
+    pool = everything - set(second)
+    first = choose_classes(what, pretraining, num_classes, pool, seed_key=seed_key)
     if not first:
         why = f"none are left, as downstream-classes takes all {num_classes}"
         raise _refused(what, pretraining, why)
@@ -342,15 +339,15 @@ def choose_classes(
     listed = _listed(what, text, num_classes, _FORMS)
     if listed is not None:
         return listed
-    left = sorted(range(num_classes) if pool is None else pool)
+    candidates = sorted(range(num_classes) if pool is None else pool)
     if not text.strip():
-        return tuple(left)
+        return tuple(candidates)
     if re.fullmatch(r"\s*\d+\s*", text) is None:
         raise _refused(what, text, f"cannot be read; use {_FORMS}")
-    if not 1 <= int(text) <= len(left):
-        raise _refused(what, text, f"1 to {len(left)} can be drawn, the classes left")
+    if not 1 <= int(text) <= len(candidates):
+        raise _refused(what, text, f"1 to {len(candidates)} can be drawn, the classes left")
     rng = seeds.generator(*seed_key, what.removesuffix("-classes"), "classes")
-    return tuple(sorted(left[i] for i in rng.permutation(len(left))[: int(text)]))
+    return tuple(sorted(candidates[i] for i in rng.permutation(len(candidates))[: int(text)]))
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
@@ -382,7 +379,7 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
     """Return the numbers below `count` that "list:..." names, or None for text that is no list."""
     if not text.strip().startswith("list:"):
         return None
-    found: list[int] = []
+    numbers: list[int] = []
     for item in text.strip().removeprefix("list:").split(","):
         bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
         if bounds is None:
@@ -390,11 +387,11 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
         first, last = int(bounds[1]), int(bounds[2] or bounds[1])
         if first > last or last >= count:
             raise _refused(what, text, f"'{item}' must rise and be in 0..{count - 1}")
-        found += range(first, last + 1)
-    twice = [number for number in found if found.count(number) > 1]
-    if twice:
-        raise _refused(what, text, f"{twice[0]} is named twice")
-    return tuple(sorted(found))
+        numbers += range(first, last + 1)
+    repeated = [number for number in numbers if numbers.count(number) > 1]
+    if repeated:
+        raise _refused(what, text, f"{repeated[0]} is named twice")
+    return tuple(sorted(numbers))
 
 
 def part_of(n: int, fraction: float) -> int:
@@ -416,14 +413,14 @@ def split_in_two(n: int, fraction: float, rng: np.random.Generator) -> tuple[Row
     return np.sort(order[:first]), np.sort(order[first:])
 
 
-def relabel(labels: npt.NDArray[Any], classes: Sequence[int]) -> npt.NDArray[np.int64]:
+def task_labels(labels: npt.NDArray[Any], classes: Sequence[int]) -> npt.NDArray[np.int64]:
     """Map each label to its position in the sorted `classes`: int64 in 0..len(classes)-1.
 
     Raises a SettingsError if a label is not among `classes`.
     """
-    known = np.sort(np.asarray(classes, dtype=np.int64))
-    strangers = np.setdiff1d(labels, known)
-    if len(strangers):
-        line = f"label {strangers[0]} is not among the task's classes"
-        raise SettingsError(f"{line} {', '.join(map(str, known))}")
-    return np.searchsorted(known, labels).astype(np.int64)
+    sorted_classes = np.sort(np.asarray(classes, dtype=np.int64))
+    others = np.setdiff1d(labels, sorted_classes)
+    if len(others):
+        line = f"label {others[0]} is not among the task's classes"
+        raise SettingsError(f"{line} {', '.join(map(str, sorted_classes))}")
+    return np.searchsorted(sorted_classes, labels).astype(np.int64)

@@ -83,32 +83,32 @@ class TextDataset(Dataset):
         return on_device(torch.from_numpy(windows[self.starts[rows]]), device).long()
 
 
-def read_text(path: Path, apart: str | None = None) -> TextDataset:
-    """Read a text of several speakers, with windows of 80 characters, `apart` characters apart.
+def read_text(path: Path, stride: str | None = None) -> TextDataset:
+    """Read a text of several speakers, with windows of 80 characters, `stride` characters apart.
 
     Raises a SettingsError if it is not UTF-8, or not laid out as `TextDataset.of` says.
     """
-    if apart is not None and not (apart.isdecimal() and int(apart)):
+    if stride is not None and not (stride.isdecimal() and int(stride)):
         line = "the number after the colon is how many characters apart windows begin, 1 or more"
-        raise SettingsError(f"{path}:{apart}: {line}")
+        raise SettingsError(f"{path}:{stride}: {line}")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not readable as UTF-8 text ({error})") from error
-    return TextDataset.of(str(path), text, stride=int(apart or _STRIDE))
+    return TextDataset.of(str(path), text, stride=int(stride or _STRIDE))
 
 
 def _speeches(source: str, text: str) -> list[str]:
     """Return everything that each speaker says, in the order of their first words."""
-    said: dict[str, list[str]] = {}
+    blocks_of_speaker: dict[str, list[str]] = {}
     for number, block in enumerate(re.split(r"\n\s*\n", text.strip()), start=1):
         name, _, speech = block.partition("\n")
         if not re.fullmatch(r"\S.*:\s*", name):
             line = f"{source}: block {number} begins with '{name[:40]}'"
             raise SettingsError(f"{line}; each block must begin with a line NAME:")
         if speech:
-            said.setdefault(name.strip(), []).append(" ".join(speech.split()))
-    return ["\n".join(speeches) for speeches in said.values()]
+            blocks_of_speaker.setdefault(name.strip(), []).append(" ".join(speech.split()))
+    return ["\n".join(speeches) for speeches in blocks_of_speaker.values()]
 
 
 def _codes(text: str) -> npt.NDArray[np.uint8]:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ _SAVED = ("dataset_dict.json", "state.json")  # What `save_to_disk` writes, of s
 
 def as_dataset(
     source: str,
-    given: Any,
+    user_data: Any,
     relabel: bool = False,
     *,
     batch: Pick | None = None,
@@ -51,7 +51,7 @@ def as_dataset(
 
     Parameters
     ----------
-    given : a dataset of this package, which is returned as it is; or, read once and in order, a
+    user_data : a dataset of this package, which is returned as it is; or, read once and in order, a
         map-style torch Dataset, a DataLoader of one (through its collate_fn, never shuffled), a
         Hugging Face Dataset, or a dict of such as a DatasetDict, whose part "test" is the source's
         own test part
@@ -67,12 +67,12 @@ def as_dataset(
     ClassLabel. Raises a SettingsError that begins with `source` where something is not so, or a
     class has no sample and `relabel` is false.
     """
-    if isinstance(given, Dataset):
-        return renumbered(source, given) if relabel else given
+    if isinstance(user_data, Dataset):
+        return renumbered(source, user_data) if relabel else user_data
     inputs: list[Tensor] = []
     labels: list[int] = []
     sizes: list[int] = []
-    parts = _parts_of(source, given)
+    parts = _parts_of(source, user_data)
     for part in parts.values():
         label = _read(source, part, batch, (label, image), inputs, labels)
         sizes.append(len(labels) - sum(sizes))
@@ -95,37 +95,36 @@ def as_dataset(
 _samples: "weakref.WeakKeyDictionary[Any, Samples]" = weakref.WeakKeyDictionary()
 
 
-def as_samples(source: str, given: Any) -> Samples:
+def as_samples(source: str, user_data: Any) -> Samples:
     """Return all that a client holds as `Samples`, under the labels that they have.
 
-    `given` is Samples, or what `as_dataset` takes. A client may lack classes. Images of bytes
+    `user_data` is Samples, or what `as_dataset` takes. A client may lack classes. Images of bytes
     become numbers from 0 to 1: normalised by a client's own, they would differ between clients.
-    They are remembered as long as `given` lives, as clients are made for every message.
+    They are remembered as long as `user_data` lives, as clients are made for every message.
     """
-    if isinstance(given, Samples) or all(hasattr(given, one) for one in ("take", "batches")):
-        held: Samples = given
-        return held
+    if hasattr(user_data, "take") and hasattr(user_data, "batches"):
+        return cast(Samples, user_data)
     with suppress(TypeError):  # Of what cannot be remembered, such as a list.
-        if given in _samples:
-            return _samples[given]
-    dataset = as_dataset(source, given, may_lack="any")
-    if isinstance(dataset, ImageDataset) and not isinstance(given, Dataset):
-        dataset = dataset.unscaled()
+        if user_data in _samples:
+            return _samples[user_data]
+    dataset = as_dataset(source, user_data, may_lack="any")
+    if isinstance(dataset, ImageDataset) and not isinstance(user_data, Dataset):
+        dataset = dataset.without_normalisation()
     samples = Samples(dataset, np.arange(len(dataset.labels)), dataset.labels)
     with suppress(TypeError):
-        _samples[given] = samples
+        _samples[user_data] = samples
     return samples
 
 
-def _parts_of(source: str, given: Any) -> dict[str, Any]:
+def _parts_of(source: str, user_data: Any) -> dict[str, Any]:
     """Return the parts of a dict of datasets by name, or {"": the dataset}, each map-style."""
-    parts = {"": given}
-    if isinstance(given, Mapping):
-        parts = {name: given[name] for name in PARTS if name in given}
-        if not parts and len(given) == 1:
-            parts = {"": next(iter(given.values()))}
+    parts = {"": user_data}
+    if isinstance(user_data, Mapping):
+        parts = {name: user_data[name] for name in PARTS if name in user_data}
+        if not parts and len(user_data) == 1:
+            parts = {"": next(iter(user_data.values()))}
     if not parts:
-        names = ", ".join(map(str, given)) or "none"
+        names = ", ".join(map(str, user_data)) or "none"
         raise SettingsError(f"{source}: has the parts {names}; needed is train, or also test")
     for part in parts.values():
         whole: Any = part.dataset if isinstance(part, data.DataLoader) else part
@@ -141,21 +140,21 @@ def _parts_of(source: str, given: Any) -> dict[str, Any]:
     return parts
 
 
-def _class_names(given: Any, label: str) -> tuple[list[str] | None, bool]:
+def _class_names(part: Any, label: str) -> tuple[list[str] | None, bool]:
     """Return the names of the classes, and whether they are of these very samples.
 
     A Subset of a dataset with names, and a Hugging Face Dataset, may lack classes.
     """
-    if isinstance(given, data.DataLoader):
-        return _class_names(given.dataset, label)
-    if isinstance(given, data.Subset):
-        return _class_names(given.dataset, label)[0], False
-    if is_hugging_face(given):
-        named = {key: one.names for key, one in given.features.items() if hasattr(one, "names")}
-        only = next(iter(named.values())) if len(named) == 1 else None
-        found = named.get(label) if label in given.features else only
-        return list(map(str, found)) if found else None, False
-    names = getattr(given, "classes", None)
+    if isinstance(part, data.DataLoader):
+        return _class_names(part.dataset, label)
+    if isinstance(part, data.Subset):
+        return _class_names(part.dataset, label)[0], False
+    if is_hugging_face(part):
+        labelled = [key for key in part.features if hasattr(part.features[key], "names")]
+        column = label if label in part.features or len(labelled) != 1 else labelled[0]
+        names = part.features[column].names if column in labelled else None
+        return list(map(str, names)) if names else None, False
+    names = getattr(part, "classes", None)
     return list(map(str, names)) if isinstance(names, Sequence) else None, True
 
 
@@ -171,28 +170,29 @@ def _read(
     labels: list[int],
 ) -> str:
     """Add the inputs and labels of a part to the lists; return the key of the label, if any."""
-    number, found = 0, ("", "")
+    number, item_keys = 0, ("", "")
     what = "batch" if isinstance(part, data.DataLoader) and part.batch_size else "item"
     try:
         for item in _items(part):
             if batch:
                 value, label = batch(item)
             elif isinstance(item, Mapping):
-                found = found if all(found) else _keys(source, item, what == "batch", *keys)
-                value, label = item[found[1]], item[found[0]]
+                if not all(item_keys):
+                    item_keys = _keys(source, item, what == "batch", *keys)
+                value, label = item[item_keys[1]], item[item_keys[0]]
             else:
                 value, label = item
             pairs = [(value, label)] if what == "item" else zip(value, label, strict=True)
-            for one, name in pairs:
-                inputs.append(_tensor(source, one))
-                labels.append(_whole(f"{source}: {what} {number}", name))
+            for one_input, one_label in pairs:
+                inputs.append(_tensor(source, one_input))
+                labels.append(_whole(f"{source}: {what} {number}", one_label))
             number += 1
     except SettingsError:
         raise
     except Exception as error:  # Whatever the user's own code raises.
         line = f"{source}: {what} {number} must be (input, label): {one_line(error)}"
         raise SettingsError(line) from error
-    return found[0]
+    return item_keys[0]
 
 
 def _items(part: Any) -> Iterable[Any]:
@@ -214,35 +214,38 @@ def _keys(
     A dict with a second input, such as an attention mask, is refused unless `image` names one.
     Single numbers and texts, such as an id, are no inputs.
     """
-    keys = list(map(str, item))
-    for given in filter(None, (label, image)):
-        if given not in keys:
-            raise SettingsError(f"{source}: {unknown('column', given, keys)}")
+    columns = list(map(str, item))
+    for key in filter(None, (label, image)):
+        if key not in columns:
+            raise SettingsError(f"{source}: {unknown('column', key, columns)}")
     how = "behind a name: hf:NAME:image=INPUT,label=LABEL"
-    found = dict[str, str]()
-    for what, given, known in (("label", label, LABELS), ("input", image, INPUTS)):
-        left = [key for key in keys if key not in found.values()]
-        near = [given] if given else [key for key in left if key.lower() in known] or left
-        if len(near) != 1:
+    key_of = dict[str, str]()
+    for role, chosen, usual in (("label", label, LABELS), ("input", image, INPUTS)):
+        unused = [key for key in columns if key not in key_of.values()]
+        candidates = [chosen] if chosen else [key for key in unused if key.lower() in usual]
+        candidates = candidates or unused
+        if len(candidates) != 1:
             raise SettingsError(
-                f"{source}: its items have {', '.join(left)}, and which is the {what} is not clear;"
-                f" write batch=lambda item: (item['INPUT'], item['LABEL']), or {how}"
+                f"{source}: its items have {', '.join(unused)}, and which is the {role} is not "
+                "clear; write batch=lambda item: (item['INPUT'], item['LABEL']), or {how}"
             )
-        found[what] = near[0]
-    others = [key for key in keys if key not in found.values() and _is_input(item[key], batched)]
+        key_of[role] = candidates[0]
+    others = [
+        key for key in columns if key not in key_of.values() and _is_input(item[key], batched)
+    ]
     if others and not image:
         raise SettingsError(
-            f"{source}: its items have more than one input, and of {found['input']} and "
+            f"{source}: its items have more than one input, and of {key_of['input']} and "
             f"{', '.join(others)} only the first would be used; a model is given one input: write "
-            f"batch=lambda item: (item['{found['input']}'], item['{found['label']}']), or {how}"
+            f"batch=lambda item: (item['{key_of['input']}'], item['{key_of['label']}']), or {how}"
         )
-    return found["label"], found["input"]
+    return key_of["label"], key_of["input"]
 
 
 def _is_input(value: Any, batched: bool) -> bool:
     """Tell whether an entry of a dict is an image, or several numbers for each item."""
     if isinstance(value, Mapping):
-        return any(_is_input(one, batched) for one in value.values())
+        return any(_is_input(entry, batched) for entry in value.values())
     if isinstance(value, list | tuple):
         first = value[0] if value else ""
         # torch's default collate_fn makes a list of tensors of a batch of lists.
@@ -291,11 +294,11 @@ def _tensor(source: str, value: Any) -> Tensor:
 
 def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
     """Return inputs of one shape as one tensor, in colour where some images are."""
-    shapes = {tuple(one.shape) for one in inputs}
-    images = all(one.dtype == torch.uint8 and one.ndim == 3 for one in inputs)
+    shapes = {tuple(tensor.shape) for tensor in inputs}
+    images = all(tensor.dtype == torch.uint8 and tensor.ndim == 3 for tensor in inputs)
     if images and {shape[0] for shape in shapes} == {1, 3}:
-        inputs = [one.expand(3, *one.shape[1:]) for one in inputs]
-        shapes = {tuple(one.shape) for one in inputs}
+        inputs = [tensor.expand(3, *tensor.shape[1:]) for tensor in inputs]
+        shapes = {tuple(tensor.shape) for tensor in inputs}
     if len(shapes) > 1:
         some = " and ".join(map(str, sorted(shapes)[:2]))
         raise SettingsError(f"{source}: inputs are of several shapes ({some}); one is needed")
@@ -326,10 +329,10 @@ def read_hugging_face(name: str, relabel: bool) -> Dataset:
         raise SettingsError(f"{what}: the folder does not exist; write hf:NAME or hf:FOLDER")
     try:
         if any((path / file).is_file() for file in _SAVED):
-            given: Any = datasets.load_from_disk(str(path))
+            stored: Any = datasets.load_from_disk(str(path))
         else:
             place = str(path) if path.exists() else named.name
-            given = datasets.load_dataset(place, configuration)
+            stored = datasets.load_dataset(place, configuration)
     except Exception as error:  # The library raises of every kind, its own and of what it calls.
         tried = "could not be read" if path.exists() else "is no folder, nor found on the Hub"
         raise SettingsError(
@@ -337,7 +340,7 @@ def read_hugging_face(name: str, relabel: bool) -> Dataset:
             "`save_to_disk`: hf:FOLDER"
         ) from error
     with _without_ghostscript():
-        return as_dataset(what, given, relabel, **options)
+        return as_dataset(what, stored, relabel, **options)
 
 
 def files_of(name: str) -> list[Path]:
@@ -353,9 +356,9 @@ def files_of(name: str) -> list[Path]:
     return sorted(file for file in files if not file.name.startswith((".", "cache-")))
 
 
-def is_hugging_face(given: Any) -> bool:
+def is_hugging_face(value: Any) -> bool:
     """Tell whether something is a `datasets.Dataset`, without the seconds that its import takes."""
-    return all(hasattr(given, name) for name in ("features", "column_names", "with_format"))
+    return all(hasattr(value, name) for name in ("features", "column_names", "with_format"))
 
 
 def _as_arrays(part: Any) -> Any:
@@ -363,11 +366,12 @@ def _as_arrays(part: Any) -> Any:
 
     By itself it gives lists, which no longer tell bytes from other integers.
     """
-    found = {k: one for k, one in part.features.items() if type(one).__name__.startswith("Array")}
-    if part.format["type"] is not None or len(found) != 1:
+    kinds = {key: type(feature).__name__ for key, feature in part.features.items()}
+    keys = [key for key, kind in kinds.items() if kind.startswith("Array")]
+    if part.format["type"] is not None or len(keys) != 1:
         return part
-    ((key, feature),) = found.items()
-    return part.with_format("numpy", [key], output_all_columns=True, dtype=feature.dtype)
+    dtype = part.features[keys[0]].dtype
+    return part.with_format("numpy", keys, output_all_columns=True, dtype=dtype)
 
 
 def _groups(source: str, parts: Any, column: str) -> npt.NDArray[np.int64]:
@@ -376,8 +380,8 @@ def _groups(source: str, parts: Any, column: str) -> npt.NDArray[np.int64]:
         if not is_hugging_face(part) or column not in part.column_names:
             known = ", ".join(getattr(part, "column_names", ())) or "none"
             raise SettingsError(f"{source}: has no column {column} of groups; its columns: {known}")
-    found = np.concatenate([np.asarray(part.with_format(None)[column][:]) for part in parts])
-    return np.unique(found, return_inverse=True)[1].reshape(-1)
+    groups = np.concatenate([np.asarray(part.with_format(None)[column][:]) for part in parts])
+    return np.unique(groups, return_inverse=True)[1].reshape(-1)
 
 
 @contextmanager

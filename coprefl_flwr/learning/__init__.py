@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from coprefl_flwr.learning.training import Objective as Objective
     from coprefl_flwr.learning.training import endless_batches as endless_batches
     from coprefl_flwr.learning.training import local_sgd as local_sgd
-    from coprefl_flwr.learning.training import shuffled_batches as shuffled_batches
     from coprefl_flwr.learning.training import torch_seeded as torch_seeded
 
 
 def __getattr__(name: str) -> Any:
     """Load what is named from the module that has it."""
     for module in ("training", "evaluation", "device", "server_data"):
-        found = vars(importlib.import_module(f"{__name__}.{module}"))
-        if name in found and not name.startswith("_"):
-            return found[name]
+        members = vars(importlib.import_module(f"{__name__}.{module}"))
+        if name in members and not name.startswith("_"):
+            return members[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,7 @@ from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, differentiable
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import load_arrays, outputs_and_representation
-from coprefl_flwr.models.precision import SHORT
+from coprefl_flwr.models.precision import HALF_TYPES
 from coprefl_flwr.seeds import generator
 
 POINTS = 11
@@ -65,13 +65,14 @@ def diagnose(
         What the random numbers depend on: the drawn batches, and where the eigenvalue's search
         begins.
     """
-    if next(model.parameters()).dtype in SHORT:  # Of 16 bits no second derivative would be left.
+    # Of 16 bits no second derivative would be left.
+    if next(model.parameters()).dtype in HALF_TYPES:
         model = model.float()
     model = placed(model, default_device())
     # Each client's model after its local training in the first round.
     ends = [
-        ServerData(model, one.train).refine(arrays, training, 1, *key, number)[0]
-        for number, one in enumerate(clients)
+        ServerData(model, client.train).refine(arrays, training, 1, *key, number)[0]
+        for number, client in enumerate(clients)
     ]
     return {
         "gradient-diversity": gradient_diversity(model, arrays, clients),
@@ -86,11 +87,11 @@ def gradient_diversity(model: nn.Module, arrays: Arrays, clients: Sequence[Clien
 
     It is 1 / n for n clients that agree, and grows as they point apart (Yin et al. 2018).
     """
-    found = []
-    for one in clients:
-        gradient = ServerData(model, one.train).loss_and_gradient(arrays).gradient
-        found.append(np.concatenate([g.astype(np.float64).ravel() for g in gradient.values()]))
-    return float(sum(g @ g for g in found) / np.square(np.sum(found, axis=0)).sum())
+    gradients = []
+    for client in clients:
+        gradient = ServerData(model, client.train).loss_and_gradient(arrays).gradient
+        gradients.append(np.concatenate([g.astype(np.float64).ravel() for g in gradient.values()]))
+    return float(sum(g @ g for g in gradients) / np.square(np.sum(gradients, axis=0)).sum())
 
 
 def top_eigenvalue(
@@ -105,7 +106,7 @@ def top_eigenvalue(
     Lanczos iteration on products of the Hessian with a vector.
     """
     load_arrays(model, arrays)
-    held = _sampled([one.train for one in clients], key)
+    sets = _sampled([client.train for client in clients], key)
     model.eval()
     parameters = [p for p in model.parameters() if p.requires_grad]
     size = sum(p.numel() for p in parameters)
@@ -116,7 +117,7 @@ def top_eigenvalue(
         parts = torch.split(flat, [p.numel() for p in parameters])
         along = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
         total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
-        for inputs, targets in _batches(model, held):
+        for inputs, targets in _batches(model, sets):
             loss = cross_entropy(model(inputs), targets, reduction="sum")
             first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
             pairs = [(g, v) for g, v in zip(first, along, strict=True) if g is not None]
@@ -125,7 +126,7 @@ def top_eigenvalue(
             for whole, part in zip(total, second, strict=True):
                 whole += 0 if part is None else part.double()
         flat = torch.cat([whole.reshape(-1) for whole in total])
-        return flat.cpu().numpy() / sum(map(len, held))
+        return flat.cpu().numpy() / sum(map(len, sets))
 
     operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
     start = generator(*key, "eigenvalue").standard_normal(size)
@@ -136,11 +137,15 @@ def top_eigenvalue(
     return float(value[0])
 
 
-def _sampled(held: Sequence[Samples], key: tuple[str | int, ...]) -> list[Samples]:
+def _sampled(sets: Sequence[Samples], key: tuple[str | int, ...]) -> list[Samples]:
     """Return all samples of the clients, or a share of each's, HESSIAN_SAMPLES together."""
-    share = min(1.0, HESSIAN_SAMPLES / sum(map(len, held)))
+    share = min(1.0, HESSIAN_SAMPLES / sum(map(len, sets)))
     rng = generator(*key, "hessian-samples")
-    return [one.take(np.sort(rng.permutation(len(one))[: round(share * len(one))])) for one in held]
+    sampled = []
+    for samples in sets:
+        drawn = rng.permutation(len(samples))[: round(share * len(samples))]
+        sampled.append(samples.take(np.sort(drawn)))
+    return sampled
 
 
 def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientSamples]) -> float:
@@ -150,20 +155,22 @@ def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientSa
     over the training samples of both clients (Frankle et al. 2020), at least 0. The pairs are the
     clients 0 and 1, 1 and 2, and so on.
     """
-    found = []
-    for (a, one), (b, other) in pairwise(zip(ends, clients, strict=False)):
+    rises = []
+    for (a, client), (b, neighbour) in pairwise(zip(ends, clients, strict=False)):
         losses = []
         for t in np.linspace(0, 1, POINTS):
             between = {n: (1 - t) * v.astype(np.float64) + t * b[n] for n, v in a.items()}
-            losses.append(_loss(model, cast_like(between, a), [one.train, other.train]))
+            losses.append(_loss(model, cast_like(between, a), [client.train, neighbour.train]))
         line = np.linspace(losses[0], losses[-1], POINTS)
-        found.append(max(0.0, float(np.max(np.array(losses) - line))))
-    return float(np.mean(found))
+        rises.append(max(0.0, float(np.max(np.array(losses) - line))))
+    return float(np.mean(rises))
 
 
-def _loss(model: nn.Module, arrays: Arrays, held: Sequence[Samples]) -> float:
-    found = [ServerData(model, samples).evaluate(arrays) for samples in held]
-    return float(np.average([f["loss"] for f in found], weights=[f["num-examples"] for f in found]))
+def _loss(model: nn.Module, arrays: Arrays, sets: Sequence[Samples]) -> float:
+    evaluations = [ServerData(model, samples).evaluate(arrays) for samples in sets]
+    losses = [evaluation["loss"] for evaluation in evaluations]
+    sizes = [evaluation["num-examples"] for evaluation in evaluations]
+    return float(np.average(losses, weights=sizes))
 
 
 def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) -> float:
@@ -173,8 +180,8 @@ def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) ->
     fitted by L-BFGS.
     """
     load_arrays(model, arrays)
-    train = _features(model, [one.train for one in clients])
-    test = _features(model, [one.test for one in clients])
+    train = _features(model, [client.train for client in clients])
+    test = _features(model, [client.test for client in clients])
     mean, std = train[0].mean(dim=0), train[0].std(dim=0).clamp(min=1e-8)
     (z, labels), (z_test, labels_test) = (((f - mean) / std, y) for f, y in (train, test))
     classes = int(max(labels.max(), labels_test.max())) + 1
@@ -198,18 +205,18 @@ def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) ->
 
 
 @torch.no_grad()
-def _features(model: nn.Module, held: Sequence[Samples]) -> tuple[Tensor, Tensor]:
+def _features(model: nn.Module, sets: Sequence[Samples]) -> tuple[Tensor, Tensor]:
     """Return z (n, d) in float64 and labels (n,) of all samples, in eval mode."""
     model.eval()
     pairs = [
         (outputs_and_representation(model, inputs)[1].double(), targets)
-        for inputs, targets in _batches(model, held)
+        for inputs, targets in _batches(model, sets)
     ]
     return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
-def _batches(model: nn.Module, held: Sequence[Samples]) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(model: nn.Module, sets: Sequence[Samples]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches of all samples on the model's device."""
     device = next(model.parameters()).device
-    for samples in held:
+    for samples in sets:
         yield from samples.batches(EVALUATION_BATCH, device)

@@ -14,7 +14,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import as_array
-from coprefl_flwr.models.precision import FLOAT32, SHORT, computing
+from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES, computing
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.transfer import on_cpu
 
@@ -73,33 +73,33 @@ def loss_and_gradient(
     model.zero_grad(set_to_none=True)
     losses, count = list[Tensor](), 0
     sums: dict[nn.Parameter, Tensor] = {}
-    short = [p for p in model.parameters() if p.dtype in SHORT]
+    halves = [p for p in model.parameters() if p.dtype in HALF_TYPES]
     with differentiable(model), computing(model, precision):
         for inputs, targets in batches:
             batch_sum = loss_fn(model(inputs), targets) * len(targets)
             torch.autograd.backward(batch_sum)
-            _add_up_in_float32(short, sums)
+            _add_up_in_float32(halves, sums)
             losses.append(batch_sum.detach())
             count += len(targets)
     if count == 0:
         raise ValueError("no samples to compute a loss of")
     means: dict[nn.Parameter, Tensor] = {}
-    for p in (one for one in model.parameters() if one.requires_grad):
+    for p in (p for p in model.parameters() if p.requires_grad):
         summed = sums.get(p, p.grad)
         # In place, as a copy would be one model more.
         means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)
     named = model.named_parameters(remove_duplicate=False)
-    there = {name: means[p] for name, p in named if p.requires_grad}
-    here = on_cpu({"": torch.stack(losses), **there})  # A GPU is waited for here alone.
-    total = sum(here.pop("").tolist())
-    gradient = {name: as_array(tensor, name) for name, tensor in here.items()}
+    gradients = {name: means[p] for name, p in named if p.requires_grad}
+    on_host = on_cpu({"": torch.stack(losses), **gradients})  # A GPU is waited for here alone.
+    total = sum(on_host.pop("").tolist())
+    gradient = {name: as_array(tensor, name) for name, tensor in on_host.items()}
     model.zero_grad(set_to_none=True)
     return LossAndGradient(total / count, gradient, count)
 
 
-def _add_up_in_float32(short: list[nn.Parameter], sums: dict[nn.Parameter, Tensor]) -> None:
+def _add_up_in_float32(halves: list[nn.Parameter], sums: dict[nn.Parameter, Tensor]) -> None:
     """Move gradients of 16 bits to `sums`: a sum over batches would soon not grow any more."""
-    for p in short:
+    for p in halves:
         if p.grad is not None:
             sums[p] = sums[p] + p.grad if p in sums else p.grad.float()
             p.grad = None
@@ -120,28 +120,28 @@ def evaluate(
     """
     model.eval()
     losses, hits, sizes = list[Tensor](), list[Tensor](), list[int]()
-    kept: list[tuple[Tensor, Tensor]] = []
+    predictions: list[tuple[Tensor, Tensor]] = []
     with computing(model, precision):
         for inputs, targets in batches:
             outputs = model(inputs)
             if own:
-                kept.append((outputs.cpu(), targets.cpu()))
+                predictions.append((outputs.cpu(), targets.cpu()))
             losses.append(loss_fn(outputs, targets))
             hits.append((outputs.argmax(dim=1) == targets).sum())
             sizes.append(len(targets))
     if not sizes:
         raise ValueError("no samples to evaluate on")
     # A GPU is waited for here alone.
-    here = on_cpu({"losses": torch.stack(losses), "hits": torch.stack(hits)})
-    total = sum(loss * n for loss, n in zip(here["losses"].tolist(), sizes, strict=True))
-    correct, count = int(here["hits"].sum()), sum(sizes)
-    found = {"num-examples": count, "correct": correct, "loss": total / count}
+    on_host = on_cpu({"losses": torch.stack(losses), "hits": torch.stack(hits)})
+    total = sum(loss * n for loss, n in zip(on_host["losses"].tolist(), sizes, strict=True))
+    correct, count = int(on_host["hits"].sum()), sum(sizes)
+    metrics = {"num-examples": count, "correct": correct, "loss": total / count}
     if own:
-        logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        logits, labels = (torch.cat(parts) for parts in zip(*predictions, strict=True))
         values = {name: number_of(name, fn(logits, labels)) for name, fn in own.items()}
         # A client may have no value, such as a recall without positives.
-        found |= {f"{METRIC}{name}": one for name, one in values.items() if math.isfinite(one)}
-    return found
+        metrics |= {f"{METRIC}{n}": value for n, value in values.items() if math.isfinite(value)}
+    return metrics
 
 
 def number_of(name: str, value: Any) -> float:

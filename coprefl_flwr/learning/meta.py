@@ -25,7 +25,6 @@ import numpy.typing as npt
 from coprefl_flwr.arrays import Arrays, cast
 
 Losses = npt.NDArray[np.float64]
-Array = npt.NDArray[Any]
 
 EQUAL = 1e-7
 """Losses whose standard deviation is at most this part of their mean are equal, to float32's
@@ -51,7 +50,7 @@ class Terms:
         return gamma * self.first + (1 - gamma) * self.second
 
 
-Objective = Callable[[Losses], Terms]
+MetaObjective = Callable[[Losses], Terms]
 """Gives the terms of query losses, shape (m,)."""
 
 
@@ -77,15 +76,18 @@ def _each_weighted(
 ) -> list[Arrays]:
     """Return each c_j g_j, in the order of the ids by which the g_j are named."""
     factors = gamma / terms.count + (1 - gamma) / terms.width * (losses - losses.mean())
-    each = [gradients[client] for client in sorted(gradients, key=int)]
-    return [{n: c * g for n, g in one.items()} for c, one in zip(factors, each, strict=True)]
+    clients = sorted(gradients, key=int)
+    return [
+        {name: factor * g for name, g in gradients[client].items()}
+        for factor, client in zip(factors, clients, strict=True)
+    ]
 
 
 def meta_gradient(
     sums: Mapping[str, Arrays],
     losses: Losses,
     gamma: float,
-    objective: Objective = sum_and_variance,
+    objective: MetaObjective = sum_and_variance,
     robust: Any = None,
 ) -> tuple[Arrays, dict[str, float]]:
     """Return grad L_meta from the two moments of the clients' gradients, exactly, and metrics.
@@ -120,24 +122,22 @@ def meta_gradient(
     }
     if robust is not None:
         return robust.robust_sum(_each_weighted(sums, losses, gamma, terms)), metrics
-    found, squares = Arrays(), np.zeros(2)
+    gradient, squares = Arrays(), np.zeros(2)
     for name, g1 in sums["gradient"].items():
         centred = sums["loss-gradient"][name] - mean * g1
         squares += np.vdot(g1, g1), np.vdot(centred, centred)
-        found[name] = gamma / terms.count * g1 + (1 - gamma) / terms.width * centred
+        gradient[name] = gamma / terms.count * g1 + (1 - gamma) / terms.width * centred
     # Over all arrays together; tied weights count under each of their names.
     lengths = np.sqrt(squares) / (terms.count, terms.width)
-    metrics |= {f"meta-{n}-gradient": one for n, one in zip(values, lengths.tolist(), strict=True)}
-    return found, metrics
+    for term, length in zip(terms.names, lengths.tolist(), strict=True):
+        metrics[f"meta-{term}-gradient"] = length
+    return gradient, metrics
 
 
 def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:
     """Return arrays - learning_rate * gradient, computed in float64; buffers stay as they are."""
-    return {
-        name: _moved(array, gradient[name], learning_rate) if name in gradient else array
-        for name, array in arrays.items()
+    moved = {
+        name: cast(np.float64(arrays[name]) - learning_rate * slope, arrays[name].dtype)
+        for name, slope in gradient.items()
     }
-
-
-def _moved(array: Array, slope: Array, learning_rate: float) -> Array:
-    return cast(np.float64(array) - learning_rate * slope, array.dtype)
+    return arrays | moved

@@ -72,16 +72,16 @@ def clipped(
     `clip`, before the noise and after it. The standard deviation is `noise` x `clip`. `first` has
     for each array the first of its names: tied weights are one, and get the same noise.
     """
-    once = {name: array for name, array in gradient.items() if first.get(name, name) == name}
-    length, deviation = norm([once]), noise * clip
+    distinct = {name: array for name, array in gradient.items() if first.get(name, name) == name}
+    length, deviation = norm([distinct]), noise * clip
     scale = min(1.0, clip / length) if length else 1.0
     noised = {}
-    for name, array in once.items():
-        changed = scale * array.astype(np.float64)
+    for name, array in distinct.items():
+        values = scale * array.astype(np.float64)
         if noise:
-            changed += deviation * rng.standard_normal(array.shape)
-        noised[name] = changed.astype(array.dtype)
-    hidden = min(max(loss, 0.0), clip)
+            values += deviation * rng.standard_normal(array.shape)
+        noised[name] = values.astype(array.dtype)
+    noisy_loss = min(max(loss, 0.0), clip)
     if noise:
-        hidden = min(max(hidden + deviation * float(rng.standard_normal()), 0.0), clip)
-    return {name: noised[first.get(name, name)] for name in gradient}, hidden
+        noisy_loss = min(max(noisy_loss + deviation * float(rng.standard_normal()), 0.0), clip)
+    return {name: noised[first.get(name, name)] for name in gradient}, noisy_loss

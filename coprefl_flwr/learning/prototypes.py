@@ -30,16 +30,16 @@ def aggregated(sets: Sequence[Arrays]) -> Arrays:
     """
     counts = np.zeros(sets[0]["counts"].shape, np.float64)
     total = np.zeros(sets[0]["prototypes"].shape, np.float64)
-    for one in sets:
-        counts += one["counts"]
-        total += one["counts"][:, None] * np.asarray(one["prototypes"], np.float64)
+    for own in sets:
+        counts += own["counts"]
+        total += own["counts"][:, None] * np.asarray(own["prototypes"], np.float64)
     return {"prototypes": total / np.maximum(counts, 1)[:, None], "counts": counts}
 
 
 def padded(own: Arrays, shared: Arrays) -> npt.NDArray[Any]:
     """Return a client's prototypes, the global ones where it holds no sample (FedPCL, eq. 7)."""
-    held = own["counts"][:, None] > 0
-    return np.where(held, own["prototypes"], shared["prototypes"])
+    has_samples = own["counts"][:, None] > 0
+    return np.where(has_samples, own["prototypes"], shared["prototypes"])
 
 
 def unit_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:

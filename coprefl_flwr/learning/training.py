@@ -151,23 +151,17 @@ def _trained(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def shuffled_batches(
-    n: int, batch_size: int, rng: np.random.Generator
-) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the positions 0..n-1 once, in random order, cut as `batch_slices` says."""
-    order = rng.permutation(n)
-    for part in batch_slices(n, batch_size):
-        yield order[part]
-
-
 def endless_batches(
     n: int, batch_size: int, rng: np.random.Generator
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the positions of one batch after the other, each epoch in a new random order."""
+    """Yield the positions of one batch after the other, each epoch in a new random order.
+
+    An epoch is cut as `batch_slices` says.
+    """
     if n == 0:
         raise ValueError("no samples to train on")
-    epochs = (shuffled_batches(n, batch_size, rng) for _ in itertools.count())
-    return itertools.chain.from_iterable(epochs)
+    orders = (rng.permutation(n) for _ in itertools.count())
+    return (order[part] for order in orders for part in batch_slices(n, batch_size))
 
 
 @contextmanager

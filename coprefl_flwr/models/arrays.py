@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.transfer import on_cpu
 
-_CARRIED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """The types of weights that a model may have."""
 
 
@@ -49,11 +49,11 @@ def check_plain(tensor: object, name: str) -> None:
         kind = f"sparse ({str(tensor.layout).removeprefix('torch.')})"
     elif tensor.is_meta:
         kind = "on the meta device, so without numbers"
-    elif tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _CARRIED):
+    elif tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _WEIGHT_TYPES):
         kind = _short(tensor.dtype)
     else:
         return
-    types = ", ".join(_short(dtype) for dtype in _CARRIED)
+    types = ", ".join(_short(dtype) for dtype in _WEIGHT_TYPES)
     raise SettingsError(f"{name!r} is {kind}; allowed are weights of {types}")
 
 

@@ -19,7 +19,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
-from coprefl_flwr.models.build import KNOWN, build_model, shapes_of
+from coprefl_flwr.models.build import MODELS, build_model, shapes_of
 from coprefl_flwr.models.heads import outputs_and_representation
 from coprefl_flwr.models.precision import FLOAT32, computing
 from coprefl_flwr.models.weights import WEIGHTS, load_saved_model, read_tensors
@@ -123,14 +123,14 @@ def _network_and_images(name: str, weights: bool) -> tuple[nn.Module, Sequence[i
     if architecture not in known:
         raise SettingsError(f"{unknown('network', architecture, known)} ({_FORMS})")
     trained = models.get_model_weights(architecture).DEFAULT
-    how = trained.transforms()
-    images = (3, *(how.crop_size * 2)[:2]), how.mean, how.std
+    preprocessing = trained.transforms()
+    input_format = (3, *(preprocessing.crop_size * 2)[:2]), preprocessing.mean, preprocessing.std
     if not weights:
-        return models.get_model(architecture), *images
+        return models.get_model(architecture), *input_format
     if equals:
-        return _from_file(architecture, expanded(file)), *images
+        return _from_file(architecture, expanded(file)), *input_format
     try:
-        return models.get_model(name, weights=trained), *images
+        return models.get_model(name, weights=trained), *input_format
     except OSError as error:
         by_hand = f"put {trained.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
         why = f"its weights could not be downloaded ({error}); {by_hand}"
@@ -160,23 +160,23 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
     """
     model, classes, shape = about["model"], about["num-classes"], about["input-shape"]
     own = ("model", str(model)) in plugins.REGISTERED or plugins.is_listed(str(model))
-    if not isinstance(model, str) or not (model in KNOWN or own):
-        why = f"its model.json names the code {short(model)!r}; allowed are {', '.join(KNOWN)}"
+    if not isinstance(model, str) or not (model in MODELS or own):
+        why = f"its model.json names the code {short(model)!r}; allowed are {', '.join(MODELS)}"
         raise SettingsError(f"{why}, and what {plugins.VARIABLE} lists")
-    sizes = isinstance(shape, list) and all(type(one) is int for one in shape)
-    if not sizes or not 1 <= len(shape) <= 3 or not all(1 <= one <= LARGEST_SIDE for one in shape):
+    listed = isinstance(shape, list) and 1 <= len(shape) <= 3
+    if not listed or not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in shape):
         why = f"its model.json has input-shape {short(shape)}"
         raise SettingsError(f"{why}; allowed are 1 to 3 whole numbers up to {LARGEST_SIDE}")
-    known = type(classes) is int and any(one.shape[:1] == (classes,) for one in arrays.values())
+    known = type(classes) is int and any(array.shape[:1] == (classes,) for array in arrays.values())
     if not known:
         raise SettingsError(f"its model.json has {short(classes)} classes, its weights have not")
     if not isinstance(about["norm"], str):
         raise SettingsError(f"its model.json has norm {short(about['norm'])}; it must be a text")
-    if model in KNOWN and not own:
+    if model in MODELS and not own:
         shapes = shapes_of(model, classes, tuple(shape), about["norm"])
-        for array, fits in shapes.items():
-            if array in arrays and arrays[array].shape != fits:
-                why = f"{array!r} is {arrays[array].shape}, and by its model.json would be {fits}"
+        for name, expected in shapes.items():
+            if name in arrays and (actual := arrays[name].shape) != expected:
+                why = f"{name!r} is {actual}, and by its model.json would be {expected}"
                 raise SettingsError(why)
     for key, least in (("pixel-mean", -math.inf), ("pixel-std", 0)):
         if not _are_numbers(about[key], shape[0], least):
@@ -184,10 +184,10 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
             raise SettingsError(f"{why}; allowed is a number above {least:g} for each channel")
 
 
-def _are_numbers(found: Any, channels: int, least: float) -> bool:
+def _are_numbers(values: Any, channels: int, least: float) -> bool:
     """Tell whether something is a list of a number above `least` for each channel, or for all."""
-    listed = isinstance(found, list) and len(found) in (1, channels)
-    return listed and all(type(one) in (int, float) and least < one < 1e30 for one in found)
+    listed = isinstance(values, list) and len(values) in (1, channels)
+    return listed and all(type(value) in (int, float) and least < value < 1e30 for value in values)
 
 
 def _from_file(architecture: str, path: Path) -> nn.Module:

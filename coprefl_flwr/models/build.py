@@ -15,19 +15,12 @@ from coprefl_flwr.models.arrays import check_weights, model_arrays
 from coprefl_flwr.models.heads import outputs_and_representation
 from coprefl_flwr.models.precision import computing
 
-NORMS = ("batch", "group")
 RESIDUAL = {"resnet18": networks.resnet18, "resnet8": networks.resnet8}
-SMALL = {
-    "lenet5": networks.lenet5,
-    "fashion-mnist-cnn": networks.fashion_mnist_cnn,
-    "femnist-cnn": networks.femnist_cnn,
-    "femnist-cnn-linear": networks.femnist_cnn_linear,
-}
-SMALLEST_SIDE = dict(zip((*RESIDUAL, *SMALL), (8, 4, 16, 16, 4, 4), strict=True))
+SMALLEST_SIDE = dict(zip((*RESIDUAL, *networks.SMALL), (8, 4, 16, 16, 4, 4), strict=True))
 """The least height and width, in pixels, that leave a feature map of at least one pixel."""
 
 TEXT_MODEL = "char-lstm"
-KNOWN = (*SMALLEST_SIDE, TEXT_MODEL)
+MODELS = (*SMALLEST_SIDE, TEXT_MODEL)
 
 
 def build_model(
@@ -54,10 +47,10 @@ def build_model(
     """
     if num_classes < 2:
         raise SettingsError(f"number of classes is {num_classes}; it must be at least 2")
-    if norm not in NORMS:
-        raise SettingsError(unknown("norm", norm, NORMS), "norm")
+    if norm not in networks.NORMS:
+        raise SettingsError(unknown("norm", norm, networks.NORMS), "norm")
     with networks.seeded(seed_key):
-        if name not in KNOWN and plugins.is_place("model", name):
+        if name not in MODELS and plugins.is_place("model", name):
             return own_model(name, num_classes, input_shape)
         return _known_model(name, num_classes, input_shape, norm)
 
@@ -68,7 +61,7 @@ def shapes_of(
     """Return the shapes of one of the papers' networks by name, without memory for its weights."""
     with torch.device("meta"):
         network = _known_model(name, num_classes, input_shape, norm)
-    return {name: tuple(one.shape) for name, one in network.state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
 @concerning("model")
@@ -106,15 +99,15 @@ def head_names(
 
 
 def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm: str) -> nn.Module:
-    if name not in KNOWN:
-        line = unknown("model", name, [*KNOWN, *plugins.brought("model")])
+    if name not in MODELS:
+        line = unknown("model", name, [*MODELS, *plugins.brought("model")])
         own = "your own model is module:NAME or path/file.py:NAME"
         raise SettingsError(f"{line} ({own})", "model")
     _check_shape(name, input_shape)
     if name == TEXT_MODEL:
         return networks.CharLSTM(num_classes)
-    if name in SMALL:
-        return SMALL[name](num_classes, input_shape)
+    if name in networks.SMALL:
+        return networks.SMALL[name](num_classes, input_shape)
     return RESIDUAL[name](num_classes, input_shape, norm)
 
 
@@ -146,11 +139,12 @@ def own_model(
     function = plugins.find(kind, text)
     if not callable(function):
         raise SettingsError(f"{text}: must be a function that returns a torch.nn.Module", kind)
-    taken = inspect.signature(function).parameters.values()
-    by_position = [one for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD]
+    parameters = inspect.signature(function).parameters.values()
+    by_position = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     if by_position:
-        second = [one for one in by_position[1:2] if one.name == "input_shape" or not _set(one)]
-        model = plugins.call(text, function, (num_classes, *(input_shape for _ in second)))
+        takes_shape = any(p.name == "input_shape" or p.default is p.empty for p in by_position[1:2])
+        arguments = (num_classes, input_shape) if takes_shape else (num_classes,)
+        model = plugins.call(text, function, arguments)
     else:
         model = plugins.call(text, functools.partial(function, num_classes=num_classes), ())
     if not isinstance(model, nn.Module):
@@ -160,10 +154,6 @@ def own_model(
         )
     check_weights(model, text)
     return model
-
-
-def _set(parameter: inspect.Parameter) -> bool:
-    return parameter.default is not parameter.empty
 
 
 @dataclass(eq=False)

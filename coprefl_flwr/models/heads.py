@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.models.precision import computing, full
+from coprefl_flwr.models.precision import as_float32, computing
 
 
 def outputs_and_representation(
@@ -28,7 +28,7 @@ def outputs_and_representation(
     if not calls:
         which = f"nn.Linear called {layer!r}" if layer else "nn.Linear"
         raise SettingsError(f"{type(model).__name__} calls no {which}, so has no representation")
-    return outputs, full(calls[-1][1].flatten(start_dim=1))
+    return outputs, as_float32(calls[-1][1].flatten(start_dim=1))
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def last_linear(model: nn.Module, inputs: Tensor, named: str = "") -> str:
 
 
 def _linear_layers(model: nn.Module) -> dict[str, nn.Module]:
-    return {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
 @contextmanager

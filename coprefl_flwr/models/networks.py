@@ -7,6 +7,7 @@ give (batch, num_classes) logits.
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,39 +20,21 @@ _Shape = tuple[int, ...]
 # Small convolutional networks without normalisation have two convolutions, 2x2 max-pooling and ReLU
 # after each, and then linear layers. (ReLU before pooling gives the same numbers, and the same
 # gradients, from four times as many.) CoPreFL (appendix D.4) and CyclicFL (section IV.A) give no
-# widths but LeNet-5's; the others are ours or LEAF's.
+# widths but LeNet-5's; those of femnist-cnn-linear are LEAF's, the others ours.
 
 
-def lenet5(num_classes: int, image_shape: _Shape) -> nn.Module:
-    """Return LeNet-5 as in CyclicFL."""
-    return _network(image_shape, (6, 16), (120, 84, num_classes), kernel=5)
-
-
-def femnist_cnn(num_classes: int, image_shape: _Shape) -> nn.Module:
-    """Return CoPreFL's FEMNIST network, of two linear layers; the widths are ours."""
-    return _network(image_shape, (32, 64), (128, num_classes), kernel=3, padding=1)
-
-
-def femnist_cnn_linear(num_classes: int, image_shape: _Shape) -> nn.Module:
-    """Return CyclicFL's FEMNIST network, of one linear layer; the widths are LEAF's."""
-    return _network(image_shape, (32, 64), (num_classes,), kernel=5, padding=2)
-
-
-def fashion_mnist_cnn(num_classes: int, image_shape: _Shape) -> nn.Module:
-    """Return CyclicFL's Fashion-MNIST network, with dropout of half the features; widths ours."""
-    return _network(image_shape, (10, 20), (50, num_classes), kernel=5, dropout=0.5)
-
-
-def _network(
-    image_shape: _Shape,
+def _small_network(
     channels: tuple[int, int],
-    units: tuple[int, ...],
+    hidden: tuple[int, ...],
+    num_classes: int,
+    image_shape: _Shape,
     *,
     kernel: int,
     padding: int = 0,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """Return convolutions of `channels` and linear layers of `units`; the last ones are classes."""
+    """Return convolutions of `channels`, and linear layers of `hidden` units and of the classes."""
+    units = (*hidden, num_classes)
     layers: dict[str, nn.Module] = {}
     width, *sides = image_shape
     for number, out in enumerate(channels, start=1):
@@ -71,6 +54,16 @@ def _network(
     return nn.Sequential(OrderedDict(layers))
 
 
+SMALL = {
+    # CyclicFL's LeNet-5, and its Fashion-MNIST network, with dropout of half the features.
+    "lenet5": partial(_small_network, (6, 16), (120, 84), kernel=5),
+    "fashion-mnist-cnn": partial(_small_network, (10, 20), (50,), kernel=5, dropout=0.5),
+    # CoPreFL's FEMNIST network, of two linear layers, and CyclicFL's, of one.
+    "femnist-cnn": partial(_small_network, (32, 64), (128,), kernel=3, padding=1),
+    "femnist-cnn-linear": partial(_small_network, (32, 64), (), kernel=5, padding=2),
+}
+"""The small networks by name, each a function of (num_classes, image_shape)."""
+
 _Norm = Callable[[int], nn.Module]
 
 
@@ -79,7 +72,7 @@ def _group_norm(channels: int) -> nn.Module:
     return nn.GroupNorm(channels // 16, channels)
 
 
-_NORMS: dict[str, _Norm] = {"batch": nn.BatchNorm2d, "group": _group_norm}
+NORMS: dict[str, _Norm] = {"batch": nn.BatchNorm2d, "group": _group_norm}
 
 
 def resnet18(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Module:
@@ -90,7 +83,7 @@ def resnet18(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Mo
     """
     from torchvision import models
 
-    model: nn.Module = models.resnet18(num_classes=num_classes, norm_layer=_NORMS[norm])
+    model: nn.Module = models.resnet18(num_classes=num_classes, norm_layer=NORMS[norm])
     model.conv1 = nn.Conv2d(image_shape[0], 64, kernel_size=3, padding=1, bias=False)
     model.maxpool = nn.Identity()
     _init_convolution(model.conv1)
@@ -104,7 +97,7 @@ def resnet8(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Mod
     """
     from torchvision.models.resnet import BasicBlock
 
-    norm_layer = _NORMS[norm]
+    norm_layer = NORMS[norm]
     layers: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(image_shape[0], 16, kernel_size=3, padding=1, bias=False),
         "bn1": norm_layer(16),

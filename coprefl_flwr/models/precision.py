@@ -17,7 +17,7 @@ from coprefl_flwr.errors import SettingsError
 FLOAT32, BF16, TF32 = PRECISIONS = ("float32", "bf16", "tf32")
 """What the setting `precision` may be; the first leaves everything as torch has it."""
 
-SHORT = (torch.bfloat16, torch.float16)
+HALF_TYPES = (torch.bfloat16, torch.float16)
 """Numbers of a network of a user's own that no loss and no sum is computed in."""
 
 AMPERE = (8, 0)
@@ -26,9 +26,9 @@ AMPERE = (8, 0)
 
 def check_precision(precision: str, device: torch.device) -> None:
     """Raise a SettingsError if `device` cannot compute so."""
-    missing = {one: why for one in PRECISIONS if (why := _missing(one, device))}
+    missing = {name: why for name in PRECISIONS if (why := _missing(name, device))}
     if precision in missing:
-        able = ", ".join(one for one in PRECISIONS if one not in missing)
+        able = ", ".join(name for name in PRECISIONS if name not in missing)
         problem = f"precision = {precision}: {missing[precision]}; allowed here: {able}"
         raise SettingsError(problem, "precision")
 
@@ -63,22 +63,22 @@ def computing(model: nn.Module, precision: str = FLOAT32) -> Iterator[None]:
     """
     first = next(model.parameters(), None)
     device = torch.device("cpu") if first is None else first.device
-    own = first.dtype if first is not None and first.dtype in SHORT else None
+    own = first.dtype if first is not None and first.dtype in HALF_TYPES else None
     if precision == FLOAT32 and own is None:
         yield
         return
     check_precision(precision, device)
     # A copy.deepcopy of a partial has copies of what it holds: a copy of the model calls itself.
-    held, before = vars(model), vars(model).get("forward")
+    attributes, before = vars(model), vars(model).get("forward")
     lower = device.type if precision == BF16 else ""
-    held["forward"] = functools.partial(_call, model.forward, own, lower)
+    attributes["forward"] = functools.partial(_call, model.forward, own, lower)
     try:
         with _tf32() if precision == TF32 else nullcontext():
             yield
     finally:
-        del held["forward"]
+        del attributes["forward"]
         if before is not None:
-            held["forward"] = before
+            attributes["forward"] = before
 
 
 def _call(
@@ -86,20 +86,20 @@ def _call(
 ) -> Any:
     """Call a network with inputs of its `own` type, under autocast of the device type `lower`."""
     if own is not None:
-        inputs = tuple(_as(own, one) for one in inputs)
-        named = {name: _as(own, one) for name, one in named.items()}
+        inputs = tuple(_cast(own, value) for value in inputs)
+        named = {name: _cast(own, value) for name, value in named.items()}
     with torch.autocast(lower, torch.bfloat16) if lower else nullcontext():
-        return full(forward(*inputs, **named))
+        return as_float32(forward(*inputs, **named))
 
 
-def _as(dtype: torch.dtype, one: Any) -> Any:
+def _cast(dtype: torch.dtype, value: Any) -> Any:
     """Return a tensor of numbers, not of indices, in another type; anything else as it is."""
-    return one.to(dtype) if isinstance(one, Tensor) and one.is_floating_point() else one
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def full(one: Any) -> Any:
+def as_float32(value: Any) -> Any:
     """Return a tensor with few digits as float32, anything else as it is."""
-    return one.float() if isinstance(one, Tensor) and one.dtype in SHORT else one
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALF_TYPES else value
 
 
 @contextmanager

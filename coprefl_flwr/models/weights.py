@@ -20,14 +20,7 @@ from torch import Tensor
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
-from coprefl_flwr.files import (
-    SUMS,
-    damaged,
-    expanded,
-    parse_json,
-    read_text,
-    written_beside,
-)
+from coprefl_flwr.files import SUMS, damaged, expanded, parse_json, read_text, written_beside
 from coprefl_flwr.models.arrays import as_array, check_plain
 from coprefl_flwr.models.build import Network, own_model
 from coprefl_flwr.models.networks import seeded
@@ -68,8 +61,8 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
         if not (folder / name).is_file():
             raise SettingsError(f"no saved model in {str(folder)!r}: it has no file {name}")
     if wrong := damaged(folder, WEIGHTS, ABOUT):
-        told = f"{SUMS} says another content of {wrong[0]}"
-        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {told}")
+        problem = f"{SUMS} says another content of {wrong[0]}"
+        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {problem}")
     try:
         about: dict[str, Any] = parse_json(read_text(folder / ABOUT))
         if not isinstance(about, dict):
@@ -77,18 +70,15 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
         with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
             order = parse_json((weights.metadata() or {}).get("order", "null"))
             names = list(weights.keys())
-            if order is not None and (not isinstance(order, list) or not _same(order, names)):
+            order = names if order is None else order
+            if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
                 raise ValueError(f"{WEIGHTS} says an order that is not that of its arrays")
-            arrays = {name: weights.get_tensor(name) for name in order or names}
+            arrays = {name: weights.get_tensor(name) for name in order}
     # An AttributeError or a TypeError for numbers that NumPy has not, such as bfloat16.
     except (ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
         why = one_line(error)
         raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {why}") from error
     return arrays, about
-
-
-def _same(order: list[Any], names: list[str]) -> bool:
-    return all(isinstance(one, str) for one in order) and sorted(order) == sorted(names)
 
 
 FILE, TORCHVISION = "file:", "torchvision:"
@@ -98,7 +88,7 @@ WRAPPER = "module."
 """How names begin in the state_dict of a model wrapped by DataParallel."""
 
 
-def comes_from_elsewhere(text: str) -> bool:
+def is_external(text: str) -> bool:
     """Return whether a starting model's name says that its weights were made elsewhere."""
     return text.startswith((FILE, TORCHVISION)) or (
         plugins.is_place("start", text) and not isinstance(plugins.find("start", text), type)
@@ -141,10 +131,10 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
             tensors = read_tensors(path)
         else:
             with seeded((seed, "start", plugins.portable(text))):
-                made = own_model(text, network.num_classes, network.input_shape, "start")
-            tensors = made.state_dict()
+                module = own_model(text, network.num_classes, network.input_shape, "start")
+            tensors = module.state_dict()
         if all(name.startswith(WRAPPER) for name in tensors):
-            tensors = {name.removeprefix(WRAPPER): one for name, one in tensors.items()}
+            tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()}
         return _fitted(network, tensors, needs_head)
     except SettingsError as error:
         raise SettingsError(f"method, {text}: {error}", *error.keys) from error
@@ -197,25 +187,25 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
     return weights
 
 
-def _fitted(network: Network, found: Mapping[str, Tensor], needs_head: bool) -> Arrays:
-    wanted = network.arrays
-    body = [name for name in wanted if needs_head or name not in network.head]
-    shapes = {name: tuple(one.shape) for name, one in found.items()}
+def _fitted(network: Network, tensors: Mapping[str, Tensor], needs_head: bool) -> Arrays:
+    expected = network.arrays
+    body = [name for name in expected if needs_head or name not in network.head]
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     absent = [name for name in body if name not in shapes]
-    extra = [_with_nearest(name, absent) for name in shapes if name not in wanted]
+    extra = [_with_nearest(name, absent) for name in shapes if name not in expected]
     misshapen = [
-        f"{name!r} is {shapes[name]} for {wanted[name].shape}"
+        f"{name!r} is {shapes[name]} for {expected[name].shape}"
         for name in body
-        if name in shapes and shapes[name] != wanted[name].shape
+        if name in shapes and shapes[name] != expected[name].shape
     ]
     wrong = {"missing": list(map(repr, absent)), "unknown": extra, "of another shape": misshapen}
     if any(wrong.values()):
         why = "; ".join(f"{what}: {_some(names)}" for what, names in wrong.items() if names)
         raise SettingsError(f"these are no weights of {network.name}: {why}")
-    arrays = dict(wanted)
-    for name, own in wanted.items():
+    arrays = dict(expected)
+    for name, own in expected.items():
         if shapes.get(name) == own.shape:
-            arrays[name] = as_array(found[name], name).astype(own.dtype, order="C")
+            arrays[name] = as_array(tensors[name], name).astype(own.dtype, order="C")
         if own.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
             raise SettingsError(f"{name!r} holds a NaN or an infinity")
     return arrays

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import Exchange, LossMoments, Mean, Round, RoundContext, RoundStrategy
 from coprefl_flwr.federation.budget import Budget, Work
-from coprefl_flwr.learning.meta import Losses, Terms, descend, meta_gradient, sum_and_variance
+from coprefl_flwr.learning.meta import descend, meta_gradient, sum_and_variance
 from coprefl_flwr.options import option
 
 
@@ -25,6 +27,8 @@ class CoPreFL(RoundStrategy):
     averages = True
     client = "coprefl_flwr.clients:CoPreFLClient"
     actions = ("train", "train.query")
+    terms = staticmethod(sum_and_variance)
+    """The two terms of the meta objective, which gamma balances."""
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run lines 3 to 17 of Algorithm 1; the comments name its lines (ICLR text)."""
@@ -41,18 +45,11 @@ class CoPreFL(RoundStrategy):
         gradient, of_queries = meta_gradient(query.sums, losses, self.gamma, *rule)
         return descend(temporary, gradient, self.meta_learning_rate), metrics | of_queries
 
-    def terms(self, losses: Losses) -> Terms:
-        """Return the two terms of the meta objective, which gamma balances."""
-        return sum_and_variance(losses)
-
     def budget(self, work: Work) -> Budget:
         """Return the steps on the support sets and the meta step; queries count as gradients."""
         support = work.on_part(work.options["support-fraction"])
         local = Budget(support.travel, work.participants * support.visited)
         queries = work.participants * (work.samples - support.samples)
-        meta = self.meta_learning_rate * self.weight_of_gradients(work.participants)
-        return local.and_server(meta, queries)
-
-    def weight_of_gradients(self, participants: int) -> float:
-        """Return the sum of the c_j: that of the variance's is 0."""
-        return self.gamma * participants
+        # The sum of the c_j: those of the second term add up to 0.
+        weight = self.gamma * (work.participants / self.terms(np.zeros(work.participants)).count)
+        return local.and_server(self.meta_learning_rate * weight, queries)

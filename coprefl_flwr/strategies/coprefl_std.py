@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coprefl_flwr.learning.meta import Losses, Terms, mean_and_deviation
+from coprefl_flwr.learning.meta import mean_and_deviation
 from coprefl_flwr.options import option
 from coprefl_flwr.strategies.coprefl import CoPreFL
 
@@ -28,11 +28,4 @@ class CoPreFLStd(CoPreFL):
     )
 
     name = "coprefl-std"
-
-    def weight_of_gradients(self, participants: int) -> float:
-        """Return the sum of the c_j: that of the deviation's is 0."""
-        return self.gamma
-
-    def terms(self, losses: Losses) -> Terms:
-        """Return the mean of the query losses and their standard deviation."""
-        return mean_and_deviation(losses)
+    terms = staticmethod(mean_and_deviation)

@@ -32,11 +32,11 @@ class FedAdam(RoundStrategy):
         replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         x = {name: array.astype(np.float64) for name, array in weights_of(arrays).items()}
         delta = {name: replies.arrays[name] - array for name, array in x.items()}
-        first = {name: np.full_like(array, self.tau**2) for name, array in x.items()}
-        kept_m, kept_v = ctx.state.get("m", zeros_like(x)), ctx.state.get("v", first)
+        first_v = {name: np.full_like(array, self.tau**2) for name, array in x.items()}
+        last_m, last_v = ctx.state.get("m", zeros_like(x)), ctx.state.get("v", first_v)
         # m <- beta1 m + (1 - beta1) Delta
-        m = {name: self.beta1 * kept_m[name] + (1 - self.beta1) * d for name, d in delta.items()}
-        v = {name: self.second_moment(kept_v[name], d**2) for name, d in delta.items()}
+        m = {name: self.beta1 * last_m[name] + (1 - self.beta1) * d for name, d in delta.items()}
+        v = {name: self.second_moment(last_v[name], d**2) for name, d in delta.items()}
         ctx.state["m"], ctx.state["v"] = m, v
         rate, tau = self.global_learning_rate, self.tau
         moved = {n: array + rate * m[n] / (np.sqrt(v[n]) + tau) for n, array in x.items()}

@@ -53,23 +53,23 @@ class FedPCL(RoundStrategy):
         replies = yield Exchange(
             *("train", arrays, ctx.sample(), PerClient(), more), config=config, stateful=True
         )
-        own = {client: replies.sums[str(client)] for client in replies.clients}
-        shared = aggregated(list(own.values()))
+        sets = {client: replies.sums[str(client)] for client in replies.clients}
+        shared = aggregated(list(sets.values()))
         shared["prototypes"] = unit_rows(shared["prototypes"])
         if np.count_nonzero(shared["counts"]) < 2:
-            if len(own) == ctx.num_clients:
+            if len(sets) == ctx.num_clients:
                 raise SettingsError("the clients hold fewer than two classes: there is no contrast")
             raise RoundFailedError("the participants hold fewer than two classes")
         ctx.state["local"] = {
-            str(client): padded(one, shared).astype(arrays["prototypes"].dtype)
-            for client, one in own.items()
+            str(client): padded(own, shared).astype(arrays["prototypes"].dtype)
+            for client, own in sets.items()
         }
         return cast_like(shared, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
         """Return a round's gradients, from round 2 on; no weights are everybody's."""
         clients = work.participants
-        held = clients * work.samples  # Of which prototypes are made.
+        represented = clients * work.samples  # Of which prototypes are made.
         # Down go the global set and every client's own, up a client's own.
         sent = clients * (clients + 2)
-        return Budget(0.0, clients * work.visited, forwards=held, sent=sent)
+        return Budget(0.0, clients * work.visited, forwards=represented, sent=sent)

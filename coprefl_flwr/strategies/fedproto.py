@@ -45,5 +45,5 @@ class FedProto(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the gradients of local training and the prototypes; no weights are everybody's."""
-        held = work.participants * work.samples
-        return Budget(0.0, work.participants * work.visited, forwards=held)
+        represented = work.participants * work.samples
+        return Budget(0.0, work.participants * work.visited, forwards=represented)

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
-from coprefl_flwr.federation.budget import Budget, Work
+from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 if TYPE_CHECKING:
     from coprefl_flwr.models.build import Network

@@ -61,9 +61,9 @@ class HybridCoPreFL(RoundStrategy):
                 raise RoundFailedError(f"the loss on the server's data is {result.loss}")
             moments.add(position, result.gradient, {"loss": result.loss})
             losses.append(result.loss)
-        gradient, found = meta_gradient(moments.sums, np.array(losses), self.gamma)
+        gradient, query_metrics = meta_gradient(moments.sums, np.array(losses), self.gamma)
         # Then scenario I's meta update.
-        return descend(temporary, gradient, self.meta_learning_rate), metrics | found
+        return descend(temporary, gradient, self.meta_learning_rate), metrics | query_metrics
 
     def budget(self, work: Work) -> Budget:
         """Return FedAvg's, the meta step zeta gamma |m|, and the gradients on D^s."""
@@ -78,5 +78,5 @@ class HybridCoPreFL(RoundStrategy):
     def _check_size(self, participants: int) -> None:
         """Refuse a dataset that cannot give every participant's part a sample."""
         if len(self.server) < self.server_samples_needed(participants):
-            held = f"the server holds {len(self.server)} samples: must be at least the"
-            raise SettingsError(f"{held} {participants} participants, one for each part")
+            problem = f"the server holds {len(self.server)} samples: must be at least the"
+            raise SettingsError(f"{problem} {participants} participants, one for each part")

@@ -44,7 +44,7 @@ class LinearHead(RoundStrategy):
         zeros = {"sums": np.zeros((classes, size)), "counts": np.zeros(classes)}
         if self.products:
             zeros["products"] = np.zeros((size, size))
-        found, metrics = ctx.state.get("sums", zeros), dict[str, float]()
+        totals, metrics = ctx.state.get("sums", zeros), dict[str, float]()
         counted = ctx.state.get("counted", {"clients": np.zeros(0, np.uint64)})["clients"]
         new = sorted({*ctx.sample()} - {*counted.tolist()})
         if new:
@@ -53,12 +53,12 @@ class LinearHead(RoundStrategy):
                 config={"head-layer": self.head.module},
                 needed=min(ctx.min_replies, len(new)),
             )
-            found = {name: found[name] + one for name, one in replies.sums["sum"].items()}
+            totals = {name: totals[name] + new_sum for name, new_sum in replies.sums["sum"].items()}
             metrics = replies.mean_metrics()
             answered = np.array(replies.clients, np.uint64)
-            ctx.state["sums"] = found
+            ctx.state["sums"] = totals
             ctx.state["counted"] = {"clients": np.union1d(counted, answered)}
-        (weight, bias), seen = self.layer(found), found["counts"] > 0
+        (weight, bias), seen = self.layer(totals), totals["counts"] > 0
         before, scale = arrays[self.head.weight], self.logit_scale
         layer = {self.head.weight: np.where(seen[:, None], scale * weight, before)}
         if self.head.bias:
@@ -70,5 +70,5 @@ class LinearHead(RoundStrategy):
         return Budget(0.0, 0.0, forwards=work.participants * work.samples)
 
     @abstractmethod
-    def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    def layer(self, totals: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Return the layer's weight (C, d) and bias (C,) from the sums over all samples."""

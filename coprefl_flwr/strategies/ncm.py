@@ -21,9 +21,9 @@ class NCM(LinearHead):
 
     name = "ncm"
 
-    def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    def layer(self, totals: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Return the class means and minus half their squared lengths."""
         if not self.head.bias:
             raise SettingsError(f"head = ncm: the layer {self.head.module} has no bias; take ridge")
-        means = found["sums"] / np.maximum(found["counts"], 1)[:, None]
+        means = totals["sums"] / np.maximum(totals["counts"], 1)[:, None]
         return means, -0.5 * np.square(means).sum(axis=1)

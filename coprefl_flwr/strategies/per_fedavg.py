@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
-from coprefl_flwr.federation.budget import Budget, Work
+from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.options import option
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.learning.prototypes import unit_rows
 from coprefl_flwr.options import option
 from coprefl_flwr.strategies.linear_head import LinearHead
 
@@ -23,10 +24,9 @@ class Ridge(LinearHead):
     name = "ridge"
     products = True
 
-    def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    def layer(self, totals: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Return W^T, its rows of length 1, and zeros."""
-        products = found["products"]
+        products = totals["products"]
         regular = products + self.penalty * np.eye(len(products))
-        rows = np.linalg.solve(regular, found["sums"].T).T
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        return rows / np.where(lengths > 0, lengths, 1), np.zeros(len(rows))
+        rows = np.linalg.solve(regular, totals["sums"].T).T
+        return unit_rows(rows), np.zeros(len(rows))

@@ -12,7 +12,7 @@ from pathlib import Path
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS, RANDOM, Algorithm, find_method
-from coprefl_flwr.models.weights import FILE, comes_from_elsewhere
+from coprefl_flwr.models.weights import FILE, is_external
 from coprefl_flwr.named import Named
 
 
@@ -54,7 +54,7 @@ class Method:
         """Whether it is no method but weights that were made elsewhere."""
         first, *others = self.phases
         built_in = first.name.partition(":")[0] in (RANDOM, *METHODS)
-        return not (built_in or others) and comes_from_elsewhere(str(first))
+        return not (built_in or others) and is_external(str(first))
 
     @property
     def algorithms(self) -> list[Algorithm]:

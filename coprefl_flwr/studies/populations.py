@@ -22,8 +22,8 @@ from coprefl_flwr.data import (
     as_dataset,
     as_samples,
     partition,
+    task_labels,
 )
-from coprefl_flwr.data import relabel as relabelled
 from coprefl_flwr.data.partition import NATURAL, Scheme
 from coprefl_flwr.data.sources import StandIn
 from coprefl_flwr.data.user_data import Pick
@@ -110,7 +110,7 @@ class LoadedSource(Source):
         _check_dataset(given)
         loaded = as_dataset("dataset", given, relabel, batch=batch)
         if isinstance(loaded, ImageDataset) and not isinstance(given, Dataset):
-            loaded = loaded.unscaled()
+            loaded = loaded.without_normalisation()
         names = list(loaded.classes)
         if only is None:
             return cls(loaded, tuple(range(len(names))))
@@ -140,7 +140,7 @@ class LoadedSource(Source):
     def samples(self, classes: tuple[int, ...]) -> Samples:
         """Return all samples of some of the classes."""
         rows = np.flatnonzero(np.isin(self.loaded.labels, classes))
-        return Samples(self.loaded, rows, relabelled(self.loaded.labels[rows], classes))
+        return Samples(self.loaded, rows, task_labels(self.loaded.labels[rows], classes))
 
     def identity(self) -> Mapping[str, Any]:
         """Return the number of samples and the classes; the clients' samples say the rest."""

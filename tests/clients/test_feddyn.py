@@ -76,9 +76,9 @@ def test_the_state_of_a_half_model_is_float32(exact_federation, tmp_path):
         nn.init.zeros_(p)
     client, start = make(FedDynClient, model, exact_federation, tmp_path)
     request = {**REQUEST, "feddyn-alpha": 1e-4}
-    found, _, _ = client.fit(start, request)
+    weights, _, _ = client.fit(start, request)
     dual = client.state.read(later(request))
-    for name, after in zip(model_arrays(model), found, strict=True):
+    for name, after in zip(model_arrays(model), weights, strict=True):
         assert after.dtype == np.float16
         assert dual[name].dtype == np.float32
         assert dual[name] == pytest.approx(-1e-4 * after.astype(np.float64), rel=1e-6, abs=0)

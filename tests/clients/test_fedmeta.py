@@ -54,12 +54,12 @@ def test_an_array_for_everything_sent(federation):
         np.testing.assert_array_equal(answer[name], np.zeros((8, 16)))
     for name in ("2.bias", "rates/5.weight", "3.weight"):
         assert answer[name].any()
-    support, asked = client.split(CONFIG)
+    support, query_set = client.split(CONFIG)
     inputs, _ = support.batch(slice(None), CPU)
     expected = 0.1 * model[:3](inputs).mean(0).detach()
     np.testing.assert_allclose(answer["3.running_mean"], expected, rtol=0, atol=1e-14)
     assert answer["3.num_batches_tracked"] == 1
-    assert (n, metrics.keys()) == (len(asked), {"loss"})
+    assert (n, metrics.keys()) == (len(query_set), {"loss"})
     for name, array in model_arrays(model).items():
         assert array.tobytes() == before[name].tobytes(), name
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -69,11 +69,11 @@ def test_local_steps_leave_what_is_frozen_and_what_was_sent(federation):
     """The answer is the model and its rates; a frozen layer and its rates are as they were sent."""
     model, before, names, rates = partly_frozen()
     sent = [*before.values(), *rates]
-    kept = [array.copy() for array in sent]
+    copies = [array.copy() for array in sent]
     steps = {"meta-variant": "meta-sgd", "local-steps": 2, "meta-learning-rate": 0.3}
     client, answer, n, metrics = query(model, federation.samples[2], sent, **steps)
     assert list(answer) == [*before, *(f"rates/{name}" for name in names)]
-    for array, copy in zip(sent, kept, strict=True):
+    for array, copy in zip(sent, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
     np.testing.assert_array_equal(answer["2.weight"], before["2.weight"])
     np.testing.assert_array_equal(answer["rates/2.weight"], rates[0])
@@ -81,7 +81,7 @@ def test_local_steps_leave_what_is_frozen_and_what_was_sent(federation):
         assert (answer[name] != before[name]).all(), name
         assert (answer[f"rates/{name}"] != 0.5).all(), name
     assert answer["3.num_batches_tracked"] == 2
-    _, _, _, first = query(model, federation.samples[2], kept, **{"meta-variant": "meta-sgd"})
+    _, _, _, first = query(model, federation.samples[2], copies, **{"meta-variant": "meta-sgd"})
     assert n == len(client.split(CONFIG)[1])
     assert metrics["loss"] < first["loss"]  # The mean over both steps, of which the first is this.
 
@@ -91,13 +91,13 @@ def test_equal_rates_of_meta_sgd_are_maml(federation):
     sent = list(model_arrays(model).values())
     names = dict(model.named_parameters())
     rates = [np.full(parameter.shape, 0.5) for parameter in names.values()]
-    _, maml, _, one = query(model, federation.samples[2])
-    _, sgd, _, other = query(
+    _, maml, _, maml_metrics = query(model, federation.samples[2])
+    _, sgd, _, metrics = query(
         model, federation.samples[2], [*sent, *rates], **{"meta-variant": "meta-sgd"}
     )
     for name in maml:
         np.testing.assert_allclose(sgd[name], maml[name], rtol=0, atol=1e-14)
-    assert one["loss"] == pytest.approx(other["loss"], rel=1e-13)
+    assert maml_metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-13)
 
 
 def test_dropout_is_a_function_of_seed_population_round_and_client(federation):
@@ -131,7 +131,7 @@ def test_a_recurrent_network_by_finite_differences(federation):
         model = nn.Sequential(ToDouble(), Reader()).double()
     start = model_arrays(model)
     client, answer, *_ = query(model, federation.samples[2], **{"inner-learning-rate": 2.0})
-    (inputs, targets), asked = (part.batch(slice(None), CPU) for part in client.split(CONFIG))
+    (inputs, targets), query_batch = (part.batch(slice(None), CPU) for part in client.split(CONFIG))
 
     def adapted_loss(arrays):
         client.load(list(arrays.values()))
@@ -140,7 +140,7 @@ def test_a_recurrent_network_by_finite_differences(federation):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= 2.0 * parameter.grad
-            return float(functional.cross_entropy(model(asked[0]), asked[1]))
+            return float(functional.cross_entropy(model(query_batch[0]), query_batch[1]))
 
     draws = np.random.default_rng(0)
     for _ in range(5):

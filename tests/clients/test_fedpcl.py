@@ -46,8 +46,8 @@ def test_the_losses_are_eq_8_and_9(m, absent):
     exists = torch.tensor([j in classes for j in range(5)])
     if absent is not None:
         sets[:, absent] = 0
-    found = prototype_contrast(z, targets, sets, exists, TAU)
-    assert float(found) == pytest.approx(by_loops(z, targets, sets, classes), rel=1e-12)
+    loss = prototype_contrast(z, targets, sets, exists, TAU)
+    assert float(loss) == pytest.approx(by_loops(z, targets, sets, classes), rel=1e-12)
 
 
 def test_a_loss_may_be_negative_as_the_denominator_has_the_other_classes_only():
@@ -85,8 +85,8 @@ def test_the_supervised_contrastive_loss_by_loops():
         alike = [p for p in others if targets[p] == targets[i]]
         logs = [math.log(math.exp(float(z[i] @ z[p]) / TAU) / every) for p in alike]
         total -= sum(logs) / len(alike)
-    found = supervised_contrast(z, targets, TAU)
-    assert float(found) == pytest.approx(total / 5, rel=1e-12)
+    loss = supervised_contrast(z, targets, TAU)
+    assert float(loss) == pytest.approx(total / 5, rel=1e-12)
     assert float(supervised_contrast(z[4:], targets[4:], TAU)) == 0
 
 
@@ -99,16 +99,16 @@ def head():
 @pytest.fixture
 def client(federation, tmp_path):
     model = head()
-    made, _ = make(FedPCLClient, model, federation, tmp_path)
-    made.initial = model_arrays(model)
-    made.test = federation.samples[2]
-    return made
+    client, _ = make(FedPCLClient, model, federation, tmp_path)
+    client.initial = model_arrays(model)
+    client.test = federation.samples[2]
+    return client
 
 
-def a_set(rng, held):
-    """Return random prototypes of the classes in `held`, zeros elsewhere."""
+def a_set(rng, classes):
+    """Return random prototypes of the `classes`, zeros elsewhere."""
     rows = unit(rng, CLASSES, 6).numpy()
-    counts = np.array([5.0 * (j in held) for j in range(CLASSES)])
+    counts = np.array([5.0 * (j in classes) for j in range(CLASSES)])
     return [rows * (counts[:, None] > 0), counts]
 
 
@@ -123,8 +123,8 @@ def test_without_prototypes_no_step_is_taken(client):
     for j in range(3):
         mean = z[labels == j].mean(axis=0)
         assert own[j] == pytest.approx(mean / np.linalg.norm(mean), rel=1e-12)
-    kept = client.state.read(later(REQUEST))
-    assert all(np.array_equal(kept[n], a) for n, a in client.initial.items())
+    state = client.state.read(later(REQUEST))
+    assert all(np.array_equal(state[n], a) for n, a in client.initial.items())
 
 
 def test_a_class_without_a_prototype_is_left_out_of_the_loss(client):
@@ -169,8 +169,8 @@ def test_one_sample_of_the_known_classes_under_batch_norm_is_no_step(client, var
     inputs, _ = client.train.batch(np.arange(1, n), CPU)
     mean = torch.nn.functional.normalize(model(inputs)).detach().numpy().mean(axis=0)
     assert own[2] == pytest.approx(mean / np.linalg.norm(mean), rel=1e-12)
-    kept = client.state.read(later(request))
-    assert all(np.array_equal(kept[name], a) for name, a in client.initial.items())
+    state = client.state.read(later(request))
+    assert all(np.array_equal(state[name], a) for name, a in client.initial.items())
     known_again = a_set(np.random.default_rng(1), {0, 2})
     client.fit(known_again, later(request, extra={"local": {"0": known_again[0]}}))
     learnt = client.state.read(later(later(request)))

@@ -112,13 +112,13 @@ def test_the_first_participation_has_no_term(exact_federation, tmp_path):
     for mu in (0.0, 50.0):
         client, start = make(MOONClient, double_model(), exact_federation, tmp_path / str(mu))
         first = {**REQUEST, "moon-mu": mu}
-        one, n, _ = client.fit(start, first)
-        two, _, metrics = client.fit(start, later(first))
-        ends[mu] = one, two, metrics["loss"]
-        kept = client.state.read(later(first))
+        first_end, n, _ = client.fit(start, first)
+        second_end, _, metrics = client.fit(start, later(first))
+        ends[mu] = first_end, second_end, metrics["loss"]
+        state = client.state.read(later(first))
         names = list(model_arrays(client.model))
         assert n == 14
-        assert all(np.array_equal(kept[name], a) for name, a in zip(names, one, strict=True))
+        assert all(np.array_equal(state[name], a) for name, a in zip(names, first_end, strict=True))
     pairs = zip(ends[0.0][0], ends[50.0][0], strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
     assert not np.array_equal(ends[0.0][1][0], ends[50.0][1][0])

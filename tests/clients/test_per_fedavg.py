@@ -1,6 +1,7 @@
 """Which batches and which dropout a Per-FedAvg client's steps see."""
 
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch.nn import functional
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients import PerFedAvgClient
-from coprefl_flwr.learning import LocalTraining, shuffled_batches
+from coprefl_flwr.learning import LocalTraining, endless_batches
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
 from tests.common.networks import CLASSES, double_model
@@ -32,8 +33,8 @@ def slope(weight, samples, positions):
     inputs, targets = samples.batch(positions, CPU)
     weight = weight.clone().requires_grad_()
     loss = functional.cross_entropy(inputs.flatten(1).double() @ weight.T, targets)
-    (found,) = torch.autograd.grad(loss, weight)
-    return loss.item(), found
+    (gradient,) = torch.autograd.grad(loss, weight)
+    return loss.item(), gradient
 
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])
@@ -42,10 +43,10 @@ def test_two_steps_on_batches_of_their_own(federation, variant):
     samples, start = federation.samples[2], np.linspace(-1, 1, CLASSES * 16).reshape(CLASSES, 16)
     model = nn.Sequential(double_model(norm=False)[:2], nn.Linear(16, CLASSES, bias=False).double())
     client = PerFedAvgClient(model, samples, training=TRAINING, device=CPU)
-    (found,), n, metrics = client.fit([start], {**CONFIG, "meta-variant": variant})
+    (array,), n, metrics = client.fit([start], {**CONFIG, "meta-variant": variant})
 
     rng = seeds.generator(3, "p", 2, 1, "batches")
-    batches = [*shuffled_batches(23, 6, rng), *shuffled_batches(23, 6, rng)]
+    batches = list(islice(endless_batches(23, 6, rng), 8))
     weight, losses, norms = torch.from_numpy(start), [], []
     for _ in range(2):
         _, inner = slope(weight, samples, batches.pop(0))
@@ -59,7 +60,7 @@ def test_two_steps_on_batches_of_their_own(federation, variant):
         losses.append(loss)
     assert max(norms) > 0.6
     assert n == 23
-    np.testing.assert_allclose(found, weight, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(array, weight, rtol=0, atol=1e-11)
     assert metrics == {"loss": pytest.approx(np.mean(losses), rel=1e-12)}
 
 
@@ -67,7 +68,7 @@ def test_both_sides_of_the_difference_see_the_same_dropout(federation):
     """Else the difference of two masks would be divided by delta."""
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
     masks = []
-    model[1].register_forward_hook(lambda _, entered, left: masks.append(left != 0))
+    model[1].register_forward_hook(lambda _, inputs, output: masks.append(output != 0))
     training = replace(TRAINING, batch_size=1000)
     client = PerFedAvgClient(model, federation.samples[2], training=training, device=CPU)
     client.fit(list(model_arrays(model).values()), {**CONFIG, "meta-variant": "hf"})
@@ -81,6 +82,6 @@ def test_no_steps_change_nothing(federation):
     training = LocalTraining(local_steps=0)
     client = PerFedAvgClient(federation.model, federation.samples[0], training=training, device=CPU)
     start = list(federation.arrays().values())
-    found, _, metrics = client.fit(start, {**CONFIG, "meta-variant": "hf"})
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(found, start, strict=True))
+    weights, _, metrics = client.fit(start, {**CONFIG, "meta-variant": "hf"})
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(weights, start, strict=True))
     assert metrics == {"loss": 0.0}

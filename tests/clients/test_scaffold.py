@@ -78,8 +78,8 @@ def test_option_2_is_a_mean_of_the_gradients(exact_federation, tmp_path, momentu
     for name, terms in zip(names, zip(*gradients, strict=True), strict=True):
         expected = np.average([t.numpy() for t in terms], axis=0, weights=weights)
         assert change[name] == pytest.approx(expected, rel=0, abs=1e-12), name
-    for found, array in zip(returned, model_arrays(model).values(), strict=False):
-        assert found == pytest.approx(array, rel=0, abs=1e-12)
+    for ours, array in zip(returned, model_arrays(model).values(), strict=False):
+        assert ours == pytest.approx(array, rel=0, abs=1e-12)
     assert n == 14
 
 
@@ -132,9 +132,9 @@ def test_option_1_is_the_gradient_of_the_whole_set_in_eval_mode(exact_federation
     )
     load_arrays(model, dict(zip(model_arrays(model), start, strict=True)))
     inputs, targets = exact_federation.whole(1)
-    found = returned[len(start) :]
+    change = returned[len(start) :]
     for mode, same in ((False, True), (True, False)):
         loss = cross_entropy(model.train(mode)(inputs), targets)
         gradient = torch.autograd.grad(loss, list(model.parameters()))
-        pairs = zip(found, gradient, strict=True)
+        pairs = zip(change, gradient, strict=True)
         assert all(np.allclose(a, b.numpy(), rtol=0, atol=1e-12) for a, b in pairs) == same

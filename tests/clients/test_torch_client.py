@@ -85,10 +85,10 @@ def test_clients_may_share_a_model(stochastic_federation):
 def test_what_is_returned_does_not_change_later(stochastic_federation):
     start = list(stochastic_federation.arrays().values())
     client = stochastic_federation.client(TorchClient, 2)
-    found, *_ = client.fit(start, CONFIG)
-    before = [array.copy() for array in found]
+    weights, *_ = client.fit(start, CONFIG)
+    before = [array.copy() for array in weights]
     client.fit(start, {**CONFIG, "server-round": 9})
-    for array, copy in zip(found, before, strict=True):
+    for array, copy in zip(weights, before, strict=True):
         np.testing.assert_array_equal(array, copy)
 
 
@@ -133,10 +133,10 @@ def test_coprefl_client_trains_on_its_support_set(federation):
     assert n == 24  # floor(0.8 * 31)
     support, query = client.split(CONFIG)
     by_hand = TorchClient(federation.model, support, training=federation.training, device=CPU)
-    for found, expected in zip(
+    for ours, expected in zip(
         client.fit(start, CONFIG)[0], by_hand.fit(start, CONFIG)[0], strict=True
     ):
-        assert found.tobytes() == expected.tobytes()
+        assert ours.tobytes() == expected.tobytes()
     gradient, n, metrics = client.query(start, CONFIG)
     assert n == len(query) == 7
     assert gradient.keys() == dict(client.model.named_parameters()).keys()
@@ -155,12 +155,12 @@ def test_a_fixed_split_depends_on_all_but_the_round(federation, change):
 
 
 FILES = pkgutil.walk_packages(clients.__path__, "coprefl_flwr.clients.")
-FOUND = {one for file in FILES for one in vars(importlib.import_module(file.name)).values()
-         if isinstance(one, type) and issubclass(one, TorchClient)}  # fmt: skip
-EVERY_CLIENT = sorted(FOUND, key=lambda one: one.__name__)
+CLIENTS = {member for file in FILES for member in vars(importlib.import_module(file.name)).values()
+         if isinstance(member, type) and issubclass(member, TorchClient)}  # fmt: skip
+EVERY_CLIENT = sorted(CLIENTS, key=lambda client: client.__name__)
 
 
-@pytest.mark.parametrize("client_class", EVERY_CLIENT, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("client_class", EVERY_CLIENT, ids=lambda client: client.__name__)
 def test_what_stands_behind_model_and_samples_is_named(federation, client_class):
     """A LocalTraining in third place was taken for test samples, and the defaults trained."""
     assert len(EVERY_CLIENT) == 16
@@ -169,7 +169,7 @@ def test_what_stands_behind_model_and_samples_is_named(federation, client_class)
     model, train, *others = inspect.signature(client_class).parameters.values()
     assert (model.name, train.name) == ("model", "train")
     named = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
-    assert {one.kind for one in others} <= named
+    assert {parameter.kind for parameter in others} <= named
 
 
 @pytest.mark.parametrize("kind", ["dataset", "subset", "loader", "dicts"])
@@ -177,14 +177,14 @@ def test_a_client_of_any_dataset(kind):
     """A Subset had "no attribute 'take'" in the middle of the first round."""
     values, labels = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), [0, 2] * 6
     whole = data.TensorDataset(values, torch.tensor(labels))
-    given = {
+    dataset = {
         "dataset": whole,
         "subset": data.Subset(whole, range(12)),
         "loader": data.DataLoader(whole, 5, shuffle=True),
         "dicts": [{"x": value, "y": label} for value, label in whole],
     }[kind]
     client = TorchClient(
-        nn.Linear(4, 3), given, test=given, training=LocalTraining(local_steps=1), device=CPU
+        nn.Linear(4, 3), dataset, test=dataset, training=LocalTraining(local_steps=1), device=CPU
     )
     parameters = [np.zeros((3, 4), np.float32), np.zeros(3, np.float32)]
     _, n, metrics = client.fit(parameters, CONFIG)
@@ -204,8 +204,8 @@ def test_declared_options_are_arguments_and_attributes():
         options: ClassVar = {"shrink": option(0.5, "a factor", maximum=1), "resplit": None}
 
     model, samples = torch.nn.Linear(2, 2), [(torch.zeros(2), 0), (torch.zeros(2), 1)]
-    made = Mine(model, samples, support_fraction=0.6, device=CPU)
-    assert (made.shrink, made.support_fraction, made.query_clip) == (0.5, 0.6, 0.0)
+    client = Mine(model, samples, support_fraction=0.6, device=CPU)
+    assert (client.shrink, client.support_fraction, client.query_clip) == (0.5, 0.6, 0.0)
     for wrong, line in {
         "shrink": "shrink = 2.0: must be at most 1",
         "resplit": "Mine: unknown option 'resplit': known are ",

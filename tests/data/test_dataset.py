@@ -78,7 +78,7 @@ def test_what_images_are_normalised_by_can_be_another_part(rng):
     images = pixels(rng, 8, 3, 4, 4)
     images[4:] //= 9
     data = dataset(images)
-    part = data.measured_on(np.array([4, 6]))
+    part = data.normalised_on(np.array([4, 6]))
     assert part.mean.numpy() == pytest.approx(images[[4, 6]].mean((0, 2, 3)) / 255, rel=1e-6)
     assert part.std.numpy() == pytest.approx(images[[4, 6]].std((0, 2, 3)) / 255, rel=1e-6)
     assert part.images is data.images
@@ -137,19 +137,19 @@ def test_a_batch_of_text_carries_the_task_labels():
 
 
 def test_take_counts_from_the_samples_and_copies_no_pixel(samples):
-    taken = samples.take(np.array([4, 1]))
-    assert len(taken) == 2
-    assert taken.dataset is samples.dataset
-    assert taken.indices.tolist() == [8, 19]
-    assert taken.labels.tolist() == [0, 1]
+    subset = samples.take(np.array([4, 1]))
+    assert len(subset) == 2
+    assert subset.dataset is samples.dataset
+    assert subset.indices.tolist() == [8, 19]
+    assert subset.labels.tolist() == [0, 1]
 
 
 def test_batches_hold_every_sample_once_in_order(samples):
-    found = list(samples.batches(3, CPU))
-    assert [len(labels) for _, labels in found] == [3, 4]
+    batches = list(samples.batches(3, CPU))
+    assert [len(labels) for _, labels in batches] == [3, 4]
     whole, labels = samples.batch(np.arange(7), CPU)
-    assert torch.equal(torch.cat([images for images, _ in found]), whole)
-    assert torch.equal(torch.cat([y for _, y in found]), labels)
+    assert torch.equal(torch.cat([images for images, _ in batches]), whole)
+    assert torch.equal(torch.cat([y for _, y in batches]), labels)
 
 
 @pytest.mark.parametrize(

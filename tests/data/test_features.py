@@ -36,13 +36,13 @@ def refuse(batch):
 
 
 def test_features_of_two_encoders_in_a_row(samples):
-    found = features_of(samples, [flat, brightest], CPU)
+    features = features_of(samples, [flat, brightest], CPU)
     images = samples.dataset.images[samples.indices].float().flatten(1) / 255
     expected = torch.cat([images, images.amax(dim=1, keepdim=True)], dim=1)
-    inputs, labels = found.batch(np.array([5, 0, 149]), CPU)
+    inputs, labels = features.batch(np.array([5, 0, 149]), CPU)
     assert torch.equal(inputs, expected[[5, 0, 149]])
     assert labels.tolist() == samples.labels[[5, 0, 149]].tolist()
-    assert found.dataset.shape == (13,)
+    assert features.dataset.shape == (13,)
 
 
 def test_stored_features_are_mapped_and_not_computed_again(samples, tmp_path):

@@ -109,8 +109,8 @@ def test_every_style_is_of_the_same_glyphs_by_other_hands(dataset, in_domains):
         1: 255 - mean_images(in_domains, 1),
         3: mean_images(in_domains, 3).rot90(-1, dims=(1, 2)),
     }
-    for found in undone.values():
-        distances = torch.cdist(found.reshape(7, -1), expected.reshape(7, -1))
+    for means in undone.values():
+        distances = torch.cdist(means.reshape(7, -1), expected.reshape(7, -1))
         assert distances.argmin(dim=1).tolist() == list(range(7))
     drawings = {image.numpy().tobytes() for image in dataset.images[:840]}
     assert not drawings & {image.numpy().tobytes() for image in in_domains.images[:840]}
@@ -129,8 +129,8 @@ def test_a_linear_model_fails_on_it(halves):
     for build, peak in ((torch.optim.Adam, 2e-3), (torch.optim.SGD, 0.1)):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Flatten(), nn.Linear(784, 100))
-        found = accuracy(model, halves, build(model.parameters(), lr=peak), 8, peak)
-        assert 0.1 < found < 0.4
+        share_right = accuracy(model, halves, build(model.parameters(), lr=peak), 8, peak)
+        assert 0.1 < share_right < 0.4
 
 
 def test_a_small_convolutional_network_learns_it(halves):

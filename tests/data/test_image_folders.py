@@ -290,14 +290,14 @@ def test_what_is_drawn_follows_the_seed_and_differs_between_classes():
 
 def test_other_classes_do_not_change_what_is_drawn_of_one():
     alone, among = np.zeros(50, np.int64), np.repeat([0, 4], 50)
-    kept = Reduction(samples_per_class=7)
-    assert kept.rows(among)[:7].tolist() == kept.rows(alone).tolist()
+    reduction = Reduction(samples_per_class=7)
+    assert reduction.rows(among)[:7].tolist() == reduction.rows(alone).tolist()
 
 
 def test_all_columns_are_those_of_the_rows(rng):
     whole = dataset(rng)
-    kept = Reduction(samples_per_class=2, seed=5)
-    rows, small = kept.rows(whole.labels), kept.of("made up", whole)
+    reduction = Reduction(samples_per_class=2, seed=5)
+    rows, small = reduction.rows(whole.labels), reduction.of("made up", whole)
     assert torch.equal(small.images, whole.images[torch.from_numpy(rows)])
     for name in ("labels", "groups", "test", "domains"):
         assert getattr(small, name).tolist() == getattr(whole, name)[rows].tolist()
@@ -308,13 +308,13 @@ def test_all_columns_are_those_of_the_rows(rng):
 @pytest.mark.parametrize("shape", [(9, 9), (12, 7), (5, 20), (3, 4)])
 def test_images_are_resized_as_torchvision_resizes_one(rng, shape):
     images = torch.from_numpy(pixels(rng, 2, 3, *shape))
-    found = Reduction(image_size=6).resized(images)
-    assert found.shape == (2, 3, 6, 6)
-    assert found.dtype == torch.uint8
+    resized = Reduction(image_size=6).resized(images)
+    assert resized.shape == (2, 3, 6, 6)
+    assert resized.dtype == torch.uint8
     usual = transforms.Compose([transforms.Resize(6), transforms.CenterCrop(6)])
-    for one, image in zip(found, images, strict=True):
+    for small, image in zip(resized, images, strict=True):
         expected = np.asarray(usual(Image.fromarray(image.permute(1, 2, 0).numpy())))
-        difference = one.permute(1, 2, 0).numpy().astype(int) - expected
+        difference = small.permute(1, 2, 0).numpy().astype(int) - expected
         assert abs(difference).max() <= 1
 
 

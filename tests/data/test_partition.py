@@ -39,15 +39,15 @@ def test_every_scheme_partitions(scheme):
 
 @pytest.mark.parametrize("scheme", DEALING)
 def test_the_seed_decides(scheme):
-    one, again, other = (share(scheme, 5, min_samples=0, seed=seed) for seed in (0, 0, 1))
-    assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    parts, again, other = (share(scheme, 5, min_samples=0, seed=seed) for seed in (0, 0, 1))
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(parts, other, strict=True))
 
 
 def test_iid_spreads_each_class_and_the_total_evenly():
-    found = counts(share("iid"))
-    assert np.ptp(found, axis=0).max() <= 1
-    assert np.ptp(found.sum(axis=1)) <= 1
+    table = counts(share("iid"))
+    assert np.ptp(table, axis=0).max() <= 1
+    assert np.ptp(table.sum(axis=1)) <= 1
 
 
 def test_iid_draws_which_samples_of_a_class_go_where():
@@ -209,8 +209,8 @@ def test_a_users_own_is_seeded_and_takes_options(own_partition):
     parts = own(f"{own_partition}:dealt")
     assert sorted(np.concatenate(parts)) == list(range(12))
     assert all(
-        (one == other).all()
-        for one, other in zip(parts, own(f"{own_partition}:dealt"), strict=True)
+        (part == again).all()
+        for part, again in zip(parts, own(f"{own_partition}:dealt"), strict=True)
     )
     assert any(
         (a != b).any() for a, b in zip(parts, own(f"{own_partition}:dealt", seed=1), strict=True)
@@ -275,9 +275,9 @@ def test_a_partitioner_by_its_class(text, sizes):
     together = np.concatenate(parts)
     assert len(np.unique(together)) == len(together)
     again, other = of_class(text), of_class(text, seed=1)
-    assert all((one == two).all() for one, two in zip(parts, again, strict=True))
+    assert all((a == b).all() for a, b in zip(parts, again, strict=True))
     fixed = text.startswith("Natural")
-    same = all(np.array_equal(one, two) for one, two in zip(parts, other, strict=True))
+    same = all(np.array_equal(a, b) for a, b in zip(parts, other, strict=True))
     assert same == fixed
 
 
@@ -310,17 +310,17 @@ def test_a_partitioner_of_groups_needs_them():
 
 
 def test_a_ready_made_partitioner_stays_as_it_is():
-    labels, made = np.arange(120) % 4, partitioner.DirichletPartitioner(5, "fine_label", 0.5)
-    parts, again = (partition(labels, None, made, seed_key=(0,)) for _ in range(2))
+    labels, ready = np.arange(120) % 4, partitioner.DirichletPartitioner(5, "fine_label", 0.5)
+    parts, again = (partition(labels, None, ready, seed_key=(0,)) for _ in range(2))
     assert len(parts) == 5
     assert sorted(np.concatenate(parts)) == list(range(120))
-    assert all((one == two).all() for one, two in zip(parts, again, strict=True))
+    assert all((a == b).all() for a, b in zip(parts, again, strict=True))
     natural = partitioner.NaturalIdPartitioner("writer_id")
     assert [part[0] for part in partition(labels, None, natural, groups=GROUPED)] == [0, 30, 60, 90]
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("ready", "message"),
     [
         (partitioner.NaturalIdPartitioner("writer"), "the dataset does not name groups"),
         (partitioner.VerticalEvenPartitioner(2), "it divides columns"),
@@ -328,6 +328,6 @@ def test_a_ready_made_partitioner_stays_as_it_is():
         (partitioner.IidPartitioner(50), "client 0 is left with 3 samples; 5 are needed"),
     ],
 )
-def test_a_ready_made_partitioner_that_cannot_be_is_told(made, message):
+def test_a_ready_made_partitioner_that_cannot_be_is_told(ready, message):
     with pytest.raises(SettingsError, match=message):
-        partition(np.arange(120) % 4, None, made, min_samples=5)
+        partition(np.arange(120) % 4, None, ready, min_samples=5)

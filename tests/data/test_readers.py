@@ -189,8 +189,8 @@ def test_gaps_are_left_out_if_asked(tmp_path, part):
     assert len(load_dataset(path + part).classes) > 50
     with pytest.raises(SettingsError, match=r"no sample is of class .* are .* \(12 of them\)"):
         _ = Datasets(DataSettings(dataset=path + part), 0).loaded
-    found = Datasets(DataSettings(dataset=path + part, relabel=True, downstream_classes="4"), 0)
-    assert len(found.classes[0]) == 8
+    datasets = Datasets(DataSettings(dataset=path + part, relabel=True, downstream_classes="4"), 0)
+    assert len(datasets.classes[0]) == 8
 
 
 def test_names_stay_with_their_classes(tmp_path):

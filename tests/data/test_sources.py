@@ -11,7 +11,7 @@ import torch
 from torchvision import datasets as torchvision_datasets
 
 from coprefl_flwr.data import Datasets, DataSettings, load_dataset
-from coprefl_flwr.data.sources import PUBLISHED, SIZES, TORCHVISION, stand_in
+from coprefl_flwr.data.sources import PUBLISHED, SIZES, TORCHVISION_DATASETS, stand_in
 from coprefl_flwr.errors import SettingsError
 from tests.common.data import pixels, refused, write_idx, write_npz
 
@@ -24,23 +24,23 @@ def test_what_is_not_drawn_is_held_once_for_all_seeds():
     assert load_dataset("glyphs", seed=3) is load_dataset("glyphs")
     small = load_dataset("glyphs:domains", image_size=9)
     assert load_dataset("glyphs:domains", image_size=9, seed=3) is small
-    one, other = (load_dataset("glyphs", samples_per_class=5, seed=seed) for seed in (0, 1))
-    assert len(one.labels) == len(other.labels) == 500
-    assert one.images.ne(other.images).any()
+    first, other = (load_dataset("glyphs", samples_per_class=5, seed=seed) for seed in (0, 1))
+    assert len(first.labels) == len(other.labels) == 500
+    assert first.images.ne(other.images).any()
     assert load_dataset("glyphs", samples_per_class=5, seed=1) is other
 
 
 def test_only_the_last_few_are_held(tmp_path, rng):
     """A process that goes through many datasets must not end up with all of them in memory."""
-    held = weakref.WeakSet()
+    alive = weakref.WeakSet()
     for number in range(40):
         folder = tmp_path / str(number)
         folder.mkdir()
         path = write_npz(folder, images=pixels(rng, 4, 5, 6), labels=np.arange(4))
-        held.add(load_dataset(path).images)
-        held.add(load_dataset(path, image_size=3).images)
+        alive.add(load_dataset(path).images)
+        alive.add(load_dataset(path, image_size=3).images)
     gc.collect()
-    assert 1 <= len(held) <= 10
+    assert 1 <= len(alive) <= 10
     last = load_dataset(path)
     assert load_dataset(path) is last
 
@@ -233,22 +233,25 @@ def test_a_failed_download_says_where_to_put_the_files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_it_is_as_large_as_it_is_published_to_be(name):
-    known, path = PUBLISHED[name], name if name in TORCHVISION else f"/nowhere/{name}"
-    found = load_dataset(path, f"{SIZES}/nowhere")
-    assert (len(found.labels), len(found.classes)) == (known.train + known.test, known.classes)
-    assert found.shape == tuple(known.shape)
+    known, path = PUBLISHED[name], name if name in TORCHVISION_DATASETS else f"/nowhere/{name}"
+    placeholder = load_dataset(path, f"{SIZES}/nowhere")
+    assert (len(placeholder.labels), len(placeholder.classes)) == (
+        known.train + known.test,
+        known.classes,
+    )
+    assert placeholder.shape == tuple(known.shape)
     if known.test:
-        assert found.test.sum() == pytest.approx(known.test, rel=0.01)
+        assert placeholder.test.sum() == pytest.approx(known.test, rel=0.01)
     if known.groups:
-        assert len(np.unique(found.groups[~found.test])) == known.groups
-    counts = [] if found.domains is None else np.bincount(found.domains).tolist()
-    assert dict(zip(found.domain_names, counts, strict=True)) == (known.domains or {})
+        assert len(np.unique(placeholder.groups[~placeholder.test])) == known.groups
+    counts = [] if placeholder.domains is None else np.bincount(placeholder.domains).tolist()
+    assert dict(zip(placeholder.domain_names, counts, strict=True)) == (known.domains or {})
 
 
 def test_smaller_ones_and_unknown_ones():
-    found = stand_in("CIFAR100", image_size=16, samples_per_class=60)
-    assert found.shape == (3, 16, 16)
-    assert set(np.bincount(found.labels)) == {60}
+    placeholder = stand_in("CIFAR100", image_size=16, samples_per_class=60)
+    assert placeholder.shape == (3, 16, 16)
+    assert set(np.bincount(placeholder.labels)) == {60}
     assert stand_in("/nowhere/mine.npz") is None
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from coprefl_flwr.data import relabel, split_in_two
+from coprefl_flwr.data import split_in_two, task_labels
 from coprefl_flwr.data.splits import choose_classes, choose_domains, split_classes
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.seeds import generator
@@ -111,14 +111,14 @@ def test_bad_text_is_one_line(downstream, pretraining, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("n", "fraction", "first"), [(10, 0.8, 8), (11, 0.8, 8), (100, 0.29, 29)])
-def test_split_in_two_takes_the_floor(n, fraction, first):
-    one, other = split_in_two(n, fraction, generator("test"))
-    assert len(one) == first
-    assert sorted([*one, *other]) == list(range(n))
-    assert (np.diff(one) > 0).all()
+@pytest.mark.parametrize(("n", "fraction", "size"), [(10, 0.8, 8), (11, 0.8, 8), (100, 0.29, 29)])
+def test_split_in_two_takes_the_floor(n, fraction, size):
+    first, other = split_in_two(n, fraction, generator("test"))
+    assert len(first) == size
+    assert sorted([*first, *other]) == list(range(n))
+    assert (np.diff(first) > 0).all()
     assert (np.diff(other) > 0).all()
-    assert one.dtype == other.dtype == np.int64
+    assert first.dtype == other.dtype == np.int64
 
 
 def test_split_in_two_follows_its_generator():
@@ -132,12 +132,12 @@ def test_split_in_two_leaves_neither_part_empty(n, fraction):
         split_in_two(n, fraction, generator("test"))
 
 
-def test_relabel_goes_by_the_sorted_classes():
-    found = relabel(np.array([40, 7, 90, 7]), (90, 7, 40))
-    assert found.tolist() == [1, 0, 2, 0]
-    assert found.dtype == np.int64
+def test_task_labels_go_by_the_sorted_classes():
+    labels = task_labels(np.array([40, 7, 90, 7]), (90, 7, 40))
+    assert labels.tolist() == [1, 0, 2, 0]
+    assert labels.dtype == np.int64
 
 
-def test_relabel_refuses_a_label_of_another_task():
+def test_task_labels_refuse_a_label_of_another_task():
     with pytest.raises(SettingsError, match="label 8 is not among the task's classes 7, 40"):
-        relabel(np.array([40, 8]), (7, 40))
+        task_labels(np.array([40, 8]), (7, 40))

@@ -15,10 +15,10 @@ def read(codes):
 
 def windows(data):
     """Return (window, next character, speaker) of each sample as text."""
-    found = data.inputs(np.arange(len(data.labels)), CPU).tolist()
+    inputs = data.inputs(np.arange(len(data.labels)), CPU).tolist()
     return [
         (read(window), CHARACTERS[label], group)
-        for window, label, group in zip(found, data.labels, data.groups.tolist(), strict=True)
+        for window, label, group in zip(inputs, data.labels, data.groups.tolist(), strict=True)
     ]
 
 
@@ -79,16 +79,16 @@ def test_characters_outside_of_the_alphabet_are_one():
 
 def test_a_batch_is_int64_in_the_order_asked_for():
     data = TextDataset.of("text", "A:\nabcdef", length=3)
-    found = data.inputs(np.array([2, 0, 2]), CPU)
-    assert found.dtype == torch.int64
-    assert [read(window) for window in found.tolist()] == ["cde", "abc", "cde"]
+    inputs = data.inputs(np.array([2, 0, 2]), CPU)
+    assert inputs.dtype == torch.int64
+    assert [read(window) for window in inputs.tolist()] == ["cde", "abc", "cde"]
 
 
 @pytest.mark.parametrize("stride", [1, 3, 10])
 def test_the_test_part_comes_last_and_shares_no_character(stride):
     rng = np.random.default_rng(0)
     speeches = ["".join(rng.choice(list("abc "), n)).strip() for n in (2000, 900, 85)]
-    text = "\n\n".join(f"P{number}:\n{said}" for number, said in enumerate(speeches))
+    text = "\n\n".join(f"P{number}:\n{speech}" for number, speech in enumerate(speeches))
     data = TextDataset.of("text", text, stride=stride)
     for speaker in range(2):
         own = data.groups == speaker

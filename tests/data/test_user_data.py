@@ -46,11 +46,11 @@ def grey(value):
 
 
 def test_pil_images_become_bytes_with_names():
-    found = as_dataset("own", Items([(grey(7), 0), (grey(9), 1)], ["cat", "dog"]))
-    assert isinstance(found, ImageDataset)
-    assert found.shape == (1, 4, 5)
-    assert found.classes == ("cat", "dog")
-    assert found.images[:, 0, 0, 0].tolist() == [7, 9]
+    dataset = as_dataset("own", Items([(grey(7), 0), (grey(9), 1)], ["cat", "dog"]))
+    assert isinstance(dataset, ImageDataset)
+    assert dataset.shape == (1, 4, 5)
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.images[:, 0, 0, 0].tolist() == [7, 9]
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_pil_images_become_bytes_with_names():
     ],
 )
 def test_images_of_bytes_are_channels_first(value, shape):
-    found = as_dataset("own", Items([(value, 0), (value, 1)]))
-    assert isinstance(found, ImageDataset)
-    assert found.shape == shape
+    dataset = as_dataset("own", Items([(value, 0), (value, 1)]))
+    assert isinstance(dataset, ImageDataset)
+    assert dataset.shape == shape
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_images_of_bytes_are_channels_first(value, shape):
 )
 def test_other_values_are_given_as_they_are(values):
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
-    found = as_dataset("own", data.Subset(data.TensorDataset(values, labels), range(5)))
-    assert isinstance(found, TensorDataset)
+    dataset = as_dataset("own", data.Subset(data.TensorDataset(values, labels), range(5)))
+    assert isinstance(dataset, TensorDataset)
     rows = np.array([4, 1])
-    assert torch.equal(found.inputs(rows, CPU), values[[4, 1]])
-    assert found.shape == tuple(values.shape[1:])
-    assert found.labels.tolist() == [0, 1, 2, 0, 1]
-    assert found.classes == ("0", "1", "2")
+    assert torch.equal(dataset.inputs(rows, CPU), values[[4, 1]])
+    assert dataset.shape == tuple(values.shape[1:])
+    assert dataset.labels.tolist() == [0, 1, 2, 0, 1]
+    assert dataset.classes == ("0", "1", "2")
 
 
 def test_one_of_ours_is_returned_as_it_is():
@@ -92,19 +92,19 @@ def test_one_of_ours_is_returned_as_it_is():
     assert as_dataset("own", ours) is ours
 
 
-ZERO, ONE, ROW = torch.tensor(0.0), torch.tensor(1.0), torch.zeros(2)
+ZERO, LONE_LABEL, ROW = torch.tensor(0.0), torch.tensor(1.0), torch.zeros(2)
 FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0, 1.0])))
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("user_data", "message"),
     [
         (iter([]), "map-style torch Dataset .* not list_iterator"),
         (Items([]), "empty"),
         (Items([(ROW, 0), (torch.zeros(3), 1)]), r"several shapes .*\(2,\) and \(3,\)"),
         (Items([torch.zeros(1)]), "item 0 must be .input, label."),
         (Items([(ROW, 0.5)]), "item 0 has label 0.5; whole numbers"),
-        (Items([(ROW, ZERO), (ROW, ONE)]), r"item 0 has label 0.0; .*labels.long\(\)"),
+        (Items([(ROW, ZERO), (ROW, LONE_LABEL)]), r"item 0 has label 0.0; .*labels.long\(\)"),
         (Items([(ROW, np.float32(1))]), r"has label 1.0; .*int\(label\)"),
         (FLOATS, "batch 0 has label 0.0; whole numbers"),
         (Items([("text", 0)]), "inputs are str; .*PIL images, tensors and NumPy arrays"),
@@ -116,9 +116,9 @@ FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0
         (Items([(ROW, 0), (ROW, -1)]), "labels run from -1 to 0; they must be 0 or more"),
     ],
 )
-def test_what_is_no_dataset_is_told(given, message):
+def test_what_is_no_dataset_is_told(user_data, message):
     with pytest.raises(SettingsError, match=message) as raised:
-        as_dataset("dataset 'own'", given)
+        as_dataset("dataset 'own'", user_data)
     assert str(raised.value).startswith("dataset 'own': ")
 
 
@@ -131,26 +131,26 @@ def test_a_subset_has_the_names_of_what_it_was_taken_of():
     first, _ = data.random_split(whole, [8, 1], torch.Generator().manual_seed(0))
     assert as_dataset("own", data.Subset(first, range(8))).classes == ("ant", "bee", "cat")
     assert as_dataset("own", data.Subset(whole, [0, 1, 3, 4])).classes == ("ant", "bee")
-    kept = as_dataset("own", data.Subset(whole, [0, 2, 3, 5]), relabel=True)
-    assert (kept.classes, kept.labels.tolist()) == (("ant", "cat"), [0, 1, 0, 1])
+    dataset = as_dataset("own", data.Subset(whole, [0, 2, 3, 5]), relabel=True)
+    assert (dataset.classes, dataset.labels.tolist()) == (("ant", "cat"), [0, 1, 0, 1])
 
 
 @pytest.mark.parametrize("number", [int, np.int32, torch.tensor, lambda n: torch.tensor([n])])
 def test_labels_with_gaps_are_renumbered_if_asked(number):
-    given = Items([(np.ones(2), number(n)) for n in (55, 0, 5, 0)])
-    found = as_dataset("own", given, relabel=True)
-    assert found.labels.tolist() == [2, 0, 1, 0]
-    assert found.classes == ("0", "5", "55")
-    assert found.values.dtype == torch.float32
+    items = Items([(np.ones(2), number(n)) for n in (55, 0, 5, 0)])
+    dataset = as_dataset("own", items, relabel=True)
+    assert dataset.labels.tolist() == [2, 0, 1, 0]
+    assert dataset.classes == ("0", "5", "55")
+    assert dataset.values.dtype == torch.float32
 
 
 def test_one_of_ours_is_renumbered_too():
     few = replace(
         load_dataset("glyphs"), labels=np.repeat([3, 7], len(load_dataset("glyphs").labels) // 2)
     )
-    found = as_dataset("own", few, relabel=True)
-    assert found.classes == (few.classes[3], few.classes[7])
-    assert np.unique(found.labels).tolist() == [0, 1]
+    dataset = as_dataset("own", few, relabel=True)
+    assert dataset.classes == (few.classes[3], few.classes[7])
+    assert np.unique(dataset.labels).tolist() == [0, 1]
 
 
 # --- dicts, loaders, parts
@@ -161,9 +161,9 @@ def test_one_of_ours_is_renumbered_too():
 )
 def test_items_that_are_dicts(keys):
     image, label = keys
-    found = as_dataset("own", Items([{label: n, image: grey(n)} for n in (0, 1)]))
-    assert found.images[:, 0, 0, 0].tolist() == [0, 1]
-    assert found.labels.tolist() == [0, 1]
+    dataset = as_dataset("own", Items([{label: n, image: grey(n)} for n in (0, 1)]))
+    assert dataset.images[:, 0, 0, 0].tolist() == [0, 1]
+    assert dataset.labels.tolist() == [0, 1]
 
 
 TOKENS = [{"input_ids": [n, n], "attention_mask": [1, 0], "length": 2, "labels": n} for n in (0, 1)]
@@ -171,25 +171,26 @@ TWO_INPUTS = "more than one input, and of input_ids and attention_mask only .*ba
 
 
 @pytest.mark.parametrize(
-    "given",
+    "items",
     [
         Items(TOKENS),
-        Items([{k: torch.tensor(one) for k, one in item.items()} for item in TOKENS]),
+        Items([{k: torch.tensor(value) for k, value in item.items()} for item in TOKENS]),
         data.DataLoader(Items(TOKENS), batch_size=2),
         data.DataLoader(
-            Items([{k: np.array(one) for k, one in item.items()} for item in TOKENS]), batch_size=2
+            Items([{k: np.array(value) for k, value in item.items()} for item in TOKENS]),
+            batch_size=2,
         ),
     ],
     ids=["lists", "tensors", "loader of lists", "loader of arrays"],
 )
-def test_a_second_input_is_not_dropped(given):
+def test_a_second_input_is_not_dropped(items):
     """The attention mask was left out without a word."""
     with pytest.raises(SettingsError, match=TWO_INPUTS):
-        as_dataset("own", given)
+        as_dataset("own", items)
     with pytest.raises(SettingsError, match=TWO_INPUTS):
-        as_samples("train", given)
-    found = as_dataset("own", given, batch=lambda item: (_ids(item), item["labels"]))
-    assert found.values.tolist() == [[0, 0], [1, 1]]
+        as_samples("train", items)
+    dataset = as_dataset("own", items, batch=lambda item: (_ids(item), item["labels"]))
+    assert dataset.values.tolist() == [[0, 0], [1, 1]]
 
 
 def _ids(item):
@@ -203,14 +204,14 @@ def test_a_second_image_is_not_dropped_and_numbers_and_texts_beside_one_are():
     with pytest.raises(SettingsError, match="of image and depth only the first"):
         as_dataset("own", Items(items))
     beside = {"name": "a", "words": ["a", "b"], "coarse_label": 3, "weight": torch.tensor(0.5)}
-    found = as_dataset("own", Items([{"image": grey(n), "label": n, **beside} for n in (0, 1)]))
-    assert found.images[:, 0, 0, 0].tolist() == [0, 1]
+    dataset = as_dataset("own", Items([{"image": grey(n), "label": n, **beside} for n in (0, 1)]))
+    assert dataset.images[:, 0, 0, 0].tolist() == [0, 1]
 
 
 def test_items_of_any_form_are_told():
-    given = Items([(n, {"a": torch.full((2,), n), "b": [n]}) for n in (0, 1)])
-    found = as_dataset("own", given, batch=lambda item: (item[1]["a"], item[0]))
-    assert found.values.tolist() == [[0, 0], [1, 1]]
+    items = Items([(n, {"a": torch.full((2,), n), "b": [n]}) for n in (0, 1)])
+    dataset = as_dataset("own", items, batch=lambda item: (item[1]["a"], item[0]))
+    assert dataset.values.tolist() == [[0, 0], [1, 1]]
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 2, "drop_last": True}, {"batch_size": None}])
@@ -219,36 +220,36 @@ def test_a_loader_is_read_in_the_order_of_its_dataset(options):
     shuffled = {"shuffle": True} if options["batch_size"] else {}
     state = torch.get_rng_state()
     loader = data.DataLoader(data.TensorDataset(values, labels), **options, **shuffled)
-    found = as_dataset("own", loader)
-    assert torch.equal(found.values, values)
-    assert found.labels.tolist() == labels.tolist()
+    dataset = as_dataset("own", loader)
+    assert torch.equal(dataset.values, values)
+    assert dataset.labels.tolist() == labels.tolist()
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_loaders_own_collate_fn_is_heeded():
     def collate(items):
-        images = torch.stack([torch.from_numpy(np.array(one)) for one, _ in items])
+        images = torch.stack([torch.from_numpy(np.array(image)) for image, _ in items])
         return {"img": images / 255, "label": torch.tensor([n for _, n in items])}
 
     whole = Items([(grey(n), n) for n in range(3)], ["ant", "bee", "cat"])
-    found = as_dataset("own", data.DataLoader(whole, 2, collate_fn=collate))
-    assert found.shape == (4, 5)
-    assert found.values[2, 0, 0] == pytest.approx(2 / 255)
-    assert found.classes == ("ant", "bee", "cat")
+    dataset = as_dataset("own", data.DataLoader(whole, 2, collate_fn=collate))
+    assert dataset.shape == (4, 5)
+    assert dataset.values[2, 0, 0] == pytest.approx(2 / 255)
+    assert dataset.classes == ("ant", "bee", "cat")
 
 
 def test_the_part_test_is_the_sources_own():
     train, test = ([(grey(n), n % 2) for n in numbers] for numbers in ((1, 2, 3), (8, 9)))
-    found = as_dataset("own", {"test": Items(test), "train": Items(train, ["ant", "bee"])})
-    assert found.images[:, 0, 0, 0].tolist() == [1, 2, 3, 8, 9]
-    assert found.test.tolist() == [False] * 3 + [True] * 2
-    assert found.classes == ("ant", "bee")
+    dataset = as_dataset("own", {"test": Items(test), "train": Items(train, ["ant", "bee"])})
+    assert dataset.images[:, 0, 0, 0].tolist() == [1, 2, 3, 8, 9]
+    assert dataset.test.tolist() == [False] * 3 + [True] * 2
+    assert dataset.classes == ("ant", "bee")
 
 
 def test_grey_images_among_others_become_colour_and_palettes_are_heeded():
     red = Image.new("RGB", (5, 4), (200, 0, 0))
-    found = as_dataset("own", Items([(grey(7), 0), (red, 1), (red.quantize(2), 0)]))
-    assert found.images[:, :, 0, 0].tolist() == [[7, 7, 7], [200, 0, 0], [200, 0, 0]]
+    dataset = as_dataset("own", Items([(grey(7), 0), (red, 1), (red.quantize(2), 0)]))
+    assert dataset.images[:, :, 0, 0].tolist() == [[7, 7, 7], [200, 0, 0], [200, 0, 0]]
 
 
 @pytest.mark.parametrize(("value", "dtype"), [([1, 2], torch.int64), ([0.5, 1], torch.float32)])
@@ -260,13 +261,13 @@ def test_lists_of_numbers(value, dtype):
 
 
 def test_a_client_may_lack_classes_and_is_read_once():
-    given = data.Subset(Items([(grey(255), 7), (grey(51), 2), (grey(0), 7)]), [0, 1])
-    found = as_samples("train", given)
-    inputs, labels = found.batch(slice(None), CPU)
+    subset = data.Subset(Items([(grey(255), 7), (grey(51), 2), (grey(0), 7)]), [0, 1])
+    samples = as_samples("train", subset)
+    inputs, labels = samples.batch(slice(None), CPU)
     assert labels.tolist() == [7, 2]
     assert inputs[:, 0, 0, 0].tolist() == pytest.approx([1, 0.2])
-    assert as_samples("train", given) is found
-    assert as_samples("train", found) is found
+    assert as_samples("train", subset) is samples
+    assert as_samples("train", samples) is samples
 
 
 def test_what_a_client_cannot_hold_is_told():
@@ -285,10 +286,10 @@ def test_a_function_is_called_with_the_folder_and_its_options(tmp_path):
         "    return TensorDataset(torch.zeros(n, size), torch.arange(n) % 2)\n"
     )
     (tmp_path / "n.txt").write_text("6")
-    found = load_dataset(f"{file}:made:size=9", tmp_path)
-    assert found.shape == (9,)
-    assert len(found.labels) == 6
-    assert load_dataset(f"{file}:made:size=9", tmp_path) is found
+    dataset = load_dataset(f"{file}:made:size=9", tmp_path)
+    assert dataset.shape == (9,)
+    assert len(dataset.labels) == 6
+    assert load_dataset(f"{file}:made:size=9", tmp_path) is dataset
     file.write_text(file.read_text().replace("% 2", "% 3"))
     assert len(load_dataset(f"{file}:made:size=9", tmp_path).classes) == 3
 
@@ -303,7 +304,7 @@ def _quiet():
     datasets.disable_progress_bars()
 
 
-def made(rng, n):
+def random_images(rng, n):
     """Return n images as on the Hub: encoded, with two kinds of labels and a writer each."""
     features = {
         "img": datasets.Image(),
@@ -323,7 +324,9 @@ def made(rng, n):
 @pytest.fixture
 def on_disk(tmp_path, rng):
     """The name of a dataset of 24 images to train on and 8 to test on."""
-    datasets.DatasetDict(train=made(rng, 24), test=made(rng, 8)).save_to_disk(tmp_path / "saved")
+    datasets.DatasetDict(train=random_images(rng, 24), test=random_images(rng, 8)).save_to_disk(
+        tmp_path / "saved"
+    )
     return f"hf:{tmp_path / 'saved'}"
 
 
@@ -359,22 +362,22 @@ def test_another_content_is_another_result(on_disk, rng):
     before = contents([on_disk, f"{on_disk}:label=coarse_label"])
     assert len(before) == 2
     folder = on_disk.removeprefix("hf:")
-    whole = made(np.random.default_rng(0), 24)
-    datasets.DatasetDict(train=whole, test=made(rng, 8)).save_to_disk(f"{folder}-again")
+    whole = random_images(np.random.default_rng(0), 24)
+    datasets.DatasetDict(train=whole, test=random_images(rng, 8)).save_to_disk(f"{folder}-again")
     assert contents([f"{folder}-again"]) == {}
     assert set(contents([f"hf:{folder}-again"]).values()) != set(before.values())
     assert contents(["hf:cifar100"]) == {}
 
 
 def test_formats_and_transforms_are_heeded(rng):
-    whole = made(rng, 8)
+    whole = random_images(rng, 8)
     plain = as_dataset("own", whole)
     for kind in ("torch", "numpy"):
         assert torch.equal(as_dataset("own", whole.with_format(kind)).images, plain.images)
 
     def halved(batch):
-        found = [torch.from_numpy(np.array(image)).float() / 2 for image in batch["img"]]
-        return {"pixel_values": found, "labels": batch["fine_label"]}
+        images = [torch.from_numpy(np.array(image)).float() / 2 for image in batch["img"]]
+        return {"pixel_values": images, "labels": batch["fine_label"]}
 
     changed = as_dataset("own", whole.with_transform(halved))
     assert changed.shape == (4, 5, 3)
@@ -400,7 +403,7 @@ def test_a_second_column_of_inputs_is_refused_unless_one_is_named(tmp_path):
 
 
 def test_gaps_and_a_selection(rng):
-    some = made(rng, 12).select([0, 3, 4, 7])
+    some = random_images(rng, 12).select([0, 3, 4, 7])
     with pytest.raises(SettingsError, match=r"no sample is of class 1, 2; .* are 0, 3 \(2 of them"):
         as_dataset("own", some)
     assert as_dataset("own", some, relabel=True).classes == ("ant", "dog")
@@ -412,5 +415,5 @@ def test_the_clients_of_a_study_are_its_writers(on_disk):
         partition="NaturalIdPartitioner", server_reserve=0, test_every=1,
     )  # fmt: skip
     clients = populations(settings, TaskDataSettings(), 0)[0].population.clients
-    writers = [set(one.train.dataset.groups[one.train.indices]) for one in clients]
+    writers = [set(client.train.dataset.groups[client.train.indices]) for client in clients]
     assert writers == [{0}, {1}, {2}]

@@ -244,7 +244,7 @@ def test_every_method_treats_a_tied_weight_as_one(name, tmp_path):
     for number, federation in enumerate(federations()):
         strategy = make(federation)
         strategy.evaluate_every = 4
-        stateful = "state" in client.needs
+        stateful = "state" in client.injected
         states = {"states": tmp_path / str(number)} if stateful else {}
         grid = federation.grid("2", client, **states)
         ends.append(run_on(strategy, grid, federation.arrays(), 4)[0])

@@ -31,7 +31,7 @@ def clients(federation):
 
 
 def whole(clients):
-    pairs = [one.train.batch(slice(None), CPU) for one in clients]
+    pairs = [client.train.batch(slice(None), CPU) for client in clients]
     return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
@@ -49,19 +49,19 @@ def loss_at(federation, arrays, inputs, targets):
 
 def test_diversity_of_gradients(federation, clients):
     gradients = []
-    for one in clients:
+    for client in clients:
         federation.model.eval().zero_grad()
-        inputs, targets = one.train.batch(slice(None), CPU)
+        inputs, targets = client.train.batch(slice(None), CPU)
         cross_entropy(federation.model(inputs), targets).backward()
         gradients.append(torch.cat([p.grad.reshape(-1) for p in federation.model.parameters()]))
     expected = sum(g.square().sum() for g in gradients) / sum(gradients).square().sum()
-    found = gradient_diversity(federation.model, federation.arrays(), clients)
-    assert found == pytest.approx(float(expected), rel=1e-10)
+    diversity = gradient_diversity(federation.model, federation.arrays(), clients)
+    assert diversity == pytest.approx(float(expected), rel=1e-10)
 
 
 def test_clients_that_agree_have_the_least_diversity(federation, clients):
-    found = gradient_diversity(federation.model, federation.arrays(), clients[:1] * 5)
-    assert found == pytest.approx(1 / 5, rel=1e-10)
+    diversity = gradient_diversity(federation.model, federation.arrays(), clients[:1] * 5)
+    assert diversity == pytest.approx(1 / 5, rel=1e-10)
 
 
 def test_top_eigenvalue_of_the_whole_hessian(federation, clients):
@@ -78,15 +78,15 @@ def test_top_eigenvalue_of_the_whole_hessian(federation, clients):
     flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     hessian = torch.autograd.functional.hessian(loss, flat)
     expected = float(torch.linalg.eigvalsh(hessian)[-1])
-    found = top_eigenvalue(model, federation.arrays(), clients, (0,))
-    assert found == pytest.approx(expected, rel=1e-2)
+    eigenvalue = top_eigenvalue(model, federation.arrays(), clients, (0,))
+    assert eigenvalue == pytest.approx(expected, rel=1e-2)
 
 
 def test_the_hessian_is_of_a_drawn_part_of_many_samples(federation, clients, monkeypatch):
     monkeypatch.setattr(diagnostics, "HESSIAN_SAMPLES", 39)  # Half of the 78 there are.
-    drawn = diagnostics._sampled([one.train for one in clients], (0,))
-    assert [len(one) for one in drawn] == [5, 7, 12, 16]
-    again = diagnostics._sampled([one.train for one in clients], (0,))
+    drawn = diagnostics._sampled([client.train for client in clients], (0,))
+    assert [len(samples) for samples in drawn] == [5, 7, 12, 16]
+    again = diagnostics._sampled([client.train for client in clients], (0,))
     assert all((a.indices == b.indices).all() for a, b in zip(drawn, again, strict=True))
     assert top_eigenvalue(federation.model, federation.arrays(), clients, (0,)) > 0
 
@@ -112,8 +112,8 @@ def test_barrier_is_the_rise_above_the_line(federation, clients):
         for t, loss in zip(np.linspace(0, 1, POINTS), losses, strict=True)
     ]
     assert max(rises) > 0.1
-    found = barrier(federation.model, ends, pair)
-    assert found == pytest.approx(max(rises), rel=1e-9)
+    height = barrier(federation.model, ends, pair)
+    assert height == pytest.approx(max(rises), rel=1e-9)
 
 
 def test_no_barrier_between_a_model_and_itself(federation, clients):
@@ -124,7 +124,7 @@ def test_no_barrier_between_a_model_and_itself(federation, clients):
 def test_a_client_trains_as_in_its_first_round(federation, clients):
     training = LocalTraining(local_steps=2, batch_size=1000, learning_rate=0.1)
     arrays = federation.arrays()
-    found = trained(federation, clients[0], training, 0)
+    ours = trained(federation, clients[0], training, 0)
     model = federation.model
     model.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()})
     inputs, targets = clients[0].train.batch(slice(None), CPU)
@@ -134,17 +134,17 @@ def test_a_client_trains_as_in_its_first_round(federation, clients):
         cross_entropy(model(inputs), targets).backward()
         optimiser.step()
     for name, tensor in model.state_dict().items():
-        assert np.allclose(found[name], tensor.numpy(), rtol=1e-12, atol=1e-14)
+        assert np.allclose(ours[name], tensor.numpy(), rtol=1e-12, atol=1e-14)
 
 
 def test_a_probe_finds_what_is_linear_in_the_features(federation, clients):
     """Labels that a linear layer gives to the features, which the network's own does not know."""
     model = federation.model.eval()
     rows = torch.from_numpy(np.random.default_rng(5).normal(size=(3, 8)))
-    for one in clients:
-        inputs, _ = one.train.batch(slice(None), CPU)
+    for client in clients:
+        inputs, _ = client.train.batch(slice(None), CPU)
         with torch.no_grad():
-            one.train.labels[:] = (model[:-1](inputs) @ rows.T).argmax(dim=1).numpy()
+            client.train.labels[:] = (model[:-1](inputs) @ rows.T).argmax(dim=1).numpy()
     assert probe(model, federation.arrays(), clients) > 95
 
 

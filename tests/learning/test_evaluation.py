@@ -41,21 +41,21 @@ def test_loss_and_gradient(federation, size):
     samples, model, expected = federation.samples[2], Partial(), Partial()
     before = model_arrays(model)
     model.train()
-    found = loss_and_gradient(model, batches_of(samples, size))
+    result = loss_and_gradient(model, batches_of(samples, size))
     expected.eval()
     inputs, targets = samples.batch(slice(None), CPU)
     loss = functional.cross_entropy(expected(inputs), targets)
     loss.backward()
-    assert found.num_examples == len(samples) == 23
-    assert found.loss == pytest.approx(loss.item(), rel=1e-13)
+    assert result.num_examples == len(samples) == 23
+    assert result.loss == pytest.approx(loss.item(), rel=1e-13)
     wanted = {"unused", "body.1.weight", "body.2.weight", "body.2.bias", "body.4.weight"}
-    assert found.gradient.keys() == wanted | {"body.4.bias"}  # Neither body.1.bias nor buffers.
+    assert result.gradient.keys() == wanted | {"body.4.bias"}  # Neither body.1.bias nor buffers.
     for name, parameter in expected.named_parameters():
         if name == "unused":
-            np.testing.assert_array_equal(found.gradient[name], [0.0, 0.0])
+            np.testing.assert_array_equal(result.gradient[name], [0.0, 0.0])
         elif parameter.requires_grad:
             np.testing.assert_allclose(
-                found.gradient[name], parameter.grad, rtol=1e-11, atol=1e-14, err_msg=name
+                result.gradient[name], parameter.grad, rtol=1e-11, atol=1e-14, err_msg=name
             )
     for name, array in model_arrays(model).items():
         assert array.tobytes() == before[name].tobytes(), name
@@ -64,11 +64,13 @@ def test_loss_and_gradient(federation, size):
 
 def test_what_is_frozen_takes_no_memory_for_a_gradient(federation, monkeypatch):
     """Only what is trained, and is off the path, has zeros."""
-    made, zeros_like = [], torch.zeros_like
-    monkeypatch.setattr(torch, "zeros_like", lambda one: made.append(one) or zeros_like(one))
+    zeros, zeros_like = [], torch.zeros_like
+    monkeypatch.setattr(
+        torch, "zeros_like", lambda parameter: zeros.append(parameter) or zeros_like(parameter)
+    )
     model = Partial()
     loss_and_gradient(model, batches_of(federation.samples[0], 4))
-    assert [one is model.unused for one in made] == [True]
+    assert [parameter is model.unused for parameter in zeros] == [True]
 
 
 def test_a_gradient_left_over_does_not_count(federation):
@@ -84,8 +86,8 @@ def test_a_gradient_left_over_does_not_count(federation):
 
 
 def test_gradient_in_the_dtype_of_the_model(federation):
-    found = loss_and_gradient(tiny_model(), batches_of(federation.samples[0], 4))
-    assert {gradient.dtype for gradient in found.gradient.values()} == {np.dtype(np.float32)}
+    result = loss_and_gradient(tiny_model(), batches_of(federation.samples[0], 4))
+    assert {gradient.dtype for gradient in result.gradient.values()} == {np.dtype(np.float32)}
 
 
 def test_evaluate_counts():
@@ -100,9 +102,9 @@ def test_evaluate_counts():
     model = nn.Sequential(nn.Dropout(0.9), nn.Identity())
     for cuts in ([0, 5], [0, 1, 5], [0, 2, 4, 5]):
         batches = [(inputs[a:b], targets[a:b]) for a, b in itertools.pairwise(cuts)]
-        found = evaluate(model, batches)
-        assert (found["num-examples"], found["correct"]) == (5, 3)
-        assert found["loss"] == pytest.approx(np.log1p(np.exp(signs * x)).mean(), rel=1e-12)
+        metrics = evaluate(model, batches)
+        assert (metrics["num-examples"], metrics["correct"]) == (5, 3)
+        assert metrics["loss"] == pytest.approx(np.log1p(np.exp(signs * x)).mean(), rel=1e-12)
 
 
 def test_nothing_to_measure_is_an_error():

@@ -50,8 +50,8 @@ def test_meta_gradient_matches_finite_differences(gamma, objective):
     expected = slopes(lambda w: objective(losses_at(w)).loss(gamma))
     losses = losses_at(W)
     sums = moments(losses, gradients_at(W))
-    found = meta_gradient(sums, losses, gamma, objective)[0]["w"]
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    gradient = meta_gradient(sums, losses, gamma, objective)[0]["w"]
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 0.5, 1.0])
@@ -59,8 +59,8 @@ def test_two_moments_equal_the_direct_sum(gamma):
     w = np.array([0.3, -0.2, 0.9])
     losses, gradients = losses_at(w), gradients_at(w)
     c = gamma + (1 - gamma) * 2 / len(losses) * (losses - losses.mean())
-    found = meta_gradient(moments(losses, gradients), losses, gamma)[0]["w"]
-    np.testing.assert_allclose(found, c @ gradients, rtol=1e-12)
+    gradient = meta_gradient(moments(losses, gradients), losses, gamma)[0]["w"]
+    np.testing.assert_allclose(gradient, c @ gradients, rtol=1e-12)
 
 
 def test_close_losses_cost_no_accuracy():
@@ -71,12 +71,12 @@ def test_close_losses_cost_no_accuracy():
     rng = np.random.default_rng(0)
     losses = 2.0 + 2e-3 * rng.standard_normal(20)
     gradients = rng.standard_normal((20, 1000)).astype(np.float32)
-    found = meta_gradient(moments(losses, gradients), losses, gamma=0.0)[0]["w"]
+    gradient = meta_gradient(moments(losses, gradients), losses, gamma=0.0)[0]["w"]
     centred = [Fraction(loss) - sum(map(Fraction, losses)) / 20 for loss in losses]
     columns = gradients.astype(np.float64).T.tolist()
     exact = [float(sum(c * Fraction(g) for c, g in zip(centred, column, strict=True)) / 10)
              for column in columns]  # fmt: skip
-    assert np.linalg.norm(found - exact) <= 1e-12 * np.linalg.norm(exact)
+    assert np.linalg.norm(gradient - exact) <= 1e-12 * np.linalg.norm(exact)
 
 
 def test_meta_loss_by_hand():
@@ -101,18 +101,18 @@ def test_a_round_reports_both_terms_and_the_lengths_of_their_gradients(objective
     """The gradients by finite differences; the model moves by both, weighted by gamma."""
     losses, names = losses_at(W), list(terms)
     sums = moments(losses, gradients_at(W))
-    gradient, found = meta_gradient(sums, losses, 0.25, objective)
+    gradient, metrics = meta_gradient(sums, losses, 0.25, objective)
     moved = descend({"w": W, "n": np.array(3)}, gradient, 0.1)
     gradients = [slopes(lambda w, of=of: of(losses_at(w))) for of in terms.values()]
     for name, gradient in zip(names, gradients, strict=True):
-        assert found[f"meta-{name}"] == pytest.approx(terms[name](losses))
+        assert metrics[f"meta-{name}"] == pytest.approx(terms[name](losses))
         length = np.linalg.norm(gradient)
-        assert found[f"meta-{name}-gradient"] == pytest.approx(length, rel=1e-6)
+        assert metrics[f"meta-{name}-gradient"] == pytest.approx(length, rel=1e-6)
     expected = W - 0.1 * (0.25 * gradients[0] + 0.75 * gradients[1])
     np.testing.assert_allclose(moved["w"], expected, rtol=1e-6)
-    assert found["query-loss"] == pytest.approx(losses.mean())
-    assert found["query-loss-variance"] == pytest.approx(losses.var())
-    assert len(found) == 7
+    assert metrics["query-loss"] == pytest.approx(losses.mean())
+    assert metrics["query-loss-variance"] == pytest.approx(losses.var())
+    assert len(metrics) == 7
 
 
 @pytest.mark.parametrize("losses", [[0.1] * 3, [2.0], [2.0, 2.0 + 1e-7], [0.0, 0.0]])
@@ -122,35 +122,35 @@ def test_equal_losses_have_no_deviation_to_lessen(losses):
     sums = moments(losses, np.ones((len(losses), 1)))
     terms = mean_and_deviation(losses)
     assert terms.width == np.inf
-    found = meta_gradient(sums, losses, 0.25, mean_and_deviation)[0]["w"]
-    np.testing.assert_allclose(found, [0.25])
+    gradient = meta_gradient(sums, losses, 0.25, mean_and_deviation)[0]["w"]
+    np.testing.assert_allclose(gradient, [0.25])
 
 
 def test_descend_keeps_dtypes_and_buffers():
     arrays = {"w": np.float32([1, 2]), "count": np.array(7), "mean": np.float32([3])}
-    found = descend(arrays, {"w": np.array([10.0, -10.0])}, 0.1)
-    assert list(found) == ["w", "count", "mean"]
-    np.testing.assert_array_equal(found["w"], np.float32([0, 3]))
-    assert found["w"].dtype == np.float32
-    assert found["count"] == 7
-    assert found["count"].dtype == np.int64
-    assert found["mean"] == 3
+    moved = descend(arrays, {"w": np.array([10.0, -10.0])}, 0.1)
+    assert list(moved) == ["w", "count", "mean"]
+    np.testing.assert_array_equal(moved["w"], np.float32([0, 3]))
+    assert moved["w"].dtype == np.float32
+    assert moved["count"] == 7
+    assert moved["count"].dtype == np.int64
+    assert moved["mean"] == 3
 
 
 def test_arrays_of_any_shape_are_updated():
     """A number, none at all, several axes: c_1 = 1/4 + 3/4 * 2/2 * (1 - 2) = -1/2, c_2 = 1."""
     shapes = {"number": (), "none": (0, 2), "row": (7,), "layer": (5, 3, 2), "wide": (2, 9)}
     rng, losses = np.random.default_rng(0), np.array([1.0, 3.0])
-    sent, one, two = (
+    sent, first, second = (
         {name: np.asarray(rng.normal(size=shape)) for name, shape in shapes.items()}
         for _ in range(3)
     )
     sums = {
-        "gradient": {name: one[name] + two[name] for name in shapes},
-        "loss-gradient": {name: one[name] + 3 * two[name] for name in shapes},
+        "gradient": {name: first[name] + second[name] for name in shapes},
+        "loss-gradient": {name: first[name] + 3 * second[name] for name in shapes},
     }
     gradient, _ = meta_gradient(sums, losses, 0.25)
     for name, array in descend(sent, gradient, 0.1).items():
-        expected = sent[name] - 0.1 * (-0.5 * one[name] + two[name])
+        expected = sent[name] - 0.1 * (-0.5 * first[name] + second[name])
         np.testing.assert_allclose(array, expected, rtol=1e-12, atol=1e-14)
         assert array.shape == shapes[name]

@@ -7,16 +7,16 @@ from coprefl_flwr.learning.noise import Noise
 
 
 def test_without_a_scale_only_the_share_is_taken_away():
-    found = Noise(scale=0.0, share=0.25).on(np.array([4.0, -8.0]), np.random.default_rng(0))
-    assert found.tolist() == [3.0, -6.0]
-    assert found.dtype == np.float32
+    noised = Noise(scale=0.0, share=0.25).on(np.array([4.0, -8.0]), np.random.default_rng(0))
+    assert noised.tolist() == [3.0, -6.0]
+    assert noised.dtype == np.float32
 
 
 @pytest.mark.parametrize(("kind", "deviation"), [("gaussian", 0.3), ("laplace", 0.3 * 2**0.5)])
 def test_the_scale_is_what_the_distribution_calls_so(kind, deviation):
     """Laplace of scale s has the standard deviation s sqrt(2), and heavier tails."""
-    found = Noise(kind=kind, scale=0.3, share=1.0).on(np.ones(200_000), np.random.default_rng(5))
-    assert found.mean() == pytest.approx(0, abs=0.005)
-    assert found.std() == pytest.approx(deviation, rel=0.01)
-    kurtosis = (found**4).mean() / found.var() ** 2
+    noised = Noise(kind=kind, scale=0.3, share=1.0).on(np.ones(200_000), np.random.default_rng(5))
+    assert noised.mean() == pytest.approx(0, abs=0.005)
+    assert noised.std() == pytest.approx(deviation, rel=0.01)
+    kurtosis = (noised**4).mean() / noised.var() ** 2
     assert kurtosis == pytest.approx({"gaussian": 3, "laplace": 6}[kind], rel=0.1)

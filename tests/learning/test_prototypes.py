@@ -39,9 +39,9 @@ def test_a_client_without_a_class_gets_the_global_prototype_of_that_class():
 
 
 def test_the_order_of_clients_does_not_matter():
-    one, other = aggregated([FIRST, SECOND]), aggregated([SECOND, FIRST])
-    assert {name: array.tolist() for name, array in one.items()} == {
-        name: array.tolist() for name, array in other.items()
+    forwards, backwards = aggregated([FIRST, SECOND]), aggregated([SECOND, FIRST])
+    assert {name: array.tolist() for name, array in forwards.items()} == {
+        name: array.tolist() for name, array in backwards.items()
     }
 
 

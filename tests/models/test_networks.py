@@ -55,12 +55,12 @@ def test_pooling_first_changes_no_bit(name: str) -> None:
     with torch.no_grad():
         for p in model.conv1.parameters():
             p.copy_(torch.randint(-1, 2, p.shape, generator=generator))
-    found = []
-    for one in (model, relu_first(model)):
-        outputs = one(images)
-        gradients = torch.autograd.grad(outputs.square().sum(), list(one.parameters()))
-        found.append([outputs, *gradients])
-    for ours, papers in zip(*found, strict=True):
+    results = []
+    for network in (model, relu_first(model)):
+        outputs = network(images)
+        gradients = torch.autograd.grad(outputs.square().sum(), list(network.parameters()))
+        results.append([outputs, *gradients])
+    for ours, papers in zip(*results, strict=True):
         assert ours.detach().numpy().tobytes() == papers.detach().numpy().tobytes()
 
 

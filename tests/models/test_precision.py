@@ -54,17 +54,17 @@ def test_a_network_computes_in_few_digits_only_inside_and_gives_float32(dtype, p
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         expected = model(INPUTS.to(dtype))
     with computing(model, precision):
-        found = model(INPUTS)
+        outputs = model(INPUTS)
         assert not torch.is_autocast_enabled("cpu")
         z = outputs_and_representation(model, INPUTS)[1]
     short = torch.bfloat16 if precision == "bf16" else dtype
     assert set(model[-1].types) == {expected.dtype} == {short}
-    assert torch.equal(found, expected.float())
-    assert (found.dtype, z.dtype) == (torch.float32, torch.float32)
-    cross_entropy(found, torch.tensor([0, 1, 2, 0])).backward()
+    assert torch.equal(outputs, expected.float())
+    assert (outputs.dtype, z.dtype) == (torch.float32, torch.float32)
+    cross_entropy(outputs, torch.tensor([0, 1, 2, 0])).backward()
     assert {p.grad.dtype for p in model.parameters()} == {dtype}
     if precision == "bf16":
-        assert not torch.equal(model(INPUTS), found)
+        assert not torch.equal(model(INPUTS), outputs)
     else:
         with pytest.raises(RuntimeError, match="dtype"):
             model(INPUTS)
@@ -79,10 +79,10 @@ def test_a_model_is_as_it_was_when_this_ends_and_also_by_an_error():
     assert "forward" not in vars(model)
     model.forward = lambda inputs: outer(inputs) + 1  # As another library may have it.
     with computing(model, "bf16"), computing(model, "bf16"):
-        found = model(torch.zeros(2, 1, 4, 4))
+        outputs = model(torch.zeros(2, 1, 4, 4))
     after = model(torch.zeros(2, 1, 4, 4))
     assert torch.equal(after, outer(torch.zeros(2, 1, 4, 4)) + 1)
-    assert torch.allclose(found, after, atol=0.05)
+    assert torch.allclose(outputs, after, atol=0.05)
 
 
 def test_a_copy_made_meanwhile_computes_with_its_own_weights():
@@ -101,10 +101,10 @@ def test_features_of_a_backbone(dtype):
     images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     plain = Backbone.of(tiny_model(), (1, 4, 4), [0.5], [0.3]).features(images)
     own = Backbone.of(tiny_model().to(dtype), (1, 4, 4), [0.5], [0.3])
-    found = own.features(images, "bf16")
-    assert found.dtype == torch.float32
-    assert not torch.equal(found, plain)
-    assert torch.allclose(found, plain, atol=0.02)
+    features = own.features(images, "bf16")
+    assert features.dtype == torch.float32
+    assert not torch.equal(features, plain)
+    assert torch.allclose(features, plain, atol=0.02)
 
 
 def test_indices_are_given_as_they_are():
@@ -126,7 +126,7 @@ def test_what_a_machine_cannot_do_is_refused_in_one_line(precision, device, name
     of_a_gpu(monkeypatch, (7, 5))
     with pytest.raises(SettingsError) as refused:
         check_precision(precision, device)
-    assert [one for one in named if one not in str(refused.value)] == []
+    assert [word for word in named if word not in str(refused.value)] == []
     assert refused.value.keys == ("precision",)
     check_precision("float32", device)
 
@@ -191,8 +191,8 @@ def test_a_mean_is_rounded_where_it_is_loaded():
 def test_other_types_of_weights_are_refused_in_one_line():
     model = nn.Linear(2, 2)
     model.register_buffer("scale", torch.zeros(2).to(torch.float8_e4m3fn))
-    told = "allowed are weights of float32, float64, float16, bfloat16$"
-    with pytest.raises(SettingsError, match=f"^'scale' is float8_e4m3fn; {told}"):
+    types = "allowed are weights of float32, float64, float16, bfloat16$"
+    with pytest.raises(SettingsError, match=f"^'scale' is float8_e4m3fn; {types}"):
         model_arrays(model)
-    with pytest.raises(SettingsError, match=f"^'w' is complex64; {told}"):
+    with pytest.raises(SettingsError, match=f"^'w' is complex64; {types}"):
         as_array(torch.zeros(2, dtype=torch.complex64), "w")

@@ -15,7 +15,7 @@ from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import write_sums
 from coprefl_flwr.models import build_model, head_names, load_saved_model, model_arrays, save_model
 from coprefl_flwr.models.build import Network
-from coprefl_flwr.models.weights import arrays_from, comes_from_elsewhere, path_of
+from coprefl_flwr.models.weights import arrays_from, is_external, path_of
 from tests.common.checks import flip, refusal
 
 CIFAR = (3, 32, 32)
@@ -147,11 +147,11 @@ def network(seed=0, name=NAME, classes=CLASSES, shape=SHAPE):
     return Network(name, module, classes, shape, head_names(name, classes, shape, "batch"))
 
 
-def same(found, expected):
-    assert list(found) == list(expected)
+def same(arrays, expected):
+    assert list(arrays) == list(expected)
     for name, array in expected.items():
-        assert found[name].dtype == array.dtype
-        assert (found[name] == array).all(), name
+        assert arrays[name].dtype == array.dtype
+        assert (arrays[name] == array).all(), name
 
 
 @pytest.fixture
@@ -179,8 +179,8 @@ def test_a_file(tmp_path, other, suffix):
         other = {name: tensor.bfloat16() for name, tensor in other.items()}
         torch.save(other, path)
         other = {name: tensor.float() for name, tensor in other.items()}
-    found = arrays_from(f"file:{path}", network(), 0)
-    same(found, expected(other))
+    arrays = arrays_from(f"file:{path}", network(), 0)
+    same(arrays, expected(other))
     assert path_of(f"file:{path}") == path
 
 
@@ -194,9 +194,9 @@ def test_the_last_layer_is_the_networks_own_where_the_file_has_none_that_fits(tm
     wide = build_model(NAME, CLASSES + 4, SHAPE, seed_key=(1,)).state_dict()
     torch.save(wide, tmp_path / "wide.pt")
     own = network()
-    found = arrays_from(f"file:{tmp_path / 'wide.pt'}", own, 0)
+    arrays = arrays_from(f"file:{tmp_path / 'wide.pt'}", own, 0)
     assert own.head
-    for name, array in found.items():
+    for name, array in arrays.items():
         source = own.arrays[name] if name in own.head else wide[name].numpy()
         assert (array == source).all()
 
@@ -250,17 +250,17 @@ def test_torchvisions_weights_from_torchs_cache(tmp_path, monkeypatch):
     from torchvision.models import SqueezeNet1_1_Weights, squeezenet1_1
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    made = squeezenet1_1()
+    squeezenet = squeezenet1_1()
     cache = tmp_path / "hub" / "checkpoints"
     cache.mkdir(parents=True)
     file = SqueezeNet1_1_Weights.IMAGENET1K_V1.url.rpartition("/")[2]
-    torch.save(made.state_dict(), cache / file)
+    torch.save(squeezenet.state_dict(), cache / file)
     name, shape = "torchvision.models:squeezenet1_1", (3, 32, 32)
     own = network(name=name, shape=shape)
-    found = arrays_from("torchvision:SqueezeNet1_1_Weights.IMAGENET1K_V1", own, 0)
+    arrays = arrays_from("torchvision:SqueezeNet1_1_Weights.IMAGENET1K_V1", own, 0)
     assert own.head == {"classifier.1.weight", "classifier.1.bias"}
-    for key, array in model_arrays(made).items():
-        assert (found[key] == (own.arrays[key] if key in own.head else array)).all()
+    for key, array in model_arrays(squeezenet).items():
+        assert (arrays[key] == (own.arrays[key] if key in own.head else array)).all()
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_function_that_returns_a_module(tmp_path):
         "    return build_model('femnist-cnn', num_classes, input_shape, seed_key=(seed,))\n"
     )
     place = f"{path}:made:seed=8"
-    assert comes_from_elsewhere(place)
+    assert is_external(place)
     same(arrays_from(place, network(), 0), model_arrays(build_model(NAME, 3, SHAPE, seed_key=(8,))))
 
 
@@ -295,13 +295,13 @@ def test_a_function_with_random_weights_depends_on_the_seed(tmp_path):
     )
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
     own = Network("own", module, 3, (1, 4, 4), frozenset())
-    one, again, other = (arrays_from(f"{path}:made", own, seed) for seed in (0, 0, 1))
-    assert (one["1.weight"] == again["1.weight"]).all()
-    assert (one["1.weight"] != other["1.weight"]).any()
+    first, again, other = (arrays_from(f"{path}:made", own, seed) for seed in (0, 0, 1))
+    assert (first["1.weight"] == again["1.weight"]).all()
+    assert (first["1.weight"] != other["1.weight"]).any()
 
 
 def test_methods_do_not_come_from_elsewhere(tmp_path):
     (tmp_path / "mine.py").write_text("class Method:\n    pass\n")
-    assert not comes_from_elsewhere("coprefl:gamma=0.5")
-    assert not comes_from_elsewhere(f"{tmp_path / 'mine.py'}:Method")
-    assert comes_from_elsewhere("file:x.pt")
+    assert not is_external("coprefl:gamma=0.5")
+    assert not is_external(f"{tmp_path / 'mine.py'}:Method")
+    assert is_external("file:x.pt")

@@ -59,8 +59,8 @@ def test_two_epochs_by_hand(exact_federation):
                 return losses[-1]
 
             descend(model, objective, 1, rate)
-        found = result.train_metrics_clientapp[server_round]["loss"]
-        assert found == pytest.approx(np.mean([loss.item() for loss in losses]), rel=1e-12)
+        loss_of_round = result.train_metrics_clientapp[server_round]["loss"]
+        assert loss_of_round == pytest.approx(np.mean([loss.item() for loss in losses]), rel=1e-12)
     expected = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     assert_equal(from_record(result.arrays), expected)
 

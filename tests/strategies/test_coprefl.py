@@ -75,20 +75,20 @@ def test_a_round_is_algorithm_1(federation, gamma, nodes, strategy_class, object
         gamma=gamma, meta_learning_rate=0.5, participants=3, seed=0, clients=4
     )
     grid = LocalGrid(federation.coprefl_app(), nodes=nodes)
-    asked = record_samples(strategy)
+    rounds = record_samples(strategy)
     result = strategy.start(grid, to_record(federation.arrays()), num_rounds=2)
 
     expected = federation.arrays()
-    for server_round, participants in enumerate(asked, start=1):
+    for server_round, participants in enumerate(rounds, start=1):
         expected, losses = one_round_by_hand(
             federation, expected, participants, server_round, gamma, zeta=0.5, objective=objective
         )
-    assert [len(participants) for participants in asked] == [3, 3]
-    found = from_record(result.arrays)
+    assert [len(participants) for participants in rounds] == [3, 3]
+    arrays = from_record(result.arrays)
     for name, array in federation.arrays().items():
-        assert found[name].dtype == array.dtype
-        assert found[name].shape == array.shape
-        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
+        assert arrays[name].dtype == array.dtype
+        assert arrays[name].shape == array.shape
+        np.testing.assert_allclose(arrays[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
     metrics = result.train_metrics_clientapp[2]
     assert metrics["query-loss"] == pytest.approx(float(losses.mean()), abs=1e-5)
     assert metrics["query-loss-variance"] == pytest.approx(
@@ -96,7 +96,7 @@ def test_a_round_is_algorithm_1(federation, gamma, nodes, strategy_class, object
     )
     assert metrics["meta-loss"] == pytest.approx(float(objective(losses, gamma)), abs=1e-5)
     # The counter of BatchNorm: 2 steps a round at every client, so 4 after two rounds.
-    assert found["2.num_batches_tracked"] == 4
+    assert arrays["2.num_batches_tracked"] == 4
 
 
 def test_round_with_hand_made_replies():

@@ -30,10 +30,10 @@ def by_hand(federation, rounds, strategy, second):
 def test_three_rounds_by_hand(exact_federation, options):
     strategy = FedAdam(participants=3, global_learning_rate=0.05, **options)
     start = exact_federation.arrays()
-    found, asked = run(strategy, exact_federation.app(TorchClient), start, rounds=3)
+    arrays, rounds = run(strategy, exact_federation.app(TorchClient), start, rounds=3)
 
     def second(v, square):
         return strategy.beta2 * v + (1 - strategy.beta2) * square
 
-    assert len(asked) == 3
-    assert_equal(found, by_hand(exact_federation, asked, strategy, second))
+    assert len(rounds) == 3
+    assert_equal(arrays, by_hand(exact_federation, rounds, strategy, second))

@@ -14,9 +14,9 @@ from tests.common.runs import run_of
 def test_three_rounds_by_hand(exact_federation, momentum, rate):
     strategy = FedAvgM(server_momentum=momentum, global_learning_rate=rate, participants=3)
     start = exact_federation.arrays()
-    found, asked = run(strategy, exact_federation.app(TorchClient), start, rounds=3)
+    arrays, rounds = run(strategy, exact_federation.app(TorchClient), start, rounds=3)
     expected, velocity = start, {}
-    for clients in asked:
+    for clients in rounds:
         average = means_by_hand(exact_federation, expected, clients)
         for name in start:
             if not is_statistic(name):
@@ -24,16 +24,16 @@ def test_three_rounds_by_hand(exact_federation, momentum, rate):
                 velocity[name] = momentum * velocity.get(name, 0) + change
                 average[name] = expected[name] + rate * velocity[name]
         expected = average
-    assert len(asked) == 3
-    assert_equal(found, expected)
+    assert len(rounds) == 3
+    assert_equal(arrays, expected)
 
 
 def test_without_momentum_it_is_fedavg(exact_federation):
     start = exact_federation.arrays()
     app = exact_federation.app(TorchClient)
     plain, _ = run(FedAvg(participants=3), app, start, rounds=3)
-    found, _ = run(FedAvgM(server_momentum=0.0, participants=3), app, start, rounds=3)
-    assert_equal(found, plain)
+    arrays, _ = run(FedAvgM(server_momentum=0.0, participants=3), app, start, rounds=3)
+    assert_equal(arrays, plain)
 
 
 class Pushed(TorchClient):
@@ -50,11 +50,11 @@ def test_the_velocity_of_a_half_model_is_float32():
     rounds, momentum, rate = 60, 0.9999, 0.01
     start = {"weight": np.zeros(3, np.float16)}
     strategy = FedAvgM(server_momentum=momentum, global_learning_rate=rate)
-    found, _ = run(strategy, federation.app(Pushed), start, rounds)
+    arrays, _ = run(strategy, federation.app(Pushed), start, rounds)
     w, v = np.zeros(3, np.float16), np.zeros(3, np.float32)
     for server_round in range(rounds):
         v = np.float32(momentum) * v + np.float32(server_round == 0)
         w = (w + np.float32(rate) * v).astype(np.float16)
     assert v[0] == pytest.approx(momentum ** (rounds - 1), rel=1e-5)
-    assert_equal(found, {"weight": w}, 0)
+    assert_equal(arrays, {"weight": w}, 0)
     assert_equal(run_of(strategy).state["velocity"], {"weight": v}, 0)

@@ -60,11 +60,11 @@ def by_hand(federation, rounds, alpha):
 def test_four_rounds_by_hand(exact_federation, tmp_path, alpha):
     strategy = FedDyn(alpha=alpha, participants=2, seed=1)
     grid = exact_federation.grid("2", FedDynClient, states=tmp_path)
-    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
+    arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
     assert len(set(map(tuple, rounds))) > 1
     assert set(rounds[0]) & set(rounds[-1])
     theta, h, duals = by_hand(exact_federation, rounds, alpha)
-    assert_equal(found, theta)
+    assert_equal(arrays, theta)
     assert_equal(run_of(strategy).state["drift"], h)
     assert_same_states(states_of(strategy, tmp_path), duals)
 
@@ -75,11 +75,11 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
     strategy = FedDyn(
         alpha=0.3, participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids()))
     )
-    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
+    arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
     first = 2 if hosting == "plain" else 0
     ours = [[client - first for client in clients] for clients in rounds]
     theta, h, _ = by_hand(exact_federation, ours, 0.3)
-    assert_equal(found, theta)
+    assert_equal(arrays, theta)
     assert_equal(run_of(strategy).state["drift"], h)
 
 
@@ -90,11 +90,11 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
     failing = fails_in_round_2(FedDynClient, written)
     grid = exact_federation.grid(hosting, failing, states=tmp_path)
     strategy = FedDyn(alpha=0.3, participants=3, seed=7, min_available_nodes=HOSTINGS[hosting][0])
-    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
+    arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
     assert [1 in clients for clients in rounds] == [True, True, False, True]
     rounds[1].remove(1)
     theta, h, duals = by_hand(exact_federation, rounds, 0.3)
-    assert_equal(found, theta)
+    assert_equal(arrays, theta)
     assert_equal(run_of(strategy).state["drift"], h)
     assert_same_states(states_of(strategy, tmp_path), duals)
     _, _, before = by_hand(exact_federation, rounds[:1], 0.3)
@@ -105,10 +105,10 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
     """Client 3 is gone when its reply is in, in the middle of round 1: there are still four."""
     app = exact_federation.app(FedDynClient, states=tmp_path)
     strategy = FedDyn(alpha=0.3, min_available_nodes=4)
-    found, rounds = run_on(strategy, Leaving(app, nodes=4), exact_federation.arrays(), 2)
+    arrays, rounds = run_on(strategy, Leaving(app, nodes=4), exact_federation.arrays(), 2)
     assert rounds == [[0, 1, 2, 3], [0, 1, 2]]
     theta, h, _ = by_hand(exact_federation, rounds, 0.3)
-    assert_equal(found, theta)
+    assert_equal(arrays, theta)
     assert_equal(run_of(strategy).state["drift"], h)
 
 

@@ -50,9 +50,9 @@ def adapted_loss(w, rates, running, data, inner_steps=1, second_order=True):
         slopes = torch.autograd.grad(loss, list(w.values()), create_graph=second_order)
         w = {name: p - rates[name] * g for (name, p), g in zip(w.items(), slopes, strict=True)}
         if running:
-            found, spread = (value.detach() for value in statistics)
+            mean, spread = (value.detach() for value in statistics)
             running = (
-                0.9 * running[0] + 0.1 * found,
+                0.9 * running[0] + 0.1 * mean,
                 0.9 * running[1] + 0.1 * spread * n / (n - 1),
             )
     return loss_by_hand(w, query, running)[0], running
@@ -70,8 +70,8 @@ def round_by_hand(federation, start, rates, clients, server_round, beta, **adapt
         loss, running = adapted_loss(w, a, running, data, **adaptation)
         gradients.append(torch.autograd.grad(loss, [*w.values(), *a.values()]))
         count = start["3.num_batches_tracked"] + adaptation.get("inner_steps", 1)
-        left = dict(zip(("3.running_mean", "3.running_var"), running, strict=True))
-        states.append({**start, **left, "3.num_batches_tracked": count})
+        statistics = dict(zip(("3.running_mean", "3.running_var"), running, strict=True))
+        states.append({**start, **statistics, "3.num_batches_tracked": count})
     queries = [len(sets(federation, client, server_round)[1][1]) for client in clients]
     moved = mean(states, [1] * len(clients), clients, queries)
     step = [
@@ -128,14 +128,14 @@ def fedmeta(name, **more):
 def test_two_rounds_by_hand(exact_federation, name):
     """With BatchNorm, whose statistics are no path for gradients; inner rate 0.7, beta 0.4."""
     start, adaptation = exact_federation.arrays(), VARIANTS[name]
-    found, asked = run(fedmeta(name), exact_federation.app(FedMetaClient), start)
+    arrays, rounds = run(fedmeta(name), exact_federation.app(FedMetaClient), start)
     expected, rates = start, rates_of(start, 0.7)
-    for number, clients in enumerate(asked, start=1):
+    for number, clients in enumerate(rounds, start=1):
         expected, _ = round_by_hand(
             exact_federation, expected, rates, clients, number, 0.4, **adaptation
         )
-    assert asked[0] != asked[1]
-    assert_equal(found, expected)
+    assert rounds[0] != rounds[1]
+    assert_equal(arrays, expected)
 
 
 def test_meta_sgd_learns_its_rates(exact_federation):
@@ -144,12 +144,12 @@ def test_meta_sgd_learns_its_rates(exact_federation):
     strategy = FedMeta(
         variant="meta-sgd", inner_learning_rate=0.7, meta_learning_rate=0.4, participants=2
     )
-    found, asked = run(strategy, exact_federation.app(FedMetaClient), start, rounds=3)
+    arrays, rounds = run(strategy, exact_federation.app(FedMetaClient), start, rounds=3)
     expected, rates = start, rates_of(start, 0.7)
-    for number, clients in enumerate(asked, start=1):
+    for number, clients in enumerate(rounds, start=1):
         expected, rates = round_by_hand(exact_federation, expected, rates, clients, number, 0.4)
-    assert len({tuple(clients) for clients in asked}) == 3
-    assert_equal(found, expected)
+    assert len({tuple(clients) for clients in rounds}) == 3
+    assert_equal(arrays, expected)
     assert_equal(run_of(strategy).state["rates"], rates)
     assert abs(rates["5.weight"] - 0.7).max() > 0.01
 
@@ -161,13 +161,13 @@ def test_three_local_steps_by_hand(exact_federation, name, hosting):
     start, adaptation = exact_federation.arrays(), VARIANTS.get(name, {})
     grid = exact_federation.grid(hosting, FedMetaClient)
     strategy = fedmeta(name, local_steps=3)
-    found, asked = run_on(strategy, grid, start)
+    arrays, rounds = run_on(strategy, grid, start)
     expected, rates = start, rates_of(start, 0.7)
-    for number, clients in enumerate(asked, start=1):
+    for number, clients in enumerate(rounds, start=1):
         expected, rates = local_steps_by_hand(
             exact_federation, expected, rates, name == "meta-sgd", clients, number, **adaptation
         )
-    assert_equal(found, expected)
+    assert_equal(arrays, expected)
     if name == "meta-sgd":
         assert_equal(run_of(strategy).state["rates"], rates)
 
@@ -208,18 +208,18 @@ def objective(federation, theta, template, clients):
     return total / len(clients)
 
 
-def gradient_found(federation, **options):
+def measured_gradient(federation, **options):
     """Return (theta^0 - theta^1) / beta of one round as one vector, and its participants."""
     start = federation.arrays()
     strategy = FedMeta(inner_learning_rate=0.7, meta_learning_rate=0.5, participants=3, **options)
-    found, (clients,) = run(strategy, federation.app(FedMetaClient), start, rounds=1)
-    return np.concatenate([((start[n] - found[n]) / 0.5).ravel() for n in start]), clients
+    arrays, (clients,) = run(strategy, federation.app(FedMetaClient), start, rounds=1)
+    return np.concatenate([((start[n] - arrays[n]) / 0.5).ravel() for n in start]), clients
 
 
 def test_maml_is_the_gradient_of_the_whole_objective():
     """Central differences in all 163 coordinates; the first order is another vector."""
     federation = Federation.exact(norm=False)
-    gradient, clients = gradient_found(federation, variant="maml")
+    gradient, clients = measured_gradient(federation, variant="maml")
     template = federation.arrays()
     theta = torch.from_numpy(np.concatenate([array.ravel() for array in template.values()]))
     differences = []
@@ -229,7 +229,7 @@ def test_maml_is_the_gradient_of_the_whole_objective():
         )
         differences.append((ahead - behind) / 2e-5)
     np.testing.assert_allclose(gradient, differences, rtol=0, atol=1e-9)
-    first_order, same = gradient_found(federation, variant="fomaml")
+    first_order, same = measured_gradient(federation, variant="fomaml")
     assert same == clients
     assert abs(first_order - gradient).max() > 0.01
 
@@ -239,7 +239,7 @@ def test_inner_rate_0_is_one_gradient_step_on_the_queries(variant):
     federation = Federation.exact(norm=False)
     start = federation.arrays()
     strategy = FedMeta(variant=variant, inner_learning_rate=0.0, meta_learning_rate=0.5)
-    found, (clients,) = run(strategy, federation.app(FedMetaClient), start, rounds=1)
+    arrays, (clients,) = run(strategy, federation.app(FedMetaClient), start, rounds=1)
     w = {name: torch.tensor(array, requires_grad=True) for name, array in start.items()}
     queries = [sets(federation, client, 1)[1] for client in clients]
     loss = sum(loss_by_hand(w, query)[0] for query in queries) / 4
@@ -247,7 +247,7 @@ def test_inner_rate_0_is_one_gradient_step_on_the_queries(variant):
     expected = {
         name: start[name] - 0.5 * slope.numpy() for name, slope in zip(w, slopes, strict=True)
     }
-    assert_equal(found, expected)
+    assert_equal(arrays, expected)
 
 
 def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):

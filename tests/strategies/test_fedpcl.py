@@ -87,13 +87,25 @@ def by_hand(federation, rounds, norm=False):
                     i + 1,
                 )
         own = {i: own_prototypes(heads[i], federation.samples[i]) for i in clients}
-        classes = sorted({j for one in own.values() for j in one})
-        counts = {j: sum(one[j][1] for one in own.values() if j in one) for j in classes}
-        shared = {
-            j: unit(sum(one[j][1] / counts[j] * one[j][0] for one in own.values() if j in one))
+        classes = sorted({j for prototypes in own.values() for j in prototypes})
+        counts = {
+            j: sum(prototypes[j][1] for prototypes in own.values() if j in prototypes)
             for j in classes
         }
-        local = [{j: one[j][0] if j in one else shared[j] for j in classes} for one in own.values()]
+        shared = {
+            j: unit(
+                sum(
+                    prototypes[j][1] / counts[j] * prototypes[j][0]
+                    for prototypes in own.values()
+                    if j in prototypes
+                )
+            )
+            for j in classes
+        }
+        local = [
+            {j: prototypes[j][0] if j in prototypes else shared[j] for j in classes}
+            for prototypes in own.values()
+        ]
     rows = np.zeros((CLASSES, SIZE))
     for j, row in shared.items():
         rows[j] = row
@@ -105,9 +117,9 @@ def test_three_rounds_by_hand(federation, tmp_path, hosting):
     """All four clients, hosted in every way; class 2 is nobody's and keeps its row of zeros."""
     grid = federation.grid(hosting, FedPCLClient, **options(tmp_path))
     strategy = FedPCL(temperature=TAU, min_available_nodes=len(list(grid.get_node_ids())))
-    found, _ = run_on(strategy, grid, start(), 3)
+    arrays, _ = run_on(strategy, grid, start(), 3)
     expected, heads = by_hand(federation, [range(4)] * 3)
-    assert_equal(found, expected, 1e-11)
+    assert_equal(arrays, expected, 1e-11)
     states = {} if hosting == "plain" else states_of(strategy, tmp_path)
     for client, state in states.items():
         weights = {name: t.numpy() for name, t in heads[client].state_dict().items()}
@@ -140,10 +152,10 @@ def test_three_rounds_with_batchnorm_in_the_head_by_hand(federation, tmp_path):
 def test_heads_stay_with_their_clients_who_take_part_now_and_then(federation, tmp_path):
     grid = federation.grid("2", FedPCLClient, **options(tmp_path))
     strategy = FedPCL(temperature=TAU, participants=3, seed=2)
-    found, rounds = run_on(strategy, grid, start(), 4)
+    arrays, rounds = run_on(strategy, grid, start(), 4)
     assert len({tuple(clients) for clients in rounds}) > 1
     expected, _ = by_hand(federation, rounds)
-    assert_equal(found, expected, 1e-11)
+    assert_equal(arrays, expected, 1e-11)
 
 
 @pytest.mark.parametrize("variant", declared(FedPCL)["variant"].choices)
@@ -161,10 +173,10 @@ def test_a_client_that_vanishes_takes_its_prototypes_with_it(federation, tmp_pat
     """Node 4 is client 3; only clients 0 to 2 count afterwards."""
     nodes = Leaving(federation.app(FedPCLClient, **options(tmp_path)), nodes=4)
     strategy = FedPCL(temperature=TAU, min_available_nodes=4)
-    found, rounds = run_on(strategy, nodes, start(), 3)
+    arrays, rounds = run_on(strategy, nodes, start(), 3)
     assert [list(clients) for clients in rounds] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
     assert list(run_of(strategy).state["local"]) == ["0", "1", "2"]
-    assert_equal(found, by_hand(federation, rounds)[0], 1e-11)
+    assert_equal(arrays, by_hand(federation, rounds)[0], 1e-11)
 
 
 def test_the_class_that_went_with_a_client_is_gone_and_shifts_none(federation, tmp_path):
@@ -253,31 +265,33 @@ def test_participants_of_one_class_are_drawn_again(federation, tmp_path, caplog)
     only = federation.samples[2]
     object.__setattr__(only, "labels", np.ones_like(only.labels))
     strategy = next(
-        one
-        for one in (FedPCL(temperature=TAU, participants=2, seed=seed) for seed in range(100))
-        if drawn(one, 0) == [0, 2] != drawn(one, 1)
+        strategy
+        for strategy in (FedPCL(temperature=TAU, participants=2, seed=seed) for seed in range(100))
+        if drawn(strategy, 0) == [0, 2] != drawn(strategy, 1)
     )
     grid = federation.grid("2", FedPCLClient, **options(tmp_path))
-    found, asked = run_on(strategy, grid, start(), 2)
+    arrays, rounds = run_on(strategy, grid, start(), 2)
     assert "round 1, attempt 1 failed: the participants hold fewer than two classes" in caplog.text
-    assert asked[:2] == [[0, 2], drawn(strategy, 1)]
-    assert_equal(found, by_hand(federation, [one for one in asked if one != [0, 2]])[0], 1e-11)
+    assert rounds[:2] == [[0, 2], drawn(strategy, 1)]
+    assert_equal(
+        arrays, by_hand(federation, [clients for clients in rounds if clients != [0, 2]])[0], 1e-11
+    )
 
 
 def test_participants_of_one_class_again_and_again_end_the_run(federation, tmp_path):
     grid = federation.grid("1", FedPCLClient, **options(tmp_path))
     line = "round 1 failed 2 times in a row, last: the participants hold fewer than two classes"
     strategy = next(
-        one
-        for one in (FedPCL(participants=1, max_failed_rounds=2, seed=s) for s in range(100))
-        if {*drawn(one, 0), *drawn(one, 1)} <= {0, 2}
+        strategy
+        for strategy in (FedPCL(participants=1, max_failed_rounds=2, seed=s) for s in range(100))
+        if {*drawn(strategy, 0), *drawn(strategy, 1)} <= {0, 2}
     )
     with pytest.raises(RunFailedError, match=line):
         run_on(strategy, grid, start())
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("options", "line"),
     [
         (
             {"variant": "all"},
@@ -286,6 +300,6 @@ def test_participants_of_one_class_again_and_again_end_the_run(federation, tmp_p
         ({"temperature": 0.0}, "temperature = 0.0: must be above 0"),
     ],
 )
-def test_options_are_checked(given, line):
+def test_options_are_checked(options, line):
     with pytest.raises(SettingsError, match=f"^{line}$"):
-        FedPCL(**given)
+        FedPCL(**options)

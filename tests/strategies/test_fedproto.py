@@ -67,13 +67,13 @@ def test_three_rounds_by_hand(federation, tmp_path, hosting):
     initial = federation.arrays()
     grid = federation.grid(hosting, FedProtoClient, states=tmp_path, initial=initial)
     strategy = FedProto(mu=MU, min_available_nodes=len(list(grid.get_node_ids())), evaluate_every=3)
-    found, _ = run_on(strategy, grid, start(), 3)
+    arrays, _ = run_on(strategy, grid, start(), 3)
     models, shared, counts = by_hand(federation, 3)
     rows = np.zeros((CLASSES, SIZE))
     for y, row in shared.items():
         rows[y] = row
     totals = np.array([float(counts.get(y, 0)) for y in range(CLASSES)])
-    assert_equal(found, {"prototypes": rows, "counts": totals}, 1e-11)
+    assert_equal(arrays, {"prototypes": rows, "counts": totals}, 1e-11)
     states = {i: {n: t.numpy() for n, t in m.state_dict().items()} for i, m in models.items()}
     assert_same_states(states_of(strategy, tmp_path), states)
     for client, model in models.items():

@@ -33,13 +33,13 @@ def local_model(federation, start, client, mu):
 def test_two_rounds_by_hand(exact_federation, mu):
     start = exact_federation.arrays()
     strategy = FedProx(mu=mu, participants=3)
-    found, asked = run(strategy, exact_federation.app(FedProxClient), start)
+    arrays, rounds = run(strategy, exact_federation.app(FedProxClient), start)
     expected = start
-    for clients in asked:
+    for clients in rounds:
         states = [local_model(exact_federation, expected, j, mu) for j in clients]
         expected = mean(states, sizes(clients), clients)
-    assert asked[0] != asked[1]
-    assert_equal(found, expected)
+    assert rounds[0] != rounds[1]
+    assert_equal(arrays, expected)
 
 
 def test_without_the_term_it_is_fedavg(stochastic_federation):

@@ -58,10 +58,10 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
     start = exact_federation.arrays()
     grid = exact_federation.grid(hosting, FedRepClient, states=tmp_path, initial=start)
     strategy = FedRep(participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids())))
-    found, rounds = run_on(strategy, grid, body_of(start), 3)
+    arrays, rounds = run_on(strategy, grid, body_of(start), 3)
     assert len({tuple(clients) for clients in rounds}) > 1
     body, heads = by_hand(exact_federation, rounds)
-    assert_equal(found, body)
+    assert_equal(arrays, body)
     assert_same_states(states_of(strategy, tmp_path), heads)
 
 

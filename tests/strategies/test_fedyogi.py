@@ -13,7 +13,7 @@ from tests.strategies.test_fedadam import by_hand
 def test_three_rounds_by_hand(exact_federation, options):
     strategy = FedYogi(participants=3, global_learning_rate=0.05, **options)
     start = exact_federation.arrays()
-    found, asked = run(strategy, exact_federation.app(TorchClient), start, rounds=3)
+    arrays, rounds = run(strategy, exact_federation.app(TorchClient), start, rounds=3)
     grown, shrunk = [], []
 
     def second(v, square):
@@ -25,6 +25,6 @@ def test_three_rounds_by_hand(exact_federation, options):
             larger, v + (1 - strategy.beta2) * square, v - (1 - strategy.beta2) * square
         )
 
-    assert_equal(found, by_hand(exact_federation, asked, strategy, second))
+    assert_equal(arrays, by_hand(exact_federation, rounds, strategy, second))
     assert any(grown)
     assert any(shrunk)

@@ -39,12 +39,12 @@ def after_one_round(federation, strategy, hosting):
 @pytest.mark.parametrize("hosting", NODES)
 def test_ncm_is_the_nearest_class_mean(federation, hosting):
     z, labels = pooled(federation)
-    found = after_one_round(federation, NCM(head=LAYER, evaluate_every=1), hosting)
+    arrays = after_one_round(federation, NCM(head=LAYER, evaluate_every=1), hosting)
     means = np.stack([z[labels == c].mean(axis=0) for c in range(CLASSES)])
     expected = {"5.weight": means, "5.bias": -0.5 * (means**2).sum(axis=1)}
-    assert_equal(found, federation.arrays() | expected)
+    assert_equal(arrays, federation.arrays() | expected)
     nearest = ((z[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
-    assert (nearest == (z @ found["5.weight"].T + found["5.bias"]).argmax(axis=1)).all()
+    assert (nearest == (z @ arrays["5.weight"].T + arrays["5.bias"]).argmax(axis=1)).all()
 
 
 def ridge_by_hand(z, labels, penalty):
@@ -59,8 +59,8 @@ def ridge_by_hand(z, labels, penalty):
 @pytest.mark.parametrize("hosting", NODES)
 def test_ridge_is_the_least_squares_solution(federation, hosting):
     z, labels = pooled(federation)
-    found = after_one_round(federation, Ridge(head=LAYER, penalty=0.3), hosting)
-    assert_equal(found, federation.arrays() | ridge_by_hand(z, labels, 0.3), 1e-9)
+    arrays = after_one_round(federation, Ridge(head=LAYER, penalty=0.3), hosting)
+    assert_equal(arrays, federation.arrays() | ridge_by_hand(z, labels, 0.3), 1e-9)
 
 
 def ncm_by_hand(z, labels):
@@ -81,22 +81,22 @@ SAMPLED = {
 @pytest.mark.parametrize(("rounds", "of"), [(1, 2), (2, 3), (6, 4)])
 def test_of_drawn_clients_each_counts_once_over_all_rounds(federation, kind, rounds, of, tmp_path):
     """The layer was that of the last round's participants alone."""
-    made, by_hand = SAMPLED[kind]
+    new_strategy, by_hand = SAMPLED[kind]
     grid, start = federation.grid("2", FeaturesClient), federation.arrays()
-    found, asked = run_on(made(), grid, start, rounds)
-    met = sorted({client for clients in asked for client in clients})
-    assert all(len(clients) == 2 for clients in asked)
+    arrays, drawn = run_on(new_strategy(), grid, start, rounds)
+    met = sorted({client for clients in drawn for client in clients})
+    assert all(len(clients) == 2 for clients in drawn)
     assert len(met) == of
-    assert_equal(found, start | by_hand(*pooled(federation, met)), 1e-9)
+    assert_equal(arrays, start | by_hand(*pooled(federation, met)), 1e-9)
 
     checkpoint = tmp_path / "checkpoint"
     for until in range(1, rounds + 1):
-        strategy = made()
+        strategy = new_strategy()
         strategy.clients = grid.clients
         resumed = strategy.start(
             grid, to_record(start), until, checkpoint=checkpoint, resume=until > 1
         )
-    assert_equal(from_record(resumed.arrays), found, 0)
+    assert_equal(from_record(resumed.arrays), arrays, 0)
 
 
 def test_a_client_that_failed_counts_when_it_answers(federation):
@@ -107,19 +107,19 @@ def test_a_client_that_failed_counts_when_it_answers(federation):
             return super().fit(parameters, config)
 
     grid, start = federation.grid("2", Fails), federation.arrays()
-    one, _ = run_on(NCM(head=LAYER), grid, start, 1)
-    assert_equal(one, start | ncm_by_hand(*pooled(federation, (0, 2, 3))), 1e-9)
+    first, _ = run_on(NCM(head=LAYER), grid, start, 1)
+    assert_equal(first, start | ncm_by_hand(*pooled(federation, (0, 2, 3))), 1e-9)
     two, _ = run_on(NCM(head=LAYER), grid, start, 2)
     assert_equal(two, start | ncm_by_hand(*pooled(federation)), 1e-9)
 
 
 def test_the_clients_are_evaluated_with_the_new_layer(federation):
     strategy = NCM(head=LAYER, evaluate_every=1)
-    found = after_one_round(federation, strategy, "2")
+    arrays = after_one_round(federation, strategy, "2")
     for client in range(4):
         inputs, targets = federation.whole(client)
         z = federation.model.eval()[:-1](inputs).detach().numpy()
-        guess = (z @ found["5.weight"].T + found["5.bias"]).argmax(axis=1)
+        guess = (z @ arrays["5.weight"].T + arrays["5.bias"]).argmax(axis=1)
         assert (
             run_of(strategy).evaluation.metrics["correct"][client]
             == (guess == targets.numpy()).sum()
@@ -130,18 +130,18 @@ def test_the_clients_are_evaluated_with_the_new_layer(federation):
 def test_a_class_without_samples_keeps_its_row(federation, kind):
     for client, samples in enumerate(federation.samples):
         federation.samples[client] = samples.take(np.flatnonzero(samples.labels != 1))
-    found = after_one_round(federation, kind(head=LAYER), "1")
+    arrays = after_one_round(federation, kind(head=LAYER), "1")
     for name in ("5.weight", "5.bias"):
-        assert (found[name][1] == federation.arrays()[name][1]).all()
-        assert (found[name][0] != federation.arrays()[name][0]).any()
+        assert (arrays[name][1] == federation.arrays()[name][1]).all()
+        assert (arrays[name][0] != federation.arrays()[name][0]).any()
 
 
 @pytest.mark.parametrize("kind", [NCM, Ridge])
 def test_the_scale_multiplies_the_layer(federation, kind):
-    one = after_one_round(federation, kind(head=LAYER), "1")
+    plain = after_one_round(federation, kind(head=LAYER), "1")
     double = after_one_round(federation, kind(head=LAYER, logit_scale=2.0), "1")
     for name in ("5.weight", "5.bias"):
-        assert np.allclose(double[name], 2 * one[name], rtol=1e-12, atol=0)
+        assert np.allclose(double[name], 2 * plain[name], rtol=1e-12, atol=0)
 
 
 def test_the_page_says_where_the_papers_code_is_another():

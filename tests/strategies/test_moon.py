@@ -57,11 +57,11 @@ def by_hand(federation, rounds, mu, tau):
 def test_four_rounds_by_hand(exact_federation, tmp_path, mu, tau):
     strategy = MOON(mu=mu, temperature=tau, participants=2, seed=1)
     grid = exact_federation.grid("2", MOONClient, states=tmp_path)
-    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
+    arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
     assert len(set(map(tuple, rounds))) > 1
     assert set(rounds[0]) & set(rounds[-1])
     w, last = by_hand(exact_federation, rounds, mu, tau)
-    assert_equal(found, w)
+    assert_equal(arrays, w)
     assert_same_states(states_of(strategy, tmp_path), last)
 
 
@@ -82,10 +82,10 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
     strategy = MOON(
         mu=2.0, participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids()))
     )
-    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
+    arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
     first = 2 if hosting == "plain" else 0
     ours = [[client - first for client in clients] for clients in rounds]
-    assert_equal(found, by_hand(exact_federation, ours, 2.0, 0.5)[0])
+    assert_equal(arrays, by_hand(exact_federation, ours, 2.0, 0.5)[0])
 
 
 def test_mu_0_is_fedavg_with_dropout_and_small_batches(tmp_path):

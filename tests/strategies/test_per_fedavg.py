@@ -56,13 +56,13 @@ def test_two_rounds_by_hand(exact_federation, variant, tolerance):
     """The unweighted mean of the models; alpha = 1, so that the Hessian counts."""
     start = exact_federation.arrays()
     strategy = PerFedAvg(variant=variant, inner_learning_rate=1.0, participants=3)
-    found, asked = run(strategy, exact_federation.app(PerFedAvgClient), start)
+    arrays, rounds = run(strategy, exact_federation.app(PerFedAvgClient), start)
     expected = start
-    for clients in asked:
+    for clients in rounds:
         states = [local_model(exact_federation, expected, j, variant, 1.0) for j in clients]
         expected = mean(states, [1, 1, 1], clients)
-    assert asked[0] != asked[1]
-    assert_equal(found, expected, tolerance)
+    assert rounds[0] != rounds[1]
+    assert_equal(arrays, expected, tolerance)
 
 
 def test_the_hessian_counts(exact_federation):
@@ -79,13 +79,13 @@ def test_inner_rate_0_is_local_sgd(exact_federation, variant):
     """Only the number of passes, and with it BatchNorm's statistics, is another."""
     start = exact_federation.arrays()
     strategy = PerFedAvg(variant=variant, inner_learning_rate=0.0)
-    found, (clients,) = run(strategy, exact_federation.app(PerFedAvgClient), start, rounds=1)
+    arrays, (clients,) = run(strategy, exact_federation.app(PerFedAvgClient), start, rounds=1)
     states = []
     for client in clients:
         model, data = loaded(start), exact_federation.whole(client)
         descend(model, lambda model=model, data=data: loss_of(model, data), client + 1)
         states.append(model.state_dict())
-    weights = {name: array for name, array in found.items() if not name.startswith("3.")}
+    weights = {name: array for name, array in arrays.items() if not name.startswith("3.")}
     expected = mean(states, [1, 1, 1, 1], clients)
     assert_equal(weights, {name: expected[name] for name in weights})
 

@@ -62,10 +62,10 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
         participants=3, seed=2, evaluate_every=3,
         min_available_nodes=len(list(grid.get_node_ids())),
     )  # fmt: skip
-    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
+    arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
     assert len({tuple(clients) for clients in rounds}) > 1
     w, thetas = by_hand(exact_federation, rounds)
-    assert_equal(found, w)
+    assert_equal(arrays, w)
     assert_same_states(states_of(strategy, tmp_path), thetas)
     for client in range(4):
         model = loaded(thetas.get(client, w)).eval()

@@ -54,19 +54,19 @@ def test_two_rounds_by_hand(exact_federation, q):
     """In round 2 the learning rate has halved, and 1 / L with it."""
     exact_federation.training = replace(exact_federation.training, learning_rate_decay=0.5)
     start = exact_federation.arrays()
-    found, asked = run(QFFL(q=q, participants=3), exact_federation.app(QFFLClient), start)
+    arrays, rounds = run(QFFL(q=q, participants=3), exact_federation.app(QFFLClient), start)
     expected = start
-    for clients, rate in zip(asked, (0.1, 0.05), strict=True):
+    for clients, rate in zip(rounds, (0.1, 0.05), strict=True):
         expected = round_by_hand(exact_federation, expected, clients, q, rate)
-    assert asked[0] != asked[1]
-    assert_equal(found, expected)
+    assert rounds[0] != rounds[1]
+    assert_equal(arrays, expected)
 
 
 def test_q_0_is_the_unweighted_mean(exact_federation):
     start = exact_federation.arrays()
-    found, (clients,) = run(QFFL(q=0.0), exact_federation.app(QFFLClient), start, rounds=1)
+    arrays, (clients,) = run(QFFL(q=0.0), exact_federation.app(QFFLClient), start, rounds=1)
     states = [local_model(exact_federation, start, k)[1] for k in clients]
-    assert_equal(found, mean(states, [1, 1, 1, 1], clients))
+    assert_equal(arrays, mean(states, [1, 1, 1, 1], clients))
 
 
 def test_equals_flowers_qfedavg():
@@ -101,9 +101,9 @@ CURVATURES = {
 
 
 @pytest.mark.parametrize("hosting", ["1", "own"])
-@pytest.mark.parametrize("told", CURVATURES)
+@pytest.mark.parametrize("curvature", CURVATURES)
 def test_a_client_of_a_curvature_that_cannot_be_is_left_out(
-    exact_federation, caplog, told, hosting
+    exact_federation, caplog, curvature, hosting
 ):
     """It failed the round, or turned the others' step around."""
 
@@ -112,16 +112,16 @@ def test_a_client_of_a_curvature_that_cannot_be_is_left_out(
             returned, n, metrics = super().fit(parameters, config)
             if config["client"] == 1:
                 del metrics["q-curvature"]
-                metrics |= {} if told is None else {"q-curvature": told}
+                metrics |= {} if curvature is None else {"q-curvature": curvature}
             return returned, n, metrics
 
     grid = exact_federation.grid(hosting, Flat)
     strategy = QFFL(min_available_nodes=HOSTINGS[hosting][0])
     start = exact_federation.arrays()
-    found, _ = run_on(strategy, grid, start, 1)
+    arrays, _ = run_on(strategy, grid, start, 1)
     assert "client 1 on node" in caplog.text
-    assert CURVATURES[told] in caplog.text
+    assert CURVATURES[curvature] in caplog.text
     others = QFFL(min_available_nodes=HOSTINGS[hosting][0])
     record_samples(others, lambda _: [0, 2, 3])
     expected, _ = run_on(others, exact_federation.grid(hosting, QFFLClient), start, 1)
-    assert_equal(found, expected)
+    assert_equal(arrays, expected)

@@ -59,10 +59,10 @@ def by_hand(federation, rounds, variant="II", eta_g=1.0, x=None, rates=None):
     c, own = zeros(x), {}
     for clients, rate in zip(rounds, rates or [0.1] * len(rounds), strict=True):
         before = {i: own.get(i, zeros(x)) for i in clients}
-        found = {i: local_round(federation, x, i, c, before[i], variant, rate) for i in clients}
-        average = mean([y for y, _ in found.values()], [1] * len(clients), clients)
+        results = {i: local_round(federation, x, i, c, before[i], variant, rate) for i in clients}
+        average = mean([y for y, _ in results.values()], [1] * len(clients), clients)
         x = average | {n: x[n] + eta_g * (average[n] - x[n]) for n in c}
-        own |= {i: renewed for i, (_, renewed) in found.items()}
+        own |= {i: renewed for i, (_, renewed) in results.items()}
         c = {n: c[n] + sum(own[i][n] - before[i][n] for i in clients) / 4 for n in c}
     return x, c, own
 
@@ -72,11 +72,11 @@ def by_hand(federation, rounds, variant="II", eta_g=1.0, x=None, rates=None):
 def test_four_rounds_by_hand(exact_federation, tmp_path, variant, eta_g):
     strategy = SCAFFOLD(variant=variant, global_learning_rate=eta_g, participants=2, seed=1)
     grid = exact_federation.grid("2", SCAFFOLDClient, states=tmp_path)
-    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
+    arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
     assert len(set(map(tuple, rounds))) > 1
     assert set(rounds[0]) & set(rounds[-1])
     x, c, own = by_hand(exact_federation, rounds, variant, eta_g)
-    assert_equal(found, x)
+    assert_equal(arrays, x)
     assert_equal(run_of(strategy).state["control"], c)
     assert_same_states(states_of(strategy, tmp_path), own)
     assert max(abs(array).max() for array in own[rounds[0][0]].values()) > 0.01
@@ -86,11 +86,11 @@ def test_four_rounds_by_hand(exact_federation, tmp_path, variant, eta_g):
 def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
     grid = exact_federation.grid(hosting, SCAFFOLDClient, states=tmp_path)
     strategy = SCAFFOLD(participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids())))
-    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
+    arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
     first = 2 if hosting == "plain" else 0
     ours = [[client - first for client in clients] for clients in rounds]
     x, c, _ = by_hand(exact_federation, ours)
-    assert_equal(found, x)
+    assert_equal(arrays, x)
     assert_equal(run_of(strategy).state["control"], c)
 
 
@@ -103,11 +103,11 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
     strategy = SCAFFOLD(
         variant=variant, participants=3, seed=7, min_available_nodes=HOSTINGS[hosting][0]
     )
-    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
+    arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
     assert [1 in clients for clients in rounds] == [True, True, False, True]
     rounds[1].remove(1)
     x, c, own = by_hand(exact_federation, rounds, variant)
-    assert_equal(found, x)
+    assert_equal(arrays, x)
     assert_equal(run_of(strategy).state["control"], c)
     assert_same_states(states_of(strategy, tmp_path), own)
     _, _, before = by_hand(exact_federation, rounds[:1], variant)
@@ -118,10 +118,10 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
     """Client 3 is gone when its reply is in, in the middle of round 1: there are still four."""
     app = exact_federation.app(SCAFFOLDClient, states=tmp_path)
     strategy = SCAFFOLD(min_available_nodes=4)
-    found, rounds = run_on(strategy, Leaving(app, nodes=4), exact_federation.arrays(), 2)
+    arrays, rounds = run_on(strategy, Leaving(app, nodes=4), exact_federation.arrays(), 2)
     assert rounds == [[0, 1, 2, 3], [0, 1, 2]]
     x, c, _ = by_hand(exact_federation, rounds)
-    assert_equal(found, x)
+    assert_equal(arrays, x)
     assert_equal(run_of(strategy).state["control"], c)
 
 
@@ -129,14 +129,14 @@ def test_zero_variates_correct_nothing(exact_federation, tmp_path):
     """The first round is the unweighted mean of plain SGD; c is then the mean of all c_i."""
     strategy, start = SCAFFOLD(), exact_federation.arrays()
     grid = exact_federation.grid("1", SCAFFOLDClient, states=tmp_path)
-    found, _ = run_on(strategy, grid, start, 1)
+    arrays, _ = run_on(strategy, grid, start, 1)
     models = []
     for client in range(4):
         model, data = loaded(start), exact_federation.whole(client)
         descend(model, lambda m=model, d=data: loss_of(m, d), client + 1)
         models.append({name: tensor.numpy() for name, tensor in model.state_dict().items()})
-    assert_equal(found, mean(models, [1] * 4, range(4)))
-    found, _ = run_on(strategy, grid, found, 2)
+    assert_equal(arrays, mean(models, [1] * 4, range(4)))
+    arrays, _ = run_on(strategy, grid, arrays, 2)
     own = states_of(strategy, tmp_path).values()
     for name, c in run_of(strategy).state["control"].items():
         assert c == pytest.approx(np.mean([variate[name] for variate in own], axis=0), abs=1e-12)
@@ -146,9 +146,9 @@ def test_without_batchnorm_it_covers_every_array(tmp_path):
     federation = Federation.exact(norm=False)
     strategy = SCAFFOLD()
     grid = federation.grid("2", SCAFFOLDClient, states=tmp_path)
-    found, rounds = run_on(strategy, grid, federation.arrays(), 2)
+    arrays, rounds = run_on(strategy, grid, federation.arrays(), 2)
     x, c, _ = by_hand(federation, rounds)
-    assert_equal(found, x)
+    assert_equal(arrays, x)
     assert c.keys() == x.keys() == run_of(strategy).state["control"].keys()
 
 

@@ -67,22 +67,22 @@ def fedavg_by_hand(federation, start, rounds, rates):
 @pytest.mark.parametrize("hosting", ["1", "4", "pairs", "own"])
 def test_cyclic_then_fedavg(decaying, hosting):
     cyclic, fedavg = Cyclic(participants=2, seed=1), FedAvg(participants=3)
-    chains, asked = record_chains(cyclic), record_samples(fedavg)
+    chains, sampled = record_chains(cyclic), record_samples(fedavg)
     grid = decaying.grid(hosting, TorchClient)
-    found, _ = run_on(Schedule([(cyclic, 2), (fedavg, 3)]), grid, decaying.arrays(), 5)
-    assert [len(clients) for clients in [*chains, *asked]] == [2, 2, 3, 3, 3]
+    arrays, _ = run_on(Schedule([(cyclic, 2), (fedavg, 3)]), grid, decaying.arrays(), 5)
+    assert [len(clients) for clients in [*chains, *sampled]] == [2, 2, 3, 3, 3]
     middle, _ = test_cyclic.by_hand(decaying, chains, DECAY[:2])
-    assert_equal(found, fedavg_by_hand(decaying, middle, asked, DECAY[2:]))
+    assert_equal(arrays, fedavg_by_hand(decaying, middle, sampled, DECAY[2:]))
 
 
 def test_cyclic_then_scaffold(decaying, tmp_path):
     cyclic, scaffold = Cyclic(participants=3, seed=1), SCAFFOLD(participants=2)
-    chains, asked = record_chains(cyclic), record_samples(scaffold)
+    chains, sampled = record_chains(cyclic), record_samples(scaffold)
     strategy = Schedule([(cyclic, 2), (scaffold, 3)])
-    found, _ = run_on(strategy, two_phase_grid(decaying, tmp_path, 2), decaying.arrays(), 5)
+    arrays, _ = run_on(strategy, two_phase_grid(decaying, tmp_path, 2), decaying.arrays(), 5)
     middle, _ = test_cyclic.by_hand(decaying, chains, DECAY[:2])
-    x, c, own = test_scaffold.by_hand(decaying, asked, x=middle, rates=DECAY[2:])
-    assert_equal(found, x)
+    x, c, own = test_scaffold.by_hand(decaying, sampled, x=middle, rates=DECAY[2:])
+    assert_equal(arrays, x)
     assert_equal(run_of(strategy).state["control"], c)
     assert_same_states(states_of(strategy, tmp_path), own)
 
@@ -91,16 +91,16 @@ def test_cyclic_then_scaffold(decaying, tmp_path):
 def test_a_phase_begins_with_a_fresh_state(exact_federation, tmp_path, wrapped):
     """SCAFFOLD twice: all variates are zero again, the clients' too; also inside a wrapper."""
     phases = [SCAFFOLD(seed=4, participants=3), SCAFFOLD(participants=3)]
-    asked = [record_samples(phase) for phase in phases]
+    sampled = [record_samples(phase) for phase in phases]
     strategy = Schedule([(phase, 2) for phase in phases])
     if wrapped:
         server = ServerData(double_model(), exact_federation.samples[3], CPU)
         strategy = ServerRefined(strategy, server, steps=0)
     grid = exact_federation.grid("2", SCAFFOLDClient, states=tmp_path)
-    found, _ = run_on(strategy, grid, exact_federation.arrays(), 4)
-    middle, _, _ = test_scaffold.by_hand(exact_federation, asked[0])
-    x, c, own = test_scaffold.by_hand(exact_federation, asked[1], x=middle)
-    assert_equal(found, x)
+    arrays, _ = run_on(strategy, grid, exact_federation.arrays(), 4)
+    middle, _, _ = test_scaffold.by_hand(exact_federation, sampled[0])
+    x, c, own = test_scaffold.by_hand(exact_federation, sampled[1], x=middle)
+    assert_equal(arrays, x)
     assert_equal(run_of(strategy).state["control"], c)
     assert_same_states(states_of(strategy, tmp_path), own)
 
@@ -119,11 +119,11 @@ def test_inside_a_refinement(decaying):
     """Each round of either phase is followed by two full-batch steps on client 3's samples."""
     server = ServerData(double_model(), decaying.samples[3], CPU)
     cyclic, fedavg = Cyclic(participants=2, seed=1), FedAvg(participants=3)
-    chains, asked = record_chains(cyclic), record_samples(fedavg)
+    chains, sampled = record_chains(cyclic), record_samples(fedavg)
     strategy = ServerRefined(
         Schedule([(cyclic, 1), (fedavg, 2)]), server, steps=2, batch_size=31, learning_rate=0.05
     )
-    found, _ = run_on(strategy, decaying.grid("2", TorchClient), decaying.arrays(), 3)
+    arrays, _ = run_on(strategy, decaying.grid("2", TorchClient), decaying.arrays(), 3)
 
     def refined(arrays):
         model = loaded(arrays)
@@ -131,9 +131,9 @@ def test_inside_a_refinement(decaying):
         return {name: t.numpy() for name, t in model.state_dict().items()}
 
     expected = refined(test_cyclic.by_hand(decaying, chains, DECAY[:1])[0])
-    for clients, rate in zip(asked, DECAY[1:], strict=False):
+    for clients, rate in zip(sampled, DECAY[1:], strict=False):
         expected = refined(fedavg_by_hand(decaying, expected, [clients], [rate]))
-    assert_equal(found, expected)
+    assert_equal(arrays, expected)
 
 
 def test_a_refined_phase(exact_federation):
@@ -165,9 +165,9 @@ def test_options_of_the_run_are_those_of_the_first_phase(exact_federation):
     for second in (FedAvg(participants=2), FedAvg(participants=2, seed=9, population="other")):
         first = Cyclic(participants=2, seed=5, population="pretrain", min_replies=2)
         strategy = Schedule([(first, 1), (second, 3)])
-        asked = record_samples(second)
-        found, _ = run_on(strategy, exact_federation.grid("1", TorchClient), start, 4)
-        ends.append((found, asked))
+        sampled = record_samples(second)
+        arrays, _ = run_on(strategy, exact_federation.grid("1", TorchClient), start, 4)
+        ends.append((arrays, sampled))
     assert ends[0][1] == ends[1][1]
     assert_equal(ends[0][0], ends[1][0], tolerance=0)
 

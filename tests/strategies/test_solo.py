@@ -15,7 +15,7 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
     start = exact_federation.arrays()
     grid = exact_federation.grid(hosting, SoloClient, states=tmp_path, initial=start)
     strategy = Solo(min_available_nodes=len(list(grid.get_node_ids())), evaluate_every=3)
-    found, _ = run_on(strategy, grid, {}, 3)
+    arrays, _ = run_on(strategy, grid, {}, 3)
     models = {}
     for client in range(4):
         models[client], data = loaded(start), exact_federation.whole(client)
@@ -25,7 +25,7 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
         loss = run_of(strategy).evaluation.metrics["loss"][client]
         assert loss == pytest.approx(float(loss_of(model, data)), rel=1e-9)
     expected = {i: {n: t.numpy() for n, t in m.state_dict().items()} for i, m in models.items()}
-    assert found == {}
+    assert arrays == {}
     assert_same_states(states_of(strategy, tmp_path), expected)
     traffic = run_of(strategy).history.traffic[3]
     assert traffic["models-up"] == traffic["client-bytes-up"] == 0
