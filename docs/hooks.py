@@ -72,6 +72,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     here = page.file.src_uri
     if here.startswith(f"{SHOWN}/"):
         return markdown
+    if not any(prose and re.search(r"^## ", part, re.M) for part, prose in _prose(markdown)):
+        page.meta["hide"] = ["toc"]  # Without headings its column is empty.
     if here in config.extra[BOOST]:
         page.meta["search"] = {"boost": config.extra[BOOST][here]}
     if here in config.extra[WORDS]:
