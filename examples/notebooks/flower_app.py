@@ -48,13 +48,10 @@ from torch.utils.data import DataLoader
 
 
 def load_data(partition_id):
-    training, test = (
-        task.Spirals(partition_id, 0, 100),
-        task.Spirals(partition_id, 150, 200),
-    )
-    return DataLoader(training, batch_size=32, shuffle=True), DataLoader(
-        test, batch_size=50
-    )
+    training = task.Spirals(partition_id, 0, 100)
+    test = task.Spirals(partition_id, 150, 200)
+    batches = DataLoader(training, batch_size=32, shuffle=True)
+    return batches, DataLoader(test, batch_size=50)
 
 
 def load_query(partition_id):
