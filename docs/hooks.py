@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 SHOWN = "source"
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^( *)(```+).*?^\1\2$", re.S | re.M)
+HEAD = re.compile(r"\A---\n.*?^---\n", re.S | re.M)  # Of a README that an index of apps reads.
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".diff": "diff"}
 KEPT = (".md", ".png", ".svg")
@@ -175,7 +176,8 @@ def _page(target: Path) -> str:
         inner = sorted(one for one in target.rglob("*") if one.is_file() and _is_text(one))
         return f"{head}# {name}\n\n" + "\n\n".join(_code(one, f"## {_name(one)}") for one in inner)
     if target.suffix == ".md":
-        return head + _linked(target.read_text(), target, _shown(target))
+        text = HEAD.sub("", target.read_text())
+        return head + _linked(text, target, _shown(target))
     return head + _code(target, f"# {name}")
 
 
