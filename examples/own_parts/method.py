@@ -33,7 +33,7 @@ class SmallWeights(TorchClient):
 class PartWay(RoundStrategy):
     """Moves the weights by `step` of the way to the clients' mean."""
 
-    step: float = option(0.5, "part of the way to the mean", above=0, maximum=1)
+    step: float = option(0.5, "part of the way", above=0, maximum=1)
 
     client = SmallWeights
     roles = ("pretraining", "task")
