@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 SHOWN = "source"
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^( *)(```+).*?^\1\2$", re.S | re.M)
+HEAD = re.compile(r"\A---\n.*?^---\n", re.S | re.M)  # Of a README that an index of apps reads.
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".diff": "diff"}
 KEPT = (".md", ".png", ".svg")
@@ -72,6 +73,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     here = page.file.src_uri
     if here.startswith(f"{SHOWN}/"):
         return markdown
+    if not any(prose and re.search(r"^## ", part, re.M) for part, prose in _prose(markdown)):
+        page.meta["hide"] = ["toc"]  # Without headings its column is empty.
     if here in config.extra[BOOST]:
         page.meta["search"] = {"boost": config.extra[BOOST][here]}
     if here in config.extra[WORDS]:
@@ -173,7 +176,8 @@ def _page(target: Path) -> str:
         inner = sorted(one for one in target.rglob("*") if one.is_file() and _is_text(one))
         return f"{head}# {name}\n\n" + "\n\n".join(_code(one, f"## {_name(one)}") for one in inner)
     if target.suffix == ".md":
-        return head + _linked(target.read_text(), target, _shown(target))
+        text = HEAD.sub("", target.read_text())
+        return head + _linked(text, target, _shown(target))
     return head + _code(target, f"# {name}")
 
 

@@ -5,11 +5,11 @@ kernel of its own; its page is Markdown with the cells, what they print and thei
 and pictures are committed, so that the site is built without running anything.
 """
 
+import math
 import re
 import resource
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import jupytext
@@ -27,15 +27,15 @@ def main(names: list[str]) -> None:
     """Run the notebooks with these names, or all; stops at the first cell that fails."""
     for script in sorted(SCRIPTS.glob("*.py")):
         if not names or script.stem in names:
-            before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-            write(script.stem, *page(script))
-            took = time.monotonic() - before[0]
-            on_core = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before[1]
-            print(f"{script.stem}: {took:.0f} s, {on_core:.0f} s of one core", flush=True)
+            before = _seconds_on_a_core()
+            text, pictures = page(script)
+            seconds = _seconds_on_a_core() - before
+            write(script.stem, headed(text, script, seconds), pictures)
+            print(f"{script.stem}: {seconds:.0f} s of one core", flush=True)
 
 
 def page(script: Path) -> tuple[str, dict[str, bytes]]:
-    """Run a script; return its page and its pictures, by the path that the page names."""
+    """Run a script; return its page without the line below the title, and its pictures by path."""
     notebook = jupytext.read(script)
     folder = {"metadata": {"path": str(script.parent)}}
     NotebookClient(
@@ -45,7 +45,17 @@ def page(script: Path) -> tuple[str, dict[str, bytes]]:
         cell.outputs = [_shown(one) for one in cell.get("outputs", []) if _is_shown(one)]
     named = {"output_files_dir": script.stem, "unique_key": "picture"}
     text, made = MarkdownExporter().from_notebook_node(notebook, resources=named)
-    return _with_source(text, script), made["outputs"]
+    return _tidied(text), made["outputs"]
+
+
+def headed(text: str, script: Path, seconds: float) -> str:
+    """Return a page with a line below its title: its script, and how long it runs."""
+    link = f"[{script.name}](../../{script.relative_to(ROOT)})"
+    minutes = math.ceil(seconds / 60)
+    time = "less than a minute" if minutes == 1 else f"less than {minutes} minutes"
+    line = f"This page is {link}, as `make notebooks` ran it, in {time} of one processor core."
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\n{line}\n{rest}"
 
 
 def write(name: str, text: str, pictures: dict[str, bytes]) -> None:
@@ -69,17 +79,19 @@ def _shown(output: NotebookNode) -> NotebookNode:
     return output
 
 
-def _with_source(text: str, script: Path) -> str:
-    """Return a page with its script linked below the title, and with nothing that shows nothing."""
-    link = f"[{script.name}](../../{script.relative_to(ROOT)})"
-    title, _, rest = text.lstrip().partition("\n")
-    told = f"{title}\n\nThis page is {link}, as `make notebooks` ran it.\n{rest}"
-    told = re.sub(r"<style scoped>.*?</style>\n", "", told, flags=re.S)
-    told = told.replace("![png]", "![What the cell above draws]")
+def _tidied(text: str) -> str:
+    """Return a page without style sheets and empty lines, its pictures with a description."""
+    text = re.sub(r"<style scoped>.*?</style>\n", "", text.lstrip(), flags=re.S)
+    text = text.replace("![png]", "![What the cell above draws]")
     # The theme dresses tables that have no class.
-    told = told.replace('<table border="1" class="dataframe">', "<table>")
-    told = re.sub(r"[ \t]+$", "", told, flags=re.M)
-    return re.sub(r"\n{4,}", "\n\n", told).rstrip() + "\n"
+    text = text.replace('<table border="1" class="dataframe">', "<table>")
+    text = re.sub(r"[ \t]+$", "", text, flags=re.M)
+    return re.sub(r"\n{4,}", "\n\n", text).rstrip() + "\n"
+
+
+def _seconds_on_a_core() -> float:
+    """Return the computing time of the kernels that have ended."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
 
 
 if __name__ == "__main__":

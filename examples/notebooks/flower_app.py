@@ -2,8 +2,8 @@
 # # CoPreFL in an existing Flower app
 #
 # `examples/own_app` is an app as `flwr new` writes it: a model, data for each node, a `ClientApp`
-# that trains and evaluates, a `ServerApp` with Flower's `FedAvg`. CoPreFL's clients answer one
-# message more. Here the app runs in this process, where a debugger can stop in its clients; with
+# that trains and evaluates, a `ServerApp` with Flower's `FedAvg`. CoPreFL's clients answer one more
+# message. Here the app runs in this process, where a debugger can stop in its clients; with
 # `flwr run` it is the same code.
 
 # %%
@@ -18,8 +18,8 @@ from own_app import task
 from own_app.client_app import app
 
 # %% [markdown]
-# First the app as it is, with FedAvg. `LocalGrid` stands in the place of Flower's grid, and its
-# four nodes are four clients, whose spirals are turned by different angles.
+# First the app as it is, with FedAvg. `LocalGrid` replaces Flower's grid. Its four nodes are four
+# clients, whose spirals are turned by different angles.
 
 # %%
 from coprefl_flwr.grids import LocalGrid
@@ -31,33 +31,39 @@ def started(strategy, app, rounds=20):
     torch.manual_seed(0)
     first = ArrayRecord(task.Net().state_dict())
     grid = LocalGrid(app, nodes=4, run_config={"local-epochs": 2})
-    return strategy.start(grid, first, rounds, train_config=ConfigRecord({"lr": 0.1}))
+    return strategy.start(
+        grid, first, rounds, train_config=ConfigRecord({"lr": 0.1})
+    )
 
 
 fedavg = FedAvg(seed=0)
 result = started(fedavg, app)
 
 # %% [markdown]
-# CoPreFL wants of each client the loss and the gradient of a temporary global model on data that it
-# did not train on: a *query set*. Two things are added to the app. Its data are cut once more:
+# CoPreFL asks each client for the loss and the gradient of a temporary global model on data that it
+# did not train on: a *query set*. The app gets two additions. The first splits its data once more:
 
 # %%
 from torch.utils.data import DataLoader
 
 
 def load_data(partition_id):
-    training, test = task.Spirals(partition_id, 0, 100), task.Spirals(partition_id, 150, 200)
-    return DataLoader(training, batch_size=32, shuffle=True), DataLoader(test, batch_size=50)
+    training = task.Spirals(partition_id, 0, 100)
+    test = task.Spirals(partition_id, 150, 200)
+    batches = DataLoader(training, batch_size=32, shuffle=True)
+    return batches, DataLoader(test, batch_size=50)
 
 
 def load_query(partition_id):
     return DataLoader(task.Spirals(partition_id, 100, 150), batch_size=50)
 
 
-sys.modules["own_app.client_app"].load_data = load_data  # In the app's files: its diff.
+sys.modules[
+    "own_app.client_app"
+].load_data = load_data  # In the app's files: its diff.
 
 # %% [markdown]
-# And its `ClientApp` answers one message more:
+# The second is a function of its `ClientApp` that answers one more message:
 
 # %%
 from coprefl_flwr.clients import query_reply
@@ -68,11 +74,13 @@ def query(message, context):
     model = task.Net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     batches = load_query(context.node_config["partition-id"])
-    return query_reply(message, model, batches, batch=lambda b: (b["img"], b["label"]))
+    return query_reply(
+        message, model, batches, batch=lambda b: (b["img"], b["label"])
+    )
 
 
 # %% [markdown]
-# On the server `CoPreFL` takes `FedAvg`'s place. That is all.
+# On the server `CoPreFL` replaces `FedAvg`. No other change is needed.
 
 # %%
 coprefl = CoPreFL(gamma=0.5, meta_learning_rate=0.05, seed=0)
@@ -85,11 +93,17 @@ start = started(coprefl, app)
 import pandas as pd
 
 rounds = pd.DataFrame(start.history.rounds()).T
-shown = ["train_loss", "query-loss", "query-loss-variance", "meta-loss", "models-up"]
+shown = [
+    "train_loss",
+    "query-loss",
+    "query-loss-variance",
+    "meta-loss",
+    "models-up",
+]
 rounds.loc[[1, 5, 10, 20], shown].round(3)
 
 # %% [markdown]
-# What is either start worth to a client that was not there? A fifth node, whose spirals are turned
+# How good is each start for a client that took no part? A fifth node, whose spirals are turned
 # further, trains on its own points for a few epochs:
 
 # %%
@@ -115,14 +129,16 @@ starts = {
     "coprefl": start.arrays.to_torch_state_dict(),
 }
 figure, place = plt.subplots(figsize=(6, 3), layout="constrained")
+colours = {"random": "#A3A3A3", "fedavg": "#0072B2", "coprefl": "#D55E00"}
 for name, arrays in starts.items():
-    place.plot([100 * one for one in accuracies(arrays)], label=name)
+    percent = [100 * one for one in accuracies(arrays)]
+    place.plot(percent, label=name, color=colours[name])
 place.set(xlabel="epoch", ylabel="accuracy %")
 _ = place.legend(frameon=False)
 
 # %% [markdown]
-# Either start is far ahead of random weights. Which of the two is better, so small a task does not
-# say; that is what [recipes](../recipes.md) are for.
+# In this run, both starts end with a higher accuracy than random weights. One small task cannot
+# decide which of the two is better. [Recipes](../recipes.md) compare methods over several seeds.
 #
 # Under `flwr run` the same is [a diff of three files](../../examples/own_app.diff); see
 # [the how-to](../how-to/flower-app.md).

@@ -3,8 +3,8 @@
 #
 # A round is a generator: it yields an exchange, is sent the clients' replies, and returns the new
 # global arrays. This method takes only a part of the way to the clients' mean, and pulls it back to
-# the first weights, as a leash does. Sampling, checks of replies, repeats of failed rounds and
-# checkpoints are the base class's.
+# the first weights, as a leash does. The base class samples clients, checks replies, repeats failed
+# rounds and writes checkpoints.
 
 # %%
 # %matplotlib inline
@@ -21,7 +21,7 @@ from coprefl_flwr.options import option
 
 @dataclass(kw_only=True, eq=False)
 class Leash(cp.RoundStrategy):
-    """Goes `step` of the way to the clients' mean, and `pull` of the way to the first weights."""
+    """Goes `step` of the way to the clients' mean, and `pull` of it back."""
 
     step: float = option(1.0, "part of the way to the mean", above=0, maximum=2)
     pull: float = option(0.1, "part of the way back", minimum=0, maximum=1)
@@ -36,14 +36,17 @@ class Leash(cp.RoundStrategy):
         first = ctx.state.get("first", {})
         moved = {n: w + self.step * (mean[n] - w) for n, w in old.items()}
         moved = {n: w + self.pull * (first[n] - w) for n, w in moved.items()}
-        length = sum(float(((moved[n] - first[n]) ** 2).sum()) for n in moved) ** 0.5
+        squares = [((moved[n] - first[n]) ** 2).sum() for n in moved]
+        metrics = replies.mean_metrics() | {
+            "distance": float(sum(squares)) ** 0.5
+        }
         # What is no weight, such as BatchNorm's statistics, is the mean itself.
-        return cast_like(mean | moved, arrays), replies.mean_metrics() | {"distance": length}
+        return cast_like(mean | moved, arrays), metrics
 
 
 # %% [markdown]
-# What a method carries from round to round stands in `ctx.state`, so that a resumed run goes on
-# with it. Its options say what is allowed, and what is not is refused in one line:
+# What a method keeps from round to round is in `ctx.state`, so a resumed run continues with it.
+# Options have limits. A value outside them is refused in one line:
 
 # %%
 try:
@@ -52,9 +55,9 @@ except cp.errors.SettingsError as error:
     print(error)
 
 # %% [markdown]
-# Does it keep what studies rely on: the same numbers on one node and on four, seeds, states, a run
-# that is killed and resumed? `check-method` tries; from a shell it is `coprefl check-method
-# leash.py:Leash`.
+# Studies rely on several properties of a method: the same numbers on one node and on four, and the
+# same bytes after a run was killed and resumed. `check_methods` tests them. In a shell the command
+# is `coprefl check-method leash.py:Leash`.
 
 # %%
 from coprefl_flwr.testing import check_methods
@@ -63,7 +66,9 @@ cp.register("method", "leash", Leash)
 failed = check_methods(["leash"], flower=False)
 
 # %% [markdown]
-# And what is its start worth, next to FedAvg's?
+# How good is its start, compared with FedAvg's? The tasks must be hard enough to show a difference.
+# These have 10 classes, so guessing reaches 10 %. After 20 rounds a random start reaches about 55
+# %. The tasks were chosen by the random start alone, before any method was run on them.
 
 
 # %%
@@ -71,8 +76,11 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 64), nn.ReLU())
-        self.last = nn.Linear(64, 80)
+        self.body = nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, stride=2), nn.ReLU()),
+            *(nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(), nn.Flatten()),
+        )
+        self.last = nn.Linear(16 * 6 * 6, 80)
 
     def forward(self, images):
         return self.last(self.body(images))
@@ -85,13 +93,19 @@ methods = {
     "leash": Leash(participants=10, pull=0.1),
     "short leash": Leash(participants=10, pull=0.5),
 }
-starts = {
+starts = {"random": Net()} | {
     name: cp.pretrain(method, Net(), clients, rounds=20, learning_rate=0.1)
     for name, method in methods.items()
 }
-tasks = cp.tasks(data, number=3, classes=5, clients=10, only=range(80, 100))
-result = cp.evaluate_starts({"random": Net()} | starts, tasks, rounds=10, evaluate_every=0)
+tasks = cp.tasks(data, number=3, classes=10, clients=10, only=range(80, 100))
+result = cp.evaluate_starts(starts, tasks, rounds=20, evaluate_every=0)
 print(result)
 
 # %%
 result.plot()
+
+# %% [markdown]
+# What this means: in this run, the short leash (`pull=0.5`) keeps the start between the random one
+# and FedAvg's, in every column of the table. The difference between FedAvg and `pull=0.1` is about
+# the standard deviation over the tasks. One seed decides nothing. A recipe makes the same
+# comparison over several seeds and tests the difference.

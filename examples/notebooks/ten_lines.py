@@ -3,7 +3,7 @@
 #
 # Clients learn a starting model together, and other clients begin their own training from it. Here
 # the clients hold small pictures of 100 letters and signs that come with the package: 80 of them
-# are for the pre-training, and what a start is worth is measured on tasks of the other 20.
+# are for the pre-training. The start is then tested on tasks of the other 20.
 
 # %%
 # %matplotlib inline
@@ -21,7 +21,7 @@ for place, image in zip(places.ravel(), some, strict=True):
     place.axis("off")
 
 # %% [markdown]
-# The network is any module. Its last linear layer is the one that each task replaces by its own.
+# The network is any module. Each task replaces its last linear layer by a new one.
 
 
 # %%
@@ -45,20 +45,24 @@ class Net(nn.Module):
 
 # %%
 clients = cp.partition(data, clients=100, alpha=0.5, only=range(80))
-start = cp.pretrain(cp.CoPreFL(gamma=0.5, participants=20), Net(), clients, rounds=20)
+start = cp.pretrain(
+    cp.CoPreFL(gamma=0.5, participants=20), Net(), clients, rounds=20
+)
 
 # %% [markdown]
-# `start` is a copy of the module with other weights. What is it worth? Three tasks of five unseen
-# classes, ten clients each, ten rounds of FedAvg from either start:
+# `start` is a copy of the module with other weights. How good is it? Three tasks of five unseen
+# classes, with ten clients each, run ten rounds of FedAvg from the random and from this start:
 
 # %%
 tasks = cp.tasks(data, number=3, classes=5, clients=10, only=range(80, 100))
-result = cp.evaluate_starts({"random": Net(), "coprefl": start}, tasks, rounds=10)
+result = cp.evaluate_starts(
+    {"random": Net(), "coprefl": start}, tasks, rounds=10
+)
 print(result)
 
 # %% [markdown]
-# A row per client stands in `result.rows`, and what happened round by round in `result.rounds`. How
-# the accuracies of the thirty clients are spread:
+# `result.rows` has a row for each client, and `result.rounds` has one for each round. The
+# distribution of the thirty clients' accuracies:
 
 # %%
 result.plot()
@@ -67,7 +71,7 @@ result.plot()
 result.curves()
 
 # %% [markdown]
-# The start is an ordinary module, so `torch.save(start.state_dict(), "start.pt")` keeps it.
+# The start is an ordinary module: `torch.save(start.state_dict(), "start.pt")` saves it.
 # `result.rows` is a DataFrame:
 
 # %%

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # What makes a start good
 #
-# Two starts can end a pre-training with the same loss and be worth different accuracies later.
-# `diagnostics=True` measures, at each start and on each task's clients, what papers hold to explain
-# it:
+# Two starts can end a pre-training with the same loss and still lead to different accuracies in the
+# tasks. `diagnostics=True` measures quantities that papers use to explain this, at each start and
+# on each task's clients:
 #
 # - *gradient diversity*: how far the clients' gradients point apart; 1 / clients where they agree;
 # - *hessian*: the largest eigenvalue of the loss, its sharpest direction;
@@ -52,36 +52,43 @@ starts = {"random": Net()} | {
 
 # %%
 tasks = cp.tasks(data, number=2, classes=5, clients=5, only=range(80, 100))
-result = cp.evaluate_starts(starts, tasks, rounds=5, evaluate_every=0, diagnostics=True)
+result = cp.evaluate_starts(
+    starts, tasks, rounds=5, evaluate_every=0, diagnostics=True
+)
 print(result)
 
 # %% [markdown]
-# What was measured stands in `result.rounds`, in the rows of the phase `diagnosis`:
+# These measurements are in `result.rounds`, in the rows of the phase `diagnosis`. The barrier is
+# left out here. It is 0 for all starts: in a round of five steps these clients' models stay close.
 
 # %%
-measures = ["gradient-diversity", "hessian", "barrier", "probe"]
+measures = ["gradient-diversity", "hessian", "probe"]
 diagnosed = result.rounds[result.rounds.phase == "diagnosis"]
 table = diagnosed.groupby("start", sort=False)[measures].mean()
 table["accuracy"] = result.summary()["accuracy"]
 table.round(2)
 
 # %% [markdown]
-# The barrier is 0 throughout: in a round of five steps these clients do not come apart. Of the
-# others, each point is a start in a task: what was measured before its first round, and where
-# its clients end.
+# Each point is a start in a task: a measurement before the first round, and the final accuracy.
 
 # %%
+colours = ["#A3A3A3", "#009E73", "#0072B2", "#56B4E9", "#D55E00"]
 ends = result.rows.groupby(["start", "task"]).accuracy.mean()
-shown = ["gradient-diversity", "hessian", "probe"]
-figure, places = plt.subplots(1, 3, figsize=(9, 3), sharey=True, layout="constrained")
-for place, measure in zip(places, shown, strict=True):
-    for start, part in diagnosed.groupby("start", sort=False):
-        place.scatter(part[measure], ends[start][part.task], label=start)
+figure, places = plt.subplots(
+    1, 3, figsize=(9, 3), sharey=True, layout="constrained"
+)
+for place, measure in zip(places, measures, strict=True):
+    groups = diagnosed.groupby("start", sort=False)
+    for (start, part), colour in zip(groups, colours, strict=True):
+        final = ends[start][part.task]
+        place.scatter(part[measure], final, label=start, color=colour)
     place.set_xlabel(measure)
 places[0].set_ylabel("accuracy in the end %")
-_ = figure.legend(*places[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+_ = figure.legend(
+    *places[0].get_legend_handles_labels(), loc="outside lower center", ncols=5
+)
 
 # %% [markdown]
-# Ten points of one seed show where to look, and decide nothing: more seeds and tasks are a recipe,
-# with the columns `gradient-diversity`, `hessian`, `barrier` and `probe` and the figure
+# Ten points of one seed suggest what to measure, and decide nothing. A recipe takes more seeds and
+# tasks, with the columns `gradient-diversity`, `hessian`, `barrier` and `probe` and the figure
 # `diagnostics`.

@@ -12,9 +12,9 @@ from coprefl_flwr.strategies import RoundStrategy
 
 
 class SmallWeights(TorchClient):
-    """Adds `shrink` x (squared norm of all weights) to each batch's loss."""
+    """Adds `shrink` x (squared norm of weights) to each batch's loss."""
 
-    options = {"shrink": option(1e-4, "weight of the squared norm", minimum=0)}
+    options = {"shrink": option(1e-4, "weight of the norm", minimum=0)}
 
     def fit(self, parameters, config):
         """Train on the loss with the added term."""
@@ -33,13 +33,13 @@ class SmallWeights(TorchClient):
 class PartWay(RoundStrategy):
     """Moves the weights by `step` of the way to the clients' mean."""
 
-    step: float = option(0.5, "part of the way to the mean", above=0, maximum=1)
+    step: float = option(0.5, "part of the way", above=0, maximum=1)
 
     client = SmallWeights
     roles = ("pretraining", "task")
 
     def round(self, ctx, arrays):
-        """Return w + step (mean - w); BatchNorm statistics become the mean."""
+        """Return w + step (mean - w); BatchNorm statistics are the mean."""
         replies = yield Exchange("train", arrays, ctx.sample(), Mean())
         mean = replies.arrays
         old = weights_of(arrays)

@@ -7,6 +7,7 @@ from docs import overview
 
 def test_the_picture_is_as_the_program_draws_it():
     assert overview.PICTURE.read_text(encoding="utf-8") == overview.overview()
+    assert overview.NARROW.read_text(encoding="utf-8") == overview.narrow()
 
 
 def test_its_difference_is_that_of_the_page_of_claims():

@@ -1,0 +1,1 @@
+"""CoPreFL: a Flower Baseline."""
