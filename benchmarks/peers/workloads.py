@@ -59,7 +59,7 @@ class Task:
     def shares(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return each client's inputs and labels."""
         inputs, labels = self.data()
-        return inputs.split(self.samples), labels.split(self.samples)
+        return torch.split(inputs, self.samples), torch.split(labels, self.samples)
 
 
 def _linear(task: Task) -> nn.Module:

@@ -1,10 +1,10 @@
 """Local training: how a client takes SGD or Adam steps on its samples."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -146,45 +146,41 @@ def _trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 class PlainSGD:
-    """The steps of a `torch.optim.SGD` without momentum and weight decay, number for number.
+    """The steps of `torch.optim.SGD` without momentum and weight decay, number for number.
 
     For a small network torch's own `step` and `zero_grad` take several times as long in what they
     do for hooks and profilers.
     """
 
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
-        self.rates = [(p, -group["lr"]) for group in groups for p in group["params"]]
+    def __init__(self, weights: list[nn.Parameter], rate: float) -> None:
+        self.weights, self.rate = weights, rate
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        for weight, _ in self.rates:
+        for weight in self.weights:
             weight.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
         """Take a step along the gradients."""
-        for weight, rate in self.rates:
+        for weight in self.weights:
             if weight.grad is not None:
-                weight.add_(weight.grad, alpha=rate)
+                weight.add_(weight.grad, alpha=-self.rate)
 
 
-OTHERWISE = ("momentum", "weight_decay", "maximize", "fused", "differentiable")
-"""Settings of `torch.optim.SGD` with which its steps are others than `PlainSGD`'s."""
-
-
-def lean(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer | PlainSGD:
-    """Return what takes an optimiser's steps with less overhead, or the optimiser itself.
+def fast_optimiser(
+    training: LocalTraining, model: nn.Module, server_round: int
+) -> torch.optim.Optimizer | PlainSGD:
+    """Return a fresh optimiser for a round, `PlainSGD` where it takes the same steps.
 
     On a GPU torch's own takes the steps of all weights at once.
     """
-    groups = optimiser.param_groups
-    plain = type(optimiser) is torch.optim.SGD and all(
-        isinstance(group["lr"], float)
-        and not any(group[name] for name in OTHERWISE)
-        and all(weight.device.type == "cpu" for weight in group["params"])
-        for group in groups
-    )
-    return PlainSGD(groups) if plain else optimiser
+    weights = _trained(model)
+    plain = training.algorithm == SGD and not training.momentum and not training.weight_decay
+    users = type(training).optimiser is not LocalTraining.optimiser
+    if plain and not users and weights and all(w.device.type == "cpu" for w in weights):
+        return PlainSGD(weights, training.rate(server_round))
+    return training.optimiser(model, server_round)
 
 
 def shuffled_batches(
@@ -206,10 +202,16 @@ def endless_batches(
     return itertools.chain.from_iterable(epochs)
 
 
+@functools.cache
+def _sees_gpu() -> bool:
+    """Return whether the process sees a GPU; torch takes long to find out, each time anew."""
+    return torch.cuda.is_available()
+
+
 @contextmanager
 def torch_seeded(*key: str | int) -> Iterator[None]:
     """Fork torch's global generator (dropout draws from it) and seed it from `key` inside."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    devices = [torch.cuda.current_device()] if _sees_gpu() else []
     seed = seeds.integer(*key)
     with torch.random.fork_rng(devices=devices):
         # Not torch.manual_seed: it would also seed GPUs that are not forked here, and without one
@@ -238,7 +240,7 @@ def local_sgd(
     and may change the gradients (a proximal term, a control variate).
     """
     model.train()
-    optimiser = lean(training.optimiser(model, server_round))
+    optimiser = fast_optimiser(training, model, server_round)
     losses = []
     with computing(model, training.precision):
         for positions in training.schedule(len(samples), rng):

@@ -33,7 +33,7 @@ def train(message: Message, context: Context) -> Message:
     """Train the client of this node from the arrays that were sent."""
     task, model, inputs, labels = _held(os.environ["PEERS_TASK"])
     own = int(str(context.node_config["partition-id"]))
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=task.learning_rate)
     for rows in torch.randperm(task.samples).split(task.batch):
@@ -41,11 +41,9 @@ def train(message: Message, context: Context) -> Message:
         loss = cross_entropy(model(inputs[own][rows]), labels[own][rows])
         torch.autograd.backward(loss)
         optimiser.step()
-    records = {
-        "arrays": ArrayRecord(model.state_dict()),
-        "metrics": MetricRecord({"num-examples": task.samples}),
-    }
-    return Message(RecordDict(records), reply_to=message)
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict())})
+    content["metrics"] = MetricRecord({"num-examples": task.samples})
+    return Message(content, reply_to=message)
 
 
 def run(task: Task, rounds: int, after_round: Callable[[], None]) -> nn.Module:
