@@ -122,8 +122,17 @@ def _row(result: Comparison, name: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-_REASONS: dict[str, str] = {}
-"""By workload, why this package is not the first."""
+_REASONS = {
+    "lr-mnist": "FedLab takes less time than this package, whose clients train for about 1 ms "
+    "here. This package makes random numbers of each client's own, which do not depend on the "
+    "others (about 7 % of its time), and checks each client's numbers before it adds them up "
+    "(about 4 %).",
+    "tiny-clients": "Here a client is one step of a linear network, and this package takes longer "
+    "than FedLab. What it does for each client besides is spread over many parts: random numbers "
+    "of the client's own, loading and copying named arrays, checking arrays and metrics, and "
+    "adding up in float64.",
+}
+"""By workload, why this package is not the first (measured apart)."""
 
 _HOW = """## How this is measured
 
