@@ -125,14 +125,17 @@ def _row(result: Comparison, name: str) -> str:
 _REASONS = {
     "lr-mnist": "FedLab takes less time than this package, whose clients train for about 1 ms "
     "here. This package makes random numbers of each client's own, which do not depend on the "
-    "others (about 7 % of its time), and checks each client's numbers before it adds them up "
+    "others (about 6 % of its time), and checks each client's numbers before it adds them up "
     "(about 4 %).",
     "tiny-clients": "Here a client is one step of a linear network, and this package takes longer "
-    "than FedLab. What it does for each client besides is spread over many parts: random numbers "
+    "than FedLab, and as long as pfl. What it does for each client besides is spread over many parts: random numbers "
     "of the client's own, loading and copying named arrays, checking arrays and metrics, and "
     "adding up in float64.",
+    "resnet18": "fluke and pfl take less time than this package. This package adds models up in "
+    "float64, the others in float32; how much of the difference this is was not measured here, "
+    "and the runs are few.",
 }
-"""By workload, why this package is not the first (measured apart)."""
+"""By workload, why this package is not the first; shares were measured apart."""
 
 _HOW = """## How this is measured
 

@@ -204,7 +204,7 @@ def endless_batches(
 
 @functools.cache
 def _sees_gpu() -> bool:
-    """Return whether the process sees a GPU; torch takes long to find out, each time anew."""
+    """Return whether the process sees a GPU; torch takes long to find out, every time."""
     return torch.cuda.is_available()
 
 
