@@ -98,7 +98,7 @@ _ALL = (
         "fluke",
         "fluke-fl",
         "fluke-fl==0.8.1",
-        best="everything in memory, clients without a model of their own (persistency false)",
+        best="everything in memory, clients that keep no model (persistency false)",
         lacks="It checks no client's numbers and ends if a client fails. It can save and load a "
         "federation, which was off.",
     ),

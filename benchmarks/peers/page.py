@@ -128,9 +128,9 @@ _REASONS = {
     "others (about 6 % of its time), and checks each client's numbers before it adds them up "
     "(about 4 %).",
     "tiny-clients": "Here a client is one step of a linear network, and this package takes longer "
-    "than FedLab, and as long as pfl. What it does for each client besides is spread over many parts: random numbers "
-    "of the client's own, loading and copying named arrays, checking arrays and metrics, and "
-    "adding up in float64.",
+    "than FedLab, and as long as pfl. What it does for each client besides is spread over many "
+    "parts: random numbers of the client's own, loading and copying named arrays, checking arrays "
+    "and metrics, and adding up in float64.",
     "resnet18": "fluke and pfl take less time than this package. This package adds models up in "
     "float64, the others in float32; how much of the difference this is was not measured here, "
     "and the runs are few.",
@@ -140,7 +140,7 @@ _REASONS = {
 _HOW = """## How this is measured
 
 - `make beside-peers` (`python -m benchmarks.peers`, in `benchmarks/peers/`) installs the packages
-  from the registry, each into an environment of its own on top of the same PyTorch, and writes this
+  from the registry, each into a separate environment on top of the same PyTorch, and writes this
   page. `peers.json` has every run.
 - **Data** are synthetic, of the shapes that the headings name. Labels are those of a random linear
   teacher.
