@@ -19,7 +19,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests recipes-tests examples-tests other-tests lowest-tests newest deployment-test chaos benchmarks docs notebooks docs-examples release-check costs startbench clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests recipes-tests examples-tests other-tests lowest-tests newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check costs startbench clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -28,6 +28,7 @@ help:
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
 	@echo "make chaos        kills, a user's files, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
+	@echo "make beside-peers   FedAvg next to other packages, into docs/peers.md (an hour)"
 	@echo "make startbench   every start of the package under one rule, five settings (many hours; says them first)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
 	@echo "make costs        measure what the recipes cost at the paper's size, into their page (some minutes)"
@@ -37,16 +38,30 @@ help:
 	@echo "make release-check   build wheel and sdist, install into an empty environment, run the ten lines"
 	@echo "make clean        remove what these made"
 
+# uv installs in less time than pip, but knows nothing of pip's index, proxy and constraints: where
+# any is set, or uv cannot be had or fails, pip installs.
+PIPS_OWN := index-url|find-links|no-index|constraint|proxy|cert|trusted-host|pre=
+define add
+	@if $(BIN)/python -m pip config list | grep -qE "$(PIPS_OWN)" \
+		|| ! $(BIN)/python -m pip install --quiet uv \
+		|| ! $(BIN)/python -m uv pip install --python $(BIN)/python --editable "$(1)"; \
+	then $(BIN)/python -m pip install --editable "$(1)"; fi
+	@touch $@
+endef
+
+# The package alone, and with what its tests need.
 install: $(VENV)/installed
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/package: pyproject.toml
 	@echo "installing into $(VENV); torch and what it brings take about 5 GB and some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade pip
-	$(BIN)/python -m pip install --editable ".[dev]"
-	@touch $@
+	$(call add,.)
 
-quickstart: install
+$(VENV)/installed: $(VENV)/package
+	$(call add,.[dev])
+
+quickstart: $(VENV)/package
 	SIMULATION_HOME=$(CURDIR)/.quickstart examples/simulate.sh . 2 -c examples/quickstart.toml
 
 # Needs no network once its tools are there. Not --quiet: that hides warnings from --strict too.
@@ -54,17 +69,15 @@ docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict
 	@echo "the site is in site/: open site/index.html, or, with its search, python -m http.server -d site"
 
-$(VENV)/docs: $(VENV)/installed
-	python -m pip install --quiet --editable ".[docs]"
-	@touch $@
+$(VENV)/docs: $(VENV)/package
+	$(call add,.[docs])
 
 # Their pages, which the site shows, are committed.
 notebooks: $(VENV)/notebooks
 	python -m docs.notebook_pages
 
-$(VENV)/notebooks: $(VENV)/installed
-	python -m pip install --quiet --editable ".[notebooks]"
-	@touch $@
+$(VENV)/notebooks: $(VENV)/package
+	$(call add,.[notebooks])
 
 docs-examples: install
 	python -m docs.examples
@@ -158,5 +171,10 @@ benchmarks: install
 	python -m benchmarks.beside
 	python -m benchmarks.scale
 
+# The other packages go into .peers, each into an environment of its own.
+beside-peers: export OMP_NUM_THREADS = 1
+beside-peers: install
+	python -m benchmarks.peers --install
+
 clean:
-	rm -rf $(VENV) site dist .lowest .newest .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site dist .lowest .newest .peers .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache

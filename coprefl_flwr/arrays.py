@@ -290,7 +290,7 @@ def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -
     if not array.size or (array.dtype == dtype and dtype.kind in "biu"):
         return None
     low, high = array.min().item(), array.max().item()
-    if not (np.isfinite(low) and np.isfinite(high)):
+    if not (math.isfinite(low) and math.isfinite(high)):
         return "a NaN or an infinity"
     least, most = _range(dtype)
     for number in (low, high):
@@ -301,6 +301,7 @@ def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -
     return None
 
 
+@functools.lru_cache
 def _range(dtype: np.dtype[Any]) -> tuple[float, float]:
     """Return the least and the largest number that a dtype holds."""
     if dtype.kind == "b":

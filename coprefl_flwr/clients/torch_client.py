@@ -18,7 +18,7 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning import EVALUATION_BATCH, LossAndGradient, evaluate, loss_and_gradient
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
-from coprefl_flwr.models import computing, load_arrays, model_arrays
+from coprefl_flwr.models import computing, load_in_order, model_arrays
 from coprefl_flwr.options import declared
 
 Parameters = list[np.ndarray[Any, Any]]
@@ -146,10 +146,7 @@ class TorchClient(NumPyClient):
 
     def load(self, parameters: Parameters) -> None:
         """Copy `parameters`, in `state_dict` order, into the model."""
-        names = list(self.model.state_dict())
-        if len(parameters) != len(names):
-            raise SettingsError(f"{len(parameters)} arrays for a model of {len(names)}")
-        load_arrays(self.model, dict(zip(names, parameters, strict=True)))
+        load_in_order(self.model, parameters)
 
     @staticmethod
     def key(config: Config, purpose: str) -> tuple[str | int, ...]:

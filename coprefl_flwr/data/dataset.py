@@ -68,7 +68,7 @@ class TensorDataset(Dataset):
 
     def inputs(self, rows: Rows, device: torch.device) -> Tensor:
         """Return the values of `rows` (b, *shape) on `device`."""
-        return on_device(self.values[torch.from_numpy(rows)], device)
+        return on_device(_rows_of(self.values, torch.from_numpy(rows)), device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +113,21 @@ class ImageDataset(Dataset):
         Their memory is channels last, which makes convolutions faster (1.3 times on a CPU).
         """
         stored = on_same_device(self.images, device)
-        images = on_device(stored[on_device(torch.from_numpy(rows), stored.device)], device)
+        where = on_device(torch.from_numpy(rows), stored.device)
+        images = on_device(_rows_of(stored, where), device)
         mean, std = (
             on_same_device(values, device)[:, None, None] for values in (self.mean, self.std)
         )
         images = images.float().contiguous(memory_format=torch.channels_last)
         return images.div_(255).sub_(mean).div_(std)
+
+
+def _rows_of(tensor: Tensor, rows: Tensor) -> Tensor:
+    """Return some rows of a tensor; `index_select` takes half the time of `tensor[rows]`.
+
+    Only of contiguous tensors do both give the same layout in memory.
+    """
+    return tensor.index_select(0, rows) if tensor.is_contiguous() else tensor[rows]
 
 
 def make_dataset(
@@ -282,8 +291,9 @@ class Samples:
     def batch(self, positions: Rows | slice, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the dataset's inputs, and labels, int64 (b,), both on `device`."""
         inputs = self.dataset.inputs(self.indices[positions], device)
-        labels = torch.tensor(self.labels[positions], dtype=torch.int64)
-        return inputs, on_device(labels, device)
+        # Where positions are an array, NumPy has made a copy.
+        labels = self.labels[positions].astype(np.int64, copy=isinstance(positions, slice))
+        return inputs, on_device(torch.from_numpy(labels), device)
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every sample once, in order, cut as `batch_slices` says."""

@@ -7,6 +7,7 @@ linear: a rule says with which coefficient a client's arrays enter which sum, an
 may only depend on what that client measured itself.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
@@ -169,7 +170,7 @@ def measured(metrics: Metrics, name: str) -> float:
     if name not in metrics:
         raise ValueError(f"no metric '{name}' in the reply")
     value = float(metrics[name])
-    if not np.isfinite(value):
+    if not math.isfinite(value):
         raise ValueError(f"metric '{name}' is {value}")
     return value
 

@@ -4,6 +4,7 @@ from coprefl_flwr.models.arrays import as_array as as_array
 from coprefl_flwr.models.arrays import check_weights as check_weights
 from coprefl_flwr.models.arrays import first_names as first_names
 from coprefl_flwr.models.arrays import load_arrays as load_arrays
+from coprefl_flwr.models.arrays import load_in_order as load_in_order
 from coprefl_flwr.models.arrays import model_arrays as model_arrays
 from coprefl_flwr.models.arrays import with_fresh_head as with_fresh_head
 from coprefl_flwr.models.build import build_model as build_model

@@ -1,6 +1,6 @@
 """The weights of a model as NumPy arrays, named and ordered as in its `state_dict()`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -89,7 +89,18 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     another dtype is cast to the model's, as `load_state_dict` does. The order does not matter.
     Raises a SettingsError if names or shapes are not the model's; the model is then unchanged.
     """
+    _load(model.state_dict(), arrays)
+
+
+def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
+    """Do what `load_arrays` does with arrays in the order of the model's `state_dict()`."""
     tensors = model.state_dict()
+    if len(arrays) != len(tensors):
+        raise SettingsError(f"{len(arrays)} arrays for a model of {len(tensors)}")
+    _load(tensors, dict(zip(tensors, arrays, strict=True)))
+
+
+def _load(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
     _check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
         array = torch.from_numpy(_for_torch(np.asarray(arrays[name])))

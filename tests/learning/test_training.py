@@ -15,6 +15,7 @@ from coprefl_flwr.learning import (
     local_sgd,
     torch_seeded,
 )
+from coprefl_flwr.learning.training import PlainSGD, fast_optimiser
 from coprefl_flwr.models import model_arrays
 from tests.common.networks import CLASSES, tiny_model
 
@@ -263,6 +264,49 @@ def test_rate_of_a_round():
     for server_round in (1, 3):
         (group,) = training.optimiser(SoftmaxRegression(), server_round).param_groups
         assert group["lr"] == training.rate(server_round)
+
+
+def test_plain_steps_are_torchs_to_the_last_digit():
+    """Also of a weight without a gradient, and with a gradient that was clipped."""
+    torch.manual_seed(0)
+    training = LocalTraining(learning_rate=0.3, learning_rate_decay=0.9, clip_norm=0.5)
+    models = [nn.ModuleList([nn.Linear(7, 5), nn.Linear(3, 3)]) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    mine = fast_optimiser(training, models[0], 4)
+    torchs = training.optimiser(models[1], 4)
+    assert isinstance(mine, PlainSGD)
+    for _ in range(20):
+        inputs = torch.randn(6, 7)
+        for model, optimiser in zip(models, (mine, torchs), strict=True):
+            optimiser.zero_grad()
+            model[0](inputs).square().mean().backward()
+            training.clip(model)
+            optimiser.step()
+    for name, array in model_arrays(models[0]).items():
+        np.testing.assert_array_equal(array, model_arrays(models[1])[name])
+
+
+class WithItsOwn(LocalTraining):
+    def optimiser(self, model, server_round):
+        return torch.optim.SGD(model.parameters(), lr=0.5, nesterov=True, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        LocalTraining(momentum=0.9),
+        LocalTraining(weight_decay=0.1),
+        LocalTraining(algorithm="adam"),
+        WithItsOwn(),
+    ],
+)
+def test_other_steps_are_torchs_own(training):
+    found = fast_optimiser(training, nn.Linear(2, 2), 1)
+    assert isinstance(found, torch.optim.Optimizer)
+    assert (
+        found.param_groups[0].keys()
+        == training.optimiser(nn.Linear(2, 2), 1).param_groups[0].keys()
+    )
 
 
 def test_clip():

@@ -1,0 +1,1 @@
+"""FedAvg in this package, in other packages and in plain PyTorch: `make beside-peers`."""
