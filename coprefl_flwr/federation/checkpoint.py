@@ -47,11 +47,11 @@ class History:
 
     def of_round(self, server_round: int) -> dict[str, float]:
         """Return a round's metrics, those of evaluations prefixed with where they were made."""
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         measured = (self.train, self.traffic, self.evaluate, self.server)
         for mark, rounds in zip(("", "", "evaluate-", "server-"), measured, strict=True):
-            found |= {f"{mark}{name}": v for name, v in rounds.get(server_round, {}).items()}
-        return found
+            metrics |= {f"{mark}{name}": v for name, v in rounds.get(server_round, {}).items()}
+        return metrics
 
     def rounds(self) -> dict[int, dict[str, float]]:
         """Return every round's metrics, ascending."""
@@ -74,7 +74,7 @@ def history_file(path: str | Path) -> Path:
 
 
 @dataclass
-class Lines:
+class HistoryLines:
     """The lines of a history's file that a checkpoint knows: of all rounds before `next_round`."""
 
     next_round: int = 0
@@ -99,7 +99,7 @@ class Lines:
         self.sum.update(written)
 
     @classmethod
-    def read(cls, file: Path, until: int, known: dict[str, Any]) -> tuple["Lines", History]:
+    def read(cls, file: Path, until: int, known: dict[str, Any]) -> tuple["HistoryLines", History]:
         """Return the lines that a checkpoint knows, and the history that they hold.
 
         Raises a ValueError if the file does not begin with them, and an OSError if it is not there.
@@ -132,7 +132,7 @@ class Checkpoint:
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
     bound: dict[int, int] = field(default_factory=dict)
-    lines: Lines = field(default_factory=Lines)
+    lines: HistoryLines = field(default_factory=HistoryLines)
 
 
 def continue_from(
@@ -162,22 +162,24 @@ def continue_from(
         return beginning
     if not resume:
         raise SettingsError(f"checkpoint {path} is there already: resume it, or name another")
-    kept = read_checkpoint(path)
-    problem = mismatch(kept.arrays, initial)
+    checkpoint = read_checkpoint(path)
+    problem = mismatch(checkpoint.arrays, initial)
     if problem:
         raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
-    if num_rounds < kept.round:
-        raise SettingsError(f"num_rounds = {num_rounds}: {path} is of round {kept.round} already")
-    for name in {**written, **kept.options}:
+    if num_rounds < checkpoint.round:
+        over = f"{path} is of round {checkpoint.round} already"
+        raise SettingsError(f"num_rounds = {num_rounds}: {over}")
+    for name in {**written, **checkpoint.options}:
         value = written.get(name)
         # How many nodes are waited for, and attempts are made, does not enter the numbers.
         free = name in ("min_available_nodes", "max_failed_rounds")
-        if not free and kept.options.get(name) != value:
-            both = f"its {name} is {kept.options.get(name)!r}, here it is {value!r}"
+        if not free and checkpoint.options.get(name) != value:
+            both = f"its {name} is {checkpoint.options.get(name)!r}, here it is {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {both}")
-    kept.lines.append(lines, kept.history, kept.round)  # Cuts off what a kill left behind them.
-    logger.info("resumed from %s after round %s", path, kept.round)
-    return kept
+    # Cuts off what a kill left behind the lines.
+    checkpoint.lines.append(lines, checkpoint.history, checkpoint.round)
+    logger.info("resumed from %s after round %s", path, checkpoint.round)
+    return checkpoint
 
 
 def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,9 +231,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     try:
         tensors, text = read_sealed(path)
         about = parse_json(text, infinite=True)
-        lines, history = Lines.read(history_file(path), int(about["round"]), about["history"])
+        last = int(about["round"])
+        lines, history = HistoryLines.read(history_file(path), last, about["history"])
         return Checkpoint(
-            round=int(about["round"]),
+            round=last,
             arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
             state=_state(about["state"], tensors),
             history=history,
@@ -251,10 +254,10 @@ def remove_checkpoint(path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def _state(kept: dict[str, Any], tensors: Arrays) -> State:
+def _state(entries: dict[str, Any], tensors: Arrays) -> State:
     """Return the state: numbers as they are, arrays by the names that identify them."""
     state: State = {}
-    for number, (key, value) in enumerate(kept.items()):
+    for number, (key, value) in enumerate(entries.items()):
         arrays = isinstance(value, list)
         state[key] = {n: tensors[f"state/{number}/{n}"] for n in value} if arrays else float(value)
     return state

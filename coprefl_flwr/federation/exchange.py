@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, append_prefixed
-from coprefl_flwr.federation.aggregation import Chain, Mean, Rule, SeparateOf
+from coprefl_flwr.federation.aggregation import Chain, Mean, PerClient, Rule
 from coprefl_flwr.federation.messages import Value
 
 
@@ -50,7 +50,7 @@ class Exchange:
 
         A client-side mod may clip such an answer and put noise on it, and no other.
         """
-        rule = self.combine.of if isinstance(self.combine, SeparateOf) else self.combine
+        rule = self.combine.of if isinstance(self.combine, PerClient) else self.combine
         mean = isinstance(rule, Mean) and rule.weight in ("", "num-examples")
         plain = self.action == "train" and not self.stateful and not self.changes
         return plain and (mean or isinstance(rule, Chain))

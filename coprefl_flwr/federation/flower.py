@@ -94,8 +94,8 @@ def _crash(error: BaseException) -> str:
     """Return the line on a simulation that ended with an error, by what that was caused by."""
     while error.__cause__ is not None:
         error = error.__cause__
-    address, told = _named_cluster()
-    return f"Flower's simulation ended: {one_line(error)}{f' ({told})' if address else ''}"
+    address, hint = _named_cluster()
+    return f"Flower's simulation ended: {one_line(error)}{f' ({hint})' if address else ''}"
 
 
 def _named_cluster() -> tuple[str, str]:
@@ -103,20 +103,20 @@ def _named_cluster() -> tuple[str, str]:
     if address := os.environ.get("RAY_ADDRESS"):
         return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone"
     file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
-    told = f"{file} names a Ray cluster: delete it if that is gone"
-    return (file.read_text().strip() if file.is_file() else ""), told
+    hint = f"{file} names a Ray cluster: delete it if that is gone"
+    return (file.read_text().strip() if file.is_file() else ""), hint
 
 
 def check_cluster() -> None:
     """Raise a RunFailedError if Ray will join a cluster that is gone, for which it waits long."""
-    address, told = _named_cluster()
+    address, hint = _named_cluster()
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError:
-        line = f"Ray cannot begin: nothing answers at {address} ({told})"
+        line = f"Ray cannot begin: nothing answers at {address} ({hint})"
         raise RunFailedError(line) from None
 
 
@@ -193,7 +193,7 @@ def without_colours() -> None:
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")
 
 
-def given_config(texts: Sequence[str]) -> dict[str, Any]:
+def parse_run_config(texts: Sequence[str]) -> dict[str, Any]:
     """Return the run-config, by key, that `flwr run` reads from what follows each of its -c."""
     return dict(parse_config_args(list(texts)))
 

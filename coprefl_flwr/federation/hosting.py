@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
 
 
-TAKEN = ("clients", NORM, "phase", "start", "task", "round")
+RESERVED = ("clients", NORM, "phase", "start", "task", "round")
 """Names that no metric can have: in a reply `clients` are whose results it has, and the others are
 columns of a study's rounds."""
 
@@ -45,13 +46,15 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
     returned = config.pop(RETURNED, [])
-    asked = with_extra(sent, extra, list(map(str, returned)) if isinstance(returned, list) else [])
+    names = list(map(str, returned)) if isinstance(returned, list) else []
+    template = with_extra(sent, extra, names)
     clients = config.pop("clients", None)
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
         bounds = Bounds(**json.loads(str(config.pop("bounds", "{}"))))
         ids = list(map(int, clients))
-        content = hosted_reply(run_all(make_client, ids, method, sent, config, rule, bounds, asked))
+        reply = run_all(make_client, ids, method, sent, config, rule, bounds, template)
+        content = hosted_reply(reply)
     else:
         own_id = {} if partition_id is None else {"client": int(partition_id)}
         client = make_client(None, config)
@@ -81,8 +84,8 @@ def run_all(
     chained, alone = isinstance(rule, Chain), len(clients) == 1
     start, reply = sent, NodeReply(alone=alone)
     groups: dict[frozenset[str], tuple[Accumulator, dict[int, dict[str, float]]]] = {}
-    asked = list(enumerate(clients))
-    for position, client_id in asked if chained else sorted(asked, key=lambda one: one[1]):
+    numbered = list(enumerate(clients))
+    for position, client_id in numbered if chained else sorted(numbered, key=itemgetter(1)):
         try:
             own = config_of(config, position)
             client = make_client(client_id, own)
@@ -156,7 +159,7 @@ def run(
     else:
         arrays = named(first, sent)
     for name, value in metrics.items():
-        if name in TAKEN:
+        if name in RESERVED:
             raise ValueError(f"metric '{name}' cannot be called so; give it another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")

@@ -103,8 +103,8 @@ def check_free(what: str, config: Mapping[str, object]) -> None:
     """Raise a SettingsError if an app's settings `what` have a key that is the protocol's own."""
     for key in config:
         if key in (*OURS, *OF_CLIENTS):
-            taken = f"{what}: '{key}' is set by the strategy itself"
-            raise SettingsError(f"{taken}; give yours another name")
+            problem = f"{what}: '{key}' is set by the strategy itself"
+            raise SettingsError(f"{problem}; give yours another name")
 
 
 def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
@@ -146,8 +146,8 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
 def with_norm(content: RecordDict) -> RecordDict:
     """Add the norm of its arrays to the metrics of a reply, so that a change is noticed."""
     records = records_of(content, ArrayRecord).values()
-    found = norm(from_record(record, copy=False) for record in records)
-    records_of(content, MetricRecord)["metrics"][NORM] = found
+    arrays = (from_record(record, copy=False) for record in records)
+    records_of(content, MetricRecord)["metrics"][NORM] = norm(arrays)
     return content
 
 
@@ -160,8 +160,8 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
     if len(metric_records) != 1:
         raise ValueError(f"{len(metric_records)} MetricRecords in the reply, not one")
     measured: dict[str, Any] = dict(*metric_records.values())
-    found = records_of(content, ArrayRecord) if arrays else {}
-    records = {name: from_record(record, copy=False) for name, record in found.items()}
+    array_records = records_of(content, ArrayRecord) if arrays else {}
+    records = {name: from_record(record, copy=False) for name, record in array_records.items()}
     ids = measured.get("clients")
     if not isinstance(ids, list):  # The reply of a node that is one client.
         if len(clients) != 1:
@@ -283,8 +283,8 @@ def _line(text: str) -> str:
         where = _place((frame[1], int(frame[2])) for frame in frames)
         return kind.rpartition(".")[2] + mark + rest + where
     if raised := _ONLY_RAISED.fullmatch(text):
-        kind, _, said, where = raised.groups()
-        return f"{kind}: {' '.join(said.split())}{where or ''}"
+        kind, _, message, where = raised.groups()
+        return f"{kind}: {' '.join(message.split())}{where or ''}"
     return text.splitlines()[-1]
 
 

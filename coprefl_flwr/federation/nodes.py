@@ -63,7 +63,7 @@ class Roster:
         bound: Mapping[int, int] | None = None,
     ) -> None:
         self.shared = clients if isinstance(clients, int) else None
-        self.given = None if isinstance(clients, int) else clients
+        self.declared = None if isinstance(clients, int) else clients
         self.per_node = per_node if clients is None else None
         self.bound = dict(bound or {})
         self.plain: set[int] = set()
@@ -153,35 +153,35 @@ def _disputed(client: int, nodes: Sequence[int], holder: int | None) -> str:
     return f"{named}: {known}; give each node its own partition-id"
 
 
-def hosted_clients(given: Any) -> Hosted | None:
+def hosted_clients(clients: Any) -> Hosted | None:
     """Return what a strategy's `clients` say.
 
     They are None, the number of all clients, {node: its clients}, or the path of a TOML file of
     that. Raises a SettingsError if they cannot be read, or give a client to two nodes.
     """
-    if given is None:
+    if clients is None:
         return None
     what = "clients"
-    if isinstance(given, int):
-        return _whole(what, given, 1, MOST_CLIENTS)
-    if isinstance(given, str | Path):
-        what = f"clients = {str(given)!r}"
+    if isinstance(clients, int):
+        return _whole(what, clients, 1, MOST_CLIENTS)
+    if isinstance(clients, str | Path):
+        what = f"clients = {str(clients)!r}"
         try:
-            given = tomllib.loads(Path(given).read_text(encoding="utf-8"))
+            clients = tomllib.loads(Path(clients).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SettingsError(f"{what}: cannot be read: {one_line(error)}") from error
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(clients, Mapping) or not clients:
         raise SettingsError(f"{what}: must have an entry 'node id = [its clients]' for each node")
-    found: dict[int, tuple[int, ...]] = {}
+    hosted: dict[int, tuple[int, ...]] = {}
     owner: dict[int, int] = {}
-    for node, clients in given.items():
+    for node, ids in clients.items():
         try:
-            number, own = int(node), checked_ids(list(clients))
+            number, own = int(node), checked_ids(list(ids))
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{what}: node {node!r}: {one_line(error)}") from error
         for client in own:
             if owner.setdefault(client, number) != number:
                 both = f"{owner[client]} and {number}"
                 raise SettingsError(f"{what}: client {client} is given to two nodes, {both}")
-        found[number] = own
-    return found
+        hosted[number] = own
+    return hosted

@@ -53,7 +53,7 @@ class Part:
     number: str
     title: str
     kind: str
-    left: int
+    rounds_left: int
     switch: int
     workers: int = 1
     began: float = 0.0
@@ -64,7 +64,7 @@ class Part:
 
     def __call__(self, report: RoundReport) -> None:
         """Show a finished round (a hook of `RoundStrategy.start`)."""
-        self.left = report.num_rounds - report.round
+        self.rounds_left = report.num_rounds - report.round
         # What follows a switch may take another time by its nature; not every round is reported.
         if self.last <= self.switch < report.round:
             self.seconds.clear()
@@ -84,7 +84,7 @@ class Part:
     @property
     def rounds(self) -> int:
         """How many rounds it has, as far as is known."""
-        return self.last + self.left
+        return self.last + self.rounds_left
 
     def slower(self) -> str:
         """Return by how much its last rounds take longer than the first ones, "" if not much."""
@@ -179,7 +179,7 @@ class Progress:
 
     def show(self, part: Part, report: RoundReport, now: float) -> None:
         """Show a finished round of a part: in the table, or in a line of the log if one is due."""
-        over = not part.left
+        over = not part.rounds_left
         if part.pace is not None:
             self._pace[part.kind] = part.pace * part.workers
         elif over and part.kind not in self._pace:  # Of few rounds, which load data too.
@@ -203,8 +203,8 @@ class Progress:
         words.append(_losses(part, len(SHOWN)))
         if part.pace is not None:
             words.append(f"{part.pace:.2f} s/round")
-        left = _left(part)
-        words.append(f"{clock(left)} left" if left is not None else "estimating")
+        seconds_left = _seconds_left(part)
+        words.append(f"{clock(seconds_left)} left" if seconds_left is not None else "estimating")
         total = self._left_in_total()
         if total is not None and len(self._live) + sum(self.ahead.values()) > 1:
             words.append(f"{clock(total)} left in total")
@@ -215,12 +215,12 @@ class Progress:
         table = self._columns()
         for part in self._live:
             bar, rounds = (part.rounds, part.last), f"{part.last}/{part.rounds}"
-            left = _shown_left(_left(part))
-            table.add_row(Text(f"  {part.title}"), _bar(*bar), rounds, _losses(part, 1), left)
+            time_left = _time_left(_seconds_left(part))
+            table.add_row(Text(f"  {part.title}"), _bar(*bar), rounds, _losses(part, 1), time_left)
         over = self.done - len(self._live)
         if self.parts > 1:
-            left, count = _shown_left(self._left_in_total()), f"{over}/{self.parts}"
-            table.add_row("  all parts", _bar(self.parts, over), count, "", left, style="dim")
+            time_left, count = _time_left(self._left_in_total()), f"{over}/{self.parts}"
+            table.add_row("  all parts", _bar(self.parts, over), count, "", time_left, style="dim")
         return table
 
     def _columns(self) -> Table:
@@ -249,12 +249,12 @@ class Progress:
         seconds = [None if pace is None else pace * rounds for pace, rounds in paces]
         longest = 0.0
         for part in self._live:
-            left = _left(part)
-            if left is None and part.kind in self._pace:
-                left = self._pace[part.kind] * part.left / part.workers
-            longest = max(longest, left or 0.0)
-            seconds.append(None if left is None else left * part.workers)
-        known = [each for each in seconds if each is not None]
+            seconds_left = _seconds_left(part)
+            if seconds_left is None and part.kind in self._pace:
+                seconds_left = self._pace[part.kind] * part.rounds_left / part.workers
+            longest = max(longest, seconds_left or 0.0)
+            seconds.append(None if seconds_left is None else seconds_left * part.workers)
+        known = [part_seconds for part_seconds in seconds if part_seconds is not None]
         if len(known) < len(seconds):
             return None
         return max(sum(known) / self.workers, longest)
@@ -286,14 +286,14 @@ def _losses(part: Part, most: int) -> str:
     return "  ".join(f"{SHOWN[name]} {part.metrics[name]:.3f}" for name in known)
 
 
-def _left(part: Part) -> float | None:
+def _seconds_left(part: Part) -> float | None:
     """Return the seconds that are left for a part; None where that is not known."""
-    if not part.left:
+    if not part.rounds_left:
         return 0.0
-    return None if part.pace is None else part.pace * part.left
+    return None if part.pace is None else part.pace * part.rounds_left
 
 
-def _shown_left(seconds: float | None) -> str:
+def _time_left(seconds: float | None) -> str:
     return "estimating" if seconds is None else f"{clock(seconds)} left"
 
 
@@ -314,9 +314,9 @@ def quiet_flower(name: str = "flwr") -> Iterator[None]:
     def only_warnings(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING
 
-    kept = logging.getLogger(name)
-    kept.addFilter(only_warnings)
+    quiet = logging.getLogger(name)
+    quiet.addFilter(only_warnings)
     try:
         yield
     finally:
-        kept.removeFilter(only_warnings)
+        quiet.removeFilter(only_warnings)

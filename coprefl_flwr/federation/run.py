@@ -94,11 +94,11 @@ class Run:
     def __post_init__(self) -> None:
         """Begin, or continue after the checkpoint if the run resumes and there is one."""
         options = self.strategy.options()
-        kept = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
-        self.arrays, self.first = kept.arrays, kept.round + 1
-        self.history, self.state, self.lines = kept.history, kept.state, kept.lines
-        self.versions = Versions(dict(kept.versions), dict(kept.versions))
-        self.link = Transport(self.grid, self.strategy, self.timeout, kept.bound)
+        start = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
+        self.arrays, self.first = start.arrays, start.round + 1
+        self.history, self.state, self.lines = start.history, start.state, start.lines
+        self.versions = Versions(dict(start.versions), dict(start.versions))
+        self.transport = Transport(self.grid, self.strategy, self.timeout, start.bound)
         self.evaluation: Replies | None = None
         self._stateful: set[int] = set()
 
@@ -115,7 +115,7 @@ class Run:
             flower.info("")
             flower.info("[ROUND %s/%s]", done, self.num_rounds)
             self._one_round(done)
-        self.link.end()
+        self.transport.end()
         arrays = to_record(self.arrays, copy=False)
         result = RunResult(arrays, history=self.history, evaluation=self.evaluation)
         self.history.put_into(result)
@@ -140,7 +140,7 @@ class Run:
         for hook in self.hooks:
             hook(report)
         if server_round % self.checkpoint_every == 0 or server_round == self.num_rounds:
-            self._keep(server_round)
+            self._write_checkpoint(server_round)
 
     def train(self, server_round: int) -> None:
         """Run a round's program to its end, from its beginning again where an attempt failed.
@@ -156,7 +156,7 @@ class Run:
                 break
             except RoundFailedError as failure:
                 self.state = before
-                if shared := self.link.shared_error():
+                if shared := self.transport.shared_error():
                     raise RunFailedError(f"round {server_round}: {shared}") from None
                 logger.warning(
                     "round %s, attempt %s failed: %s", server_round, attempt + 1, failure
@@ -168,12 +168,12 @@ class Run:
 
     def begin_round(self) -> None:
         """Forget what failed in the round before, and count again what is sent."""
-        self.link.new_round()
-        self.link.traffic = Traffic(size(self.arrays))
+        self.transport.new_round()
+        self.transport.traffic = Traffic(size(self.arrays))
 
     def context(self, server_round: int, attempt: int = 0) -> RoundContext:
         """Return what the program of a round may ask."""
-        run = self.strategy, self.link
+        run = self.strategy, self.transport
         return RoundContext(*run, server_round, attempt, self.state, self.versions)
 
     def _attempt(self, ctx: RoundContext) -> tuple[Arrays, Metrics]:
@@ -192,7 +192,7 @@ class Run:
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
         """Return the combined replies to an exchange."""
         messages = self.messages(ctx, exchange, config)
-        within = self.link.patience(m.metadata.dst_node_id for m in messages)
+        within = self.transport.patience(m.metadata.dst_node_id for m in messages)
         sent = self.grid.send_and_receive(messages, timeout=within) if messages else []
         return self.collected(exchange, sent)
 
@@ -207,11 +207,11 @@ class Run:
             "seed": self.strategy.seed,
             "attempt": ctx.attempt,
         }
-        return self.link.prepare(exchange, {**config, **named}, self.versions)
+        return self.transport.prepare(exchange, {**config, **named}, self.versions)
 
     def collected(self, exchange: Exchange, messages: Iterable[Message]) -> Replies:
         """Return the combined replies to the messages of an exchange."""
-        replies = self.link.collect(messages)
+        replies = self.transport.collect(messages)
         if exchange.stateful:
             self._stateful |= set(replies.clients)
         return replies
@@ -231,7 +231,7 @@ class Run:
         self.arrays = arrays
         self.versions.commit(self._stateful, server_round, attempt)
         self.history.train[server_round] = metrics
-        self.history.traffic[server_round] = self.link.traffic.as_metrics()
+        self.history.traffic[server_round] = self.transport.traffic.as_metrics()
         flower.info("\t└──> Aggregated MetricRecord: %s", metrics)
 
     def evaluate(self, server_round: int) -> None:
@@ -264,13 +264,21 @@ class Run:
         if metrics is not None:
             self.history.server[server_round] = dict(metrics)
 
-    def _keep(self, server_round: int) -> None:
+    def _write_checkpoint(self, server_round: int) -> None:
         """Write the checkpoint of a round, if one is wanted."""
         if self.checkpoint:
-            kept = (self.arrays, self.state, self.history, self.strategy.options())
-            more = (self.versions.committed, self.link.roster.bound, self.lines)
-            write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept, *more))
-            self.versions.checkpointed()
+            checkpoint = Checkpoint(
+                server_round,
+                self.arrays,
+                self.state,
+                self.history,
+                self.strategy.options(),
+                self.versions.committed,
+                self.transport.roster.bound,
+                self.lines,
+            )
+            write_checkpoint(self.checkpoint, checkpoint)
+            self.versions.mark_checkpoint()
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:
         """Return what hooks learn after a round."""

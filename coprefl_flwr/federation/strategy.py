@@ -153,13 +153,14 @@ class RoundStrategy(InsideWrapper):
     """Whether it takes only means of models, and moments of gradients, which `aggregation` can make
     robust; then `aggregation` and what belongs to it are options of the method."""
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
+    def __new__(cls, *_: Any, **options: Any) -> Self:
         """Refuse an argument that the class does not have, and say what Flower's is called here."""
-        taken = inspect.signature(cls.__init__).parameters
-        if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+        parameters = dict(inspect.signature(cls.__init__).parameters)
+        parameters.pop("self", None)
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return super().__new__(cls)
-        for name in given.keys() - taken.keys():
-            line = unknown("option", name, [one for one in taken if one != "self"])
+        for name in options.keys() - parameters.keys():
+            line = unknown("option", name, parameters)
             if name in OF_FLOWER:
                 line = f"unknown option '{name}': Flower's {name} is here {OF_FLOWER[name]}"
             raise SettingsError(f"{cls.__name__}: {line}", name)
@@ -204,9 +205,12 @@ class RoundStrategy(InsideWrapper):
 
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""
-        kept = [one.name for one in fields(self) if one.metadata.get("option", True)]
-        unheeded = () if self.robust else AGGREGATION
-        values = {name: getattr(self, name) for name in kept if name not in unheeded}
+        unused = () if self.robust else AGGREGATION
+        values = {
+            option.name: getattr(self, option.name)
+            for option in fields(self)
+            if option.metadata.get("option", True) and option.name not in unused
+        }
         bounds = {"bounds": asdict(self.bounds)} if self.bounds != Bounds() else {}
         return {"strategy": type(self).__name__, **values, **bounds}
 
@@ -346,7 +350,7 @@ class RoundStrategy(InsideWrapper):
 
 
 RUN_OPTIONS: tuple[str, ...] = tuple(
-    one.name for one in fields(RoundStrategy) if one.name not in (*DRAWN, *AGGREGATION)
+    option.name for option in fields(RoundStrategy) if option.name not in (*DRAWN, *AGGREGATION)
 )
 """Options that are the run's: they hold for every strategy of it."""
 
@@ -358,5 +362,5 @@ def of_run(strategy: RoundStrategy) -> dict[str, Any]:
 
 def _that_average(classes: Sequence[type[RoundStrategy]]) -> set[str]:
     """Return the names of the methods that average, of these classes and those made of them."""
-    names = {one.name for one in classes if one.averages and one.name}
-    return names.union(*(_that_average(one.__subclasses__()) for one in classes))
+    names = {method.name for method in classes if method.averages and method.name}
+    return names.union(*(_that_average(method.__subclasses__()) for method in classes))

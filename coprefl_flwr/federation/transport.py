@@ -110,7 +110,7 @@ class Transport:
         Later the run continues with the clients that are left. Raises a RunFailedError if they have
         not connected within the time limit.
         """
-        end, told = time.monotonic() + self.timeout, False
+        end, waiting_logged = time.monotonic() + self.timeout, False
         needed = 1 if self.begun else max(self.strategy.min_available_nodes, wanted or 1)
         self.refused.clear()
         while True:
@@ -123,7 +123,7 @@ class Transport:
                 self.roster.keep()
                 return clients
             shared = program_error(self.refused.values())
-            if told and shared and set(nodes) <= set(self.refused):
+            if waiting_logged and shared and set(nodes) <= set(self.refused):
                 raise RunFailedError(f"no node can tell its clients: {shared}")
             listed = set(self.grid.get_node_ids())
             if listed and listed <= self.silent:
@@ -134,9 +134,9 @@ class Transport:
             if time.monotonic() > end:
                 why = [*self.refused.values(), *self._disputed][:1]
                 raise RunFailedError("; ".join([waiting, f"waited {self.timeout:g} s", *why]))
-            if not told:
+            if not waiting_logged:
                 logger.info("waiting for nodes: %s", waiting)
-                told = True
+                waiting_logged = True
             time.sleep(min(1.0, self.timeout))
 
     def patience(self, nodes: Iterable[int]) -> float:
@@ -153,13 +153,13 @@ class Transport:
         if roster.shared is not None:
             return
         new = [node for node in nodes if node not in roster.claims and node not in self.refused]
-        replies = self._ask(new) if new and roster.given is None else {}
-        for node in new if roster.given is not None else replies:
+        replies = self._ask(new) if new and roster.declared is None else {}
+        for node in new if roster.declared is not None else replies:
             try:
-                if roster.given is None:
+                if roster.declared is None:
                     roster.hear(node, _named_by(replies[node]))
-                elif node in roster.given:
-                    roster.hear(node, roster.given[node])
+                elif node in roster.declared:
+                    roster.hear(node, roster.declared[node])
                 else:
                     raise ValueError("the strategy's clients do not name it")
             except Exception as error:  # Whatever a node sends must not end the run.
@@ -247,9 +247,9 @@ class Transport:
         self.traffic.count_up(exchange, good)
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
-            found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
+            counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
             why = most_often(self.failed[exchange.action].values())
-            raise RoundFailedError(f"{found}, needed are {needed}{why and f'; {why}'}")
+            raise RoundFailedError(f"{counts}, needed are {needed}{why and f'; {why}'}")
         return combined(exchange, good)
 
     def _tell_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
@@ -272,9 +272,9 @@ class Transport:
 
     def new_round(self) -> None:
         """Forget what failed in the round before, and log how many lines were not shown."""
-        for about, said in sorted(self._warned.items()):
-            if said > LINES:
-                logger.warning("%s: %s more such lines in this round", about, said - LINES)
+        for about, number in sorted(self._warned.items()):
+            if number > LINES:
+                logger.warning("%s: %s more such lines in this round", about, number - LINES)
         self._warned.clear()
         self.failed.clear()
         self.worked.clear()
@@ -314,9 +314,9 @@ class Transport:
             names = ", ".join(map(str, sorted(self.silent)))
             logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
 
-    def _mark_silent(self, asked: Collection[int], heard: Collection[int]) -> None:
-        within = f"within {self.patience(asked):g} s"
-        for node in sorted(set(asked) - set(heard)):
+    def _mark_silent(self, nodes: Collection[int], heard: Collection[int]) -> None:
+        within = f"within {self.patience(nodes):g} s"
+        for node in sorted(set(nodes) - set(heard)):
             logger.warning("node %s did not answer %s and is not asked again", node, within)
             self.silent.add(node)
         self._heard.update(heard)
@@ -336,10 +336,10 @@ def _named_by(reply: Message) -> object:
 
 def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
     """Return replies with the node each is from: an error may come from the SuperLink instead."""
-    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+    addressed = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
     for reply in replies:
         about = reply.metadata
-        yield asked.get(about.reply_to_message_id, about.src_node_id), reply
+        yield addressed.get(about.reply_to_message_id, about.src_node_id), reply
 
 
 def _empty(message: Message) -> None:

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, is_buffer, is_lazy, mismatch, norm, records_of, size_of
 from coprefl_flwr.errors import LONGEST, SettingsError
-from coprefl_flwr.federation.aggregation import LossMoments, Metrics, Rule, SeparateOf, measured
+from coprefl_flwr.federation.aggregation import LossMoments, Metrics, PerClient, Rule, measured
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.messages import MOD, NodeReply
 from coprefl_flwr.options import check_declared, option
@@ -86,8 +86,7 @@ class Bounds:
         Raises a ValueError for a number out of its range.
         """
         if len(metrics) > MOST_METRICS:
-            found = f"{len(metrics)} metrics in the reply"
-            raise ValueError(f"{found}, at most {MOST_METRICS} are read")
+            raise ValueError(_too_many_metrics(len(metrics)))
         for name in metrics:
             if len(name) > LONGEST:
                 raise ValueError(f"a metric's name has {len(name)} characters, at most {LONGEST}")
@@ -108,6 +107,10 @@ class Bounds:
             if name in metrics:
                 _check_range(metrics, name, ranges[name])
         return coefficients
+
+
+def _too_many_metrics(number: int) -> str:
+    return f"{number} metrics in the reply, at most {MOST_METRICS} are read"
 
 
 def _check_arrays(arrays: Arrays, sent: Arrays, rule: Rule, weights: Mapping[str, float]) -> None:
@@ -131,8 +134,8 @@ def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
     """
     if reply.norm is None:
         return
-    found = norm(reply.records.values())
-    if not abs(found - reply.norm) > ROUNDING * max(found, reply.norm):
+    received = norm(reply.records.values())
+    if not abs(received - reply.norm) > ROUNDING * max(received, reply.norm):
         return
     changed = f"{MOD} changed a reply as if it were a model"
     raise ValueError(f"{changed}, but it is {no_model(exchange)}")
@@ -140,7 +143,7 @@ def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
 
 def no_model(exchange: Exchange) -> str:
     """Say what the replies are that a client-side mod must not change, and what to do instead."""
-    rule = exchange.combine.of if isinstance(exchange.combine, SeparateOf) else exchange.combine
+    rule = exchange.combine.of if isinstance(exchange.combine, PerClient) else exchange.combine
     if isinstance(rule, LossMoments):
         return "a gradient: set clip= and noise= where it is made"
     if exchange.of_models:
@@ -179,11 +182,11 @@ def check_size(content: RecordDict, exchange: Exchange, clients: int) -> None:
 
     Nothing of it has been read by then: its size is that of the message.
     """
-    records = [one for one in content.values() if isinstance(one, MetricRecord | ConfigRecord)]
-    for record in records:
+    for record in content.values():
+        if not isinstance(record, MetricRecord | ConfigRecord):
+            continue
         if len(record) > MOST_METRICS + 2:  # The list of clients, and the norm.
-            many = f"{len(record)} metrics in the reply"
-            raise ValueError(f"{many}, at most {MOST_METRICS} are read")
+            raise ValueError(_too_many_metrics(len(record)))
         longest = max((len(v) for v in record.values() if isinstance(v, list)), default=0)
         if longest > clients and "clients" in record:
             raise ValueError(f"results of {longest} clients in the reply, asked were {clients}")
@@ -240,6 +243,6 @@ def leave_out_other_names(replies: Mapping[int, NodeReply]) -> None:
         return
     chosen = majority_names(named)
     for reply in replies.values():
-        if any(frozenset(one) != chosen for one in reply.records.values()):
+        if any(frozenset(arrays) != chosen for arrays in reply.records.values()):
             reply.failed |= dict.fromkeys(reply.metrics, OTHER_NAMES)
             reply.metrics, reply.records = {}, {}

@@ -73,7 +73,7 @@ class InsideWrapper(Strategy):
         except StopIteration as end:
             returned, metrics = end.value
         except RoundFailedError as failure:
-            why = run.link.shared_error() or str(failure)
+            why = run.transport.shared_error() or str(failure)
             raise RunFailedError(f"round {server_round}: {why}") from None
         run.exchange = None
         run.end_round(server_round, 0, run.checked(returned), metrics)

@@ -61,16 +61,16 @@ def check_method(method: str | type[RoundStrategy], *, flower: bool = False) -> 
     process that starts in the current folder. Raises a SettingsError if there is no such method.
     """
     place = method if isinstance(method, str) else _registered(method)
-    wrong = [str(one) for one in findings(place, flower=flower) if one.problem]
-    assert not wrong, "\n".join([f"{place}:", *wrong])
+    wrong = [finding for finding in findings(place, flower=flower) if finding.problem]
+    assert not wrong, "\n".join([f"{place}:", *map(str, wrong)])
 
 
-def check_methods(given: Sequence[str], flower: bool = True) -> int:
+def check_methods(places: Sequence[str], flower: bool = True) -> int:
     """Print every finding about the methods at these places; return 1 if any fails, else 0."""
-    for place in given:
+    for place in places:
         find_method(Named.parse(place).name)
     failed = False
-    for place in given:
+    for place in places:
         say(place)
         for finding in findings(place, flower=flower):
             say(f"  {finding}")

@@ -131,16 +131,12 @@ def _that_runs(case: Case) -> Run:
 
 
 def _undeclared(strategy_class: type[RoundStrategy]) -> Iterator[str]:
-    shared = {one.name for one in dataclasses.fields(RoundStrategy)}
-    for one in dataclasses.fields(strategy_class):
-        given = (
-            one.name in shared
-            or one.metadata.get("option") is False
-            or one.name in ("server", "training", "head")
-            or not one.init
-        )
-        if not given and "meaning" not in one.metadata:
-            yield f"{one.name} is not declared; write {one.name}: ... = option(default, meaning)"
+    shared = {field.name for field in dataclasses.fields(RoundStrategy)}
+    exempt = shared | {"server", "training", "head"}
+    for field in dataclasses.fields(strategy_class):
+        name, is_option = field.name, field.init and field.metadata.get("option") is not False
+        if is_option and name not in exempt and "meaning" not in field.metadata:
+            yield f"{name} is not declared; write {name}: ... = option(default, meaning)"
 
 
 def _is_checked(strategy: RoundStrategy, option: Option) -> bool:
@@ -155,20 +151,20 @@ def _is_checked(strategy: RoundStrategy, option: Option) -> bool:
     return False
 
 
-def furthest(one: Mapping[str, Any], two: Mapping[str, Any]) -> tuple[float, str]:
+def furthest(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[float, str]:
     """Return the largest difference and its name; infinity where one of the two has no such name.
 
     Differences are relative to the largest number of an array, if that is above 1.
     """
-    found = 0.0, ""
-    for name in sorted(one.keys() | two.keys()):
-        both = name in one and name in two
-        found = max(found, (_difference(one[name], two[name]) if both else np.inf, name))
-    return found
+    largest = 0.0, ""
+    for name in sorted(first.keys() | second.keys()):
+        both = name in first and name in second
+        largest = max(largest, (_difference(first[name], second[name]) if both else np.inf, name))
+    return largest
 
 
-def _difference(one: Any, two: Any) -> float:
-    a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
+def _difference(first: Any, second: Any) -> float:
+    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if a.shape != b.shape:
         return np.inf
     if not a.size or np.array_equal(a, b, equal_nan=True):

@@ -32,8 +32,8 @@ from coprefl_flwr.federation.flower import (
     end_with_simulation,
     enter_run,
     flat,
-    given_config,
     name_message,
+    parse_run_config,
     plain_log,
     without_colours,
 )
@@ -258,9 +258,9 @@ def test_the_log_has_colours_on_a_terminal_alone(terminal, no_color, coloured, m
 
 
 def test_the_run_config_is_read_as_flwr_run_reads_it(tmp_path):
-    assert given_config(["a=1 b.c='x y'", "d=true"]) == {"a": 1, "b.c": "x y", "d": True}
+    assert parse_run_config(["a=1 b.c='x y'", "d=true"]) == {"a": 1, "b.c": "x y", "d": True}
     (tmp_path / "some.toml").write_text("[b]\nc = 2\n")
-    assert given_config([str(tmp_path / "some.toml")]) == {"b.c": 2}
+    assert parse_run_config([str(tmp_path / "some.toml")]) == {"b.c": 2}
     assert flat({"a": 1, "b": {"c": 2}}) == {"a": 1, "b.c": 2}
 
 

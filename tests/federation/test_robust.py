@@ -14,7 +14,7 @@ from coprefl_flwr.federation import (
     PerClient,
     Replies,
 )
-from coprefl_flwr.federation.aggregation import SeparateOf, parse
+from coprefl_flwr.federation.aggregation import parse
 from coprefl_flwr.federation.robust import AGGREGATIONS, Robust, krum_scores
 from coprefl_flwr.federation.validation import Bounds
 
@@ -214,7 +214,7 @@ def test_an_exchange_is_asked_for_apart_if_it_is_for_a_mean():
     rule = robust("median")
     for asked in (Mean("num-examples"), Mean(""), LossMoments()):
         apart = rule.per_client(Exchange("train", SENT, (0,), asked)).combine
-        assert apart == SeparateOf(asked) == parse(str(apart))
+        assert apart == PerClient(asked) == parse(str(apart))
         assert apart.partial == asked.partial
     evaluation = Exchange("evaluate", SENT, (0,), MetricsOnly())
     assert rule.per_client(evaluation) is evaluation
@@ -225,10 +225,8 @@ def test_an_exchange_is_asked_for_apart_if_it_is_for_a_mean():
 
 def test_a_client_is_checked_as_under_the_rule_that_would_add_it_up():
     with pytest.raises(ValueError, match="metric 'num-examples' is 0"):
-        Bounds().check(SENT, {"num-examples": 0}, SENT, SeparateOf(Mean("num-examples")))
+        Bounds().check(SENT, {"num-examples": 0}, SENT, PerClient(Mean("num-examples")))
     with pytest.raises(ValueError, match="no metric 'loss'"):
-        Bounds().check({"w": SENT["w"]}, {}, SENT, SeparateOf(LossMoments()))
+        Bounds().check({"w": SENT["w"]}, {}, SENT, PerClient(LossMoments()))
     with pytest.raises(ValueError, match="array 'b' is missing"):
-        Bounds().check(
-            {"w": SENT["w"]}, {"num-examples": 3}, SENT, SeparateOf(Mean("num-examples"))
-        )
+        Bounds().check({"w": SENT["w"]}, {"num-examples": 3}, SENT, PerClient(Mean("num-examples")))
