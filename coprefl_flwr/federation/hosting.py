@@ -11,27 +11,17 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, records_of
 from coprefl_flwr.errors import EXITS
+from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
-from coprefl_flwr.federation.messages import (
-    ARRAYS,
-    NO_MODEL,
-    NORM,
-    RETURNED,
-    NodeReply,
-    config_of,
-    describe_exception,
-    hosted_reply,
-    plain_reply,
-    with_norm,
-)
+from coprefl_flwr.federation.messages import ARRAYS, NO_MODEL, NodeReply
 from coprefl_flwr.federation.validation import OTHER_NAMES, Bounds, majority_names
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
 
 
-RESERVED = ("clients", NORM, "phase", "start", "task", "round")
+RESERVED = ("clients", messages.NORM, "phase", "start", "task", "round")
 """Names that no metric can have: in a reply `clients` are whose results it has, and the others are
 columns of a study's rounds."""
 
@@ -45,7 +35,7 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     method = method_name(message.metadata.message_type)
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
-    returned = config.pop(RETURNED, [])
+    returned = config.pop(messages.RETURNED, [])
     names = list(map(str, returned)) if isinstance(returned, list) else []
     template = with_extra(sent, extra, names)
     clients = config.pop("clients", None)
@@ -54,13 +44,13 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
         bounds = Bounds(**json.loads(str(config.pop("bounds", "{}"))))
         ids = list(map(int, clients))
         reply = run_all(make_client, ids, method, sent, config, rule, bounds, template)
-        content = hosted_reply(reply)
+        content = messages.hosted_reply(reply)
     else:
         own_id = {} if partition_id is None else {"client": int(partition_id)}
         client = make_client(None, config)
-        content = plain_reply(*run(client, method, sent, config | own_id))
+        content = messages.plain_reply(*run(client, method, sent, config | own_id))
     if NO_MODEL in records_of(message.content, ArrayRecord):
-        content = with_norm(content)
+        content = messages.with_norm(content)
     return Message(content, reply_to=message)
 
 
@@ -87,7 +77,7 @@ def run_all(
     numbered = list(enumerate(clients))
     for position, client_id in numbered if chained else sorted(numbered, key=itemgetter(1)):
         try:
-            own = config_of(config, position)
+            own = messages.config_of(config, position)
             client = make_client(client_id, own)
             arrays, metrics = run(client, method, start, {**own, "client": client_id})
             bounds.check(arrays, metrics, template, rule)
@@ -103,7 +93,7 @@ def run_all(
             measured[client_id] = metrics
             arrays = {}  # Not kept while the next client computes: a model may be large.
         except (Exception, *EXITS) as error:  # A failure must not cost the others their work.
-            reply.failed[client_id] = describe_exception(error)
+            reply.failed[client_id] = messages.describe_exception(error)
     if not groups:
         return reply
     chosen = majority_names({names: len(measured) for names, (_, measured) in groups.items()})

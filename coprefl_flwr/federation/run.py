@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -28,13 +27,10 @@ from coprefl_flwr.federation.checkpoint import (
 )
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic, size
-from coprefl_flwr.federation.context import RoundContext
+from coprefl_flwr.federation.context import RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.federation.transport import Transport
-
-if TYPE_CHECKING:
-    from coprefl_flwr.federation.strategy import RoundStrategy
 
 logger = logging.getLogger("flwr.coprefl")
 flower = logging.getLogger("flwr")
@@ -77,7 +73,7 @@ class RunResult(Result):
 class Run:
     """One run of a strategy on a grid, from `arrays`; fields are as in `RoundStrategy.start`."""
 
-    strategy: "RoundStrategy"
+    strategy: RunStrategy
     grid: Grid
     arrays: Arrays
     num_rounds: int = 0

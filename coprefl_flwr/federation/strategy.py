@@ -10,7 +10,7 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -21,16 +21,16 @@ from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
-from coprefl_flwr.federation.context import RoundContext
+from coprefl_flwr.federation.context import RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
 from coprefl_flwr.federation.messages import check_free
 from coprefl_flwr.federation.nodes import hosted_clients
-from coprefl_flwr.federation.robust import AGGREGATION, AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
+from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, Stop
 from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.federation.wrapped import STEPS, InsideWrapper
-from coprefl_flwr.options import Option, Value, check_declared, option
+from coprefl_flwr.options import Option, Value, check_declared
 
 if TYPE_CHECKING:
     from coprefl_flwr.models.build import Network
@@ -61,70 +61,13 @@ class HeadLayer(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False)
-class RoundStrategy(InsideWrapper):
+class RoundStrategy(InsideWrapper, RunStrategy):
     """A federated method whose round is a program of exchanges, as a strategy of Flower's.
 
     A method is a subclass that writes `round`. Its options are fields made by `option`, which are
     checked when it is made; what else a study must know, it says in its class attributes. It holds
-    nothing of a run.
-
-    The options of `AGGREGATION` are for methods that average (see `averages`). `clients` says which
-    clients nodes run: the number of all clients, any of which any node can run (a simulation);
-    {node id: its clients}, or the path of a TOML file of that, where a node that it does not name
-    is left out; or None: each node is asked, and is one client, or those that it names. The first
-    node to name a client keeps it.
+    nothing of a run. The options that all methods have are those of `RunStrategy`.
     """
-
-    participants: int | None = option(
-        None, "clients per round, |m|; not set: all there are", minimum=1
-    )
-    fraction_train: float | None = option(
-        None, "instead of `participants`: which part of all clients", above=0, maximum=1
-    )
-    seed: int = option(0, "every random choice is a function of it")
-    run_name: str = option(
-        "run", "name of the run, under which clients keep their states: every run needs its own"
-    )
-    population: str = option(
-        "train",
-        "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
-    )
-    min_available_nodes: int = option(
-        1,
-        "clients to wait for before the first round; a node that hosts several counts as these",
-        minimum=1,
-    )
-    min_replies: int = option(
-        1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
-    )
-    max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
-    evaluate_every: int = option(
-        1, "rounds between evaluations on clients, also after the last; 0: never", minimum=0
-    )
-    fraction_evaluate: float = option(
-        1.0, "which part of all clients evaluates; 0: none", minimum=0, maximum=1
-    )
-    aggregation: str = option(
-        MEAN,
-        "how clients' models and gradients become one: the method's mean, or a robust rule, for "
-        "which the server sees each client's own",
-        choices=AGGREGATIONS,
-    )
-    tolerated_share: float = option(
-        0.2,
-        "with a robust aggregation, the largest share of a round's clients that may be attackers",
-        minimum=0,
-        maximum=MOST_ATTACKERS,
-    )
-    clip_factor: float = option(
-        1.0,
-        "with norm-clipping, the longest update, as a multiple of the round's median length",
-        above=0,
-    )
-    bounds: Bounds = field(default=Bounds(), metadata={"option": False})
-    clients: int | Mapping[int, Sequence[int]] | str | Path | None = field(
-        default=None, metadata={"option": False}
-    )
 
     name: ClassVar[str] = ""
     """What the setting `method` calls it."""

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -15,33 +14,15 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
-from coprefl_flwr.federation import validation
+from coprefl_flwr.federation import messages, validation
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
+from coprefl_flwr.federation.context import RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies
 from coprefl_flwr.federation.flower import end_with_simulation, plain_log
-from coprefl_flwr.federation.messages import (
-    ARRAYS,
-    MOD,
-    NO_MODEL,
-    NOT_REGISTERED,
-    RETURNED,
-    ROSTER,
-    MessageConfig,
-    NodeReply,
-    most_often,
-    program_error,
-    read_reply,
-    reason,
-    request,
-    size_of_arrays,
-    table,
-)
+from coprefl_flwr.federation.messages import MessageConfig, NodeReply, program_error, reason
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
-
-if TYPE_CHECKING:
-    from coprefl_flwr.federation.strategy import RoundStrategy
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -51,7 +32,7 @@ PULL_INTERVAL = 0.01
 _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 """Per grid, the nodes that did not answer in time, as their worker is still busy."""
 
-NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
+NO_ROSTER = f"{messages.NOT_REGISTERED}|Invalid message type"
 """Flower's errors for a query that an app does not know."""
 
 START_UP = 300.0
@@ -74,7 +55,7 @@ class Transport:
     def __init__(
         self,
         grid: Grid,
-        strategy: "RoundStrategy",
+        strategy: RunStrategy,
         timeout: float,
         bound: Mapping[int, int] | None = None,
     ) -> None:
@@ -174,10 +155,10 @@ class Transport:
     def _ask(self, nodes: Sequence[int]) -> dict[int, Message]:
         """Return the replies of these nodes to the question which clients are theirs."""
         content = RecordDict({"config": ConfigRecord({"population": self.strategy.population})})
-        messages = [Message(content, node, ROSTER) for node in nodes]
+        questions = [Message(content, node, messages.ROSTER) for node in nodes]
         with plain_log():  # Inside one of Flower's wrappers it is not that of a run of ours.
-            sent = self.grid.send_and_receive(messages, timeout=self.patience(nodes))
-        replies = dict(_by_node(sent, messages))
+            answers = self.grid.send_and_receive(questions, timeout=self.patience(nodes))
+        replies = dict(_by_node(answers, questions))
         self._mark_silent(nodes, replies)
         return {node: replies[node] for node in nodes if node in replies}
 
@@ -191,7 +172,7 @@ class Transport:
         self, exchange: Exchange, config: MessageConfig, versions: Versions
     ) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients."""
-        named = {ARRAYS: exchange.arrays, **exchange.extra}
+        named = {messages.ARRAYS: exchange.arrays, **exchange.extra}
         # Shared: the round's program waits for the replies meanwhile.
         records = {name: to_record(arrays, copy=False) for name, arrays in named.items()}
         self._exchange = exchange
@@ -201,13 +182,16 @@ class Transport:
         chained = isinstance(exchange.combine, Chain)
         self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
         self._with_models = self.roster.single() if exchange.of_models else set()
+        returned: MessageConfig = {}
+        if exchange.returned:
+            returned = {messages.RETURNED: list(exchange.returned)}
+        no_model = {messages.NO_MODEL: ArrayRecord()}
         self._sent = []
         for node, share in self._shares.items():
             each = [versions.of(client) if exchange.stateful else {} for client in share]
-            whole: MessageConfig = {RETURNED: list(exchange.returned)} if exchange.returned else {}
-            content = request(
-                records if node in self._with_models else {**records, NO_MODEL: ArrayRecord()},
-                {**config, **exchange.config, **whole},
+            content = messages.request(
+                records if node in self._with_models else {**records, **no_model},
+                {**config, **exchange.config, **returned},
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
                 of_clients={name: [values[name] for values in each] for name in each[0]},
@@ -220,7 +204,7 @@ class Transport:
         self.traffic.count_down(exchange, len(reached), self._sent)
         return self._sent
 
-    def collect(self, messages: Iterable[Message]) -> Replies:
+    def collect(self, received: Iterable[Message]) -> Replies:
         """Combine the replies to the messages last prepared; log every failure in one line.
 
         Raises a RoundFailedError if fewer clients than needed gave a good reply.
@@ -229,7 +213,7 @@ class Transport:
         if exchange is None:
             raise RuntimeError("no exchange is under way")
         replies: dict[int, NodeReply] = {}
-        for node, message in _by_node(messages, self._sent):
+        for node, message in _by_node(received, self._sent):
             if node in replies or node not in self._shares:
                 why = f": {reason(message)}" if message.has_error() else ""
                 self._warn(
@@ -237,7 +221,7 @@ class Transport:
                 )
                 continue
             replies[node] = self._read(exchange, message, node)
-            self.traffic.wire_bytes_up += size_of_arrays(message)
+            self.traffic.wire_bytes_up += messages.size_of_arrays(message)
             _empty(message)
         self._mark_silent(self._shares, replies)
         validation.leave_out_other_names(replies)
@@ -248,7 +232,7 @@ class Transport:
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
-            why = most_often(self.failed[exchange.action].values())
+            why = messages.most_often(self.failed[exchange.action].values())
             raise RoundFailedError(f"{counts}, needed are {needed}{why and f'; {why}'}")
         return combined(exchange, good)
 
@@ -295,12 +279,12 @@ class Transport:
         share = self._shares[node]
         if message.has_error():
             why = reason(message)
-            if MOD in why and node not in self._with_models:
+            if messages.MOD in why and node not in self._with_models:
                 why = f"{why}; the reply is not a model, but {validation.no_model(exchange)}"
             return NodeReply(failed=dict.fromkeys(share, why))
         try:
             validation.check_size(message.content, exchange, len(share))
-            reply = read_reply(message.content, share, exchange.combine.sums)
+            reply = messages.read_reply(message.content, share, exchange.combine.sums)
             validation.check_unchanged(exchange, reply)
             validation.check_reply(exchange, self._bounds, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
@@ -379,4 +363,4 @@ def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
                 arrays |= cast_like({name: mean}, {name: sent})
     if isinstance(rule, Chain) and per_client:
         arrays = cast_like(accumulator.sums["last"], exchange.template)
-    return Replies(tuple(sorted(per_client)), table(per_client), arrays, accumulator.sums)
+    return Replies(tuple(sorted(per_client)), messages.table(per_client), arrays, accumulator.sums)
