@@ -77,12 +77,12 @@ def test_the_strategy_says_who_hosts_whom(clients, questions):
         own = {4: {"own": [7 + node]}, 5: {"clients": 9}}.get(node)
         return {"roster": ConfigRecord(own)} if "roster" in message_type and own else None
 
-    found = Lying(client_app(lambda c, i: Good(i, lambda *_: None)), 4, lie)
+    lying_grid = Lying(client_app(lambda c, i: Good(i, lambda *_: None)), 4, lie)
     strategy = FedAvg(clients=clients, min_available_nodes=3, evaluate_every=0)
     seen = record_samples(strategy)
-    result = strategy.start(found, to_record(START), 1)
+    result = strategy.start(lying_grid, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
-    assert found.asked == questions
+    assert lying_grid.asked == questions
     assert seen == [[0, 1, 2, 3] if clients else [0, 1, 11]]
 
 
