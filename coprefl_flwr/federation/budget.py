@@ -51,11 +51,11 @@ class Work:
         return self.mean(self.training.travel)
 
     @property
-    def visited(self) -> float:
+    def samples_seen(self) -> float:
         """Samples that the steps of a participation are on, as often as they are seen."""
         return self.mean(lambda n: sum(self.training.batch_sizes(n, self.training.steps(n))))
 
-    def on_part(self, fraction: float) -> "Work":
+    def on_fraction(self, fraction: float) -> "Work":
         """Return the same on a part of each client's samples, such as its support set."""
         from coprefl_flwr.data import part_of  # torch: not for strategies without it
 

@@ -35,12 +35,8 @@ from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly, 
 from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies, Round
 
 MEAN, MEDIAN, TRIMMED, KRUM, MULTI_KRUM, CLIPPING = AGGREGATIONS = (
-    "mean",
-    "median",
-    "trimmed-mean",
-    "krum",
-    "multi-krum",
-    "norm-clipping",
+    *("mean", "median", "trimmed-mean"),
+    *("krum", "multi-krum", "norm-clipping"),
 )
 """What the option `aggregation` may be; the mean is not robust."""
 
@@ -75,7 +71,7 @@ class Robust:
         return arrays, metrics | of_rule
 
     def per_client(self, exchange: Exchange) -> Exchange:
-        """Return an exchange that asks for each client's arrays apart, if it asks for a mean.
+        """Return an exchange that asks for each client's arrays separately, if it asks for a mean.
 
         Raises a SettingsError if it asks for what there is no robust form of, or too few clients.
         """

@@ -21,7 +21,7 @@ from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
-from coprefl_flwr.federation.context import RoundContext, RunStrategy
+from coprefl_flwr.federation.context import RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
 from coprefl_flwr.federation.messages import check_free
@@ -61,7 +61,7 @@ class HeadLayer(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False)
-class RoundStrategy(InsideWrapper, RunStrategy):
+class RoundStrategy(InsideWrapper):
     """A federated method whose round is a program of exchanges, as a strategy of Flower's.
 
     A method is a subclass that writes `round`. Its options are fields made by `option`, which are
@@ -141,11 +141,6 @@ class RoundStrategy(InsideWrapper, RunStrategy):
             return None
         return Robust(self.aggregation, self.tolerated_share, self.clip_factor)
 
-    @property
-    def most_participants(self) -> int | None:
-        """The most clients that a round asks for; None is all there are."""
-        return self.participants
-
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""
         unused = () if self.robust else AGGREGATION
@@ -198,7 +193,7 @@ class RoundStrategy(InsideWrapper, RunStrategy):
         """
         if "train" not in self.actions:
             return UNKNOWN
-        return Budget(work.travel, work.participants * work.visited)
+        return Budget(work.travel, work.participants * work.samples_seen)
 
     @property
     def rounds_to_evaluation(self) -> int:

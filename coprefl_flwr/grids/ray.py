@@ -13,7 +13,6 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from flwr.app import ArrayRecord, Error, Message, RecordDict
@@ -117,12 +116,7 @@ class RayGrid(LocalGrid):
         """Return the grid."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the processes."""
         self.close()
 

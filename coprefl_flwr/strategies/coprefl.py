@@ -44,8 +44,8 @@ class CoPreFL(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the steps on the support sets and the meta step; queries count as gradients."""
-        support = work.on_part(work.options["support-fraction"])
-        local = Budget(support.travel, work.participants * support.visited)
+        support = work.on_fraction(work.options["support-fraction"])
+        local = Budget(support.travel, work.participants * support.samples_seen)
         queries = work.participants * (work.samples - support.samples)
         meta = self.meta_learning_rate * self.weight_of_gradients(work.participants)
         return local.and_server(meta, queries)

@@ -219,7 +219,8 @@ def test_an_exchange_is_asked_for_apart_if_it_is_for_a_mean():
     evaluation = Exchange("evaluate", SENT, (0,), MetricsOnly())
     assert rule.per_client(evaluation) is evaluation
     for combine in (Chain(), PerClient()):
-        with pytest.raises(SettingsError, match=rf"^aggregation = median: train .* '{combine}', of"):
+        refused = rf"^aggregation = median: train .* '{combine}', of"
+        with pytest.raises(SettingsError, match=refused):
             rule.per_client(Exchange("train", SENT, (0,), combine))
 
 
