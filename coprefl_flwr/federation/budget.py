@@ -37,8 +37,8 @@ class Work:
 
     def mean(self, of: Callable[[int], float]) -> float:
         """Return the mean over clients of a function of their number of samples."""
-        each = {n: of(n) for n in set(self.sizes)}  # Clients may be many, and equally large.
-        return math.fsum(each[n] for n in self.sizes) / len(self.sizes)
+        values = {n: of(n) for n in set(self.sizes)}  # Clients may be many, and equally large.
+        return math.fsum(values[n] for n in self.sizes) / len(self.sizes)
 
     @property
     def samples(self) -> float:
@@ -93,8 +93,8 @@ class Budget:
 
     def and_server(self, step_size: float, gradients: float) -> "Budget":
         """Return it with steps at the server besides."""
-        more = {"at_server": self.at_server + step_size, "gradients": self.gradients + gradients}
-        return replace(self, **more)
+        at_server, gradients = self.at_server + step_size, self.gradients + gradients
+        return replace(self, at_server=at_server, gradients=gradients)
 
     def step_sizes(self, training: Any, first: int = 1) -> Iterator[float]:
         """Yield the summed step size of each round from `first` on, without end.

@@ -49,8 +49,8 @@ class History:
         """Return a round's metrics, those of evaluations prefixed with where they were made."""
         metrics: dict[str, float] = {}
         measured = (self.train, self.traffic, self.evaluate, self.server)
-        for mark, rounds in zip(("", "", "evaluate-", "server-"), measured, strict=True):
-            metrics |= {f"{mark}{name}": v for name, v in rounds.get(server_round, {}).items()}
+        for prefix, rounds in zip(("", "", "evaluate-", "server-"), measured, strict=True):
+            metrics |= {f"{prefix}{name}": v for name, v in rounds.get(server_round, {}).items()}
         return metrics
 
     def rounds(self) -> dict[int, dict[str, float]]:
@@ -99,15 +99,15 @@ class HistoryLines:
         self.sum.update(written)
 
     @classmethod
-    def read(cls, file: Path, until: int, known: dict[str, Any]) -> tuple["HistoryLines", History]:
+    def read(cls, file: Path, until: int, stored: dict[str, Any]) -> tuple["HistoryLines", History]:
         """Return the lines that a checkpoint knows, and the history that they hold.
 
         Raises a ValueError if the file does not begin with them, and an OSError if it is not there.
         """
         with file.open("rb") as opened:
-            written = opened.read(min(known["bytes"], file.stat().st_size))
+            written = opened.read(min(stored["bytes"], file.stat().st_size))
         lines, history = cls(until + 1, len(written), hashlib.sha256(written)), History()
-        if lines.sum.hexdigest() != known["sha256"]:
+        if lines.sum.hexdigest() != stored["sha256"]:
             raise ValueError(f"its history {file.name} is cut short or damaged")
         for line in written.splitlines():
             row = parse_json(line, infinite=True)
@@ -174,8 +174,8 @@ def continue_from(
         # How many nodes are waited for, and attempts are made, does not enter the numbers.
         free = name in ("min_available_nodes", "max_failed_rounds")
         if not free and checkpoint.options.get(name) != value:
-            both = f"its {name} is {checkpoint.options.get(name)!r}, here it is {value!r}"
-            raise SettingsError(f"{path} is a checkpoint of another run: {both}")
+            difference = f"its {name} is {checkpoint.options.get(name)!r}, here it is {value!r}"
+            raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
     # Cuts off what a kill left behind the lines.
     checkpoint.lines.append(lines, checkpoint.history, checkpoint.round)
     logger.info("resumed from %s after round %s", path, checkpoint.round)
@@ -211,7 +211,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
             state[key] = float(value)
     lines = checkpoint.lines
     lines.append(history_file(path), checkpoint.history, checkpoint.round)
-    about = {
+    header = {
         "round": checkpoint.round,
         "names": list(checkpoint.arrays),
         "state": state,
@@ -220,7 +220,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "bound": checkpoint.bound,
         "history": {"bytes": lines.size, "sha256": lines.sum.hexdigest()},
     }
-    write_sealed(path, tensors, json.dumps(about))
+    write_sealed(path, tensors, json.dumps(header))
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -230,17 +230,17 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     """
     try:
         tensors, text = read_sealed(path)
-        about = parse_json(text, infinite=True)
-        last = int(about["round"])
-        lines, history = HistoryLines.read(history_file(path), last, about["history"])
+        header = parse_json(text, infinite=True)
+        last = int(header["round"])
+        lines, history = HistoryLines.read(history_file(path), last, header["history"])
         return Checkpoint(
             round=last,
-            arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
-            state=_state(about["state"], tensors),
+            arrays={name: tensors[f"arrays/{name}"] for name in header["names"]},
+            state=_state(header["state"], tensors),
             history=history,
-            options=dict(about["options"]),
-            versions={int(client): version for client, version in about["versions"].items()},
-            bound={int(client): int(node) for client, node in about["bound"].items()},
+            options=dict(header["options"]),
+            versions={int(client): version for client, version in header["versions"].items()},
+            bound={int(client): int(node) for client, node in header["bound"].items()},
             lines=lines,
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:

@@ -46,10 +46,10 @@ class Traffic:
     def count_down(self, exchange: Exchange, clients: int, messages: Sequence[Message]) -> None:
         """Count an exchange's messages to `clients` clients; all have the same arrays."""
         sent = size(exchange.arrays) + sum(map(size, exchange.extra.values()))
-        each = [size_of_arrays(message) for message in messages]
+        sizes = [size_of_arrays(message) for message in messages]
         self.models_down += clients * self._models(sent)
-        self.client_bytes_down += clients * each[0] if each else 0
-        self.wire_bytes_down += sum(each)
+        self.client_bytes_down += clients * sizes[0] if sizes else 0
+        self.wire_bytes_down += sum(sizes)
         self.wire_nodes = max(self.wire_nodes, len(messages))
 
     def count_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:

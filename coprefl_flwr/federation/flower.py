@@ -68,8 +68,8 @@ class _Ending:
             record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         error = record.exc_info and record.exc_info[1]
         if error:
-            known = str(error) if error is self.error() else _crash(error)
-            self.text = known if error is self.error() or known == self.crash else ""
+            line = str(error) if error is self.error() else _crash(error)
+            self.text = line if error is self.error() or line == self.crash else ""
             record.exc_info = None if self.text else record.exc_info
         if str(record.msg).startswith("Exit Code:") and self.text:
             record.msg = f"{record.msg}\n\n{self.text}"

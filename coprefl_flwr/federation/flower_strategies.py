@@ -246,7 +246,7 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
             kind, default = kind | None, None
             needed.append(argument.name)
         options.append((argument.name, kind, option(default, meaning)))
-    about = {
+    namespace = {
         "__module__": __name__,
         "of": flower_class,
         "arguments": tuple(name for name, _, _ in options),
@@ -254,7 +254,7 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
         "client": CLIENTS.get(name, RoundStrategy.client),
     }
     bases = (FlowerStrategy,)
-    return make_dataclass(name, options, bases=bases, namespace=about, kw_only=True, eq=False)
+    return make_dataclass(name, options, bases=bases, namespace=namespace, kw_only=True, eq=False)
 
 
 def _arguments(flower_class: type[Strategy]) -> dict[inspect.Parameter, Any]:

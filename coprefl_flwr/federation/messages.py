@@ -91,12 +91,12 @@ def request(
     `of_clients` holds what differs from client to client, in their order.
     """
     differing = (of_clients or {}).items()
-    each: MessageConfig = {name: values[0] for name, values in differing}
+    settings: MessageConfig = {name: values[0] for name, values in differing}
     if clients is not None:
-        each = {"clients": list(clients), "combine": str(rule)}
-        each |= {name: list(values) for name, values in differing}
-        each |= {"bounds": bounds} if bounds else {}
-    return RecordDict({**records, "config": ConfigRecord({**config, **each})})
+        settings = {"clients": list(clients), "combine": str(rule)}
+        settings |= {name: list(values) for name, values in differing}
+        settings |= {"bounds": bounds} if bounds else {}
+    return RecordDict({**records, "config": ConfigRecord({**config, **settings})})
 
 
 def check_free(what: str, config: Mapping[str, object]) -> None:
@@ -130,9 +130,12 @@ def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[n
 
     With metrics that some have, there could be as many names as clients, each with as many gaps.
     """
-    named = set.intersection(*map(set, metrics.values())) if metrics else set()
-    each = {name: [float(metrics[client][name]) for client in sorted(metrics)] for name in named}
-    return {name: np.array(each[name]) for name in sorted(each)}
+    shared = set.intersection(*map(set, metrics.values())) if metrics else set()
+    clients = sorted(metrics)
+    return {
+        name: np.array([float(metrics[client][name]) for client in clients])
+        for name in sorted(shared)
+    }
 
 
 def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:

@@ -82,9 +82,9 @@ class Roster:
 
     def settle(self, nodes: Iterable[int]) -> None:
         """Find the owner of each client among the `nodes` that are there, and what is disputed."""
-        there = set(nodes)
-        self.claims = {node: own for node, own in self.claims.items() if node in there}
-        self.plain &= there
+        connected = set(nodes)
+        self.claims = {node: own for node, own in self.claims.items() if node in connected}
+        self.plain &= connected
         named: dict[int, list[int]] = {}
         for node in sorted(self.claims):
             for client in self.claims[node]:
@@ -147,10 +147,10 @@ def _disputed(client: int, nodes: Sequence[int], holder: int | None) -> str:
     """Return the line about a client that several nodes name; `holder` is the one that has it."""
     several = ", ".join(map(str, nodes[:5])) + (", ..." if len(nodes) > 5 else "")
     named = f"client {client} is named by {len(nodes)} nodes ({several})"
-    known = f"node {holder} named it first and keeps it"
+    outcome = f"node {holder} named it first and keeps it"
     if holder is None:
-        known = "it is left out, as none of them named it first"
-    return f"{named}: {known}; give each node its own partition-id"
+        outcome = "it is left out, as none of them named it first"
+    return f"{named}: {outcome}; give each node its own partition-id"
 
 
 def hosted_clients(clients: Any) -> Hosted | None:
@@ -181,7 +181,7 @@ def hosted_clients(clients: Any) -> Hosted | None:
             raise SettingsError(f"{what}: node {node!r}: {one_line(error)}") from error
         for client in own:
             if owner.setdefault(client, number) != number:
-                both = f"{owner[client]} and {number}"
-                raise SettingsError(f"{what}: client {client} is given to two nodes, {both}")
+                nodes = f"{owner[client]} and {number}"
+                raise SettingsError(f"{what}: client {client} is given to two nodes, {nodes}")
         hosted[number] = own
     return hosted

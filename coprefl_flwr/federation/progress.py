@@ -254,10 +254,10 @@ class Progress:
                 seconds_left = self._pace[part.kind] * part.rounds_left / part.workers
             longest = max(longest, seconds_left or 0.0)
             seconds.append(None if seconds_left is None else seconds_left * part.workers)
-        known = [part_seconds for part_seconds in seconds if part_seconds is not None]
-        if len(known) < len(seconds):
+        known_seconds = [value for value in seconds if value is not None]
+        if len(known_seconds) < len(seconds):
             return None
-        return max(sum(known) / self.workers, longest)
+        return max(sum(known_seconds) / self.workers, longest)
 
 
 _WORD = re.compile(r"[^\s,](?:\S*[^\s,])?")
@@ -282,8 +282,8 @@ def _bar(total: int, completed: int) -> ProgressBar:
 
 def _losses(part: Part, most: int) -> str:
     """Return the losses of a part's last round, at most this many of them."""
-    known = [name for name in SHOWN if name in part.metrics][:most]
-    return "  ".join(f"{SHOWN[name]} {part.metrics[name]:.3f}" for name in known)
+    names = [name for name in SHOWN if name in part.metrics][:most]
+    return "  ".join(f"{SHOWN[name]} {part.metrics[name]:.3f}" for name in names)
 
 
 def _seconds_left(part: Part) -> float | None:

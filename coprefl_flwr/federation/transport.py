@@ -110,8 +110,8 @@ class Transport:
             if listed and listed <= self.silent:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
                 raise RunFailedError(f"{gone}, and no node is asked again after that")
-            there = f"{len(nodes)} nodes with {len(clients)} clients are there"
-            waiting = f"{there}, needed are {needed} clients"
+            connected = f"{len(nodes)} nodes with {len(clients)} clients are there"
+            waiting = f"{connected}, needed are {needed} clients"
             if time.monotonic() > end:
                 why = [*self.refused.values(), *self._disputed][:1]
                 raise RunFailedError("; ".join([waiting, f"waited {self.timeout:g} s", *why]))
@@ -162,10 +162,10 @@ class Transport:
         self._mark_silent(nodes, replies)
         return {node: replies[node] for node in nodes if node in replies}
 
-    def _warn(self, about: str, line: str) -> None:
+    def _warn(self, topic: str, line: str) -> None:
         """Log a line, or count it where the round has many about this: no node can fill the log."""
-        self._warned[about] += 1
-        if self._warned[about] <= LINES:
+        self._warned[topic] += 1
+        if self._warned[topic] <= LINES:
             logger.warning("%s", line)
 
     def prepare(
@@ -188,13 +188,13 @@ class Transport:
         no_model = {messages.NO_MODEL: ArrayRecord()}
         self._sent = []
         for node, share in self._shares.items():
-            each = [versions.of(client) if exchange.stateful else {} for client in share]
+            of_share = [versions.of(client) if exchange.stateful else {} for client in share]
             content = messages.request(
                 records if node in self._with_models else {**records, **no_model},
                 {**config, **exchange.config, **returned},
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
-                of_clients={name: [values[name] for values in each] for name in each[0]},
+                of_clients={name: [values[name] for values in of_share] for name in of_share[0]},
                 bounds=json.dumps(asdict(self._bounds)),
             )
             self._sent.append(Message(content, node, exchange.action))
@@ -256,9 +256,9 @@ class Transport:
 
     def new_round(self) -> None:
         """Forget what failed in the round before, and log how many lines were not shown."""
-        for about, number in sorted(self._warned.items()):
+        for topic, number in sorted(self._warned.items()):
             if number > LINES:
-                logger.warning("%s: %s more such lines in this round", about, number - LINES)
+                logger.warning("%s: %s more such lines in this round", topic, number - LINES)
         self._warned.clear()
         self.failed.clear()
         self.worked.clear()
@@ -322,8 +322,8 @@ def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tu
     """Return replies with the node each is from: an error may come from the SuperLink instead."""
     addressed = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
     for reply in replies:
-        about = reply.metadata
-        yield addressed.get(about.reply_to_message_id, about.src_node_id), reply
+        metadata = reply.metadata
+        yield addressed.get(metadata.reply_to_message_id, metadata.src_node_id), reply
 
 
 def _empty(message: Message) -> None:
@@ -336,8 +336,9 @@ def _empty(message: Message) -> None:
 def _alike(action: str, failed: Mapping[int, str]) -> str:
     """Return one line for clients that all failed by one kind of program error, else ""."""
     shared = program_error(failed.values())
-    who = f"all {len(failed)} clients" if len(failed) > 1 else f"client {min(failed, default=0)}"
-    return f"{action}: {who} failed with {shared}" if shared else ""
+    number = len(failed)
+    clients = f"all {number} clients" if number > 1 else f"client {min(failed, default=0)}"
+    return f"{action}: {clients} failed with {shared}" if shared else ""
 
 
 def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:

@@ -171,10 +171,10 @@ def check_reply(exchange: Exchange, bounds: Bounds, reply: NodeReply) -> None:
     if set(reply.records) != set(weights):
         raise ValueError(f"sums {sorted(reply.records)} in the reply, asked was {rule}")
     for name, arrays in reply.records.items():
-        each = {n: weights[name][is_buffer(n, array)] for n, array in sent.items()}
+        of_arrays = {n: weights[name][is_buffer(n, array)] for n, array in sent.items()}
         if rule.partial:
-            each = dict.fromkeys(sent, float(len(reply.metrics)))
-        _check_arrays(arrays, sent, rule, each)
+            of_arrays = dict.fromkeys(sent, float(len(reply.metrics)))
+        _check_arrays(arrays, sent, rule, of_arrays)
 
 
 def check_size(content: RecordDict, exchange: Exchange, clients: int) -> None:

@@ -100,9 +100,9 @@ class Run:
         numbers: dict[str, Any] = {f"array {name}": array for name, array in self.arrays.items()}
         for key, value in self.strategy_state.items():
             arrays = value if isinstance(value, dict) else {"": value}
-            numbers |= {f"state {key} {name}".strip(): each for name, each in arrays.items()}
+            numbers |= {f"state {key} {name}".strip(): value for name, value in arrays.items()}
         for client, state in self.states.items():
-            numbers |= {f"state of client {client}, {name}": each for name, each in state.items()}
+            numbers |= {f"state of client {client}, {name}": value for name, value in state.items()}
         for number, metrics in self.metrics.items():
             numbers |= {f"{name} of round {number}": value for name, value in metrics.items()}
         for row in self.rows:
@@ -165,8 +165,8 @@ class Case:
         grid, progress = _Backwards(client_app(study.client), nodes), Progress(len(study.stages))
         with _warnings() as result.warnings:
             try:
-                for each in study.stages:
-                    run_stage(each, grid, store, progress, [look] if each is stage else [])
+                for current in study.stages:
+                    run_stage(current, grid, store, progress, [look] if current is stage else [])
             except _Interruption:
                 return result
             except Exception as error:  # Whatever a method raises is reported in one line.
@@ -199,11 +199,11 @@ def write_images(path: Path) -> None:
 
 @functools.cache
 def _images() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    drawn = glyphs()
+    dataset = glyphs()
     chosen = [label * SAMPLES_PER_CLASS + n for label in range(6) for n in range(40)]
-    images = drawn.images[chosen, 0].numpy().astype(float)
+    images = dataset.images[chosen, 0].numpy().astype(float)
     halved = images.reshape(len(images), 14, 2, 14, 2).mean(axis=(2, 4))
-    return halved.astype(np.uint8), drawn.labels[chosen]
+    return halved.astype(np.uint8), dataset.labels[chosen]
 
 
 class _Backwards(LocalGrid):
@@ -222,9 +222,9 @@ def _fill(result: Run, report: RoundReport, strategy: RoundStrategy, folder: Pat
         for number, metrics in report.history.rounds().items()
     }
     store, committed = ClientState(folder / STATES), report.versions
-    about = {"run": strategy.run_name, "population": strategy.population}
+    request = {"run": strategy.run_name, "population": strategy.population}
     for client, version in sorted(committed.items()):
-        state = store.read({**about, "client": client, "state-version": version})
+        state = store.read({**request, "client": client, "state-version": version})
         result.states[client] = state or {}
     result.uncommitted = not committed and any((folder / STATES).rglob("*.safetensors"))
 
