@@ -88,7 +88,7 @@ class LossMoments(Rule):
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
         """Return 1 and the client's loss L_j."""
-        return {"gradient": 1.0, "loss-gradient": measured(metrics, "loss")}
+        return {"gradient": 1.0, "loss-gradient": finite_metric(metrics, "loss")}
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class PerClient(Rule):
         """Return the one sum that holds this client alone; `of` must have what it needs."""
         for coefficient in self.of.coefficients(metrics).values():
             self.of.buffer_coefficient(metrics, coefficient)
-        return {str(int(measured(metrics, "client"))): 1.0}
+        return {str(int(finite_metric(metrics, "client"))): 1.0}
 
 
 class Chain(Rule):
@@ -154,7 +154,7 @@ def parse(text: str) -> Rule:
     raise ValueError(f"unknown rule '{text}'")
 
 
-def measured(metrics: Metrics, name: str) -> float:
+def finite_metric(metrics: Metrics, name: str) -> float:
     """Return a client's metric, or raise a ValueError that names it."""
     if name not in metrics:
         raise ValueError(f"no metric '{name}' in the reply")
@@ -165,7 +165,7 @@ def measured(metrics: Metrics, name: str) -> float:
 
 
 def _positive(metrics: Metrics, name: str) -> float:
-    weight = measured(metrics, name)
+    weight = finite_metric(metrics, name)
     if weight <= 0:
         raise ValueError(f"metric '{name}' is {weight:g}; a weight must be above 0")
     return weight

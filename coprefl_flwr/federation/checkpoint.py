@@ -153,9 +153,9 @@ def continue_from(
         raise SettingsError("resume = True: needs the checkpoint to resume from")
     if path is None:
         return beginning
-    written, lines = as_json(options), history_file(path)
-    if lines.is_symlink() or (lines.exists() and not lines.is_file()):
-        raise SettingsError(f"{lines} is a link, or no regular file: move it away")
+    written, history_path = as_json(options), history_file(path)
+    if history_path.is_symlink() or (history_path.exists() and not history_path.is_file()):
+        raise SettingsError(f"{history_path} is a link, or no regular file: move it away")
     if not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
@@ -177,7 +177,7 @@ def continue_from(
             difference = f"its {name} is {checkpoint.options.get(name)!r}, here it is {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
     # Cuts off what a kill left behind the lines.
-    checkpoint.lines.append(lines, checkpoint.history, checkpoint.round)
+    checkpoint.lines.append(history_path, checkpoint.history, checkpoint.round)
     logger.info("resumed from %s after round %s", path, checkpoint.round)
     return checkpoint
 

@@ -16,7 +16,7 @@ from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished
 
-VERSION = re.compile(r"[0-9]+-[0-9]+\.safetensors")
+STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
 """Names of a state's files."""
 
 
@@ -84,7 +84,7 @@ class ClientState:
         remove_unfinished(file.parent, shared=True)
         write_sealed(file, arrays, self._identity(file))
         needed = {str(config.get("state-version")), str(config.get("state-kept"))}
-        versions = [path for path in file.parent.iterdir() if VERSION.fullmatch(path.name)]
+        versions = [path for path in file.parent.iterdir() if STATE_FILE.fullmatch(path.name)]
         for path in versions:
             # Not the newer ones: this request may be a late one.
             if path.stem not in needed and _age(path.stem) < _age(version):

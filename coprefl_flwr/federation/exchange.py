@@ -98,8 +98,8 @@ class Replies:
         return metrics
 
 
-Metrics = dict[str, float]
-Round = Generator[Exchange, Replies, tuple[Arrays, Metrics]]
+RoundMetrics = dict[str, float]
+Round = Generator[Exchange, Replies, tuple[Arrays, RoundMetrics]]
 """The program of a round: it yields exchanges, is sent the replies, returns arrays and metrics."""
 
 

@@ -23,10 +23,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from coprefl_flwr.errors import RunFailedError, SettingsError, one_line
 
-OF_CLIENTS = {("vce_api", "worker"), ("raybackend", "process_message")}
+CLIENT_LOGS = {("vce_api", "worker"), ("raybackend", "process_message")}
 """The modules and functions of Flower's simulation that log what a client raised."""
 
-OF_RUNTIME = {("vce_api", "run_api"), ("run_simulation", "_main_loop")}
+RUNTIME_LOGS = {("vce_api", "run_api"), ("run_simulation", "_main_loop")}
 """Those that log, twice, with which error its runtime ended."""
 
 
@@ -61,8 +61,8 @@ class _Ending:
         where, first = (record.module, record.funcName), None
         if isinstance(record.args, tuple) and record.args:
             first = record.args[0]
-        traceback = where in OF_RUNTIME or (self.runs and where in OF_CLIENTS)
-        if where in OF_RUNTIME and isinstance(first, Exception):
+        traceback = where in RUNTIME_LOGS or (self.runs and where in CLIENT_LOGS)
+        if where in RUNTIME_LOGS and isinstance(first, Exception):
             self.crash = _crash(first)
         elif traceback and record.levelno == logging.ERROR:
             record.levelno, record.levelname = logging.DEBUG, "DEBUG"

@@ -36,7 +36,7 @@ from coprefl_flwr.federation.strategy import RoundStrategy
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import option
 
-PLACE, VERSION = flowers.__name__, f"flwr {importlib.metadata.version('flwr')}"
+PLACE, FLWR_VERSION = flowers.__name__, f"flwr {importlib.metadata.version('flwr')}"
 CLIENTS = {
     "FedProx": "coprefl_flwr.clients:FedProxClient",
     "QFedAvg": "coprefl_flwr.clients:QFFLClient",

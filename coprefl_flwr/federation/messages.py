@@ -43,7 +43,7 @@ RETURNED = "returned"
 NO_MODEL, NORM = "no-model", "norm-as-sent"
 """The record of a request whose reply is no model, and the metric by which a change is noticed."""
 
-OF_CLIENTS = ("state-version", "state-kept")
+PER_CLIENT = ("state-version", "state-kept")
 """Settings that differ from client to client, in a request to several."""
 
 OURS = (
@@ -102,14 +102,14 @@ def request(
 def check_free(what: str, config: Mapping[str, object]) -> None:
     """Raise a SettingsError if an app's settings `what` have a key that is the protocol's own."""
     for key in config:
-        if key in (*OURS, *OF_CLIENTS):
+        if key in (*OURS, *PER_CLIENT):
             problem = f"{what}: '{key}' is set by the strategy itself"
             raise SettingsError(f"{problem}; give yours another name")
 
 
 def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
     """Return the config that the client at `position` in the request's list is given."""
-    own = {name: config[name][position] for name in OF_CLIENTS if name in config}
+    own = {name: config[name][position] for name in PER_CLIENT if name in config}
     return {**config, **own}
 
 

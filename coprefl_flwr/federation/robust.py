@@ -32,7 +32,7 @@ import numpy.typing as npt
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly, PerClient
-from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies, Round
+from coprefl_flwr.federation.exchange import Exchange, Replies, Round, RoundMetrics
 
 MEAN, MEDIAN, TRIMMED, KRUM, MULTI_KRUM, CLIPPING = AGGREGATIONS = (
     *("mean", "median", "trimmed-mean"),
@@ -59,7 +59,7 @@ class Robust:
 
     def around(self, program: Round) -> Round:
         """Return a round's program with the rule instead of its means."""
-        of_rule: Metrics = {}
+        of_rule: RoundMetrics = {}
         try:
             exchange = next(program)
             while True:

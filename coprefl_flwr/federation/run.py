@@ -26,14 +26,14 @@ from coprefl_flwr.federation.checkpoint import (
     write_checkpoint,
 )
 from coprefl_flwr.federation.client_state import Versions
-from coprefl_flwr.federation.communication import Traffic, size
+from coprefl_flwr.federation.communication import Traffic, nbytes
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
-from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies
+from coprefl_flwr.federation.exchange import Exchange, Replies, RoundMetrics
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.federation.transport import Transport
 
 logger = logging.getLogger("flwr.coprefl")
-flower = logging.getLogger("flwr")
+flower_log = logging.getLogger("flwr")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -49,7 +49,7 @@ class RoundReport:
     round: int
     num_rounds: int
     arrays: Arrays
-    metrics: Metrics
+    metrics: RoundMetrics
     evaluation: Replies | None
     seconds: float
     history: History = field(default_factory=History)
@@ -108,19 +108,19 @@ class Run:
             self.num_rounds = done
         while done < self.num_rounds:
             done += 1
-            flower.info("")
-            flower.info("[ROUND %s/%s]", done, self.num_rounds)
+            flower_log.info("")
+            flower_log.info("[ROUND %s/%s]", done, self.num_rounds)
             self._one_round(done)
         self.transport.end()
         arrays = to_record(self.arrays, copy=False)
         result = RunResult(arrays, history=self.history, evaluation=self.evaluation)
         self.history.put_into(result)
-        flower.info("")
-        flower.info("Strategy execution finished in %.2fs", time.monotonic() - began)
-        flower.info("")
-        flower.info("Final results:")
+        flower_log.info("")
+        flower_log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        flower_log.info("")
+        flower_log.info("Final results:")
         for line in str(result).splitlines():
-            flower.info("\t%s", line)
+            flower_log.info("\t%s", line)
         return result
 
     def _one_round(self, server_round: int) -> None:
@@ -165,14 +165,14 @@ class Run:
     def begin_round(self) -> None:
         """Forget what failed in the round before, and count again what is sent."""
         self.transport.new_round()
-        self.transport.traffic = Traffic(size(self.arrays))
+        self.transport.traffic = Traffic(nbytes(self.arrays))
 
     def context(self, server_round: int, attempt: int = 0) -> RoundContext:
         """Return what the program of a round may ask."""
         run = self.strategy, self.transport
         return RoundContext(*run, server_round, attempt, self.state, self.versions)
 
-    def _attempt(self, ctx: RoundContext) -> tuple[Arrays, Metrics]:
+    def _attempt(self, ctx: RoundContext) -> tuple[Arrays, RoundMetrics]:
         """Send the program the replies to its exchanges until it returns the new model."""
         self._stateful = set()
         # Only to be read: hooks may have kept them, and another attempt begins with them.
@@ -222,13 +222,15 @@ class Run:
         # In the old order, by which clients tell arrays from each other.
         return {name: arrays[name] for name in self.arrays}
 
-    def end_round(self, server_round: int, attempt: int, arrays: Arrays, metrics: Metrics) -> None:
+    def end_round(
+        self, server_round: int, attempt: int, arrays: Arrays, metrics: RoundMetrics
+    ) -> None:
         """Make the new model, the clients' new states and the metrics those of the run."""
         self.arrays = arrays
         self.versions.commit(self._stateful, server_round, attempt)
         self.history.train[server_round] = metrics
         self.history.traffic[server_round] = self.transport.traffic.as_metrics()
-        flower.info("\t└──> Aggregated MetricRecord: %s", metrics)
+        flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
 
     def evaluate(self, server_round: int) -> None:
         """Have all clients evaluate the global model, in the rounds that are due."""
@@ -243,7 +245,7 @@ class Run:
             return
         metrics = self.evaluation.evaluation_metrics()
         self.history.evaluate[server_round] = metrics
-        flower.info("\t└──> Aggregated MetricRecord: %s", metrics)
+        flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
 
     def evaluation_exchange(self, server_round: int) -> tuple[RoundContext, Exchange]:
         """Return an evaluation's exchange; where training used clients' states, it does too."""
@@ -256,7 +258,7 @@ class Run:
         if self.evaluate_fn is None:
             return
         metrics = self.evaluate_fn(server_round, to_record(self.arrays, copy=False))
-        flower.info("\t└──> Server's MetricRecord: %s", metrics)
+        flower_log.info("\t└──> Server's MetricRecord: %s", metrics)
         if metrics is not None:
             self.history.server[server_round] = dict(metrics)
 

@@ -40,7 +40,7 @@ DRAWN = ("participants", "fraction_train")
 
 ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 
-OF_FLOWER = {
+FLOWER_ARGUMENTS = {
     "min_evaluate_nodes": "min_replies, the good replies that an exchange needs",
     "min_train_nodes": "participants, the clients of a round",
     "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
@@ -104,8 +104,8 @@ class RoundStrategy(InsideWrapper):
             return super().__new__(cls)
         for name in options.keys() - parameters.keys():
             line = unknown("option", name, parameters)
-            if name in OF_FLOWER:
-                line = f"unknown option '{name}': Flower's {name} is here {OF_FLOWER[name]}"
+            if name in FLOWER_ARGUMENTS:
+                line = f"unknown option '{name}': Flower's {name} is here {FLOWER_ARGUMENTS[name]}"
             raise SettingsError(f"{cls.__name__}: {line}", name)
         return super().__new__(cls)
 
@@ -213,11 +213,11 @@ class RoundStrategy(InsideWrapper):
 
     def summary(self) -> None:
         """Log the strategy's options, as part of Flower's own account of the start."""
-        flower = logging.getLogger("flwr")
+        flower_log = logging.getLogger("flwr")
         options = [f"{name} = {value!r}" for name, value in self.options().items()]
         for line in options[:-1]:
-            flower.info("\t├── %s", line)
-        flower.info("\t└── %s", options[-1])
+            flower_log.info("\t├── %s", line)
+        flower_log.info("\t└── %s", options[-1])
 
     initialize_parameters = refuse_old_style
 
@@ -271,9 +271,9 @@ class RoundStrategy(InsideWrapper):
             hooks,
             stop,
         )
-        flower = logging.getLogger("flwr")
-        flower.info("Starting %s strategy:", type(self).__name__)
-        flower.info("\t├── Number of rounds: %d", num_rounds)
+        flower_log = logging.getLogger("flwr")
+        flower_log.info("Starting %s strategy:", type(self).__name__)
+        flower_log.info("\t├── Number of rounds: %d", num_rounds)
         self.summary()
         return run.all_rounds()
 

@@ -35,11 +35,11 @@ _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 NO_ROSTER = f"{messages.NOT_REGISTERED}|Invalid message type"
 """Flower's errors for a query that an app does not know."""
 
-START_UP = 300.0
+FIRST_ANSWER = 300.0
 """Least time in seconds for a node's first answer, as its worker must start and import first."""
 
-LINES = 20
-"""Lines of a round that are about one node, or nodes that are gone; what follows is counted."""
+MOST_WARNINGS = 20
+"""Warnings of a round about one node, or about nodes that are gone; what follows is counted."""
 
 
 class Transport:
@@ -122,7 +122,7 @@ class Transport:
 
     def patience(self, nodes: Iterable[int]) -> float:
         """Return the seconds in which these nodes must answer."""
-        return self.timeout if self._heard.issuperset(nodes) else max(self.timeout, START_UP)
+        return self.timeout if self._heard.issuperset(nodes) else max(self.timeout, FIRST_ANSWER)
 
     def segments(self, chain: Sequence[int]) -> list[list[int]]:
         """Cut a chain of clients into segments, each of clients that one node hosts."""
@@ -165,7 +165,7 @@ class Transport:
     def _warn(self, topic: str, line: str) -> None:
         """Log a line, or count it where the round has many about this: no node can fill the log."""
         self._warned[topic] += 1
-        if self._warned[topic] <= LINES:
+        if self._warned[topic] <= MOST_WARNINGS:
             logger.warning("%s", line)
 
     def prepare(
@@ -257,8 +257,9 @@ class Transport:
     def new_round(self) -> None:
         """Forget what failed in the round before, and log how many lines were not shown."""
         for topic, number in sorted(self._warned.items()):
-            if number > LINES:
-                logger.warning("%s: %s more such lines in this round", topic, number - LINES)
+            hidden = number - MOST_WARNINGS
+            if hidden > 0:
+                logger.warning("%s: %s more such lines in this round", topic, hidden)
         self._warned.clear()
         self.failed.clear()
         self.worked.clear()

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, is_buffer, is_lazy, mismatch, norm, records_of, size_of
 from coprefl_flwr.errors import LONGEST, SettingsError
-from coprefl_flwr.federation.aggregation import LossMoments, Metrics, PerClient, Rule, measured
+from coprefl_flwr.federation.aggregation import LossMoments, Metrics, PerClient, Rule, finite_metric
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.messages import MOD, NodeReply
 from coprefl_flwr.options import check_declared, option
@@ -96,7 +96,7 @@ class Bounds:
             for name, weight in rule.coefficients({**metrics, "client": client}).items()
         }
         for name in self.positive:
-            if measured(metrics, name) <= 0:
+            if finite_metric(metrics, name) <= 0:
                 raise ValueError(f"metric '{name}' is {metrics[name]:g}; it must be above 0")
         ranges: dict[str, Range] = {"num-examples": (1, self.most_samples)}
         if self.loss_range:
@@ -121,7 +121,7 @@ def _check_arrays(arrays: Arrays, sent: Arrays, rule: Rule, weights: Mapping[str
 
 
 def _check_range(metrics: Metrics, name: str, limits: Range) -> None:
-    value = measured(metrics, name)
+    value = finite_metric(metrics, name)
     if not limits[0] <= value <= limits[1]:
         allowed = f"must be between {limits[0]:g} and {limits[1]:g}"
         raise ValueError(f"metric '{name}' is {value:g}; it {allowed}")

@@ -100,10 +100,10 @@ class LocalGrid(Grid):
         return message_id
 
     def _handle(self, message: Message) -> Message:
-        return answer(self._client_app, message, self._contexts[message.metadata.dst_node_id])
+        return run_app(self._client_app, message, self._contexts[message.metadata.dst_node_id])
 
 
-def answer(client_app: ClientAppFn, message: Message, context: Context) -> Message:
+def run_app(client_app: ClientAppFn, message: Message, context: Context) -> Message:
     """Return a node's reply to a message; an exception is an error reply, as in Flower."""
     try:
         reply = client_app(message, context)

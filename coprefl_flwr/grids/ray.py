@@ -22,7 +22,7 @@ from coprefl_flwr.arrays import NUMPY, Arrays, from_record, records_of, to_recor
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
 from coprefl_flwr.federation.flower import check_cluster, enter_run, without_colours
 from coprefl_flwr.federation.machine import one_thread
-from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, answer
+from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, run_app
 
 START_UP = 120.0
 """Longest wait in seconds for processes that start."""
@@ -71,7 +71,7 @@ class Host:
         _, app, contexts = self._loaded
         enter_run(run_id=1, node_id=1)
         _put(message, dict(zip(names, arrays, strict=True)), copy=False)
-        reply = answer(app, message, contexts[message.metadata.dst_node_id])
+        reply = run_app(app, message, contexts[message.metadata.dst_node_id])
         return _split_arrays(reply)
 
 

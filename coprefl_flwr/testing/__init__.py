@@ -113,10 +113,10 @@ def _registered(strategy_class: type[RoundStrategy]) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Flower's log out of the output: findings say what is wrong."""
-    flower = logging.getLogger("flwr")
-    handlers, flower.handlers = flower.handlers, []
-    propagate, flower.propagate = flower.propagate, False
+    flower_log = logging.getLogger("flwr")
+    handlers, flower_log.handlers = flower_log.handlers, []
+    propagate, flower_log.propagate = flower_log.propagate, False
     try:
         yield
     finally:
-        flower.handlers, flower.propagate = handlers, propagate
+        flower_log.handlers, flower_log.propagate = handlers, propagate

@@ -19,7 +19,7 @@ from coprefl_flwr.testing.small_study import (
     RUN_NAME,
     Broken,
     Case,
-    Run,
+    Outcome,
     training_stage,
 )
 
@@ -113,7 +113,7 @@ def same_under_flower(case: Case) -> str:
         raise Broken(f"`flwr run`: {problem}")
     stage = build(settings).stages[-1]
     rows = read_result(Store(case.folder / "flower" / RUN_NAME, Layout.PATH).folder(stage))["rows"]
-    difference, name = furthest(Run(rows=first).numbers(), Run(rows=rows).numbers())
+    difference, name = furthest(Outcome(rows=first).numbers(), Outcome(rows=rows).numbers())
     if difference > ROUNDING_OF_PROCESSES:
         raise Broken(
             f"`flwr run` and one process are {difference:.2g} apart ({name}): does it keep "
@@ -123,7 +123,7 @@ def same_under_flower(case: Case) -> str:
     return f"`flwr run` and one process are {difference:.2g} apart"
 
 
-def _that_runs(case: Case) -> Run:
+def _that_runs(case: Case) -> Outcome:
     try:
         return case.undisturbed
     except Broken:

@@ -80,7 +80,7 @@ class _Interruption(BaseException):
 
 
 @dataclass
-class Run:
+class Outcome:
     """The result of a run: final arrays, states of strategy and clients, and figures.
 
     `states` has each client's committed state, `metrics` the figures of each round, `rows` those of
@@ -141,14 +141,14 @@ class Case:
         return Settings.from_config(config)
 
     @functools.cached_property
-    def undisturbed(self) -> Run:
+    def undisturbed(self) -> Outcome:
         """The run on one node, with which the others are compared."""
         return self.run("undisturbed")
 
     @plugins.unchanged()
-    def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Run:
+    def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Outcome:
         """Run the small study; raise Broken if it ends with an error, except an interruption."""
-        result = Run()
+        outcome = Outcome()
         study = build(self.settings(name))
         study.check()
         store = Store(self.folder / name / RUN_NAME, Layout.PATH)
@@ -160,20 +160,20 @@ class Case:
             if interrupted and report.round == INTERRUPTED_IN:
                 raise _Interruption
             if report.round == report.num_rounds:
-                _fill(result, report, strategy, store.folder(stage))
+                _fill(outcome, report, strategy, store.folder(stage))
 
         grid, progress = _Backwards(client_app(study.client), nodes), Progress(len(study.stages))
-        with _warnings() as result.warnings:
+        with _warnings() as outcome.warnings:
             try:
                 for current in study.stages:
                     run_stage(current, grid, store, progress, [look] if current is stage else [])
             except _Interruption:
-                return result
+                return outcome
             except Exception as error:  # Whatever a method raises is reported in one line.
-                why = "".join(f" ({line})" for line in result.warnings[:1])
+                why = "".join(f" ({line})" for line in outcome.warnings[:1])
                 raise Broken(f"{name} run: {one_line(error)}{why}") from error
-        result.rows = read_result(store.folder(stage))["rows"]
-        return result
+        outcome.rows = read_result(store.folder(stage))["rows"]
+        return outcome
 
 
 def training_stage(study: Study) -> TrainingStage:
@@ -214,10 +214,10 @@ class _Backwards(LocalGrid):
         return super().push_messages(list[Message](messages)[::-1])
 
 
-def _fill(result: Run, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:
+def _fill(outcome: Outcome, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:
     """Fill in the results of the last round, before the clients' states are removed."""
-    result.arrays, result.strategy_state = dict(report.arrays), dict(report.state)
-    result.metrics = {
+    outcome.arrays, outcome.strategy_state = dict(report.arrays), dict(report.state)
+    outcome.metrics = {
         number: {name: value for name, value in metrics.items() if not name.startswith("wire-")}
         for number, metrics in report.history.rounds().items()
     }
@@ -225,8 +225,8 @@ def _fill(result: Run, report: RoundReport, strategy: RoundStrategy, folder: Pat
     request = {"run": strategy.run_name, "population": strategy.population}
     for client, version in sorted(committed.items()):
         state = store.read({**request, "client": client, "state-version": version})
-        result.states[client] = state or {}
-    result.uncommitted = not committed and any((folder / STATES).rglob("*.safetensors"))
+        outcome.states[client] = state or {}
+    outcome.uncommitted = not committed and any((folder / STATES).rglob("*.safetensors"))
 
 
 @contextmanager
@@ -238,9 +238,9 @@ def _warnings() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(" ".join(record.getMessage().split()))
 
-    flower, handler = logging.getLogger("flwr"), Collects(logging.WARNING)
-    flower.addHandler(handler)
+    flower_log, handler = logging.getLogger("flwr"), Collects(logging.WARNING)
+    flower_log.addHandler(handler)
     try:
         yield lines
     finally:
-        flower.removeHandler(handler)
+        flower_log.removeHandler(handler)

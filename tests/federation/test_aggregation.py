@@ -13,7 +13,7 @@ from coprefl_flwr.federation.aggregation import (
     MetricsOnly,
     PerClient,
     Total,
-    measured,
+    finite_metric,
     parse,
 )
 
@@ -91,7 +91,7 @@ def test_what_a_rule_cannot_use_is_named(rule, metrics, message):
 
 
 def test_measured():
-    assert measured({"a": 3}, "a") == 3.0
+    assert finite_metric({"a": 3}, "a") == 3.0
 
 
 def clients(count):
