@@ -203,8 +203,7 @@ class Progress:
         words.append(_losses(part, len(SHOWN)))
         if part.pace is not None:
             words.append(f"{part.pace:.2f} s/round")
-        seconds_left = _seconds_left(part)
-        words.append(f"{clock(seconds_left)} left" if seconds_left is not None else "estimating")
+        words.append(_time_left(_seconds_left(part)))
         total = self._left_in_total()
         if total is not None and len(self._live) + sum(self.ahead.values()) > 1:
             words.append(f"{clock(total)} left in total")

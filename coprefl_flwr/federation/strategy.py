@@ -113,7 +113,7 @@ class RoundStrategy(InsideWrapper):
         """Check the options; refuse a robust rule for what has no mean."""
         check_declared(self)
         if self.participants is not None:
-            self.enough(self.participants)
+            self.check_participants(self.participants)
         if None not in (self.participants, self.fraction_train):
             raise SettingsError("participants and fraction_train: set one of them")
         hosted_clients(self.clients)
@@ -152,7 +152,7 @@ class RoundStrategy(InsideWrapper):
         bounds = {"bounds": asdict(self.bounds)} if self.bounds != Bounds() else {}
         return {"strategy": type(self).__name__, **values, **bounds}
 
-    def enough(self, participants: int) -> None:
+    def check_participants(self, participants: int) -> None:
         """Raise a SettingsError if this many participants cannot give `min_replies`."""
         if self.min_replies > participants:
             limit = f"must be at most participants = {participants}"

@@ -225,7 +225,7 @@ class Transport:
             _empty(message)
         self._mark_silent(self._shares, replies)
         validation.leave_out_other_names(replies)
-        self._tell_failures(exchange, replies)
+        self._log_failures(exchange, replies)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
         self.traffic.count_up(exchange, good)
@@ -236,7 +236,7 @@ class Transport:
             raise RoundFailedError(f"{counts}, needed are {needed}{why and f'; {why}'}")
         return combined(exchange, good)
 
-    def _tell_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
+    def _log_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
         """Log why clients failed: in one line if all did by one error of their program.
 
         That line is a RoundFailedError's, which may be logged, or end the run, instead.
