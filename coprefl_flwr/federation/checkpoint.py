@@ -48,8 +48,8 @@ class History:
     def of_round(self, server_round: int) -> dict[str, float]:
         """Return a round's metrics, those of evaluations prefixed with where they were made."""
         metrics: dict[str, float] = {}
-        measured = (self.train, self.traffic, self.evaluate, self.server)
-        for prefix, rounds in zip(("", "", "evaluate-", "server-"), measured, strict=True):
+        parts = (self.train, self.traffic, self.evaluate, self.server)
+        for prefix, rounds in zip(("", "", "evaluate-", "server-"), parts, strict=True):
             metrics |= {f"{prefix}{name}": v for name, v in rounds.get(server_round, {}).items()}
         return metrics
 

@@ -110,9 +110,9 @@ def concat_replies(parts: Sequence[Replies]) -> Replies:
     as there are exchanges, each with as many gaps.
     """
     parts = [part for part in parts if part.clients]
-    named = [set(part.metrics) for part in parts]
+    names = [set(part.metrics) for part in parts]
     metrics = {
         name: np.concatenate([part.metrics[name] for part in parts])
-        for name in sorted(set.intersection(*named) if named else ())
+        for name in sorted(set.intersection(*names) if names else ())
     }
     return Replies(tuple(client for part in parts for client in part.clients), metrics)

@@ -142,19 +142,19 @@ class FlowerStrategy(RoundStrategy):
 
     def _aggregated(self, flower: Any, ctx: RoundContext, replies: Replies, seen: Arrays) -> Arrays:
         """Return the arrays that Flower's strategy makes of the clients' instead of `seen`."""
-        measured = {
+        metrics = {
             name: values for name, values in replies.metrics.items() if not np.isnan(values).any()
         }
         key = getattr(flower, "train_loss_key", "loss-before")  # q-FFL's client reports this.
-        if key not in measured and "loss-before" in measured:
-            measured[key] = measured["loss-before"]
+        if key not in metrics and "loss-before" in metrics:
+            metrics[key] = metrics["loss-before"]
         messages = []
         for number, client in enumerate(replies.clients):
             record = RecordDict()
             sums = replies.sums[str(client)]
             record["arrays"] = to_record({key: sums[key] for key in seen}, copy=False)
             record["metrics"] = MetricRecord(
-                {name: float(values[number]) for name, values in measured.items()}
+                {name: float(values[number]) for name, values in metrics.items()}
             )
             messages.append(Message(record, dst_node_id=client, message_type="train"))
         name = self.of.__name__
@@ -192,7 +192,7 @@ class FlowerStrategy(RoundStrategy):
         return state
 
 
-def adapted(part: Any) -> Any:
+def as_method(part: Any) -> Any:
     """Return the method of a strategy class of Flower's, and any other part as it is."""
     return method_class(part) if is_flowers(part) else part
 

@@ -43,18 +43,18 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
         rule = parse(str(config.pop("combine")))
         bounds = Bounds(**json.loads(str(config.pop("bounds", "{}"))))
         ids = list(map(int, clients))
-        reply = run_all(make_client, ids, method, sent, config, rule, bounds, template)
+        reply = run_clients(make_client, ids, method, sent, config, rule, bounds, template)
         content = messages.hosted_reply(reply)
     else:
         own_id = {} if partition_id is None else {"client": int(partition_id)}
         client = make_client(None, config)
-        content = messages.plain_reply(*run(client, method, sent, config | own_id))
+        content = messages.plain_reply(*call_client(client, method, sent, config | own_id))
     if NO_MODEL in records_of(message.content, ArrayRecord):
         content = messages.with_norm(content)
     return Message(content, reply_to=message)
 
 
-def run_all(
+def run_clients(
     make_client: MakeClient,
     clients: Sequence[int],
     method: str,
@@ -79,10 +79,10 @@ def run_all(
         try:
             own = messages.config_of(config, position)
             client = make_client(client_id, own)
-            arrays, metrics = run(client, method, start, {**own, "client": client_id})
+            arrays, metrics = call_client(client, method, start, {**own, "client": client_id})
             bounds.check(arrays, metrics, template, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
-            sums, measured = groups.setdefault(names, (Accumulator(rule, template), {}))
+            sums, of_clients = groups.setdefault(names, (Accumulator(rule, template), {}))
             if chained:
                 start = cast_like(arrays, sent)
             elif alone and rule.sums:
@@ -90,16 +90,16 @@ def run_all(
                 start = {name: array.copy("K") for name, array in arrays.items()}
             elif rule.sums:
                 sums.add(client_id, arrays, metrics)
-            measured[client_id] = metrics
+            of_clients[client_id] = metrics
             arrays = {}  # Not kept while the next client computes: a model may be large.
         except (Exception, *EXITS) as error:  # A failure must not cost the others their work.
             reply.failed[client_id] = messages.describe_exception(error)
     if not groups:
         return reply
-    chosen = majority_names({names: len(measured) for names, (_, measured) in groups.items()})
-    for names, (_, measured) in groups.items():
+    chosen = majority_names({names: len(of_clients) for names, (_, of_clients) in groups.items()})
+    for names, (_, of_clients) in groups.items():
         if names != chosen:
-            reply.failed |= dict.fromkeys(measured, OTHER_NAMES)
+            reply.failed |= dict.fromkeys(of_clients, OTHER_NAMES)
     sums, reply.metrics = groups[chosen]
     if not rule.sums:
         return reply
@@ -128,7 +128,7 @@ def method_name(message_type: str) -> str:
     return action or {"train": "fit"}.get(category, category)
 
 
-def run(
+def call_client(
     client: NumPyClient, method: str, sent: Arrays, config: Mapping[str, Any]
 ) -> tuple[Arrays, dict[str, float]]:
     """Call a client's method and return its named arrays and its metrics.
@@ -147,7 +147,7 @@ def run(
     if method == "evaluate":
         metrics["loss"], arrays = float(first), Arrays()
     else:
-        arrays = named(first, sent)
+        arrays = name_arrays(first, sent)
     for name, value in metrics.items():
         if name in RESERVED:
             raise ValueError(f"metric '{name}' cannot be called so; give it another name")
@@ -156,7 +156,7 @@ def run(
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
 
 
-def named(
+def name_arrays(
     arrays: Mapping[str, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]], sent: Arrays
 ) -> Arrays:
     """Name a client's arrays: a mapping has names, a list is in the order of what was sent."""

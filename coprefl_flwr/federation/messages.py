@@ -162,22 +162,22 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
     metric_records = records_of(content, MetricRecord)
     if len(metric_records) != 1:
         raise ValueError(f"{len(metric_records)} MetricRecords in the reply, not one")
-    measured: dict[str, Any] = dict(*metric_records.values())
+    columns: dict[str, Any] = dict(*metric_records.values())
     array_records = records_of(content, ArrayRecord) if arrays else {}
     records = {name: from_record(record, copy=False) for name, record in array_records.items()}
-    ids = measured.get("clients")
+    ids = columns.get("clients")
     if not isinstance(ids, list):  # The reply of a node that is one client.
         if len(clients) != 1:
             raise ValueError(f"one result for the {len(clients)} clients that were asked")
-        scalars = {name: float(v) for name, v in measured.items() if not isinstance(v, list)}
+        scalars = {name: float(v) for name, v in columns.items() if not isinstance(v, list)}
         as_sent = scalars.pop(NORM, None)
         return NodeReply({clients[0]: scalars}, records, norm=as_sent, alone=True)
     order = [int(str(client)) for client in ids]
     if not set(order) <= set(clients) or len(set(order)) < len(order):
         raise ValueError(f"results of clients {order}, asked were {list(clients)}")
-    sent = measured.pop(NORM, None)
+    sent = columns.pop(NORM, None)
     metrics: dict[int, dict[str, float]] = {client: {} for client in order}
-    for name, values in measured.items():
+    for name, values in columns.items():
         if name == "clients" or not isinstance(values, list):  # A mod's own metric is a number.
             continue
         for client, value in zip(order, values, strict=True):

@@ -85,19 +85,19 @@ class Roster:
         connected = set(nodes)
         self.claims = {node: own for node, own in self.claims.items() if node in connected}
         self.plain &= connected
-        named: dict[int, list[int]] = {}
+        claiming_nodes: dict[int, list[int]] = {}
         for node in sorted(self.claims):
             for client in self.claims[node]:
-                named.setdefault(client, []).append(node)
+                claiming_nodes.setdefault(client, []).append(node)
         self.owner, self.disputed = {}, []
-        for client, claiming in named.items():
+        for client, claimants in claiming_nodes.items():
             holder = self.bound.get(client)
-            if len(claiming) == 1:
-                self.owner[client] = claiming[0]
+            if len(claimants) == 1:
+                self.owner[client] = claimants[0]
                 continue
-            if holder in claiming:
+            if holder in claimants:
                 self.owner[client] = holder
-            self.disputed.append(_disputed(client, claiming, self.owner.get(client)))
+            self.disputed.append(_disputed(client, claimants, self.owner.get(client)))
 
     def keep(self) -> None:
         """Bind the clients to the nodes that have them now: a later claim is the second."""
@@ -146,11 +146,11 @@ class Roster:
 def _disputed(client: int, nodes: Sequence[int], holder: int | None) -> str:
     """Return the line about a client that several nodes name; `holder` is the one that has it."""
     several = ", ".join(map(str, nodes[:5])) + (", ..." if len(nodes) > 5 else "")
-    named = f"client {client} is named by {len(nodes)} nodes ({several})"
+    problem = f"client {client} is named by {len(nodes)} nodes ({several})"
     outcome = f"node {holder} named it first and keeps it"
     if holder is None:
         outcome = "it is left out, as none of them named it first"
-    return f"{named}: {outcome}; give each node its own partition-id"
+    return f"{problem}: {outcome}; give each node its own partition-id"
 
 
 def hosted_clients(clients: Any) -> Hosted | None:

@@ -115,7 +115,7 @@ class Progress:
     _pace: dict[str, float] = field(default_factory=dict)
     _warned: bool = False
     _terminal: Console | None = None
-    _opened: ExitStack | None = None
+    _display: ExitStack | None = None
 
     def __post_init__(self) -> None:
         """Look whether the stream is a terminal that can renew lines."""
@@ -166,16 +166,16 @@ class Progress:
         part.workers = workers
         part.began = part.shown = time.monotonic()
         self._live.append(part)
-        if self._terminal and not self._opened:
-            self._opened = _opened(self._terminal, self._table)
+        if self._terminal and not self._display:
+            self._display = _open_live(self._terminal, self._table)
 
     def end(self, part: Part) -> None:
         """Take away a part, whether or not it came to its last round."""
         if part in self._live:
             self._live.remove(part)
-        if self._opened and not self._live:
-            self._opened.close()
-            self._opened = None
+        if self._display and not self._live:
+            self._display.close()
+            self._display = None
 
     def show(self, part: Part, report: RoundReport, now: float) -> None:
         """Show a finished round of a part: in the table, or in a line of the log if one is due."""
@@ -263,16 +263,16 @@ _WORD = re.compile(r"[^\s,](?:\S*[^\s,])?")
 """A word of a title, without the comma behind it."""
 
 
-def _opened(terminal: Console, table: Callable[[], Table]) -> ExitStack:
+def _open_live(terminal: Console, table: Callable[[], Table]) -> ExitStack:
     """Show a table at the end of a terminal, below the lines of the log, until it is closed."""
-    opened = ExitStack()
+    display = ExitStack()
     live = Live(console=terminal, get_renderable=table, refresh_per_second=2, transient=True)
-    opened.enter_context(live)
+    display.enter_context(live)
     for handler in logging.getLogger("flwr").handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
-            opened.callback(handler.setStream, handler.stream)
+            display.callback(handler.setStream, handler.stream)
             handler.setStream(FileProxy(terminal, handler.stream))
-    return opened
+    return display
 
 
 def _bar(total: int, completed: int) -> ProgressBar:

@@ -183,36 +183,36 @@ class Run:
                 exchange = program.send(self._replies(ctx, exchange, self.train_config))
         except StopIteration as end:
             returned, metrics = end.value
-        return self.checked(returned), metrics
+        return self.check_arrays(returned), metrics
 
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
         """Return the combined replies to an exchange."""
         messages = self.messages(ctx, exchange, config)
         within = self.transport.patience(m.metadata.dst_node_id for m in messages)
         sent = self.grid.send_and_receive(messages, timeout=within) if messages else []
-        return self.collected(exchange, sent)
+        return self.collect(exchange, sent)
 
     def messages(
         self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord
     ) -> list[Message]:
         """Return the messages of an exchange, with the app's settings and what every one names."""
-        named: MessageConfig = {
+        settings: MessageConfig = {
             "server-round": ctx.round,
             "run": self.strategy.run_name,
             "population": self.strategy.population,
             "seed": self.strategy.seed,
             "attempt": ctx.attempt,
         }
-        return self.transport.prepare(exchange, {**config, **named}, self.versions)
+        return self.transport.prepare(exchange, {**config, **settings}, self.versions)
 
-    def collected(self, exchange: Exchange, messages: Iterable[Message]) -> Replies:
+    def collect(self, exchange: Exchange, messages: Iterable[Message]) -> Replies:
         """Return the combined replies to the messages of an exchange."""
         replies = self.transport.collect(messages)
         if exchange.stateful:
             self._stateful |= set(replies.clients)
         return replies
 
-    def checked(self, returned: Arrays) -> Arrays:
+    def check_arrays(self, returned: Arrays) -> Arrays:
         """Return the new global arrays, or raise a RoundFailedError if they cannot be them."""
         # NumPy's arithmetic makes numbers of arrays of one.
         arrays = {name: np.asarray(array) for name, array in returned.items()}

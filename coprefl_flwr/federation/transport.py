@@ -172,9 +172,9 @@ class Transport:
         self, exchange: Exchange, config: MessageConfig, versions: Versions
     ) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients."""
-        named = {messages.ARRAYS: exchange.arrays, **exchange.extra}
+        sent = {messages.ARRAYS: exchange.arrays, **exchange.extra}
         # Shared: the round's program waits for the replies meanwhile.
-        records = {name: to_record(arrays, copy=False) for name, arrays in named.items()}
+        records = {name: to_record(arrays, copy=False) for name, arrays in sent.items()}
         self._exchange = exchange
         self._bounds = replace(
             self.strategy.bounds, positive=(*self.strategy.bounds.positive, *exchange.positive)
@@ -234,7 +234,7 @@ class Transport:
             counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
             why = messages.most_often(self.failed[exchange.action].values())
             raise RoundFailedError(f"{counts}, needed are {needed}{why and f'; {why}'}")
-        return combined(exchange, good)
+        return combine_replies(exchange, good)
 
     def _log_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
         """Log why clients failed: in one line if all did by one error of their program.
@@ -342,7 +342,7 @@ def _alike(action: str, failed: Mapping[int, str]) -> str:
     return f"{action}: {clients} failed with {shared}" if shared else ""
 
 
-def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
+def combine_replies(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
     """Add up the nodes' replies, given in the order of their smallest client id."""
     rule = exchange.combine
     accumulator = Accumulator(rule, exchange.template)

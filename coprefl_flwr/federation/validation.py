@@ -202,12 +202,12 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
     most = max(map(len, records.values()), default=0)
     if most > len(sent):
         raise ValueError(f"{most} arrays in the reply, sent were {len(sent)}")
-    named = [(name, array) for record in records.values() for name, array in record.items()]
-    size = sum(size_of(array) for _, array in named)
+    arrays = [(name, array) for record in records.values() for name, array in record.items()]
+    size = sum(size_of(array) for _, array in arrays)
     allowed = sums * sum(8 * array.size + PER_ARRAY for array in sent.values())
     if size > allowed:
         raise ValueError(f"{size} bytes of arrays in the reply, at most {allowed} are read")
-    for name, array in named:
+    for name, array in arrays:
         if not is_lazy(array) and _numbers(array) > len(array.data):
             raise ValueError(f"array '{name}' holds fewer numbers than its header says")
 
@@ -222,12 +222,12 @@ def _numbers(array: Array) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def majority_names(named: Mapping[frozenset[str], int]) -> frozenset[str]:
+def majority_names(counts: Mapping[frozenset[str], int]) -> frozenset[str]:
     """Return the names that most clients' arrays have, of {names: how many clients have these}.
 
     Where as many have others, it is those that are more: a gradient lacks none.
     """
-    return max(named, key=lambda names: (named[names], len(names), sorted(names)))
+    return max(counts, key=lambda names: (counts[names], len(names), sorted(names)))
 
 
 def leave_out_other_names(replies: Mapping[int, NodeReply]) -> None:
@@ -235,13 +235,13 @@ def leave_out_other_names(replies: Mapping[int, NodeReply]) -> None:
 
     Otherwise the sums of two arrays could be over different clients, and together no gradient.
     """
-    named = Counter[frozenset[str]]()
+    counts = Counter[frozenset[str]]()
     for reply in replies.values():
         for names in {frozenset(arrays) for arrays in reply.records.values()}:
-            named[names] += len(reply.metrics)
-    if len(named) < 2:
+            counts[names] += len(reply.metrics)
+    if len(counts) < 2:
         return
-    chosen = majority_names(named)
+    chosen = majority_names(counts)
     for reply in replies.values():
         if any(frozenset(arrays) != chosen for arrays in reply.records.values()):
             reply.failed |= dict.fromkeys(reply.metrics, OTHER_NAMES)

@@ -68,14 +68,14 @@ class InsideWrapper(Strategy, RunStrategy):
         if run.exchange is None:
             raise RuntimeError("no exchange is under way")
         try:
-            run.program.send(run.collected(run.exchange, replies))
+            run.program.send(run.collect(run.exchange, replies))
         except StopIteration as end:
             returned, metrics = end.value
         except RoundFailedError as failure:
             why = run.transport.shared_error() or str(failure)
             raise RunFailedError(f"round {server_round}: {why}") from None
         run.exchange = None
-        run.end_round(server_round, 0, run.checked(returned), metrics)
+        run.end_round(server_round, 0, run.check_arrays(returned), metrics)
         return to_record(run.arrays, copy=False), MetricRecord(dict(metrics))
 
     def configure_evaluate(
@@ -97,7 +97,7 @@ class InsideWrapper(Strategy, RunStrategy):
         if not messages or run.exchange is None:
             return None
         try:
-            metrics = run.collected(run.exchange, messages).evaluation_metrics()
+            metrics = run.collect(run.exchange, messages).evaluation_metrics()
         except RoundFailedError as failure:
             logger.warning("round %s, evaluation failed: %s", server_round, failure)
             return None
@@ -135,8 +135,8 @@ def is_one_mean(strategy: RunStrategy, arrays: Arrays) -> bool:
         exchange = next(program)
         clients = tuple(exchange.clients)
         mean = {name: array.copy() for name, array in arrays.items()}
-        measured = {name: np.ones(len(clients)) for name in ("num-examples", "loss")}
-        program.send(Replies(clients, measured, mean))
+        metrics = {name: np.ones(len(clients)) for name in ("num-examples", "loss")}
+        program.send(Replies(clients, metrics, mean))
     except StopIteration as end:
         return exchange.of_models and end.value is not None and end.value[0] is mean
     except Exception:  # Whatever a method makes of replies that are none.

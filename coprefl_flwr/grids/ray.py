@@ -147,7 +147,7 @@ class RayGrid(LocalGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return those replies to these messages that are there, each once."""
-        return self._pulled(list(message_ids), 0.0)
+        return self._pull(list(message_ids), 0.0)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -156,7 +156,7 @@ class RayGrid(LocalGrid):
         began = time.monotonic()
         ids = list(self.push_messages(messages))
         remaining = None if timeout is None else max(began + timeout - time.monotonic(), 0.0)
-        replies = self._pulled(ids, remaining)
+        replies = self._pull(ids, remaining)
         for name in ids:
             self._pending.pop(name, None)
         return replies
@@ -177,7 +177,7 @@ class RayGrid(LocalGrid):
         bare.content = RecordDict(rest)
         return host.answer.remote(self._name, self._setup, bare, list(sent), *sent.values())
 
-    def _pulled(self, ids: Sequence[str], timeout: float | None) -> list[Message]:
+    def _pull(self, ids: Sequence[str], timeout: float | None) -> list[Message]:
         """Return the replies to these messages that are there after at most this many seconds."""
         import ray
 
@@ -246,7 +246,7 @@ def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) 
     options = {"num_cpus": 1, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
     actor = ray.remote(kind).options(**options)
     hosts = [actor.remote() for _ in range(number)]
-    return hosts if patient else _there(hosts)
+    return hosts if patient else _wait_for_start(hosts)
 
 
 def _check_free(number: int, cpus: int) -> None:
@@ -261,7 +261,7 @@ def _check_free(number: int, cpus: int) -> None:
         time.sleep(0.05)
 
 
-def _there(hosts: list[Any]) -> list[Any]:
+def _wait_for_start(hosts: list[Any]) -> list[Any]:
     """Return processes once they are there; for a moment Ray counts their CPUs as free."""
     import ray
 

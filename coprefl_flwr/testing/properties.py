@@ -63,7 +63,7 @@ def every_client_answers(case: Case) -> str:
 
 def hosting_changes_nothing(case: Case) -> str:
     """Check that arrays and figures are the same whichever node hosts which client."""
-    first, largest = _that_runs(case).numbers(), 0.0
+    first, largest = _undisturbed(case).numbers(), 0.0
     for nodes in (2, 4):
         difference, name = furthest(first, case.run(f"{nodes} nodes", nodes).numbers())
         if difference > ROUNDING:
@@ -80,7 +80,7 @@ def resuming_changes_nothing(case: Case) -> str:
     """Check that a run that is interrupted and resumed ends with the same bytes."""
     if case.role == HEAD:
         raise NotApplicable("its one round is run again")
-    first = _that_runs(case).numbers()
+    first = _undisturbed(case).numbers()
     case.run("interrupted", interrupted=True)
     again = case.run("interrupted").numbers()
     names = first.keys() | again.keys()
@@ -106,7 +106,7 @@ def same_under_flower(case: Case) -> str:
     """Check that `flwr run` with two nodes ends with the numbers of a run in one process."""
     if ("method", case.method.name) in plugins.REGISTERED:
         raise NotApplicable("other processes do not know a registered name")
-    first = _that_runs(case).rows
+    first = _undisturbed(case).rows
     settings = case.settings("flower")
     problem = simulation.run_study(settings.to_config(), case.folder, nodes=2)
     if problem:
@@ -123,7 +123,7 @@ def same_under_flower(case: Case) -> str:
     return f"`flwr run` and one process are {difference:.2g} apart"
 
 
-def _that_runs(case: Case) -> Outcome:
+def _undisturbed(case: Case) -> Outcome:
     try:
         return case.undisturbed
     except Broken:

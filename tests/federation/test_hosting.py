@@ -7,7 +7,7 @@ from flwr.client import NumPyClient
 from coprefl_flwr.arrays import from_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly
-from coprefl_flwr.federation.hosting import method_name, named, run
+from coprefl_flwr.federation.hosting import call_client, method_name, name_arrays
 from coprefl_flwr.federation.validation import Bounds
 from tests.common.messages import ask
 
@@ -236,11 +236,11 @@ def test_method_name(message_type, method):
 
 
 def test_run_names_arrays_and_gives_plain_numbers():
-    arrays, metrics = run(Counter(3), "query", SENT, {})
+    arrays, metrics = call_client(Counter(3), "query", SENT, {})
     assert list(arrays) == ["w"]
     assert metrics == {"loss": 3.0, "num-examples": 2}
     assert type(metrics["loss"]) is float
-    arrays, metrics = run(Counter(3), "evaluate", SENT, {})
+    arrays, metrics = call_client(Counter(3), "evaluate", SENT, {})
     assert (arrays, metrics) == ({}, {"loss": 3.0, "correct": 3, "num-examples": 4})
     assert type(metrics["num-examples"]) is int
 
@@ -258,14 +258,14 @@ def test_run_names_arrays_and_gives_plain_numbers():
 )
 def test_what_is_no_result_is_named(returned, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        run(Counter(0, lambda *_: returned), "fit", SENT, {})
+        call_client(Counter(0, lambda *_: returned), "fit", SENT, {})
     assert str(caught.value) == message
 
 
 def test_named():
-    assert list(named([1.0, np.zeros(2)], SENT)) == ["w", "n"]
-    assert named([1.0, 2], SENT)["w"].shape == ()
-    assert list(named({"b": np.zeros(1), "a": 2}, SENT)) == ["b", "a"]
+    assert list(name_arrays([1.0, np.zeros(2)], SENT)) == ["w", "n"]
+    assert name_arrays([1.0, 2], SENT)["w"].shape == ()
+    assert list(name_arrays({"b": np.zeros(1), "a": 2}, SENT)) == ["b", "a"]
 
 
 def test_check():

@@ -11,7 +11,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Bounds, Mean
-from coprefl_flwr.federation.hosting import run_all
+from coprefl_flwr.federation.hosting import run_clients
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import Cyclic, FedAvg, Schedule
 from tests.common.by_hand import record_samples
@@ -137,6 +137,6 @@ def test_time_per_hosted_client_is_constant():
     clients = NoIndex(range(1000))
     sent = {"w": np.zeros(1, np.float32)}
     config = {"state-version": ["1-0"] * 1000, "state-kept": [""] * 1000}
-    reply = run_all(lambda i, c: Single(), clients, "fit", sent, config, Mean(), Bounds())
+    reply = run_clients(lambda i, c: Single(), clients, "fit", sent, config, Mean(), Bounds())
     assert len(reply.metrics) == 1000
     assert reply.failed == {}

@@ -222,7 +222,7 @@ def test_processes_that_do_not_come_are_told(monkeypatch):
     monkeypatch.setattr(grid_of_ray, "end_hosts", ended.extend)
     hosts = [SimpleNamespace(adopt=SimpleNamespace(remote=lambda own: object())) for _ in "abc"]
     with pytest.raises(RunFailedError, match="2 of 3 processes did not start within 120 s: others"):
-        grid_of_ray._there(hosts)
+        grid_of_ray._wait_for_start(hosts)
     assert ended == hosts
 
 
