@@ -18,7 +18,7 @@ from torch import nn
 from coprefl_flwr import plugins, strategies
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.federation.flower_strategies import VERSION, FlowerStrategy, adapted
+from coprefl_flwr.federation.flower_strategies import FLWR_VERSION, FlowerStrategy, as_method
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.options import Option, Value, declared
@@ -74,7 +74,7 @@ class Algorithm:
         "" for a built-in method, which has its own version.
         """
         if issubclass(self.strategy_class, FlowerStrategy):
-            return VERSION
+            return FLWR_VERSION
         return "" if self.name in METHODS else plugins.hash_at("method", self.name)
 
     @functools.cached_property
@@ -236,7 +236,7 @@ def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Algorit
     if name in METHODS or not plugins.is_place("method", name):
         names = [*(known or METHODS), *plugins.brought("method")]
         raise SettingsError(unknown("method", name, names))
-    method = Algorithm(name, _checked(name, adapted(plugins.find("method", name))))
+    method = Algorithm(name, _checked(name, as_method(plugins.find("method", name))))
     if role and role not in method.roles:
         raise SettingsError(f"{name}: its roles are {', '.join(method.roles)}, and not {role}")
     return method

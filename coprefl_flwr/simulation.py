@@ -20,7 +20,7 @@ from pathlib import Path
 
 import coprefl_flwr
 from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
-from coprefl_flwr.federation.flower import check_cluster, flat, given_config
+from coprefl_flwr.federation.flower import check_cluster, flat, parse_run_config
 from coprefl_flwr.options import Value
 
 SCRIPT = Path(__file__).with_name("simulate.sh")
@@ -126,7 +126,7 @@ def check_names(app: Path, options: Sequence[str]) -> None:
         made = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]
         if made["app"]["components"]["serverapp"] != OURS:
             return
-        known, given = flat(made["app"]["config"]), given_config(_configs(options))
+        known, given = flat(made["app"]["config"]), parse_run_config(_configs(options))
     except Exception:  # No app, or no TOML: Flower says which.
         return
     for key in given:

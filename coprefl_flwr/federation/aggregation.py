@@ -43,7 +43,8 @@ class Rule:
         return coefficient
 
     def __str__(self) -> str:
-        return ":".join([self.name, *(str(getattr(self, one.name)) for one in fields(self))])
+        parameters = [str(getattr(self, parameter.name)) for parameter in fields(self)]
+        return ":".join([self.name, *parameters])
 
 
 @dataclass(frozen=True)
@@ -88,30 +89,19 @@ class LossMoments(Rule):
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
         """Return 1 and the client's loss L_j."""
-        return {"gradient": 1.0, "loss-gradient": measured(metrics, "loss")}
-
-
-class PerClient(Rule):
-    """Every client's arrays separately, in sums named by the client id."""
-
-    name = "per-client"
-    partial = True
-
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return the one sum that holds this client alone."""
-        return {str(int(measured(metrics, "client"))): 1.0}
+        return {"gradient": 1.0, "loss-gradient": finite_metric(metrics, "loss")}
 
 
 @dataclass(frozen=True)
-class SeparateOf(Rule):
-    """Every client's arrays separately, where `of` would add them up, for robust aggregation.
+class PerClient(Rule):
+    """Every client's arrays separately, in sums named by the client id.
 
-    A client answers, and is checked, as under `of`. The server holds the arrays of all participants
-    at once, in float64.
+    A client answers, and is checked, as under the rule `of`, which would add the arrays up. The
+    server holds the arrays of all participants at once, in float64.
     """
 
-    name = "apart"
-    of: Rule = field(default_factory=Mean)
+    name = "per-client"
+    of: Rule = field(default_factory=Total)
 
     @property
     def partial(self) -> bool:  # type: ignore[override]
@@ -122,7 +112,7 @@ class SeparateOf(Rule):
         """Return the one sum that holds this client alone; `of` must have what it needs."""
         for coefficient in self.of.coefficients(metrics).values():
             self.of.buffer_coefficient(metrics, coefficient)
-        return {str(int(measured(metrics, "client"))): 1.0}
+        return {str(int(finite_metric(metrics, "client"))): 1.0}
 
 
 class Chain(Rule):
@@ -155,17 +145,17 @@ class MetricsOnly(Rule):
 def parse(text: str) -> Rule:
     """Return the rule that `str(rule)` described."""
     name, colon, value = text.partition(":")
-    if name == SeparateOf.name and colon:
-        return SeparateOf(parse(value))
+    if name == PerClient.name and colon:
+        return PerClient(parse(value))
     if name == Mean.name and colon:
         return Mean(value)
-    for rule in (Total, LossMoments, PerClient, Chain, MetricsOnly):
+    for rule in (Total, LossMoments, Chain, MetricsOnly):
         if rule.name == text:
             return rule()
     raise ValueError(f"unknown rule '{text}'")
 
 
-def measured(metrics: Metrics, name: str) -> float:
+def finite_metric(metrics: Metrics, name: str) -> float:
     """Return a client's metric, or raise a ValueError that names it."""
     if name not in metrics:
         raise ValueError(f"no metric '{name}' in the reply")
@@ -176,7 +166,7 @@ def measured(metrics: Metrics, name: str) -> float:
 
 
 def _positive(metrics: Metrics, name: str) -> float:
-    weight = measured(metrics, name)
+    weight = finite_metric(metrics, name)
     if weight <= 0:
         raise ValueError(f"metric '{name}' is {weight:g}; a weight must be above 0")
     return weight
@@ -197,19 +187,19 @@ class Accumulator:
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
         """Add one client's arrays."""
         for name, weight in self.rule.coefficients({**metrics, "client": client}).items():
-            self._into(name, arrays, weight, self.rule.buffer_coefficient(metrics, weight))
+            self._add(name, arrays, weight, self.rule.buffer_coefficient(metrics, weight))
 
     def merge(self, sums: Mapping[str, Arrays]) -> None:
         """Add the sums of a node that added up several clients by the same rule; empty them."""
         for name, arrays in sums.items():
             for key in list(arrays):  # One by one, as a model may be large.
-                self._into(name, {key: arrays.pop(key)}, 1.0, 1.0)
+                self._add(name, {key: arrays.pop(key)}, 1.0, 1.0)
 
-    def _into(self, name: str, arrays: Arrays, weight: float, of_buffers: float) -> None:
+    def _add(self, name: str, arrays: Arrays, weight: float, buffer_weight: float) -> None:
         """Add weight x arrays; a name's first array becomes its running sum."""
         sums = self.sums.setdefault(name, {})
         for key, array in arrays.items():
-            factor = of_buffers if is_buffer(key, self.sent.get(key, array)) else weight
+            factor = buffer_weight if is_buffer(key, self.sent.get(key, array)) else weight
             if key in sums:
                 # Plain sums, as of gradients and of nodes' sums, need no product.
                 term = array if factor == 1 else np.multiply(array, factor, dtype=np.float64)

@@ -37,8 +37,8 @@ class Work:
 
     def mean(self, of: Callable[[int], float]) -> float:
         """Return the mean over clients of a function of their number of samples."""
-        each = {n: of(n) for n in set(self.sizes)}  # Clients may be many, and equally large.
-        return math.fsum(each[n] for n in self.sizes) / len(self.sizes)
+        values = {n: of(n) for n in set(self.sizes)}  # Clients may be many, and equally large.
+        return math.fsum(values[n] for n in self.sizes) / len(self.sizes)
 
     @property
     def samples(self) -> float:
@@ -51,11 +51,11 @@ class Work:
         return self.mean(self.training.travel)
 
     @property
-    def visited(self) -> float:
+    def samples_seen(self) -> float:
         """Samples that the steps of a participation are on, as often as they are seen."""
         return self.mean(lambda n: sum(self.training.batch_sizes(n, self.training.steps(n))))
 
-    def on_part(self, fraction: float) -> "Work":
+    def on_fraction(self, fraction: float) -> "Work":
         """Return the same on a part of each client's samples, such as its support set."""
         from coprefl_flwr.data import part_of  # torch: not for strategies without it
 
@@ -93,8 +93,8 @@ class Budget:
 
     def and_server(self, step_size: float, gradients: float) -> "Budget":
         """Return it with steps at the server besides."""
-        more = {"at_server": self.at_server + step_size, "gradients": self.gradients + gradients}
-        return replace(self, **more)
+        at_server, gradients = self.at_server + step_size, self.gradients + gradients
+        return replace(self, at_server=at_server, gradients=gradients)
 
     def step_sizes(self, training: Any, first: int = 1) -> Iterator[float]:
         """Yield the summed step size of each round from `first` on, without end.

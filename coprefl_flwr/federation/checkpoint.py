@@ -47,11 +47,11 @@ class History:
 
     def of_round(self, server_round: int) -> dict[str, float]:
         """Return a round's metrics, those of evaluations prefixed with where they were made."""
-        found: dict[str, float] = {}
-        measured = (self.train, self.traffic, self.evaluate, self.server)
-        for mark, rounds in zip(("", "", "evaluate-", "server-"), measured, strict=True):
-            found |= {f"{mark}{name}": v for name, v in rounds.get(server_round, {}).items()}
-        return found
+        metrics: dict[str, float] = {}
+        parts = (self.train, self.traffic, self.evaluate, self.server)
+        for prefix, rounds in zip(("", "", "evaluate-", "server-"), parts, strict=True):
+            metrics |= {f"{prefix}{name}": v for name, v in rounds.get(server_round, {}).items()}
+        return metrics
 
     def rounds(self) -> dict[int, dict[str, float]]:
         """Return every round's metrics, ascending."""
@@ -74,7 +74,7 @@ def history_file(path: str | Path) -> Path:
 
 
 @dataclass
-class Lines:
+class HistoryLines:
     """The lines of a history's file that a checkpoint knows: of all rounds before `next_round`."""
 
     next_round: int = 0
@@ -99,15 +99,15 @@ class Lines:
         self.sum.update(written)
 
     @classmethod
-    def read(cls, file: Path, until: int, known: dict[str, Any]) -> tuple["Lines", History]:
+    def read(cls, file: Path, until: int, stored: dict[str, Any]) -> tuple["HistoryLines", History]:
         """Return the lines that a checkpoint knows, and the history that they hold.
 
         Raises a ValueError if the file does not begin with them, and an OSError if it is not there.
         """
         with file.open("rb") as opened:
-            written = opened.read(min(known["bytes"], file.stat().st_size))
+            written = opened.read(min(stored["bytes"], file.stat().st_size))
         lines, history = cls(until + 1, len(written), hashlib.sha256(written)), History()
-        if lines.sum.hexdigest() != known["sha256"]:
+        if lines.sum.hexdigest() != stored["sha256"]:
             raise ValueError(f"its history {file.name} is cut short or damaged")
         for line in written.splitlines():
             row = parse_json(line, infinite=True)
@@ -132,7 +132,7 @@ class Checkpoint:
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
     bound: dict[int, int] = field(default_factory=dict)
-    lines: Lines = field(default_factory=Lines)
+    lines: HistoryLines = field(default_factory=HistoryLines)
 
 
 def continue_from(
@@ -153,31 +153,33 @@ def continue_from(
         raise SettingsError("resume = True: needs the checkpoint to resume from")
     if path is None:
         return beginning
-    written, lines = as_json(options), history_file(path)
-    if lines.is_symlink() or (lines.exists() and not lines.is_file()):
-        raise SettingsError(f"{lines} is a link, or no regular file: move it away")
+    written, history_path = as_json(options), history_file(path)
+    if history_path.is_symlink() or (history_path.exists() and not history_path.is_file()):
+        raise SettingsError(f"{history_path} is a link, or no regular file: move it away")
     if not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
         return beginning
     if not resume:
         raise SettingsError(f"checkpoint {path} is there already: resume it, or name another")
-    kept = read_checkpoint(path)
-    problem = mismatch(kept.arrays, initial)
+    checkpoint = read_checkpoint(path)
+    problem = mismatch(checkpoint.arrays, initial)
     if problem:
         raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
-    if num_rounds < kept.round:
-        raise SettingsError(f"num_rounds = {num_rounds}: {path} is of round {kept.round} already")
-    for name in {**written, **kept.options}:
+    if num_rounds < checkpoint.round:
+        over = f"{path} is of round {checkpoint.round} already"
+        raise SettingsError(f"num_rounds = {num_rounds}: {over}")
+    for name in {**written, **checkpoint.options}:
         value = written.get(name)
         # How many nodes are waited for, and attempts are made, does not enter the numbers.
         free = name in ("min_available_nodes", "max_failed_rounds")
-        if not free and kept.options.get(name) != value:
-            both = f"its {name} is {kept.options.get(name)!r}, here it is {value!r}"
-            raise SettingsError(f"{path} is a checkpoint of another run: {both}")
-    kept.lines.append(lines, kept.history, kept.round)  # Cuts off what a kill left behind them.
-    logger.info("resumed from %s after round %s", path, kept.round)
-    return kept
+        if not free and checkpoint.options.get(name) != value:
+            difference = f"its {name} is {checkpoint.options.get(name)!r}, here it is {value!r}"
+            raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
+    # Cuts off what a kill left behind the lines.
+    checkpoint.lines.append(history_path, checkpoint.history, checkpoint.round)
+    logger.info("resumed from %s after round %s", path, checkpoint.round)
+    return checkpoint
 
 
 def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +211,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
             state[key] = float(value)
     lines = checkpoint.lines
     lines.append(history_file(path), checkpoint.history, checkpoint.round)
-    about = {
+    header = {
         "round": checkpoint.round,
         "names": list(checkpoint.arrays),
         "state": state,
@@ -218,7 +220,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "bound": checkpoint.bound,
         "history": {"bytes": lines.size, "sha256": lines.sum.hexdigest()},
     }
-    write_sealed(path, tensors, json.dumps(about))
+    write_sealed(path, tensors, json.dumps(header))
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -228,16 +230,17 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     """
     try:
         tensors, text = read_sealed(path)
-        about = parse_json(text, infinite=True)
-        lines, history = Lines.read(history_file(path), int(about["round"]), about["history"])
+        header = parse_json(text, infinite=True)
+        last = int(header["round"])
+        lines, history = HistoryLines.read(history_file(path), last, header["history"])
         return Checkpoint(
-            round=int(about["round"]),
-            arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
-            state=_state(about["state"], tensors),
+            round=last,
+            arrays={name: tensors[f"arrays/{name}"] for name in header["names"]},
+            state=_state(header["state"], tensors),
             history=history,
-            options=dict(about["options"]),
-            versions={int(client): version for client, version in about["versions"].items()},
-            bound={int(client): int(node) for client, node in about["bound"].items()},
+            options=dict(header["options"]),
+            versions={int(client): version for client, version in header["versions"].items()},
+            bound={int(client): int(node) for client, node in header["bound"].items()},
             lines=lines,
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
@@ -251,10 +254,10 @@ def remove_checkpoint(path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def _state(kept: dict[str, Any], tensors: Arrays) -> State:
+def _state(entries: dict[str, Any], tensors: Arrays) -> State:
     """Return the state: numbers as they are, arrays by the names that identify them."""
     state: State = {}
-    for number, (key, value) in enumerate(kept.items()):
+    for number, (key, value) in enumerate(entries.items()):
         arrays = isinstance(value, list)
         state[key] = {n: tensors[f"state/{number}/{n}"] for n in value} if arrays else float(value)
     return state

@@ -16,7 +16,7 @@ from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished
 
-VERSION = re.compile(r"[0-9]+-[0-9]+\.safetensors")
+STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
 """Names of a state's files."""
 
 
@@ -25,27 +25,27 @@ class Versions:
     """Which states of the clients are valid.
 
     `committed` has by client id the version ("ROUND-ATTEMPT") that it wrote in the last successful
-    round with its reply; `kept` the same at the last checkpoint, to which an interrupted run goes
-    back.
+    round with its reply; `at_checkpoint` the same at the last checkpoint, to which an interrupted
+    run goes back.
     """
 
     committed: dict[int, str] = field(default_factory=dict)
-    kept: dict[int, str] = field(default_factory=dict)
+    at_checkpoint: dict[int, str] = field(default_factory=dict)
 
     def of(self, client: int) -> dict[str, str]:
         """Return the settings of a request to a client; "" is no state yet."""
         return {
             "state-version": self.committed.get(client, ""),
-            "state-kept": self.kept.get(client, ""),
+            "state-kept": self.at_checkpoint.get(client, ""),
         }
 
     def commit(self, clients: Iterable[int], server_round: int, attempt: int) -> None:
         """Make the states that `clients` wrote in this attempt the valid ones."""
         self.committed |= dict.fromkeys(clients, f"{server_round}-{attempt}")
 
-    def checkpointed(self) -> None:
+    def mark_checkpoint(self) -> None:
         """Keep the committed versions: the run may be resumed from them."""
-        self.kept = dict(self.committed)
+        self.at_checkpoint = dict(self.committed)
 
 
 class ClientState:
@@ -69,12 +69,12 @@ class ClientState:
         file = self._file(config, version)
         lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
         try:
-            found, whose = read_sealed(file)
+            arrays, identity = read_sealed(file)
         except ValueError as error:
             raise SettingsError(f"{lost}: {file}") from error
-        if whose != self._whose(file):
+        if identity != self._identity(file):
             raise SettingsError(f"{lost}: {file}")
-        return found
+        return arrays
 
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
         """Keep `arrays` as the state after this request, and delete versions no longer needed."""
@@ -82,14 +82,15 @@ class ClientState:
         file = self._file(config, version)
         check_links(self.folder, file)
         remove_unfinished(file.parent, shared=True)
-        write_sealed(file, arrays, self._whose(file))
-        kept = {str(config.get("state-version")), str(config.get("state-kept"))}
-        for other in filter(lambda one: VERSION.fullmatch(one.name), file.parent.iterdir()):
+        write_sealed(file, arrays, self._identity(file))
+        needed = {str(config.get("state-version")), str(config.get("state-kept"))}
+        versions = [path for path in file.parent.iterdir() if STATE_FILE.fullmatch(path.name)]
+        for path in versions:
             # Not the newer ones: this request may be a late one.
-            if other.stem not in kept and _age(other.stem) < _age(version):
-                other.unlink(missing_ok=True)
+            if path.stem not in needed and _age(path.stem) < _age(version):
+                path.unlink(missing_ok=True)
 
-    def _whose(self, file: Path) -> str:
+    def _identity(self, file: Path) -> str:
         """Return the run, population, client and version of a file, by which it is identified."""
         return file.relative_to(self.folder).with_suffix("").as_posix()
 
@@ -98,7 +99,9 @@ class ClientState:
         parts = [str(config.get(name, "")) for name in ("run", "population")]
         parts.append(str(config.get("client", 0)))
         for part in [*parts, version]:
-            wrong = not part or part in (".", "..") or any(one in part for one in "/\\\0")
+            wrong = (
+                not part or part in (".", "..") or any(character in part for character in "/\\\0")
+            )
             if wrong or len(part.encode()) > LONGEST_NAME:
                 raise SettingsError(f"'{short(part)}' cannot name a folder of a client's state")
         return self.folder.joinpath(*parts) / f"{version}.safetensors"

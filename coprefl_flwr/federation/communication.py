@@ -45,11 +45,11 @@ class Traffic:
 
     def count_down(self, exchange: Exchange, clients: int, messages: Sequence[Message]) -> None:
         """Count an exchange's messages to `clients` clients; all have the same arrays."""
-        sent = size(exchange.arrays) + sum(map(size, exchange.extra.values()))
-        each = [size_of_arrays(message) for message in messages]
+        sent = nbytes(exchange.arrays) + sum(map(nbytes, exchange.extra.values()))
+        sizes = [size_of_arrays(message) for message in messages]
         self.models_down += clients * self._models(sent)
-        self.client_bytes_down += clients * each[0] if each else 0
-        self.wire_bytes_down += sum(each)
+        self.client_bytes_down += clients * sizes[0] if sizes else 0
+        self.wire_bytes_down += sum(sizes)
         self.wire_nodes = max(self.wire_nodes, len(messages))
 
     def count_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:
@@ -65,7 +65,7 @@ class Traffic:
         answered: Arrays = next(iter(replies[0].records.values()), {})
         template = exchange.template
         answer = {name: template[name] for name in answered}
-        self.models_up += clients * self._models(size(answer))
+        self.models_up += clients * self._models(nbytes(answer))
         self.client_bytes_up += clients * serialised(answer)
 
     def as_metrics(self) -> dict[str, float]:
@@ -83,7 +83,7 @@ class Traffic:
         return amount / self.model_size if self.model_size else 0.0
 
 
-def size(arrays: Arrays) -> int:
+def nbytes(arrays: Arrays) -> int:
     """Return the bytes of the arrays' numbers."""
     return sum(np.asarray(array).nbytes for array in arrays.values())
 

@@ -1,8 +1,10 @@
-"""What the program of a round may ask of the run that it is a part of."""
+"""What the program of a round may ask of the run that it is a part of, and the run's options."""
 
-from collections.abc import Generator, Sequence
+from abc import abstractmethod
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,11 +13,117 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.federation.aggregation import Chain
 from coprefl_flwr.federation.client_state import Versions
-from coprefl_flwr.federation.exchange import Exchange, Replies, concat_replies
-from coprefl_flwr.federation.transport import Transport
+from coprefl_flwr.federation.exchange import Exchange, Replies, Round, concat_replies
+from coprefl_flwr.federation.robust import AGGREGATIONS, MEAN, MOST_ATTACKERS
+from coprefl_flwr.federation.validation import Bounds
+from coprefl_flwr.options import option
 
-if TYPE_CHECKING:
-    from coprefl_flwr.federation.strategy import RoundStrategy
+
+@dataclass(kw_only=True, eq=False)
+class RunStrategy:
+    """A strategy as its run sees it: the options that all strategies have, and its programs.
+
+    The options of `AGGREGATION` are for methods that average (see `RoundStrategy.averages`).
+    `clients` says which clients nodes run: the number of all clients, any of which any node can run
+    (a simulation); {node id: its clients}, or the path of a TOML file of that, where a node that it
+    does not name is left out; or None: each node is asked, and is one client, or those that it
+    names. The first node to name a client keeps it.
+    """
+
+    participants: int | None = option(
+        None, "clients per round, |m|; not set: all clients", minimum=1
+    )
+    fraction_train: float | None = option(
+        None, "fraction of all clients per round; instead of `participants`", above=0, maximum=1
+    )
+    seed: int = option(0, "seed of every random choice")
+    run_name: str = option(
+        "run", "name of the run, under which clients store their states; must be unique to the run"
+    )
+    population: str = option(
+        "train",
+        "name of the group of clients, such as `task-3`; ids and seeds are relative to it",
+    )
+    min_available_nodes: int = option(
+        1,
+        "clients to wait for before the first round; a node that hosts several clients counts as "
+        "that many",
+        minimum=1,
+    )
+    min_replies: int = option(
+        1,
+        "valid client replies needed per message exchange; with fewer, the round is repeated",
+        minimum=1,
+    )
+    max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
+    evaluate_every: int = option(
+        1, "rounds between evaluations on clients, also after the last; 0: never", minimum=0
+    )
+    fraction_evaluate: float = option(
+        1.0, "fraction of all clients that evaluates; 0: none", minimum=0, maximum=1
+    )
+    aggregation: str = option(
+        MEAN,
+        "how the server combines the clients' models and gradients: the method's mean, or a robust "
+        "rule, for which the server sees every client's own reply",
+        choices=AGGREGATIONS,
+    )
+    tolerated_share: float = option(
+        0.2,
+        "with a robust rule: largest fraction of a round's clients that may be attackers",
+        minimum=0,
+        maximum=MOST_ATTACKERS,
+    )
+    clip_factor: float = option(
+        1.0,
+        "with norm-clipping: largest norm of a client's update, as a multiple of the round's "
+        "median norm",
+        above=0,
+    )
+    bounds: Bounds = field(default=Bounds(), metadata={"option": False})
+    clients: int | Mapping[int, Sequence[int]] | str | Path | None = field(
+        default=None, metadata={"option": False}
+    )
+
+    @property
+    def most_participants(self) -> int | None:
+        """The most clients that a round asks for; None is all there are."""
+        return self.participants
+
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """Return the method and its options; a checkpoint must have the same to be resumed."""
+
+    @abstractmethod
+    def program(self, ctx: "RoundContext", arrays: Arrays) -> Round:
+        """Return the program of a round."""
+
+    @abstractmethod
+    def evaluation_due(self, server_round: int, last_round: int) -> bool:
+        """Return whether clients evaluate the model after a round."""
+
+    @abstractmethod
+    def evaluation_exchange(
+        self, ctx: "RoundContext", arrays: Arrays, clients: Sequence[int]
+    ) -> Exchange:
+        """Return the exchange that evaluates `arrays` on clients."""
+
+
+class Members(Protocol):
+    """The clients of a population, as a round sees them."""
+
+    begun: bool
+    """Whether a round has asked for the clients before."""
+
+    @property
+    def most_clients(self) -> int:
+        """The largest number of clients that there were."""
+
+    def clients(self, wanted: int | None = None) -> Sequence[int]:
+        """Return the ids of all clients; the first time, wait for as many as are wanted."""
+
+    def segments(self, chain: Sequence[int]) -> list[list[int]]:
+        """Cut a chain of clients into segments, each of clients that one node hosts."""
 
 
 @dataclass
@@ -58,15 +166,15 @@ class RoundContext:
         changes counts only once the round has returned.
     """
 
-    run: "RoundStrategy"
-    members: Transport | Listed
+    run: RunStrategy
+    members: Members
     round: int = 1
     attempt: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     versions: Versions = field(default_factory=Versions)
-    inner: "RoundStrategy | None" = None
+    inner: RunStrategy | None = None
 
-    def within(self, inner: "RoundStrategy") -> "RoundContext":
+    def within(self, inner: RunStrategy) -> "RoundContext":
         """Return the context of a strategy that is run as a part of another one.
 
         It draws as many participants as its own options say; all else is the run's.

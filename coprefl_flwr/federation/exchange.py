@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, append_prefixed
-from coprefl_flwr.federation.aggregation import Chain, Mean, Rule, SeparateOf
+from coprefl_flwr.federation.aggregation import Chain, Mean, PerClient, Rule
 from coprefl_flwr.federation.messages import Value
 
 
@@ -50,7 +50,7 @@ class Exchange:
 
         A client-side mod may clip such an answer and put noise on it, and no other.
         """
-        rule = self.combine.of if isinstance(self.combine, SeparateOf) else self.combine
+        rule = self.combine.of if isinstance(self.combine, PerClient) else self.combine
         mean = isinstance(rule, Mean) and rule.weight in ("", "num-examples")
         plain = self.action == "train" and not self.stateful and not self.changes
         return plain and (mean or isinstance(rule, Chain))
@@ -98,8 +98,8 @@ class Replies:
         return metrics
 
 
-Metrics = dict[str, float]
-Round = Generator[Exchange, Replies, tuple[Arrays, Metrics]]
+RoundMetrics = dict[str, float]
+Round = Generator[Exchange, Replies, tuple[Arrays, RoundMetrics]]
 """The program of a round: it yields exchanges, is sent the replies, returns arrays and metrics."""
 
 
@@ -110,9 +110,9 @@ def concat_replies(parts: Sequence[Replies]) -> Replies:
     as there are exchanges, each with as many gaps.
     """
     parts = [part for part in parts if part.clients]
-    named = [set(part.metrics) for part in parts]
+    names = [set(part.metrics) for part in parts]
     metrics = {
         name: np.concatenate([part.metrics[name] for part in parts])
-        for name in sorted(set.intersection(*named) if named else ())
+        for name in sorted(set.intersection(*names) if names else ())
     }
     return Replies(tuple(client for part in parts for client in part.clients), metrics)

@@ -23,10 +23,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from coprefl_flwr.errors import RunFailedError, SettingsError, one_line
 
-OF_CLIENTS = {("vce_api", "worker"), ("raybackend", "process_message")}
+CLIENT_LOGS = {("vce_api", "worker"), ("raybackend", "process_message")}
 """The modules and functions of Flower's simulation that log what a client raised."""
 
-OF_RUNTIME = {("vce_api", "run_api"), ("run_simulation", "_main_loop")}
+RUNTIME_LOGS = {("vce_api", "run_api"), ("run_simulation", "_main_loop")}
 """Those that log, twice, with which error its runtime ended."""
 
 
@@ -61,15 +61,15 @@ class _Ending:
         where, first = (record.module, record.funcName), None
         if isinstance(record.args, tuple) and record.args:
             first = record.args[0]
-        traceback = where in OF_RUNTIME or (self.runs and where in OF_CLIENTS)
-        if where in OF_RUNTIME and isinstance(first, Exception):
+        traceback = where in RUNTIME_LOGS or (self.runs and where in CLIENT_LOGS)
+        if where in RUNTIME_LOGS and isinstance(first, Exception):
             self.crash = _crash(first)
         elif traceback and record.levelno == logging.ERROR:
             record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         error = record.exc_info and record.exc_info[1]
         if error:
-            known = str(error) if error is self.error() else _crash(error)
-            self.text = known if error is self.error() or known == self.crash else ""
+            line = str(error) if error is self.error() else _crash(error)
+            self.text = line if error is self.error() or line == self.crash else ""
             record.exc_info = None if self.text else record.exc_info
         if str(record.msg).startswith("Exit Code:") and self.text:
             record.msg = f"{record.msg}\n\n{self.text}"
@@ -94,8 +94,8 @@ def _crash(error: BaseException) -> str:
     """Return the line on a simulation that ended with an error, by what that was caused by."""
     while error.__cause__ is not None:
         error = error.__cause__
-    address, told = _named_cluster()
-    return f"Flower's simulation ended: {one_line(error)}{f' ({told})' if address else ''}"
+    address, hint = _named_cluster()
+    return f"Flower's simulation ended: {one_line(error)}{f' ({hint})' if address else ''}"
 
 
 def _named_cluster() -> tuple[str, str]:
@@ -103,20 +103,20 @@ def _named_cluster() -> tuple[str, str]:
     if address := os.environ.get("RAY_ADDRESS"):
         return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone"
     file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
-    told = f"{file} names a Ray cluster: delete it if that is gone"
-    return (file.read_text().strip() if file.is_file() else ""), told
+    hint = f"{file} names a Ray cluster: delete it if that is gone"
+    return (file.read_text().strip() if file.is_file() else ""), hint
 
 
 def check_cluster() -> None:
     """Raise a RunFailedError if Ray will join a cluster that is gone, for which it waits long."""
-    address, told = _named_cluster()
+    address, hint = _named_cluster()
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError:
-        line = f"Ray cannot begin: nothing answers at {address} ({told})"
+        line = f"Ray cannot begin: nothing answers at {address} ({hint})"
         raise RunFailedError(line) from None
 
 
@@ -193,7 +193,7 @@ def without_colours() -> None:
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")
 
 
-def given_config(texts: Sequence[str]) -> dict[str, Any]:
+def parse_run_config(texts: Sequence[str]) -> dict[str, Any]:
     """Return the run-config, by key, that `flwr run` reads from what follows each of its -c."""
     return dict(parse_config_args(list(texts)))
 

@@ -27,7 +27,7 @@ from flwr.serverapp.strategy import Strategy
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record, weights_of
 from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line
-from coprefl_flwr.federation.aggregation import SeparateOf
+from coprefl_flwr.federation.aggregation import Mean, PerClient
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.context import RoundContext
@@ -36,7 +36,7 @@ from coprefl_flwr.federation.strategy import RoundStrategy
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import option
 
-PLACE, VERSION = flowers.__name__, f"flwr {importlib.metadata.version('flwr')}"
+PLACE, FLWR_VERSION = flowers.__name__, f"flwr {importlib.metadata.version('flwr')}"
 CLIENTS = {
     "FedProx": "coprefl_flwr.clients:FedProxClient",
     "QFedAvg": "coprefl_flwr.clients:QFFLClient",
@@ -57,22 +57,22 @@ ATTRIBUTES = {"initial_clipping_norm": "clipping_norm"}
 class FlowerStrategy(RoundStrategy):
     """A method that leaves the step from the clients' models to the next to a strategy of Flower's.
 
-    `method_class` makes a subclass for each, whose options are the arguments. `given` is a strategy
-    that was made already, from which the options were read.
+    `method_class` makes a subclass for each, whose options are the arguments. `instance` is a
+    strategy that exists already, from which the options were read.
     """
 
-    given: InitVar[Strategy | None] = None
+    instance: InitVar[Strategy | None] = None
 
     of: ClassVar[type[Strategy]]
     arguments: ClassVar[tuple[str, ...]] = ()
     needed: ClassVar[tuple[str, ...]] = ()
     roles = ("pretraining", "task")
 
-    def __post_init__(self, given: Strategy | None) -> None:
+    def __post_init__(self, instance: Strategy | None) -> None:
         """Check the options and make Flower's strategy, which asks no node by itself."""
         super().__post_init__()
         values = {name: getattr(self, name) for name in self.arguments}
-        self.flower = copy.deepcopy(given) if given else self.made(values)
+        self.flower = copy.deepcopy(instance) if instance else self.instantiate(values)
         _innermost(self.flower).fraction_train = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,26 +82,29 @@ class FlowerStrategy(RoundStrategy):
     @classmethod
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
         """Raise a SettingsError if Flower's class refuses its arguments."""
-        cls.made({name: options[name.replace("_", "-")] for name in cls.arguments})
+        cls.instantiate({name: options[name.replace("_", "-")] for name in cls.arguments})
 
     @classmethod
-    def made(cls, values: Mapping[str, Any]) -> Strategy:
+    def instantiate(cls, values: Mapping[str, Any]) -> Strategy:
         """Return Flower's strategy of these arguments, or raise a SettingsError."""
-        found = dict(values)
+        arguments = dict(values)
         for name, value in values.items():
             if value is None and name in cls.needed:
                 raise SettingsError(f"{name.replace('_', '-')} is not set: {cls.__name__} needs it")
         if "strategy" in values:
-            found["strategy"] = _inner(values["strategy"])
+            arguments["strategy"] = _inner(values["strategy"])
         try:
-            return cls.of(**found)
+            return cls.of(**arguments)
         except Exception as error:  # Whatever Flower's class raises.
             raise SettingsError(f"{cls.__name__}: {one_line(error)}") from error
 
     def options(self) -> dict[str, Any]:
         """Return the method and its options, what is wrapped as a text."""
-        values = super().options()
-        return {k: str(one) if isinstance(one, Named) else one for k, one in values.items()}
+        options = super().options()
+        for name, value in options.items():
+            if isinstance(value, Named):
+                options[name] = str(value)
+        return options
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return what Flower's strategy makes of the participants' models.
@@ -117,55 +120,60 @@ class FlowerStrategy(RoundStrategy):
         flower.configure_train(ctx.round, to_record(seen), config, None)
         before = dict(_attributes(flower))
         config.pop("server-round", None)
-        told = dict(config) | ({"q": flower.q} if hasattr(flower, "q") else {})
-        replies = yield Exchange("train", arrays, ctx.sample(), SeparateOf(), config=told)
+        config_sent = dict(config) | ({"q": flower.q} if hasattr(flower, "q") else {})
+        replies = yield Exchange(
+            "train", arrays, ctx.sample(), PerClient(Mean()), config=config_sent
+        )
         moved = self._aggregated(flower, ctx, replies, seen)
         ctx.state.update(self._changed(flower, before))
-        each = [replies.sums[str(client)] for client in replies.clients]
+        models = [replies.sums[str(client)] for client in replies.clients]
         weights = replies.metrics["num-examples"]
         mean = {
-            name: np.average([one[name] for one in each], axis=0, weights=weights)
+            name: np.average([model[name] for model in models], axis=0, weights=weights)
             for name in arrays.keys() - seen.keys()
         }
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
         """Return FedAvg's; the step of a strategy that steps by itself cannot be compared."""
-        found = super().budget(work)
-        return replace(found, travel=math.nan) if hasattr(self.flower, "current_arrays") else found
+        budget = super().budget(work)
+        steps = hasattr(self.flower, "current_arrays")
+        return replace(budget, travel=math.nan) if steps else budget
 
     def _aggregated(self, flower: Any, ctx: RoundContext, replies: Replies, seen: Arrays) -> Arrays:
         """Return the arrays that Flower's strategy makes of the clients' instead of `seen`."""
-        measured = {name: of for name, of in replies.metrics.items() if not np.isnan(of).any()}
+        metrics = {
+            name: values for name, values in replies.metrics.items() if not np.isnan(values).any()
+        }
         key = getattr(flower, "train_loss_key", "loss-before")  # q-FFL's client reports this.
-        if key not in measured and "loss-before" in measured:
-            measured[key] = measured["loss-before"]
+        if key not in metrics and "loss-before" in metrics:
+            metrics[key] = metrics["loss-before"]
         messages = []
         for number, client in enumerate(replies.clients):
             record = RecordDict()
             sums = replies.sums[str(client)]
             record["arrays"] = to_record({key: sums[key] for key in seen}, copy=False)
             record["metrics"] = MetricRecord(
-                {name: float(of[number]) for name, of in measured.items()}
+                {name: float(values[number]) for name, values in metrics.items()}
             )
             messages.append(Message(record, dst_node_id=client, message_type="train"))
         name = self.of.__name__
         try:
             with _in_flower(ctx.random(name)):
-                made, _ = flower.aggregate_train(ctx.round, messages)
+                model, _ = flower.aggregate_train(ctx.round, messages)
         except Exception as error:  # Whatever Flower's strategy raises.
             raise RoundFailedError(f"{name}: {one_line(error)}") from error
-        if made is None:
+        if model is None:
             raise RoundFailedError(f"{name} makes no model of {len(messages)} replies")
-        return from_record(made)
+        return from_record(model)
 
     def _resumed(self, state: State) -> Any:
         """Return Flower's strategy as the last round left it."""
         flower = copy.deepcopy(self.flower)
         for key, value in state.items():
             *path, name = key.removesuffix("[]").split(".")
-            found = list(value.values()) if key.endswith("[]") else value
-            setattr(functools.reduce(getattr, path, flower), name, found)
+            attribute = list(value.values()) if key.endswith("[]") else value
+            setattr(functools.reduce(getattr, path, flower), name, attribute)
         return flower
 
     def _changed(self, flower: Any, before: Mapping[str, Any]) -> State:
@@ -178,22 +186,20 @@ class FlowerStrategy(RoundStrategy):
             if value is before.get(key) or isinstance(value, ArrayRecord):
                 continue
             if isinstance(value, list):
-                state[f"{key}[]"] = {str(n): np.asarray(one) for n, one in enumerate(value)}
+                state[f"{key}[]"] = {str(n): np.asarray(array) for n, array in enumerate(value)}
             else:
                 state[key] = dict(value) if isinstance(value, dict) else float(value)
         return state
 
 
-def adapted(found: Any) -> Any:
-    """Return the method of a strategy class of Flower's, and anything else as it is."""
-    return method_class(found) if is_flowers(found) else found
+def as_method(part: Any) -> Any:
+    """Return the method of a strategy class of Flower's, and any other part as it is."""
+    return method_class(part) if is_flowers(part) else part
 
 
-def is_flowers(found: Any) -> bool:
-    """Return whether something is a strategy class of `flwr.serverapp.strategy`."""
-    return (
-        isinstance(found, type) and found in vars(flowers).values() and issubclass(found, Strategy)
-    )
+def is_flowers(part: Any) -> bool:
+    """Return whether a part is a strategy class of `flwr.serverapp.strategy`."""
+    return isinstance(part, type) and part in vars(flowers).values() and issubclass(part, Strategy)
 
 
 def of_flower(strategy: Strategy, **run: Any) -> RoundStrategy:
@@ -215,7 +221,7 @@ def of_flower(strategy: Strategy, **run: Any) -> RoundStrategy:
     if not run.keys() & {"participants", "fraction_train"}:
         fraction = getattr(_innermost(strategy), "fraction_train", 1.0)
         run["fraction_train"] = None if fraction == 1 else fraction
-    return kind(given=strategy, **_values(strategy), **run)
+    return kind(instance=strategy, **_values(strategy), **run)
 
 
 @functools.cache
@@ -229,7 +235,7 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
     if "ClientSide" in name:
         near = f"{name.replace('Client', 'Server')} clips at the server"
         raise SettingsError(f"{name}: needs clients that clip by a mod of Flower's; {near}")
-    found: list[Any] = []
+    options: list[Any] = []
     needed = []
     for argument, kind in _arguments(flower_class).items():
         default, meaning = argument.default, f"`{argument.name}` of Flower's {name}"
@@ -239,29 +245,28 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
         if default is argument.empty:
             kind, default = kind | None, None
             needed.append(argument.name)
-        found.append((argument.name, kind, option(default, meaning)))
-    about = {
+        options.append((argument.name, kind, option(default, meaning)))
+    namespace = {
         "__module__": __name__,
         "of": flower_class,
-        "arguments": tuple(field[0] for field in found),
+        "arguments": tuple(name for name, _, _ in options),
         "needed": tuple(needed),
         "client": CLIENTS.get(name, RoundStrategy.client),
     }
     bases = (FlowerStrategy,)
-    return make_dataclass(name, found, bases=bases, namespace=about, kw_only=True, eq=False)
+    return make_dataclass(name, options, bases=bases, namespace=namespace, kw_only=True, eq=False)
 
 
 def _arguments(flower_class: type[Strategy]) -> dict[inspect.Parameter, Any]:
     """Return the arguments that are options, each with its type."""
-    hints, plain = typing.get_type_hints(flower_class.__init__), {bool, int, float, str, Strategy}
-    every = {
-        one: hints.get(one.name) for one in inspect.signature(flower_class).parameters.values()
-    }
-    return {
-        one: kind
-        for one, kind in every.items()
-        if one.name not in OF_THE_RUN and {*(typing.get_args(kind) or [kind])} <= plain | {NoneType}
-    }
+    hints = typing.get_type_hints(flower_class.__init__)
+    allowed = {bool, int, float, str, Strategy, NoneType}
+    options = {}
+    for argument in inspect.signature(flower_class).parameters.values():
+        kind = hints.get(argument.name)
+        if argument.name not in OF_THE_RUN and {*(typing.get_args(kind) or [kind])} <= allowed:
+            options[argument] = kind
+    return options
 
 
 def _values(strategy: Strategy) -> dict[str, Any]:
@@ -293,8 +298,8 @@ def _inner(wrapped: Named) -> Strategy:
         raise SettingsError(
             f"strategy = {wrapped}: its clients do more than train, or it wraps itself"
         )
-    made: Strategy = plugins.call(wrapped, kind.of, ())
-    return made
+    strategy: Strategy = plugins.call(wrapped, kind.of, ())
+    return strategy
 
 
 def _innermost(strategy: Any) -> Any:

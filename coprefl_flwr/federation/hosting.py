@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,17 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, records_of
 from coprefl_flwr.errors import EXITS
+from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
-from coprefl_flwr.federation.messages import (
-    ARRAYS,
-    NO_MODEL,
-    NORM,
-    RETURNED,
-    NodeReply,
-    config_of,
-    describe_exception,
-    hosted_reply,
-    plain_reply,
-    with_norm,
-)
+from coprefl_flwr.federation.messages import ARRAYS, NO_MODEL, NodeReply
 from coprefl_flwr.federation.validation import OTHER_NAMES, Bounds, majority_names
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
 
 
-TAKEN = ("clients", NORM, "phase", "start", "task", "round")
+RESERVED = ("clients", messages.NORM, "phase", "start", "task", "round")
 """Names that no metric can have: in a reply `clients` are whose results it has, and the others are
 columns of a study's rounds."""
 
@@ -44,24 +35,26 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     method = method_name(message.metadata.message_type)
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
-    returned = config.pop(RETURNED, [])
-    asked = with_extra(sent, extra, list(map(str, returned)) if isinstance(returned, list) else [])
+    returned = config.pop(messages.RETURNED, [])
+    names = list(map(str, returned)) if isinstance(returned, list) else []
+    template = with_extra(sent, extra, names)
     clients = config.pop("clients", None)
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
         bounds = Bounds(**json.loads(str(config.pop("bounds", "{}"))))
         ids = list(map(int, clients))
-        content = hosted_reply(run_all(make_client, ids, method, sent, config, rule, bounds, asked))
+        reply = run_clients(make_client, ids, method, sent, config, rule, bounds, template)
+        content = messages.hosted_reply(reply)
     else:
         own_id = {} if partition_id is None else {"client": int(partition_id)}
         client = make_client(None, config)
-        content = plain_reply(*run(client, method, sent, config | own_id))
+        content = messages.plain_reply(*call_client(client, method, sent, config | own_id))
     if NO_MODEL in records_of(message.content, ArrayRecord):
-        content = with_norm(content)
+        content = messages.with_norm(content)
     return Message(content, reply_to=message)
 
 
-def run_all(
+def run_clients(
     make_client: MakeClient,
     clients: Sequence[int],
     method: str,
@@ -81,15 +74,15 @@ def run_all(
     chained, alone = isinstance(rule, Chain), len(clients) == 1
     start, reply = sent, NodeReply(alone=alone)
     groups: dict[frozenset[str], tuple[Accumulator, dict[int, dict[str, float]]]] = {}
-    asked = list(enumerate(clients))
-    for position, client_id in asked if chained else sorted(asked, key=lambda one: one[1]):
+    numbered = list(enumerate(clients))
+    for position, client_id in numbered if chained else sorted(numbered, key=itemgetter(1)):
         try:
-            own = config_of(config, position)
+            own = messages.config_of(config, position)
             client = make_client(client_id, own)
-            arrays, metrics = run(client, method, start, {**own, "client": client_id})
+            arrays, metrics = call_client(client, method, start, {**own, "client": client_id})
             bounds.check(arrays, metrics, template, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
-            sums, measured = groups.setdefault(names, (Accumulator(rule, template), {}))
+            sums, of_clients = groups.setdefault(names, (Accumulator(rule, template), {}))
             if chained:
                 start = cast_like(arrays, sent)
             elif alone and rule.sums:
@@ -97,16 +90,16 @@ def run_all(
                 start = {name: array.copy("K") for name, array in arrays.items()}
             elif rule.sums:
                 sums.add(client_id, arrays, metrics)
-            measured[client_id] = metrics
+            of_clients[client_id] = metrics
             arrays = {}  # Not kept while the next client computes: a model may be large.
         except (Exception, *EXITS) as error:  # A failure must not cost the others their work.
-            reply.failed[client_id] = describe_exception(error)
+            reply.failed[client_id] = messages.describe_exception(error)
     if not groups:
         return reply
-    chosen = majority_names({names: len(measured) for names, (_, measured) in groups.items()})
-    for names, (_, measured) in groups.items():
+    chosen = majority_names({names: len(of_clients) for names, (_, of_clients) in groups.items()})
+    for names, (_, of_clients) in groups.items():
         if names != chosen:
-            reply.failed |= dict.fromkeys(measured, OTHER_NAMES)
+            reply.failed |= dict.fromkeys(of_clients, OTHER_NAMES)
     sums, reply.metrics = groups[chosen]
     if not rule.sums:
         return reply
@@ -135,7 +128,7 @@ def method_name(message_type: str) -> str:
     return action or {"train": "fit"}.get(category, category)
 
 
-def run(
+def call_client(
     client: NumPyClient, method: str, sent: Arrays, config: Mapping[str, Any]
 ) -> tuple[Arrays, dict[str, float]]:
     """Call a client's method and return its named arrays and its metrics.
@@ -154,16 +147,16 @@ def run(
     if method == "evaluate":
         metrics["loss"], arrays = float(first), Arrays()
     else:
-        arrays = named(first, sent)
+        arrays = name_arrays(first, sent)
     for name, value in metrics.items():
-        if name in TAKEN:
+        if name in RESERVED:
             raise ValueError(f"metric '{name}' cannot be called so; give it another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
 
 
-def named(
+def name_arrays(
     arrays: Mapping[str, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]], sent: Arrays
 ) -> Arrays:
     """Name a client's arrays: a mapping has names, a list is in the order of what was sent."""

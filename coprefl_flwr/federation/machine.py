@@ -11,8 +11,8 @@ MOST_WORKERS = 10_000
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    given = getattr(os, "sched_getaffinity", None)
-    return len(given(0)) if given else os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def one_thread() -> None:
@@ -27,8 +27,8 @@ def one_thread() -> None:
 
 def load() -> str:
     """Return e.g. "the load is 5.3 on 2 cores": how much wants to be computed; "" if not known."""
-    asked = getattr(os, "getloadavg", None)
-    return f"the load is {asked()[0]:.1f} on {cores()} cores" if asked else ""
+    averages = getattr(os, "getloadavg", None)
+    return f"the load is {averages()[0]:.1f} on {cores()} cores" if averages else ""
 
 
 SET_BY_USER = (

@@ -43,7 +43,7 @@ RETURNED = "returned"
 NO_MODEL, NORM = "no-model", "norm-as-sent"
 """The record of a request whose reply is no model, and the metric by which a change is noticed."""
 
-OF_CLIENTS = ("state-version", "state-kept")
+PER_CLIENT = ("state-version", "state-kept")
 """Settings that differ from client to client, in a request to several."""
 
 OURS = (
@@ -91,25 +91,25 @@ def request(
     `of_clients` holds what differs from client to client, in their order.
     """
     differing = (of_clients or {}).items()
-    each: MessageConfig = {name: values[0] for name, values in differing}
+    settings: MessageConfig = {name: values[0] for name, values in differing}
     if clients is not None:
-        each = {"clients": list(clients), "combine": str(rule)}
-        each |= {name: list(values) for name, values in differing}
-        each |= {"bounds": bounds} if bounds else {}
-    return RecordDict({**records, "config": ConfigRecord({**config, **each})})
+        settings = {"clients": list(clients), "combine": str(rule)}
+        settings |= {name: list(values) for name, values in differing}
+        settings |= {"bounds": bounds} if bounds else {}
+    return RecordDict({**records, "config": ConfigRecord({**config, **settings})})
 
 
 def check_free(what: str, config: Mapping[str, object]) -> None:
     """Raise a SettingsError if an app's settings `what` have a key that is the protocol's own."""
     for key in config:
-        if key in (*OURS, *OF_CLIENTS):
-            taken = f"{what}: '{key}' is set by the strategy itself"
-            raise SettingsError(f"{taken}; give yours another name")
+        if key in (*OURS, *PER_CLIENT):
+            problem = f"{what}: '{key}' is set by the strategy itself"
+            raise SettingsError(f"{problem}; give yours another name")
 
 
 def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
     """Return the config that the client at `position` in the request's list is given."""
-    own = {name: config[name][position] for name in OF_CLIENTS if name in config}
+    own = {name: config[name][position] for name in PER_CLIENT if name in config}
     return {**config, **own}
 
 
@@ -130,9 +130,12 @@ def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[n
 
     With metrics that some have, there could be as many names as clients, each with as many gaps.
     """
-    named = set.intersection(*map(set, metrics.values())) if metrics else set()
-    each = {name: [float(metrics[client][name]) for client in sorted(metrics)] for name in named}
-    return {name: np.array(each[name]) for name in sorted(each)}
+    shared = set.intersection(*map(set, metrics.values())) if metrics else set()
+    clients = sorted(metrics)
+    return {
+        name: np.array([float(metrics[client][name]) for client in clients])
+        for name in sorted(shared)
+    }
 
 
 def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
@@ -146,8 +149,8 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
 def with_norm(content: RecordDict) -> RecordDict:
     """Add the norm of its arrays to the metrics of a reply, so that a change is noticed."""
     records = records_of(content, ArrayRecord).values()
-    found = norm(from_record(record, copy=False) for record in records)
-    records_of(content, MetricRecord)["metrics"][NORM] = found
+    arrays = (from_record(record, copy=False) for record in records)
+    records_of(content, MetricRecord)["metrics"][NORM] = norm(arrays)
     return content
 
 
@@ -159,22 +162,22 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
     metric_records = records_of(content, MetricRecord)
     if len(metric_records) != 1:
         raise ValueError(f"{len(metric_records)} MetricRecords in the reply, not one")
-    measured: dict[str, Any] = dict(*metric_records.values())
-    found = records_of(content, ArrayRecord) if arrays else {}
-    records = {name: from_record(record, copy=False) for name, record in found.items()}
-    ids = measured.get("clients")
+    columns: dict[str, Any] = dict(*metric_records.values())
+    array_records = records_of(content, ArrayRecord) if arrays else {}
+    records = {name: from_record(record, copy=False) for name, record in array_records.items()}
+    ids = columns.get("clients")
     if not isinstance(ids, list):  # The reply of a node that is one client.
         if len(clients) != 1:
             raise ValueError(f"one result for the {len(clients)} clients that were asked")
-        scalars = {name: float(v) for name, v in measured.items() if not isinstance(v, list)}
+        scalars = {name: float(v) for name, v in columns.items() if not isinstance(v, list)}
         as_sent = scalars.pop(NORM, None)
         return NodeReply({clients[0]: scalars}, records, norm=as_sent, alone=True)
     order = [int(str(client)) for client in ids]
     if not set(order) <= set(clients) or len(set(order)) < len(order):
         raise ValueError(f"results of clients {order}, asked were {list(clients)}")
-    sent = measured.pop(NORM, None)
+    sent = columns.pop(NORM, None)
     metrics: dict[int, dict[str, float]] = {client: {} for client in order}
-    for name, values in measured.items():
+    for name, values in columns.items():
         if name == "clients" or not isinstance(values, list):  # A mod's own metric is a number.
             continue
         for client, value in zip(order, values, strict=True):
@@ -283,8 +286,8 @@ def _line(text: str) -> str:
         where = _place((frame[1], int(frame[2])) for frame in frames)
         return kind.rpartition(".")[2] + mark + rest + where
     if raised := _ONLY_RAISED.fullmatch(text):
-        kind, _, said, where = raised.groups()
-        return f"{kind}: {' '.join(said.split())}{where or ''}"
+        kind, _, message, where = raised.groups()
+        return f"{kind}: {' '.join(message.split())}{where or ''}"
     return text.splitlines()[-1]
 
 

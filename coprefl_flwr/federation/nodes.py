@@ -63,7 +63,7 @@ class Roster:
         bound: Mapping[int, int] | None = None,
     ) -> None:
         self.shared = clients if isinstance(clients, int) else None
-        self.given = None if isinstance(clients, int) else clients
+        self.declared = None if isinstance(clients, int) else clients
         self.per_node = per_node if clients is None else None
         self.bound = dict(bound or {})
         self.plain: set[int] = set()
@@ -82,22 +82,22 @@ class Roster:
 
     def settle(self, nodes: Iterable[int]) -> None:
         """Find the owner of each client among the `nodes` that are there, and what is disputed."""
-        there = set(nodes)
-        self.claims = {node: own for node, own in self.claims.items() if node in there}
-        self.plain &= there
-        named: dict[int, list[int]] = {}
+        connected = set(nodes)
+        self.claims = {node: own for node, own in self.claims.items() if node in connected}
+        self.plain &= connected
+        claiming_nodes: dict[int, list[int]] = {}
         for node in sorted(self.claims):
             for client in self.claims[node]:
-                named.setdefault(client, []).append(node)
+                claiming_nodes.setdefault(client, []).append(node)
         self.owner, self.disputed = {}, []
-        for client, claiming in named.items():
+        for client, claimants in claiming_nodes.items():
             holder = self.bound.get(client)
-            if len(claiming) == 1:
-                self.owner[client] = claiming[0]
+            if len(claimants) == 1:
+                self.owner[client] = claimants[0]
                 continue
-            if holder in claiming:
+            if holder in claimants:
                 self.owner[client] = holder
-            self.disputed.append(_disputed(client, claiming, self.owner.get(client)))
+            self.disputed.append(_disputed(client, claimants, self.owner.get(client)))
 
     def keep(self) -> None:
         """Bind the clients to the nodes that have them now: a later claim is the second."""
@@ -146,42 +146,42 @@ class Roster:
 def _disputed(client: int, nodes: Sequence[int], holder: int | None) -> str:
     """Return the line about a client that several nodes name; `holder` is the one that has it."""
     several = ", ".join(map(str, nodes[:5])) + (", ..." if len(nodes) > 5 else "")
-    named = f"client {client} is named by {len(nodes)} nodes ({several})"
-    known = f"node {holder} named it first and keeps it"
+    problem = f"client {client} is named by {len(nodes)} nodes ({several})"
+    outcome = f"node {holder} named it first and keeps it"
     if holder is None:
-        known = "it is left out, as none of them named it first"
-    return f"{named}: {known}; give each node its own partition-id"
+        outcome = "it is left out, as none of them named it first"
+    return f"{problem}: {outcome}; give each node its own partition-id"
 
 
-def hosted_clients(given: Any) -> Hosted | None:
+def hosted_clients(clients: Any) -> Hosted | None:
     """Return what a strategy's `clients` say.
 
     They are None, the number of all clients, {node: its clients}, or the path of a TOML file of
     that. Raises a SettingsError if they cannot be read, or give a client to two nodes.
     """
-    if given is None:
+    if clients is None:
         return None
     what = "clients"
-    if isinstance(given, int):
-        return _whole(what, given, 1, MOST_CLIENTS)
-    if isinstance(given, str | Path):
-        what = f"clients = {str(given)!r}"
+    if isinstance(clients, int):
+        return _whole(what, clients, 1, MOST_CLIENTS)
+    if isinstance(clients, str | Path):
+        what = f"clients = {str(clients)!r}"
         try:
-            given = tomllib.loads(Path(given).read_text(encoding="utf-8"))
+            clients = tomllib.loads(Path(clients).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SettingsError(f"{what}: cannot be read: {one_line(error)}") from error
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(clients, Mapping) or not clients:
         raise SettingsError(f"{what}: must have an entry 'node id = [its clients]' for each node")
-    found: dict[int, tuple[int, ...]] = {}
+    hosted: dict[int, tuple[int, ...]] = {}
     owner: dict[int, int] = {}
-    for node, clients in given.items():
+    for node, ids in clients.items():
         try:
-            number, own = int(node), checked_ids(list(clients))
+            number, own = int(node), checked_ids(list(ids))
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{what}: node {node!r}: {one_line(error)}") from error
         for client in own:
             if owner.setdefault(client, number) != number:
-                both = f"{owner[client]} and {number}"
-                raise SettingsError(f"{what}: client {client} is given to two nodes, {both}")
-        found[number] = own
-    return found
+                nodes = f"{owner[client]} and {number}"
+                raise SettingsError(f"{what}: client {client} is given to two nodes, {nodes}")
+        hosted[number] = own
+    return hosted

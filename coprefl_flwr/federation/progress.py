@@ -53,7 +53,7 @@ class Part:
     number: str
     title: str
     kind: str
-    left: int
+    rounds_left: int
     switch: int
     workers: int = 1
     began: float = 0.0
@@ -64,7 +64,7 @@ class Part:
 
     def __call__(self, report: RoundReport) -> None:
         """Show a finished round (a hook of `RoundStrategy.start`)."""
-        self.left = report.num_rounds - report.round
+        self.rounds_left = report.num_rounds - report.round
         # What follows a switch may take another time by its nature; not every round is reported.
         if self.last <= self.switch < report.round:
             self.seconds.clear()
@@ -84,7 +84,7 @@ class Part:
     @property
     def rounds(self) -> int:
         """How many rounds it has, as far as is known."""
-        return self.last + self.left
+        return self.last + self.rounds_left
 
     def slower(self) -> str:
         """Return by how much its last rounds take longer than the first ones, "" if not much."""
@@ -115,7 +115,7 @@ class Progress:
     _pace: dict[str, float] = field(default_factory=dict)
     _warned: bool = False
     _terminal: Console | None = None
-    _opened: ExitStack | None = None
+    _display: ExitStack | None = None
 
     def __post_init__(self) -> None:
         """Look whether the stream is a terminal that can renew lines."""
@@ -166,20 +166,20 @@ class Progress:
         part.workers = workers
         part.began = part.shown = time.monotonic()
         self._live.append(part)
-        if self._terminal and not self._opened:
-            self._opened = _opened(self._terminal, self._table)
+        if self._terminal and not self._display:
+            self._display = _open_live(self._terminal, self._table)
 
     def end(self, part: Part) -> None:
         """Take away a part, whether or not it came to its last round."""
         if part in self._live:
             self._live.remove(part)
-        if self._opened and not self._live:
-            self._opened.close()
-            self._opened = None
+        if self._display and not self._live:
+            self._display.close()
+            self._display = None
 
     def show(self, part: Part, report: RoundReport, now: float) -> None:
         """Show a finished round of a part: in the table, or in a line of the log if one is due."""
-        over = not part.left
+        over = not part.rounds_left
         if part.pace is not None:
             self._pace[part.kind] = part.pace * part.workers
         elif over and part.kind not in self._pace:  # Of few rounds, which load data too.
@@ -203,8 +203,7 @@ class Progress:
         words.append(_losses(part, len(SHOWN)))
         if part.pace is not None:
             words.append(f"{part.pace:.2f} s/round")
-        left = _left(part)
-        words.append(f"{clock(left)} left" if left is not None else "estimating")
+        words.append(_time_left(_seconds_left(part)))
         total = self._left_in_total()
         if total is not None and len(self._live) + sum(self.ahead.values()) > 1:
             words.append(f"{clock(total)} left in total")
@@ -215,12 +214,12 @@ class Progress:
         table = self._columns()
         for part in self._live:
             bar, rounds = (part.rounds, part.last), f"{part.last}/{part.rounds}"
-            left = _shown_left(_left(part))
-            table.add_row(Text(f"  {part.title}"), _bar(*bar), rounds, _losses(part, 1), left)
+            time_left = _time_left(_seconds_left(part))
+            table.add_row(Text(f"  {part.title}"), _bar(*bar), rounds, _losses(part, 1), time_left)
         over = self.done - len(self._live)
         if self.parts > 1:
-            left, count = _shown_left(self._left_in_total()), f"{over}/{self.parts}"
-            table.add_row("  all parts", _bar(self.parts, over), count, "", left, style="dim")
+            time_left, count = _time_left(self._left_in_total()), f"{over}/{self.parts}"
+            table.add_row("  all parts", _bar(self.parts, over), count, "", time_left, style="dim")
         return table
 
     def _columns(self) -> Table:
@@ -249,31 +248,31 @@ class Progress:
         seconds = [None if pace is None else pace * rounds for pace, rounds in paces]
         longest = 0.0
         for part in self._live:
-            left = _left(part)
-            if left is None and part.kind in self._pace:
-                left = self._pace[part.kind] * part.left / part.workers
-            longest = max(longest, left or 0.0)
-            seconds.append(None if left is None else left * part.workers)
-        known = [each for each in seconds if each is not None]
-        if len(known) < len(seconds):
+            seconds_left = _seconds_left(part)
+            if seconds_left is None and part.kind in self._pace:
+                seconds_left = self._pace[part.kind] * part.rounds_left / part.workers
+            longest = max(longest, seconds_left or 0.0)
+            seconds.append(None if seconds_left is None else seconds_left * part.workers)
+        known_seconds = [value for value in seconds if value is not None]
+        if len(known_seconds) < len(seconds):
             return None
-        return max(sum(known) / self.workers, longest)
+        return max(sum(known_seconds) / self.workers, longest)
 
 
 _WORD = re.compile(r"[^\s,](?:\S*[^\s,])?")
 """A word of a title, without the comma behind it."""
 
 
-def _opened(terminal: Console, table: Callable[[], Table]) -> ExitStack:
+def _open_live(terminal: Console, table: Callable[[], Table]) -> ExitStack:
     """Show a table at the end of a terminal, below the lines of the log, until it is closed."""
-    opened = ExitStack()
+    display = ExitStack()
     live = Live(console=terminal, get_renderable=table, refresh_per_second=2, transient=True)
-    opened.enter_context(live)
+    display.enter_context(live)
     for handler in logging.getLogger("flwr").handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
-            opened.callback(handler.setStream, handler.stream)
+            display.callback(handler.setStream, handler.stream)
             handler.setStream(FileProxy(terminal, handler.stream))
-    return opened
+    return display
 
 
 def _bar(total: int, completed: int) -> ProgressBar:
@@ -282,18 +281,18 @@ def _bar(total: int, completed: int) -> ProgressBar:
 
 def _losses(part: Part, most: int) -> str:
     """Return the losses of a part's last round, at most this many of them."""
-    known = [name for name in SHOWN if name in part.metrics][:most]
-    return "  ".join(f"{SHOWN[name]} {part.metrics[name]:.3f}" for name in known)
+    names = [name for name in SHOWN if name in part.metrics][:most]
+    return "  ".join(f"{SHOWN[name]} {part.metrics[name]:.3f}" for name in names)
 
 
-def _left(part: Part) -> float | None:
+def _seconds_left(part: Part) -> float | None:
     """Return the seconds that are left for a part; None where that is not known."""
-    if not part.left:
+    if not part.rounds_left:
         return 0.0
-    return None if part.pace is None else part.pace * part.left
+    return None if part.pace is None else part.pace * part.rounds_left
 
 
-def _shown_left(seconds: float | None) -> str:
+def _time_left(seconds: float | None) -> str:
     return "estimating" if seconds is None else f"{clock(seconds)} left"
 
 
@@ -314,9 +313,9 @@ def quiet_flower(name: str = "flwr") -> Iterator[None]:
     def only_warnings(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING
 
-    kept = logging.getLogger(name)
-    kept.addFilter(only_warnings)
+    quiet = logging.getLogger(name)
+    quiet.addFilter(only_warnings)
     try:
         yield
     finally:
-        kept.removeFilter(only_warnings)
+        quiet.removeFilter(only_warnings)

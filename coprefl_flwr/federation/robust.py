@@ -1,6 +1,6 @@
 """Robust aggregation: what becomes of clients' results where some clients may be attackers.
 
-The server is sent each client's arrays apart (`SeparateOf`) and makes one of them by a rule:
+The server is sent each client's arrays separately (`PerClient`) and makes one of them by a rule:
 
 median         of each number by itself (Yin et al. 2018, arxiv.org/abs/1803.01498)
 trimmed-mean   of each number by itself, without the f largest and the f smallest (the same paper)
@@ -22,7 +22,7 @@ have any statistics. All is float64 and in the order of client ids, whichever no
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -31,16 +31,12 @@ import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly, SeparateOf
-from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies, Round
+from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly, PerClient
+from coprefl_flwr.federation.exchange import Exchange, Replies, Round, RoundMetrics
 
 MEAN, MEDIAN, TRIMMED, KRUM, MULTI_KRUM, CLIPPING = AGGREGATIONS = (
-    "mean",
-    "median",
-    "trimmed-mean",
-    "krum",
-    "multi-krum",
-    "norm-clipping",
+    *("mean", "median", "trimmed-mean"),
+    *("krum", "multi-krum", "norm-clipping"),
 )
 """What the option `aggregation` may be; the mean is not robust."""
 
@@ -63,19 +59,19 @@ class Robust:
 
     def around(self, program: Round) -> Round:
         """Return a round's program with the rule instead of its means."""
-        about: Metrics = {}
+        of_rule: RoundMetrics = {}
         try:
             exchange = next(program)
             while True:
-                replies, more = self.mean(exchange, (yield self.per_client(exchange)))
-                about |= more
+                replies, metrics = self.mean(exchange, (yield self.per_client(exchange)))
+                of_rule |= metrics
                 exchange = program.send(replies)
         except StopIteration as end:
             arrays, metrics = end.value
-        return arrays, metrics | about
+        return arrays, metrics | of_rule
 
     def per_client(self, exchange: Exchange) -> Exchange:
-        """Return an exchange that asks for each client's arrays apart, if it asks for a mean.
+        """Return an exchange that asks for each client's arrays separately, if it asks for a mean.
 
         Raises a SettingsError if it asks for what there is no robust form of, or too few clients.
         """
@@ -86,7 +82,7 @@ class Robust:
             problem = f"{exchange.action} is combined by '{rule}', of which there is no robust form"
             raise SettingsError(f"aggregation = {self.aggregation}: {problem}", "aggregation")
         self.check(len(exchange.clients))
-        return replace(exchange, combine=SeparateOf(rule))
+        return replace(exchange, combine=PerClient(rule))
 
     def check(self, clients: int) -> None:
         """Raise a SettingsError if this many clients are too few for the rule."""
@@ -106,29 +102,31 @@ class Robust:
             raise RoundFailedError(problem)
         if not isinstance(rule, Mean):
             return replies, {}
-        each = [replies.sums[str(client)] for client in replies.clients]
+        models = [replies.sums[str(client)] for client in replies.clients]
         start = {n: np.zeros(()) if n in exchange.changes else array for n, array in sent.items()}
         buffers = {name for name in sent if is_buffer(name, sent[name])}
-        told = [replies.metrics[rule.weight]] if rule.weight else []
-        found, about = self._combined(each, start, buffers, *map(self.winsorise, told))
-        if "krum-client" in about:
-            about["krum-client"] = float(replies.clients[int(about["krum-client"])])
-        return replace(replies, arrays=cast_like(found, sent), sums={}), about
+        weights = np.ones(len(models))
+        if rule.weight:
+            weights = self.winsorise(replies.metrics[rule.weight])
+        arrays, metrics = self._combined(models, start, buffers, weights)
+        if "krum-client" in metrics:
+            metrics["krum-client"] = float(replies.clients[int(metrics["krum-client"])])
+        return replace(replies, arrays=cast_like(arrays, sent), sums={}), metrics
 
-    def robust_sum(self, each: Sequence[Arrays]) -> Arrays:
+    def robust_sum(self, gradients: Sequence[Arrays]) -> Arrays:
         """Return n times the robust mean of n clients' gradients, which have no weights."""
-        start = {name: np.zeros(()) for name in each[0]}
-        found, _ = self._combined(each, start, set())
-        return {name: len(each) * array for name, array in found.items()}
+        number = len(gradients)
+        start = {name: np.zeros(()) for name in gradients[0]}
+        mean, _ = self._combined(gradients, start, set(), np.ones(number))
+        return {name: number * array for name, array in mean.items()}
 
     def winsorise(self, values: Numbers) -> Numbers:
         """Return values cut to the range that is left without the f largest and the f smallest.
 
         Up to f attackers cannot move one beyond what others have; this is known as winsorising.
         """
-        left = np.sort(values)[self._tolerated(len(values)) :]
-        least, most = left[0], left[len(left) - 1 - self._tolerated(len(values))]
-        return np.clip(values, least, most)
+        ascending, f = np.sort(values), self._tolerated(len(values))
+        return np.clip(values, ascending[f], ascending[len(values) - 1 - f])
 
     def _tolerated(self, clients: int) -> int:
         """Return f; 0.29 of 100 are 29, though their product is a bit less."""
@@ -144,41 +142,40 @@ class Robust:
 
     def _combined(
         self,
-        each: Sequence[Arrays],
+        models: Sequence[Arrays],
         start: Arrays,
         buffers: set[str],
-        told: Numbers | None = None,
+        weights: Numbers,
     ) -> tuple[Arrays, dict[str, float]]:
         """Return what becomes of the clients' arrays, whose updates are from `start`."""
         if self.aggregation in (MEDIAN, TRIMMED):
-            return self._by_number(each, each[0]), {}
-        weights = np.ones(len(each)) if told is None else told
-        names = [name for name in each[0] if name not in buffers]
-        about: dict[str, float] = {}
+            return self._by_number(models, models[0]), {}
+        names = [name for name in models[0] if name not in buffers]
+        metrics: dict[str, float] = {}
         if self.aggregation == CLIPPING:
-            factors = self._shortened([_length(one, start, names) for one in each])
-            found = {n: start[n] + _average(each, n, weights, start, factors) for n in names}
-            about["clipped"] = float(np.mean(factors < 1))
+            factors = self._shortened([_length(model, start, names) for model in models])
+            mean = {n: start[n] + _average(models, n, weights, start, factors) for n in names}
+            metrics["clipped"] = float(np.mean(factors < 1))
         else:
-            f = self._tolerated(len(each))
-            best = np.argsort(krum_scores(each, names, f), kind="stable")
-            kept = sorted(best[:1] if self.aggregation == KRUM else best[: len(each) - f])
-            chosen = [each[position] for position in kept]
-            found = {n: _average(chosen, n, weights[kept]) for n in names}
+            f = self._tolerated(len(models))
+            best = np.argsort(krum_scores(models, names, f), kind="stable")
+            positions = sorted(best[:1] if self.aggregation == KRUM else best[: len(models) - f])
+            chosen = [models[position] for position in positions]
+            mean = {n: _average(chosen, n, weights[positions]) for n in names}
             if self.aggregation == KRUM:
-                about["krum-client"] = float(kept[0])
-        return found | self._by_number(each, buffers), about
+                metrics["krum-client"] = float(positions[0])
+        return mean | self._by_number(models, buffers), metrics
 
-    def _by_number(self, each: Sequence[Arrays], names: "Arrays | set[str]") -> Arrays:
+    def _by_number(self, models: Sequence[Arrays], names: Iterable[str]) -> Arrays:
         """Return the median, or the trimmed mean, of each number by itself."""
-        n = len(each)
+        n = len(models)
         # A median is the mean of the one or two in the middle; sorting is faster than np.median.
         cut = self._tolerated(n) if self.aggregation == TRIMMED else (n - 1) // 2
-        found: Arrays = {}
+        means: Arrays = {}
         for name in names:
-            values = np.sort(np.stack([one[name] for one in each]), axis=0)
-            found[name] = values[cut : n - cut].mean(axis=0)
-        return found
+            values = np.sort(np.stack([model[name] for model in models]), axis=0)
+            means[name] = values[cut : n - cut].mean(axis=0)
+        return means
 
     def _shortened(self, lengths: Sequence[float]) -> Numbers:
         """Return what each update is multiplied by: at most 1."""
@@ -186,26 +183,29 @@ class Robust:
         return np.array([most / length if length > most else 1.0 for length in lengths])
 
 
-def krum_scores(each: Sequence[Arrays], names: Sequence[str], f: int) -> Numbers:
+def krum_scores(models: Sequence[Arrays], names: Sequence[str], f: int) -> Numbers:
     """Return each client's sum of squared distances to the n - f - 2 others nearest to it."""
-    n = len(each)
+    n = len(models)
     squares = np.full((n, n), np.inf)
     with np.errstate(over="ignore"):  # Whoever is that far away is near to nobody.
         for i, j in combinations(range(n), 2):
-            apart = (each[i][name] - each[j][name] for name in names)
-            squares[i, j] = squares[j, i] = sum(float(np.vdot(one, one)) for one in apart)
+            differences = (models[i][name] - models[j][name] for name in names)
+            squares[i, j] = squares[j, i] = _squared_length(differences)
     return np.asarray(np.sort(squares, axis=1)[:, : n - f - 2].sum(axis=1))
 
 
-def _length(one: Arrays, start: Arrays, names: Sequence[str]) -> float:
+def _length(model: Arrays, start: Arrays, names: Sequence[str]) -> float:
     """Return how long a client's update is over all its weights."""
     with np.errstate(over="ignore"):
-        moved = (one[name] - start[name] for name in names)
-        return math.sqrt(sum(float(np.vdot(array, array)) for array in moved))
+        return math.sqrt(_squared_length(model[name] - start[name] for name in names))
+
+
+def _squared_length(arrays: Iterable[Numbers]) -> float:
+    return sum(float(np.vdot(array, array)) for array in arrays)
 
 
 def _average(
-    each: Sequence[Arrays],
+    models: Sequence[Arrays],
     name: str,
     weights: Numbers,
     start: Arrays | None = None,
@@ -214,5 +214,5 @@ def _average(
     """Return sum_j w_j a_j (x_j - start) / sum_j w_j of one array; a_j are the `factors`."""
     before = start[name] if start else 0.0
     coefficients = weights if factors is None else weights * factors
-    terms = (c * (one[name] - before) for c, one in zip(coefficients, each, strict=True))
+    terms = (c * (model[name] - before) for c, model in zip(coefficients, models, strict=True))
     return np.asarray(sum(terms) / weights.sum())

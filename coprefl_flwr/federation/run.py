@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -27,17 +26,14 @@ from coprefl_flwr.federation.checkpoint import (
     write_checkpoint,
 )
 from coprefl_flwr.federation.client_state import Versions
-from coprefl_flwr.federation.communication import Traffic, size
-from coprefl_flwr.federation.context import RoundContext
-from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies
+from coprefl_flwr.federation.communication import Traffic, nbytes
+from coprefl_flwr.federation.context import RoundContext, RunStrategy
+from coprefl_flwr.federation.exchange import Exchange, Replies, RoundMetrics
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.federation.transport import Transport
 
-if TYPE_CHECKING:
-    from coprefl_flwr.federation.strategy import RoundStrategy
-
 logger = logging.getLogger("flwr.coprefl")
-flower = logging.getLogger("flwr")
+flower_log = logging.getLogger("flwr")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -53,7 +49,7 @@ class RoundReport:
     round: int
     num_rounds: int
     arrays: Arrays
-    metrics: Metrics
+    metrics: RoundMetrics
     evaluation: Replies | None
     seconds: float
     history: History = field(default_factory=History)
@@ -77,7 +73,7 @@ class RunResult(Result):
 class Run:
     """One run of a strategy on a grid, from `arrays`; fields are as in `RoundStrategy.start`."""
 
-    strategy: "RoundStrategy"
+    strategy: RunStrategy
     grid: Grid
     arrays: Arrays
     num_rounds: int = 0
@@ -94,11 +90,11 @@ class Run:
     def __post_init__(self) -> None:
         """Begin, or continue after the checkpoint if the run resumes and there is one."""
         options = self.strategy.options()
-        kept = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
-        self.arrays, self.first = kept.arrays, kept.round + 1
-        self.history, self.state, self.lines = kept.history, kept.state, kept.lines
-        self.versions = Versions(dict(kept.versions), dict(kept.versions))
-        self.link = Transport(self.grid, self.strategy, self.timeout, kept.bound)
+        start = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
+        self.arrays, self.first = start.arrays, start.round + 1
+        self.history, self.state, self.lines = start.history, start.state, start.lines
+        self.versions = Versions(dict(start.versions), dict(start.versions))
+        self.transport = Transport(self.grid, self.strategy, self.timeout, start.bound)
         self.evaluation: Replies | None = None
         self._stateful: set[int] = set()
 
@@ -112,19 +108,19 @@ class Run:
             self.num_rounds = done
         while done < self.num_rounds:
             done += 1
-            flower.info("")
-            flower.info("[ROUND %s/%s]", done, self.num_rounds)
+            flower_log.info("")
+            flower_log.info("[ROUND %s/%s]", done, self.num_rounds)
             self._one_round(done)
-        self.link.end()
+        self.transport.end()
         arrays = to_record(self.arrays, copy=False)
         result = RunResult(arrays, history=self.history, evaluation=self.evaluation)
         self.history.put_into(result)
-        flower.info("")
-        flower.info("Strategy execution finished in %.2fs", time.monotonic() - began)
-        flower.info("")
-        flower.info("Final results:")
+        flower_log.info("")
+        flower_log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        flower_log.info("")
+        flower_log.info("Final results:")
         for line in str(result).splitlines():
-            flower.info("\t%s", line)
+            flower_log.info("\t%s", line)
         return result
 
     def _one_round(self, server_round: int) -> None:
@@ -140,7 +136,7 @@ class Run:
         for hook in self.hooks:
             hook(report)
         if server_round % self.checkpoint_every == 0 or server_round == self.num_rounds:
-            self._keep(server_round)
+            self._write_checkpoint(server_round)
 
     def train(self, server_round: int) -> None:
         """Run a round's program to its end, from its beginning again where an attempt failed.
@@ -156,7 +152,7 @@ class Run:
                 break
             except RoundFailedError as failure:
                 self.state = before
-                if shared := self.link.shared_error():
+                if shared := self.transport.shared_error():
                     raise RunFailedError(f"round {server_round}: {shared}") from None
                 logger.warning(
                     "round %s, attempt %s failed: %s", server_round, attempt + 1, failure
@@ -168,15 +164,15 @@ class Run:
 
     def begin_round(self) -> None:
         """Forget what failed in the round before, and count again what is sent."""
-        self.link.new_round()
-        self.link.traffic = Traffic(size(self.arrays))
+        self.transport.new_round()
+        self.transport.traffic = Traffic(nbytes(self.arrays))
 
     def context(self, server_round: int, attempt: int = 0) -> RoundContext:
         """Return what the program of a round may ask."""
-        run = self.strategy, self.link
+        run = self.strategy, self.transport
         return RoundContext(*run, server_round, attempt, self.state, self.versions)
 
-    def _attempt(self, ctx: RoundContext) -> tuple[Arrays, Metrics]:
+    def _attempt(self, ctx: RoundContext) -> tuple[Arrays, RoundMetrics]:
         """Send the program the replies to its exchanges until it returns the new model."""
         self._stateful = set()
         # Only to be read: hooks may have kept them, and another attempt begins with them.
@@ -187,36 +183,36 @@ class Run:
                 exchange = program.send(self._replies(ctx, exchange, self.train_config))
         except StopIteration as end:
             returned, metrics = end.value
-        return self.checked(returned), metrics
+        return self.check_arrays(returned), metrics
 
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
         """Return the combined replies to an exchange."""
         messages = self.messages(ctx, exchange, config)
-        within = self.link.patience(m.metadata.dst_node_id for m in messages)
+        within = self.transport.patience(m.metadata.dst_node_id for m in messages)
         sent = self.grid.send_and_receive(messages, timeout=within) if messages else []
-        return self.collected(exchange, sent)
+        return self.collect(exchange, sent)
 
     def messages(
         self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord
     ) -> list[Message]:
         """Return the messages of an exchange, with the app's settings and what every one names."""
-        named: MessageConfig = {
+        settings: MessageConfig = {
             "server-round": ctx.round,
             "run": self.strategy.run_name,
             "population": self.strategy.population,
             "seed": self.strategy.seed,
             "attempt": ctx.attempt,
         }
-        return self.link.prepare(exchange, {**config, **named}, self.versions)
+        return self.transport.prepare(exchange, {**config, **settings}, self.versions)
 
-    def collected(self, exchange: Exchange, messages: Iterable[Message]) -> Replies:
+    def collect(self, exchange: Exchange, messages: Iterable[Message]) -> Replies:
         """Return the combined replies to the messages of an exchange."""
-        replies = self.link.collect(messages)
+        replies = self.transport.collect(messages)
         if exchange.stateful:
             self._stateful |= set(replies.clients)
         return replies
 
-    def checked(self, returned: Arrays) -> Arrays:
+    def check_arrays(self, returned: Arrays) -> Arrays:
         """Return the new global arrays, or raise a RoundFailedError if they cannot be them."""
         # NumPy's arithmetic makes numbers of arrays of one.
         arrays = {name: np.asarray(array) for name, array in returned.items()}
@@ -226,13 +222,15 @@ class Run:
         # In the old order, by which clients tell arrays from each other.
         return {name: arrays[name] for name in self.arrays}
 
-    def end_round(self, server_round: int, attempt: int, arrays: Arrays, metrics: Metrics) -> None:
+    def end_round(
+        self, server_round: int, attempt: int, arrays: Arrays, metrics: RoundMetrics
+    ) -> None:
         """Make the new model, the clients' new states and the metrics those of the run."""
         self.arrays = arrays
         self.versions.commit(self._stateful, server_round, attempt)
         self.history.train[server_round] = metrics
-        self.history.traffic[server_round] = self.link.traffic.as_metrics()
-        flower.info("\t└──> Aggregated MetricRecord: %s", metrics)
+        self.history.traffic[server_round] = self.transport.traffic.as_metrics()
+        flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
 
     def evaluate(self, server_round: int) -> None:
         """Have all clients evaluate the global model, in the rounds that are due."""
@@ -247,7 +245,7 @@ class Run:
             return
         metrics = self.evaluation.evaluation_metrics()
         self.history.evaluate[server_round] = metrics
-        flower.info("\t└──> Aggregated MetricRecord: %s", metrics)
+        flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
 
     def evaluation_exchange(self, server_round: int) -> tuple[RoundContext, Exchange]:
         """Return an evaluation's exchange; where training used clients' states, it does too."""
@@ -260,17 +258,25 @@ class Run:
         if self.evaluate_fn is None:
             return
         metrics = self.evaluate_fn(server_round, to_record(self.arrays, copy=False))
-        flower.info("\t└──> Server's MetricRecord: %s", metrics)
+        flower_log.info("\t└──> Server's MetricRecord: %s", metrics)
         if metrics is not None:
             self.history.server[server_round] = dict(metrics)
 
-    def _keep(self, server_round: int) -> None:
+    def _write_checkpoint(self, server_round: int) -> None:
         """Write the checkpoint of a round, if one is wanted."""
         if self.checkpoint:
-            kept = (self.arrays, self.state, self.history, self.strategy.options())
-            more = (self.versions.committed, self.link.roster.bound, self.lines)
-            write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept, *more))
-            self.versions.checkpointed()
+            checkpoint = Checkpoint(
+                server_round,
+                self.arrays,
+                self.state,
+                self.history,
+                self.strategy.options(),
+                self.versions.committed,
+                self.transport.roster.bound,
+                self.lines,
+            )
+            write_checkpoint(self.checkpoint, checkpoint)
+            self.versions.mark_checkpoint()
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:
         """Return what hooks learn after a round."""

@@ -10,7 +10,7 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -26,11 +26,11 @@ from coprefl_flwr.federation.exchange import Exchange, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
 from coprefl_flwr.federation.messages import check_free
 from coprefl_flwr.federation.nodes import hosted_clients
-from coprefl_flwr.federation.robust import AGGREGATION, AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
+from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, Stop
 from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.federation.wrapped import STEPS, InsideWrapper
-from coprefl_flwr.options import Option, Value, check_declared, option
+from coprefl_flwr.options import Option, Value, check_declared
 
 if TYPE_CHECKING:
     from coprefl_flwr.models.build import Network
@@ -40,7 +40,7 @@ DRAWN = ("participants", "fraction_train")
 
 ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 
-OF_FLOWER = {
+FLOWER_ARGUMENTS = {
     "min_evaluate_nodes": "min_replies, the good replies that an exchange needs",
     "min_train_nodes": "participants, the clients of a round",
     "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
@@ -66,70 +66,8 @@ class RoundStrategy(InsideWrapper):
 
     A method is a subclass that writes `round`. Its options are fields made by `option`, which are
     checked when it is made; what else a study must know, it says in its class attributes. It holds
-    nothing of a run.
-
-    The options of `AGGREGATION` are for methods that average (see `averages`). `clients` says which
-    clients nodes run: the number of all clients, any of which any node can run (a simulation);
-    {node id: its clients}, or the path of a TOML file of that, where a node that it does not name
-    is left out; or None: each node is asked, and is one client, or those that it names. The first
-    node to name a client keeps it.
+    nothing of a run. The options that all methods have are those of `RunStrategy`.
     """
-
-    participants: int | None = option(
-        None, "clients per round, |m|; not set: all clients", minimum=1
-    )
-    fraction_train: float | None = option(
-        None, "fraction of all clients per round; instead of `participants`", above=0, maximum=1
-    )
-    seed: int = option(0, "seed of every random choice")
-    run_name: str = option(
-        "run",
-        "name of the run, under which clients store their states; must be unique to the run",
-    )
-    population: str = option(
-        "train",
-        "name of the group of clients, such as `task-3`; ids and seeds are relative to it",
-    )
-    min_available_nodes: int = option(
-        1,
-        "clients to wait for before the first round; a node that hosts several clients counts as "
-        "that many",
-        minimum=1,
-    )
-    min_replies: int = option(
-        1,
-        "valid client replies needed per message exchange; with fewer, the round is repeated",
-        minimum=1,
-    )
-    max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
-    evaluate_every: int = option(
-        1, "rounds between evaluations on clients, also after the last; 0: never", minimum=0
-    )
-    fraction_evaluate: float = option(
-        1.0, "fraction of all clients that evaluates; 0: none", minimum=0, maximum=1
-    )
-    aggregation: str = option(
-        MEAN,
-        "how the server combines the clients' models and gradients: the method's mean, or a robust "
-        "rule, for which the server sees every client's own reply",
-        choices=AGGREGATIONS,
-    )
-    tolerated_share: float = option(
-        0.2,
-        "with a robust rule: largest fraction of a round's clients that may be attackers",
-        minimum=0,
-        maximum=MOST_ATTACKERS,
-    )
-    clip_factor: float = option(
-        1.0,
-        "with norm-clipping: largest norm of a client's update, as a multiple of the round's "
-        "median norm",
-        above=0,
-    )
-    bounds: Bounds = field(default=Bounds(), metadata={"option": False})
-    clients: int | Mapping[int, Sequence[int]] | str | Path | None = field(
-        default=None, metadata={"option": False}
-    )
 
     name: ClassVar[str] = ""
     """What the setting `method` calls it."""
@@ -158,15 +96,16 @@ class RoundStrategy(InsideWrapper):
     """Whether it takes only means of models, and moments of gradients, which `aggregation` can make
     robust; then `aggregation` and what belongs to it are options of the method."""
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
+    def __new__(cls, *_: Any, **options: Any) -> Self:
         """Refuse an argument that the class does not have, and say what Flower's is called here."""
-        taken = inspect.signature(cls.__init__).parameters
-        if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+        parameters = dict(inspect.signature(cls.__init__).parameters)
+        parameters.pop("self", None)
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return super().__new__(cls)
-        for name in given.keys() - taken.keys():
-            line = unknown("option", name, [one for one in taken if one != "self"])
-            if name in OF_FLOWER:
-                line = f"unknown option '{name}': Flower's {name} is here {OF_FLOWER[name]}"
+        for name in options.keys() - parameters.keys():
+            line = unknown("option", name, parameters)
+            if name in FLOWER_ARGUMENTS:
+                line = f"unknown option '{name}': Flower's {name} is here {FLOWER_ARGUMENTS[name]}"
             raise SettingsError(f"{cls.__name__}: {line}", name)
         return super().__new__(cls)
 
@@ -174,7 +113,7 @@ class RoundStrategy(InsideWrapper):
         """Check the options; refuse a robust rule for what has no mean."""
         check_declared(self)
         if self.participants is not None:
-            self.enough(self.participants)
+            self.check_participants(self.participants)
         if None not in (self.participants, self.fraction_train):
             raise SettingsError("participants and fraction_train: set one of them")
         hosted_clients(self.clients)
@@ -202,20 +141,18 @@ class RoundStrategy(InsideWrapper):
             return None
         return Robust(self.aggregation, self.tolerated_share, self.clip_factor)
 
-    @property
-    def most_participants(self) -> int | None:
-        """The most clients that a round asks for; None is all there are."""
-        return self.participants
-
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""
-        kept = [one.name for one in fields(self) if one.metadata.get("option", True)]
-        unheeded = () if self.robust else AGGREGATION
-        values = {name: getattr(self, name) for name in kept if name not in unheeded}
+        unused = () if self.robust else AGGREGATION
+        values = {
+            option.name: getattr(self, option.name)
+            for option in fields(self)
+            if option.metadata.get("option", True) and option.name not in unused
+        }
         bounds = {"bounds": asdict(self.bounds)} if self.bounds != Bounds() else {}
         return {"strategy": type(self).__name__, **values, **bounds}
 
-    def enough(self, participants: int) -> None:
+    def check_participants(self, participants: int) -> None:
         """Raise a SettingsError if this many participants cannot give `min_replies`."""
         if self.min_replies > participants:
             limit = f"must be at most participants = {participants}"
@@ -256,7 +193,7 @@ class RoundStrategy(InsideWrapper):
         """
         if "train" not in self.actions:
             return UNKNOWN
-        return Budget(work.travel, work.participants * work.visited)
+        return Budget(work.travel, work.participants * work.samples_seen)
 
     @property
     def rounds_to_evaluation(self) -> int:
@@ -276,11 +213,11 @@ class RoundStrategy(InsideWrapper):
 
     def summary(self) -> None:
         """Log the strategy's options, as part of Flower's own account of the start."""
-        flower = logging.getLogger("flwr")
+        flower_log = logging.getLogger("flwr")
         options = [f"{name} = {value!r}" for name, value in self.options().items()]
         for line in options[:-1]:
-            flower.info("\t├── %s", line)
-        flower.info("\t└── %s", options[-1])
+            flower_log.info("\t├── %s", line)
+        flower_log.info("\t└── %s", options[-1])
 
     initialize_parameters = refuse_old_style
 
@@ -334,9 +271,9 @@ class RoundStrategy(InsideWrapper):
             hooks,
             stop,
         )
-        flower = logging.getLogger("flwr")
-        flower.info("Starting %s strategy:", type(self).__name__)
-        flower.info("\t├── Number of rounds: %d", num_rounds)
+        flower_log = logging.getLogger("flwr")
+        flower_log.info("Starting %s strategy:", type(self).__name__)
+        flower_log.info("\t├── Number of rounds: %d", num_rounds)
         self.summary()
         return run.all_rounds()
 
@@ -351,7 +288,7 @@ class RoundStrategy(InsideWrapper):
 
 
 RUN_OPTIONS: tuple[str, ...] = tuple(
-    one.name for one in fields(RoundStrategy) if one.name not in (*DRAWN, *AGGREGATION)
+    option.name for option in fields(RoundStrategy) if option.name not in (*DRAWN, *AGGREGATION)
 )
 """Options that are the run's: they hold for every strategy of it."""
 
@@ -363,5 +300,5 @@ def of_run(strategy: RoundStrategy) -> dict[str, Any]:
 
 def _that_average(classes: Sequence[type[RoundStrategy]]) -> set[str]:
     """Return the names of the methods that average, of these classes and those made of them."""
-    names = {one.name for one in classes if one.averages and one.name}
-    return names.union(*(_that_average(one.__subclasses__()) for one in classes))
+    names = {method.name for method in classes if method.averages and method.name}
+    return names.union(*(_that_average(method.__subclasses__()) for method in classes))

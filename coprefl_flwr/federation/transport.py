@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -15,33 +14,15 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
-from coprefl_flwr.federation import validation
+from coprefl_flwr.federation import messages, validation
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
+from coprefl_flwr.federation.context import RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies
 from coprefl_flwr.federation.flower import end_with_simulation, plain_log
-from coprefl_flwr.federation.messages import (
-    ARRAYS,
-    MOD,
-    NO_MODEL,
-    NOT_REGISTERED,
-    RETURNED,
-    ROSTER,
-    MessageConfig,
-    NodeReply,
-    most_often,
-    program_error,
-    read_reply,
-    reason,
-    request,
-    size_of_arrays,
-    table,
-)
+from coprefl_flwr.federation.messages import MessageConfig, NodeReply, program_error, reason
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
-
-if TYPE_CHECKING:
-    from coprefl_flwr.federation.strategy import RoundStrategy
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -51,14 +32,14 @@ PULL_INTERVAL = 0.01
 _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 """Per grid, the nodes that did not answer in time, as their worker is still busy."""
 
-NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
+NO_ROSTER = f"{messages.NOT_REGISTERED}|Invalid message type"
 """Flower's errors for a query that an app does not know."""
 
-START_UP = 300.0
+FIRST_ANSWER = 300.0
 """Least time in seconds for a node's first answer, as its worker must start and import first."""
 
-LINES = 20
-"""Lines of a round that are about one node, or nodes that are gone; what follows is counted."""
+MOST_WARNINGS = 20
+"""Warnings of a round about one node, or about nodes that are gone; what follows is counted."""
 
 
 class Transport:
@@ -74,7 +55,7 @@ class Transport:
     def __init__(
         self,
         grid: Grid,
-        strategy: "RoundStrategy",
+        strategy: RunStrategy,
         timeout: float,
         bound: Mapping[int, int] | None = None,
     ) -> None:
@@ -110,7 +91,7 @@ class Transport:
         Later the run continues with the clients that are left. Raises a RunFailedError if they have
         not connected within the time limit.
         """
-        end, told = time.monotonic() + self.timeout, False
+        end, waiting_logged = time.monotonic() + self.timeout, False
         needed = 1 if self.begun else max(self.strategy.min_available_nodes, wanted or 1)
         self.refused.clear()
         while True:
@@ -123,25 +104,25 @@ class Transport:
                 self.roster.keep()
                 return clients
             shared = program_error(self.refused.values())
-            if told and shared and set(nodes) <= set(self.refused):
+            if waiting_logged and shared and set(nodes) <= set(self.refused):
                 raise RunFailedError(f"no node can tell its clients: {shared}")
             listed = set(self.grid.get_node_ids())
             if listed and listed <= self.silent:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
                 raise RunFailedError(f"{gone}, and no node is asked again after that")
-            there = f"{len(nodes)} nodes with {len(clients)} clients are there"
-            waiting = f"{there}, needed are {needed} clients"
+            connected = f"{len(nodes)} nodes with {len(clients)} clients are there"
+            waiting = f"{connected}, needed are {needed} clients"
             if time.monotonic() > end:
                 why = [*self.refused.values(), *self._disputed][:1]
                 raise RunFailedError("; ".join([waiting, f"waited {self.timeout:g} s", *why]))
-            if not told:
+            if not waiting_logged:
                 logger.info("waiting for nodes: %s", waiting)
-                told = True
+                waiting_logged = True
             time.sleep(min(1.0, self.timeout))
 
     def patience(self, nodes: Iterable[int]) -> float:
         """Return the seconds in which these nodes must answer."""
-        return self.timeout if self._heard.issuperset(nodes) else max(self.timeout, START_UP)
+        return self.timeout if self._heard.issuperset(nodes) else max(self.timeout, FIRST_ANSWER)
 
     def segments(self, chain: Sequence[int]) -> list[list[int]]:
         """Cut a chain of clients into segments, each of clients that one node hosts."""
@@ -153,13 +134,13 @@ class Transport:
         if roster.shared is not None:
             return
         new = [node for node in nodes if node not in roster.claims and node not in self.refused]
-        replies = self._ask(new) if new and roster.given is None else {}
-        for node in new if roster.given is not None else replies:
+        replies = self._ask(new) if new and roster.declared is None else {}
+        for node in new if roster.declared is not None else replies:
             try:
-                if roster.given is None:
+                if roster.declared is None:
                     roster.hear(node, _named_by(replies[node]))
-                elif node in roster.given:
-                    roster.hear(node, roster.given[node])
+                elif node in roster.declared:
+                    roster.hear(node, roster.declared[node])
                 else:
                     raise ValueError("the strategy's clients do not name it")
             except Exception as error:  # Whatever a node sends must not end the run.
@@ -174,26 +155,26 @@ class Transport:
     def _ask(self, nodes: Sequence[int]) -> dict[int, Message]:
         """Return the replies of these nodes to the question which clients are theirs."""
         content = RecordDict({"config": ConfigRecord({"population": self.strategy.population})})
-        messages = [Message(content, node, ROSTER) for node in nodes]
+        questions = [Message(content, node, messages.ROSTER) for node in nodes]
         with plain_log():  # Inside one of Flower's wrappers it is not that of a run of ours.
-            sent = self.grid.send_and_receive(messages, timeout=self.patience(nodes))
-        replies = dict(_by_node(sent, messages))
+            answers = self.grid.send_and_receive(questions, timeout=self.patience(nodes))
+        replies = dict(_by_node(answers, questions))
         self._mark_silent(nodes, replies)
         return {node: replies[node] for node in nodes if node in replies}
 
-    def _warn(self, about: str, line: str) -> None:
+    def _warn(self, topic: str, line: str) -> None:
         """Log a line, or count it where the round has many about this: no node can fill the log."""
-        self._warned[about] += 1
-        if self._warned[about] <= LINES:
+        self._warned[topic] += 1
+        if self._warned[topic] <= MOST_WARNINGS:
             logger.warning("%s", line)
 
     def prepare(
         self, exchange: Exchange, config: MessageConfig, versions: Versions
     ) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients."""
-        named = {ARRAYS: exchange.arrays, **exchange.extra}
+        sent = {messages.ARRAYS: exchange.arrays, **exchange.extra}
         # Shared: the round's program waits for the replies meanwhile.
-        records = {name: to_record(arrays, copy=False) for name, arrays in named.items()}
+        records = {name: to_record(arrays, copy=False) for name, arrays in sent.items()}
         self._exchange = exchange
         self._bounds = replace(
             self.strategy.bounds, positive=(*self.strategy.bounds.positive, *exchange.positive)
@@ -201,16 +182,19 @@ class Transport:
         chained = isinstance(exchange.combine, Chain)
         self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
         self._with_models = self.roster.single() if exchange.of_models else set()
+        returned: MessageConfig = {}
+        if exchange.returned:
+            returned = {messages.RETURNED: list(exchange.returned)}
+        no_model = {messages.NO_MODEL: ArrayRecord()}
         self._sent = []
         for node, share in self._shares.items():
-            each = [versions.of(client) if exchange.stateful else {} for client in share]
-            whole: MessageConfig = {RETURNED: list(exchange.returned)} if exchange.returned else {}
-            content = request(
-                records if node in self._with_models else {**records, NO_MODEL: ArrayRecord()},
-                {**config, **exchange.config, **whole},
+            of_share = [versions.of(client) if exchange.stateful else {} for client in share]
+            content = messages.request(
+                records if node in self._with_models else {**records, **no_model},
+                {**config, **exchange.config, **returned},
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
-                of_clients={name: [values[name] for values in each] for name in each[0]},
+                of_clients={name: [values[name] for values in of_share] for name in of_share[0]},
                 bounds=json.dumps(asdict(self._bounds)),
             )
             self._sent.append(Message(content, node, exchange.action))
@@ -220,7 +204,7 @@ class Transport:
         self.traffic.count_down(exchange, len(reached), self._sent)
         return self._sent
 
-    def collect(self, messages: Iterable[Message]) -> Replies:
+    def collect(self, received: Iterable[Message]) -> Replies:
         """Combine the replies to the messages last prepared; log every failure in one line.
 
         Raises a RoundFailedError if fewer clients than needed gave a good reply.
@@ -229,7 +213,7 @@ class Transport:
         if exchange is None:
             raise RuntimeError("no exchange is under way")
         replies: dict[int, NodeReply] = {}
-        for node, message in _by_node(messages, self._sent):
+        for node, message in _by_node(received, self._sent):
             if node in replies or node not in self._shares:
                 why = f": {reason(message)}" if message.has_error() else ""
                 self._warn(
@@ -237,22 +221,22 @@ class Transport:
                 )
                 continue
             replies[node] = self._read(exchange, message, node)
-            self.traffic.wire_bytes_up += size_of_arrays(message)
+            self.traffic.wire_bytes_up += messages.size_of_arrays(message)
             _empty(message)
         self._mark_silent(self._shares, replies)
         validation.leave_out_other_names(replies)
-        self._tell_failures(exchange, replies)
+        self._log_failures(exchange, replies)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
         self.traffic.count_up(exchange, good)
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
-            found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
-            why = most_often(self.failed[exchange.action].values())
-            raise RoundFailedError(f"{found}, needed are {needed}{why and f'; {why}'}")
-        return combined(exchange, good)
+            counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
+            why = messages.most_often(self.failed[exchange.action].values())
+            raise RoundFailedError(f"{counts}, needed are {needed}{why and f'; {why}'}")
+        return combine_replies(exchange, good)
 
-    def _tell_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
+    def _log_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
         """Log why clients failed: in one line if all did by one error of their program.
 
         That line is a RoundFailedError's, which may be logged, or end the run, instead.
@@ -272,9 +256,10 @@ class Transport:
 
     def new_round(self) -> None:
         """Forget what failed in the round before, and log how many lines were not shown."""
-        for about, said in sorted(self._warned.items()):
-            if said > LINES:
-                logger.warning("%s: %s more such lines in this round", about, said - LINES)
+        for topic, number in sorted(self._warned.items()):
+            hidden = number - MOST_WARNINGS
+            if hidden > 0:
+                logger.warning("%s: %s more such lines in this round", topic, hidden)
         self._warned.clear()
         self.failed.clear()
         self.worked.clear()
@@ -295,12 +280,12 @@ class Transport:
         share = self._shares[node]
         if message.has_error():
             why = reason(message)
-            if MOD in why and node not in self._with_models:
+            if messages.MOD in why and node not in self._with_models:
                 why = f"{why}; the reply is not a model, but {validation.no_model(exchange)}"
             return NodeReply(failed=dict.fromkeys(share, why))
         try:
             validation.check_size(message.content, exchange, len(share))
-            reply = read_reply(message.content, share, exchange.combine.sums)
+            reply = messages.read_reply(message.content, share, exchange.combine.sums)
             validation.check_unchanged(exchange, reply)
             validation.check_reply(exchange, self._bounds, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
@@ -314,9 +299,9 @@ class Transport:
             names = ", ".join(map(str, sorted(self.silent)))
             logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
 
-    def _mark_silent(self, asked: Collection[int], heard: Collection[int]) -> None:
-        within = f"within {self.patience(asked):g} s"
-        for node in sorted(set(asked) - set(heard)):
+    def _mark_silent(self, nodes: Collection[int], heard: Collection[int]) -> None:
+        within = f"within {self.patience(nodes):g} s"
+        for node in sorted(set(nodes) - set(heard)):
             logger.warning("node %s did not answer %s and is not asked again", node, within)
             self.silent.add(node)
         self._heard.update(heard)
@@ -336,10 +321,10 @@ def _named_by(reply: Message) -> object:
 
 def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
     """Return replies with the node each is from: an error may come from the SuperLink instead."""
-    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+    addressed = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
     for reply in replies:
-        about = reply.metadata
-        yield asked.get(about.reply_to_message_id, about.src_node_id), reply
+        metadata = reply.metadata
+        yield addressed.get(metadata.reply_to_message_id, metadata.src_node_id), reply
 
 
 def _empty(message: Message) -> None:
@@ -352,11 +337,12 @@ def _empty(message: Message) -> None:
 def _alike(action: str, failed: Mapping[int, str]) -> str:
     """Return one line for clients that all failed by one kind of program error, else ""."""
     shared = program_error(failed.values())
-    who = f"all {len(failed)} clients" if len(failed) > 1 else f"client {min(failed, default=0)}"
-    return f"{action}: {who} failed with {shared}" if shared else ""
+    number = len(failed)
+    clients = f"all {number} clients" if number > 1 else f"client {min(failed, default=0)}"
+    return f"{action}: {clients} failed with {shared}" if shared else ""
 
 
-def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
+def combine_replies(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
     """Add up the nodes' replies, given in the order of their smallest client id."""
     rule = exchange.combine
     accumulator = Accumulator(rule, exchange.template)
@@ -379,4 +365,4 @@ def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
                 arrays |= cast_like({name: mean}, {name: sent})
     if isinstance(rule, Chain) and per_client:
         arrays = cast_like(accumulator.sums["last"], exchange.template)
-    return Replies(tuple(sorted(per_client)), table(per_client), arrays, accumulator.sums)
+    return Replies(tuple(sorted(per_client)), messages.table(per_client), arrays, accumulator.sums)

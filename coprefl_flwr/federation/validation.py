@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, is_buffer, is_lazy, mismatch, norm, records_of, size_of
 from coprefl_flwr.errors import LONGEST, SettingsError
-from coprefl_flwr.federation.aggregation import LossMoments, Metrics, Rule, SeparateOf, measured
+from coprefl_flwr.federation.aggregation import LossMoments, Metrics, PerClient, Rule, finite_metric
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.messages import MOD, NodeReply
 from coprefl_flwr.options import check_declared, option
@@ -86,8 +86,7 @@ class Bounds:
         Raises a ValueError for a number out of its range.
         """
         if len(metrics) > MOST_METRICS:
-            found = f"{len(metrics)} metrics in the reply"
-            raise ValueError(f"{found}, at most {MOST_METRICS} are read")
+            raise ValueError(_too_many_metrics(len(metrics)))
         for name in metrics:
             if len(name) > LONGEST:
                 raise ValueError(f"a metric's name has {len(name)} characters, at most {LONGEST}")
@@ -97,7 +96,7 @@ class Bounds:
             for name, weight in rule.coefficients({**metrics, "client": client}).items()
         }
         for name in self.positive:
-            if measured(metrics, name) <= 0:
+            if finite_metric(metrics, name) <= 0:
                 raise ValueError(f"metric '{name}' is {metrics[name]:g}; it must be above 0")
         ranges: dict[str, Range] = {"num-examples": (1, self.most_samples)}
         if self.loss_range:
@@ -110,6 +109,10 @@ class Bounds:
         return coefficients
 
 
+def _too_many_metrics(number: int) -> str:
+    return f"{number} metrics in the reply, at most {MOST_METRICS} are read"
+
+
 def _check_arrays(arrays: Arrays, sent: Arrays, rule: Rule, weights: Mapping[str, float]) -> None:
     """Raise a ValueError if arrays, or sums of that weight, are not of what was sent."""
     problem = mismatch(arrays, sent, subset=rule.partial, weights=weights)
@@ -118,7 +121,7 @@ def _check_arrays(arrays: Arrays, sent: Arrays, rule: Rule, weights: Mapping[str
 
 
 def _check_range(metrics: Metrics, name: str, limits: Range) -> None:
-    value = measured(metrics, name)
+    value = finite_metric(metrics, name)
     if not limits[0] <= value <= limits[1]:
         allowed = f"must be between {limits[0]:g} and {limits[1]:g}"
         raise ValueError(f"metric '{name}' is {value:g}; it {allowed}")
@@ -131,8 +134,8 @@ def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
     """
     if reply.norm is None:
         return
-    found = norm(reply.records.values())
-    if not abs(found - reply.norm) > ROUNDING * max(found, reply.norm):
+    received = norm(reply.records.values())
+    if not abs(received - reply.norm) > ROUNDING * max(received, reply.norm):
         return
     changed = f"{MOD} changed a reply as if it were a model"
     raise ValueError(f"{changed}, but it is {no_model(exchange)}")
@@ -140,7 +143,7 @@ def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
 
 def no_model(exchange: Exchange) -> str:
     """Say what the replies are that a client-side mod must not change, and what to do instead."""
-    rule = exchange.combine.of if isinstance(exchange.combine, SeparateOf) else exchange.combine
+    rule = exchange.combine.of if isinstance(exchange.combine, PerClient) else exchange.combine
     if isinstance(rule, LossMoments):
         return "a gradient: set clip= and noise= where it is made"
     if exchange.of_models:
@@ -168,10 +171,10 @@ def check_reply(exchange: Exchange, bounds: Bounds, reply: NodeReply) -> None:
     if set(reply.records) != set(weights):
         raise ValueError(f"sums {sorted(reply.records)} in the reply, asked was {rule}")
     for name, arrays in reply.records.items():
-        each = {n: weights[name][is_buffer(n, array)] for n, array in sent.items()}
+        of_arrays = {n: weights[name][is_buffer(n, array)] for n, array in sent.items()}
         if rule.partial:
-            each = dict.fromkeys(sent, float(len(reply.metrics)))
-        _check_arrays(arrays, sent, rule, each)
+            of_arrays = dict.fromkeys(sent, float(len(reply.metrics)))
+        _check_arrays(arrays, sent, rule, of_arrays)
 
 
 def check_size(content: RecordDict, exchange: Exchange, clients: int) -> None:
@@ -179,11 +182,11 @@ def check_size(content: RecordDict, exchange: Exchange, clients: int) -> None:
 
     Nothing of it has been read by then: its size is that of the message.
     """
-    records = [one for one in content.values() if isinstance(one, MetricRecord | ConfigRecord)]
-    for record in records:
+    for record in content.values():
+        if not isinstance(record, MetricRecord | ConfigRecord):
+            continue
         if len(record) > MOST_METRICS + 2:  # The list of clients, and the norm.
-            many = f"{len(record)} metrics in the reply"
-            raise ValueError(f"{many}, at most {MOST_METRICS} are read")
+            raise ValueError(_too_many_metrics(len(record)))
         longest = max((len(v) for v in record.values() if isinstance(v, list)), default=0)
         if longest > clients and "clients" in record:
             raise ValueError(f"results of {longest} clients in the reply, asked were {clients}")
@@ -199,12 +202,12 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
     most = max(map(len, records.values()), default=0)
     if most > len(sent):
         raise ValueError(f"{most} arrays in the reply, sent were {len(sent)}")
-    named = [(name, array) for record in records.values() for name, array in record.items()]
-    size = sum(size_of(array) for _, array in named)
+    arrays = [(name, array) for record in records.values() for name, array in record.items()]
+    size = sum(size_of(array) for _, array in arrays)
     allowed = sums * sum(8 * array.size + PER_ARRAY for array in sent.values())
     if size > allowed:
         raise ValueError(f"{size} bytes of arrays in the reply, at most {allowed} are read")
-    for name, array in named:
+    for name, array in arrays:
         if not is_lazy(array) and _numbers(array) > len(array.data):
             raise ValueError(f"array '{name}' holds fewer numbers than its header says")
 
@@ -219,12 +222,12 @@ def _numbers(array: Array) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def majority_names(named: Mapping[frozenset[str], int]) -> frozenset[str]:
+def majority_names(counts: Mapping[frozenset[str], int]) -> frozenset[str]:
     """Return the names that most clients' arrays have, of {names: how many clients have these}.
 
     Where as many have others, it is those that are more: a gradient lacks none.
     """
-    return max(named, key=lambda names: (named[names], len(names), sorted(names)))
+    return max(counts, key=lambda names: (counts[names], len(names), sorted(names)))
 
 
 def leave_out_other_names(replies: Mapping[int, NodeReply]) -> None:
@@ -232,14 +235,14 @@ def leave_out_other_names(replies: Mapping[int, NodeReply]) -> None:
 
     Otherwise the sums of two arrays could be over different clients, and together no gradient.
     """
-    named = Counter[frozenset[str]]()
+    counts = Counter[frozenset[str]]()
     for reply in replies.values():
         for names in {frozenset(arrays) for arrays in reply.records.values()}:
-            named[names] += len(reply.metrics)
-    if len(named) < 2:
+            counts[names] += len(reply.metrics)
+    if len(counts) < 2:
         return
-    chosen = majority_names(named)
+    chosen = majority_names(counts)
     for reply in replies.values():
-        if any(frozenset(one) != chosen for one in reply.records.values()):
+        if any(frozenset(arrays) != chosen for arrays in reply.records.values()):
             reply.failed |= dict.fromkeys(reply.metrics, OTHER_NAMES)
             reply.metrics, reply.records = {}, {}

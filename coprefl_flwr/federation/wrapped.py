@@ -7,7 +7,6 @@ model: the wrapper's noise is that of a mean. There are no checkpoint and no hoo
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,8 +16,9 @@ from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
-from coprefl_flwr.federation.context import Listed, RoundContext
+from coprefl_flwr.federation.context import Listed, RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies, Round
+from coprefl_flwr.federation.robust import MEAN
 from coprefl_flwr.federation.run import Run, logger
 
 STEPS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
@@ -36,24 +36,23 @@ _RUNS: WeakKeyDictionary[Strategy, _WrappedRun] = WeakKeyDictionary()
 """The run of each strategy that a wrapper drives: Flower hands it from step to step nowhere."""
 
 
-class InsideWrapper(Strategy):
+class InsideWrapper(Strategy, RunStrategy):
     """The steps of Flower's own loop, which only its wrappers run."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages of a round's one exchange; a SettingsError if it has more."""
-        strategy: Any = self
         run = _RUNS.get(self)
         if run is None or run.grid is not grid:
-            _check(strategy, from_record(arrays))
+            _check(self, from_record(arrays))
             # Weak, so that the entry goes with the strategy.
             run = _RUNS[self] = _WrappedRun(weakref.proxy(self), grid, {})
         # A copy, as the wrapper may change its record later.
         run.arrays = from_record(arrays)
         run.begin_round()
         ctx = run.context(server_round)
-        run.program = strategy.program(ctx, run.arrays)
+        run.program = self.program(ctx, run.arrays)
         run.exchange = next(run.program)
         return run.messages(ctx, run.exchange, config)
 
@@ -69,22 +68,21 @@ class InsideWrapper(Strategy):
         if run.exchange is None:
             raise RuntimeError("no exchange is under way")
         try:
-            run.program.send(run.collected(run.exchange, replies))
+            run.program.send(run.collect(run.exchange, replies))
         except StopIteration as end:
             returned, metrics = end.value
         except RoundFailedError as failure:
-            why = run.link.shared_error() or str(failure)
+            why = run.transport.shared_error() or str(failure)
             raise RunFailedError(f"round {server_round}: {why}") from None
         run.exchange = None
-        run.end_round(server_round, 0, run.checked(returned), metrics)
+        run.end_round(server_round, 0, run.check_arrays(returned), metrics)
         return to_record(run.arrays, copy=False), MetricRecord(dict(metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages of an evaluation on all clients, where it is due."""
-        strategy: Any = self
-        if not strategy.evaluation_due(server_round, 0):
+        if not self.evaluation_due(server_round, 0):
             return []
         run = _RUNS[self]
         run.arrays = from_record(arrays)
@@ -99,21 +97,21 @@ class InsideWrapper(Strategy):
         if not messages or run.exchange is None:
             return None
         try:
-            metrics = run.collected(run.exchange, messages).evaluation_metrics()
+            metrics = run.collect(run.exchange, messages).evaluation_metrics()
         except RoundFailedError as failure:
             logger.warning("round %s, evaluation failed: %s", server_round, failure)
             return None
         return MetricRecord(dict(metrics))
 
 
-def _check(strategy: Any, arrays: Arrays) -> None:
+def _check(strategy: RunStrategy, arrays: Arrays) -> None:
     """Raise a SettingsError for a strategy that no wrapper can drive."""
     if isinstance(strategy.clients, int):
         raise SettingsError(
             f"clients = {strategy.clients}: inside a wrapper such as Flower's DifferentialPrivacy "
             "every node must be one client, and nodes that host several add up their results"
         )
-    if strategy.robust:
+    if strategy.aggregation != MEAN:
         raise SettingsError(
             f"aggregation = {strategy.aggregation}: inside a wrapper such as Flower's "
             "DifferentialPrivacy only the mean is allowed, as its noise is that of a mean"
@@ -126,7 +124,7 @@ def _check(strategy: Any, arrays: Arrays) -> None:
         )
 
 
-def is_one_mean(strategy: Any, arrays: Arrays) -> bool:
+def is_one_mean(strategy: RunStrategy, arrays: Arrays) -> bool:
     """Return whether a round is one exchange answered by models, whose mean is the new model.
 
     The round's program is driven with a made-up reply; no client is asked.
@@ -137,8 +135,8 @@ def is_one_mean(strategy: Any, arrays: Arrays) -> bool:
         exchange = next(program)
         clients = tuple(exchange.clients)
         mean = {name: array.copy() for name, array in arrays.items()}
-        measured = {name: np.ones(len(clients)) for name in ("num-examples", "loss")}
-        program.send(Replies(clients, measured, mean))
+        metrics = {name: np.ones(len(clients)) for name in ("num-examples", "loss")}
+        program.send(Replies(clients, metrics, mean))
     except StopIteration as end:
         return exchange.of_models and end.value is not None and end.value[0] is mean
     except Exception:  # Whatever a method makes of replies that are none.

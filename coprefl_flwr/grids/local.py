@@ -79,13 +79,13 @@ class LocalGrid(Grid):
         """Run the ClientApp on each message now; return the messages' ids."""
         ids = []
         for message in messages:
-            ids.append(self._named(message))
+            ids.append(self._give_id(message))
             self._replies[ids[-1]] = self._handle(message)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies to these messages, each once."""
-        return [self._replies.pop(i) for i in list(message_ids) if i in self._replies]
+        return [self._replies.pop(name) for name in list(message_ids) if name in self._replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -93,17 +93,17 @@ class LocalGrid(Grid):
         """Run the ClientApp on each message and return the replies; nothing is interrupted."""
         return self.pull_messages(self.push_messages(messages))
 
-    def _named(self, message: Message) -> str:
+    def _give_id(self, message: Message) -> str:
         """Give a message an id, and return that."""
-        name = str(next(self._message_ids))
-        name_message(message, name)
-        return name
+        message_id = str(next(self._message_ids))
+        name_message(message, message_id)
+        return message_id
 
     def _handle(self, message: Message) -> Message:
-        return answer(self._client_app, message, self._contexts[message.metadata.dst_node_id])
+        return run_app(self._client_app, message, self._contexts[message.metadata.dst_node_id])
 
 
-def answer(client_app: ClientAppFn, message: Message, context: Context) -> Message:
+def run_app(client_app: ClientAppFn, message: Message, context: Context) -> Message:
     """Return a node's reply to a message; an exception is an error reply, as in Flower."""
     try:
         reply = client_app(message, context)
@@ -115,5 +115,5 @@ def answer(client_app: ClientAppFn, message: Message, context: Context) -> Messa
     except (Exception, *EXITS) as error:
         logger.debug("%s", traceback.format_exc())
         # 2 is Flower's code for it.
-        told = f"{type(error)}:<{text_of(error)!r}>{place(error)}"
-        return Message(Error(2, told), reply_to=message)
+        reason = f"{type(error)}:<{text_of(error)!r}>{place(error)}"
+        return Message(Error(2, reason), reply_to=message)

@@ -13,7 +13,6 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from flwr.app import ArrayRecord, Error, Message, RecordDict
@@ -23,7 +22,7 @@ from coprefl_flwr.arrays import NUMPY, Arrays, from_record, records_of, to_recor
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
 from coprefl_flwr.federation.flower import check_cluster, enter_run, without_colours
 from coprefl_flwr.federation.machine import one_thread
-from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, answer
+from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, run_app
 
 START_UP = 120.0
 """Longest wait in seconds for processes that start."""
@@ -34,8 +33,8 @@ FREED = 5.0
 DIED = "its process died, and so did the one that took its place"
 """Of a node whose message was asked twice in vain: killed, out of memory, or ended by a client."""
 
-Asked = tuple[Message, Any]
-"""A message that a process was asked to answer, and Ray's reference to what it will say."""
+Pending = tuple[Message, Any]
+"""A message that a process is to answer, and Ray's reference to its reply."""
 
 
 class Host:
@@ -48,32 +47,32 @@ class Host:
     def __init__(self) -> None:
         one_thread()
         without_colours()
-        self._held: tuple[str, ClientAppFn, Mapping[int, Any]] | None = None
+        self._loaded: tuple[str, ClientAppFn, Mapping[int, Any]] | None = None
 
-    def adopt(self, own: plugins.Registered) -> None:
+    def adopt(self, registered: plugins.Registered) -> None:
         """Know by name what was registered in the process that asks."""
-        plugins.REGISTERED.update(own)
+        plugins.REGISTERED.update(registered)
 
     def answer(
-        self, grid: str, given: Sequence[Any], message: Message, names: Sequence[str], *arrays: Any
+        self, grid: str, setup: Sequence[Any], message: Message, names: Sequence[str], *arrays: Any
     ) -> tuple[Message, dict[str, Arrays]]:
         """Run the ClientApp on a message; return the reply and, apart from it, its arrays.
 
-        `given` holds a reference to the app and the nodes' contexts of this grid, which are fetched
+        `setup` holds a reference to the app and the nodes' contexts of this grid, which are fetched
         once. Records of `names` are `arrays`, views of what all processes of a machine share.
         """
         import ray
 
-        if self._held is None or self._held[0] != grid:
-            self._held = None  # Not two apps, each with its data.
-            own, *more = ray.get(given[0])
-            self.adopt(own)
-            self._held = (grid, *more)
-        _, app, contexts = self._held
+        if self._loaded is None or self._loaded[0] != grid:
+            self._loaded = None  # Not two apps, each with its data.
+            registered, app, contexts = ray.get(setup[0])
+            self.adopt(registered)
+            self._loaded = (grid, app, contexts)
+        _, app, contexts = self._loaded
         enter_run(run_id=1, node_id=1)
         _put(message, dict(zip(names, arrays, strict=True)), copy=False)
-        reply = answer(app, message, contexts[message.metadata.dst_node_id])
-        return _taken(reply)
+        reply = run_app(app, message, contexts[message.metadata.dst_node_id])
+        return _split_arrays(reply)
 
 
 class RayGrid(LocalGrid):
@@ -110,25 +109,20 @@ class RayGrid(LocalGrid):
         # One after the other, so that each process has as many as the next, or one more.
         self._host = dict(zip(self._contexts, itertools.cycle(hosts or self._own), strict=False))
         self._name = uuid.uuid4().hex
-        self._given = [ray.put((plugins.REGISTERED, client_app, self._contexts))]
-        self._asked: dict[str, Asked] = {}
+        self._setup = [ray.put((plugins.REGISTERED, client_app, self._contexts))]
+        self._pending: dict[str, Pending] = {}
 
     def __enter__(self) -> Self:
         """Return the grid."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the processes."""
         self.close()
 
     def close(self) -> None:
         """End the processes that this grid has started."""
-        self._asked.clear()
+        self._pending.clear()
         end_hosts(self._own)
         self._own = []
         if self._started:
@@ -141,19 +135,19 @@ class RayGrid(LocalGrid):
         """Ask the nodes' processes; run what is for this process now. Return the messages' ids."""
         ids, here, shared = [], [], dict[int, Any]()
         for message in messages:
-            ids.append(self._named(message))
+            ids.append(self._give_id(message))
             host = self._host[message.metadata.dst_node_id]
             if host is None:
                 here.append((ids[-1], message))
             else:
-                self._asked[ids[-1]] = message, self._ask(host, message, shared)
+                self._pending[ids[-1]] = message, self._ask(host, message, shared)
         for name, message in here:  # Meanwhile the others are at work.
             self._replies[name] = self._handle(message)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return those replies to these messages that are there, each once."""
-        return self._pulled(list(message_ids), 0.0)
+        return self._pull(list(message_ids), 0.0)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -161,11 +155,11 @@ class RayGrid(LocalGrid):
         """Return the replies that come within `timeout` seconds; a later one is dropped."""
         began = time.monotonic()
         ids = list(self.push_messages(messages))
-        left = None if timeout is None else max(began + timeout - time.monotonic(), 0.0)
-        found = self._pulled(ids, left)
+        remaining = None if timeout is None else max(began + timeout - time.monotonic(), 0.0)
+        replies = self._pull(ids, remaining)
         for name in ids:
-            self._asked.pop(name, None)
-        return found
+            self._pending.pop(name, None)
+        return replies
 
     def _ask(self, host: Any, message: Message, shared: dict[int, Any]) -> Any:
         """Ask a process; what is in several messages is put once where all find it."""
@@ -179,20 +173,20 @@ class RayGrid(LocalGrid):
                 shared[id(record)] = ray.put(from_record(record, copy=False))
             sent[name] = shared[id(record)]
         bare = copy.copy(message)
-        rest = {name: one for name, one in message.content.items() if name not in sent}
+        rest = {name: record for name, record in message.content.items() if name not in sent}
         bare.content = RecordDict(rest)
-        return host.answer.remote(self._name, self._given, bare, list(sent), *sent.values())
+        return host.answer.remote(self._name, self._setup, bare, list(sent), *sent.values())
 
-    def _pulled(self, ids: Sequence[str], timeout: float | None) -> list[Message]:
+    def _pull(self, ids: Sequence[str], timeout: float | None) -> list[Message]:
         """Return the replies to these messages that are there after at most this many seconds."""
         import ray
 
-        waited = {self._asked[name][1]: name for name in ids if name in self._asked}
+        waited = {self._pending[name][1]: name for name in ids if name in self._pending}
         if waited:
             ready, _ = ray.wait(list(waited), num_returns=len(waited), timeout=timeout)
             for ref in ready:
                 name = waited[ref]
-                message, _ = self._asked.pop(name)
+                message, _ = self._pending.pop(name)
                 self._replies[name] = _reply(message, ref)
         return [self._replies.pop(name) for name in ids if name in self._replies]
 
@@ -242,17 +236,17 @@ def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) 
     connect(number)
     import ray
 
-    found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    cpus = int(found.get("CPU", 0))
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    cpus = int(resources.get("CPU", 0))
     if cpus < number:
         raise SettingsError(f"{number} processes are wanted, and Ray has {cpus} CPUs")
     if not patient:
         _check_free(number, cpus)
-    share = _gpu_share(int(found.get("GPU", 0.0)), number)
+    share = _gpu_share(int(resources.get("GPU", 0.0)), number)
     options = {"num_cpus": 1, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
-    made = ray.remote(kind).options(**options)
-    hosts = [made.remote() for _ in range(number)]
-    return hosts if patient else _there(hosts)
+    actor = ray.remote(kind).options(**options)
+    hosts = [actor.remote() for _ in range(number)]
+    return hosts if patient else _wait_for_start(hosts)
 
 
 def _check_free(number: int, cpus: int) -> None:
@@ -267,16 +261,16 @@ def _check_free(number: int, cpus: int) -> None:
         time.sleep(0.05)
 
 
-def _there(hosts: list[Any]) -> list[Any]:
+def _wait_for_start(hosts: list[Any]) -> list[Any]:
     """Return processes once they are there; for a moment Ray counts their CPUs as free."""
     import ray
 
-    asked = [host.adopt.remote({}) for host in hosts]
-    _, late = ray.wait(asked, num_returns=len(asked), timeout=START_UP)
+    answers = [host.adopt.remote({}) for host in hosts]
+    _, late = ray.wait(answers, num_returns=len(answers), timeout=START_UP)
     if late:
         end_hosts(hosts)
-        told = f"{len(late)} of {len(hosts)} processes did not start within {START_UP:g} s"
-        raise RunFailedError(f"{told}: others may use Ray's CPUs")
+        problem = f"{len(late)} of {len(hosts)} processes did not start within {START_UP:g} s"
+        raise RunFailedError(f"{problem}: others may use Ray's CPUs")
     return hosts
 
 
@@ -315,19 +309,21 @@ def _reply(message: Message, ref: Any) -> Message:
 
 def _put(message: Message, arrays: Mapping[str, Arrays], *, copy: bool) -> None:
     """Put records of arrays into a message; without `copy` of Ray's memory, only to be read."""
-    for name, one in arrays.items():
-        message.content[name] = to_record(one, copy=copy)
+    for name, record in arrays.items():
+        message.content[name] = to_record(record, copy=copy)
 
 
-def _taken(message: Message) -> tuple[Message, dict[str, Arrays]]:
+def _split_arrays(message: Message) -> tuple[Message, dict[str, Arrays]]:
     """Return a message without its arrays, and these: Ray hands arrays on without copies."""
     if not message.has_content():
         return message, {}
     records = records_of(message.content, ArrayRecord).items()
-    found = {name: from_record(one, copy=False) for name, one in records if _is_numpy(one)}
-    for name in found:
+    arrays = {
+        name: from_record(record, copy=False) for name, record in records if _is_numpy(record)
+    }
+    for name in arrays:
         del message.content[name]
-    return message, found
+    return message, arrays
 
 
 def _is_numpy(record: Mapping[str, Any]) -> bool:

@@ -47,8 +47,8 @@ class CoPreFL(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the steps on the support sets and the meta step; queries count as gradients."""
-        support = work.on_part(work.options["support-fraction"])
-        local = Budget(support.travel, work.participants * support.visited)
+        support = work.on_fraction(work.options["support-fraction"])
+        local = Budget(support.travel, work.participants * support.samples_seen)
         queries = work.participants * (work.samples - support.samples)
         # The sum of the c_j: those of the second term add up to 0.
         weight = self.gamma * (work.participants / self.terms(np.zeros(work.participants)).count)

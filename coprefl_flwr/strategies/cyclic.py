@@ -31,4 +31,4 @@ class Cyclic(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return every link's steps: the model takes them one after the other."""
-        return Budget(work.participants * work.travel, work.participants * work.visited)
+        return Budget(work.participants * work.travel, work.participants * work.samples_seen)

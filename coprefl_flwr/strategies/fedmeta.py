@@ -73,7 +73,8 @@ class FedMeta(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the meta steps; in the second order a support gradient costs two more."""
-        support, steps = work.on_part(work.options["support-fraction"]).samples, self.local_steps
+        support = work.on_fraction(work.options["support-fraction"]).samples
+        steps = self.local_steps
         adaptation = (1 if self.variant == "fomaml" else 3) * self.inner_steps * support
         gradients = steps * work.participants * (adaptation + work.samples - support)
         sent = (4 if self.variant == "meta-sgd" else 2) * work.participants  # Rates too.

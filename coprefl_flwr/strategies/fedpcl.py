@@ -72,4 +72,4 @@ class FedPCL(RoundStrategy):
         represented = clients * work.samples  # Of which prototypes are made.
         # Down go the global set and every client's own, up a client's own.
         sent = clients * (clients + 2)
-        return Budget(0.0, clients * work.visited, forwards=represented, sent=sent)
+        return Budget(0.0, clients * work.samples_seen, forwards=represented, sent=sent)

@@ -46,4 +46,4 @@ class FedProto(RoundStrategy):
     def budget(self, work: Work) -> Budget:
         """Return the gradients of local training and the prototypes; no weights are everybody's."""
         represented = work.participants * work.samples
-        return Budget(0.0, work.participants * work.visited, forwards=represented)
+        return Budget(0.0, work.participants * work.samples_seen, forwards=represented)

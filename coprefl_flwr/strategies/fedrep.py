@@ -39,4 +39,4 @@ class FedRep(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the body's steps, and the gradients of the head's too."""
-        return Budget(work.travel, 2 * work.participants * work.visited)
+        return Budget(work.travel, 2 * work.participants * work.samples_seen)

@@ -33,4 +33,4 @@ class MOON(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return FedAvg's, and every step's z by the global and by the last model."""
-        return replace(super().budget(work), forwards=2 * work.participants * work.visited)
+        return replace(super().budget(work), forwards=2 * work.participants * work.samples_seen)

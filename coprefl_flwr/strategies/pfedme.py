@@ -46,4 +46,5 @@ class PFedMe(RoundStrategy):
     def budget(self, work: Work) -> Budget:
         """Return the steps of w, beta eta on each batch, and theta's K gradients on each."""
         outer = self.global_learning_rate * self.meta_learning_rate * work.mean(work.training.steps)
-        return Budget(0.0, work.participants * self.inner_steps * work.visited, at_server=outer)
+        inner = work.participants * self.inner_steps * work.samples_seen
+        return Budget(0.0, inner, at_server=outer)

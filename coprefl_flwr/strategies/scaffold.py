@@ -70,6 +70,6 @@ class SCAFFOLD(RoundStrategy):
     def budget(self, work: Work) -> Budget:
         """Return eta_g times the local steps; variant I's full gradients are computed besides."""
         full = work.participants * work.samples if self.variant == "I" else 0.0
-        gradients = work.participants * work.visited + full
+        gradients = work.participants * work.samples_seen + full
         sent = 4 * work.participants  # The model and a variate, both ways.
         return Budget(self.global_learning_rate * work.travel, gradients, sent=sent)

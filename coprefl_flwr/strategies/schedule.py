@@ -36,7 +36,7 @@ class Schedule(RoundStrategy):
         for strategy, rounds in phases:
             ROUNDS.checked(rounds, f"rounds of {type(strategy).__name__}")
             if strategy.participants is not None:
-                self.enough(strategy.participants)
+                self.check_participants(strategy.participants)
         self.phases = list(phases)
 
     @property

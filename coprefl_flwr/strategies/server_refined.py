@@ -67,7 +67,8 @@ class ServerRefined(RoundStrategy):
     def budget(self, work: Work) -> Budget:
         """Return the inner method's and that of the steps on D^s."""
         steps = Work(1, [len(self.server)], self.training)
-        return self.inner.budget(work).and_server(self.learning_rate * steps.travel, steps.visited)
+        rates = self.learning_rate * steps.travel
+        return self.inner.budget(work).and_server(rates, steps.samples_seen)
 
     def evaluation_exchange(
         self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]

@@ -32,4 +32,4 @@ class Solo(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the gradients of local training; no weights are everybody's."""
-        return Budget(0.0, work.participants * work.visited)
+        return Budget(0.0, work.participants * work.samples_seen)

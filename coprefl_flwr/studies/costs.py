@@ -100,7 +100,7 @@ def _(stage: Diagnosis) -> Counts:
     products = 3 * HESSIAN_PRODUCTS * min(held, HESSIAN_SAMPLES)
     return Counts(
         steps=work.participants * work.mean(work.training.steps),
-        gradients=work.participants * work.visited + held + products,
+        gradients=work.participants * work.samples_seen + held + products,
         outputs=2 * POINTS * (held - held / len(clients)) + held + _tested(clients),
         disk=ROUND_BYTES,
     )
@@ -139,7 +139,7 @@ def _rounds(strategy: RoundStrategy, work: Work, size: float, rounds: int) -> Co
     if strategy.server_data and not actions:  # Its work is at the server.
         work = Work(1, [len(strategy.server)], work.training)  # type: ignore[attr-defined]
     elif fraction and "train" in actions:
-        work = work.on_part(fraction)
+        work = work.on_fraction(fraction)
     each = work.options.get("local-steps") or work.mean(work.training.steps)
     steps = work.participants * each + int(work.options.get("server-steps") or 0)
     of_round = (steps, budget.gradients, budget.forwards, sent * size, ROUND_BYTES)

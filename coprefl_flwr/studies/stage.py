@@ -29,7 +29,7 @@ from flwr.serverapp import Grid
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.federation.checkpoint import History, State, remove_checkpoint
-from coprefl_flwr.federation.client_state import VERSION
+from coprefl_flwr.federation.client_state import STATE_FILE
 from coprefl_flwr.federation.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import check_links, remove_named, remove_unfinished, write_atomically
@@ -336,7 +336,7 @@ def settle(stage: Stage, folder: Path) -> bool:
         return True
     remove_checkpoint(folder / CHECKPOINT)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
-        remove_named(folder / STATES, VERSION)
+        remove_named(folder / STATES, STATE_FILE)
     return True
 
 
@@ -346,7 +346,7 @@ def _train(stage: TrainingStage, making: Making) -> None:
     strategy.run_name = making.run_name
     checkpoint, seconds = folder / CHECKPOINT, list[float]()
     if not checkpoint.exists():
-        remove_named(folder / STATES, VERSION)
+        remove_named(folder / STATES, STATE_FILE)
 
     def finish(report: RoundReport) -> None:
         """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""

@@ -60,17 +60,17 @@ def check_method(method: str | type[RoundStrategy], *, flower: bool = False) -> 
     "file.py:Mine". With `flower` it is run by `flwr run` too; a class must then be importable by a
     process that starts in the current folder. Raises a SettingsError if there is no such method.
     """
-    place = method if isinstance(method, str) else _registered(method)
-    wrong = [str(one) for one in findings(place, flower=flower) if one.problem]
-    assert not wrong, "\n".join([f"{place}:", *wrong])
+    place = method if isinstance(method, str) else _register(method)
+    wrong = [finding for finding in findings(place, flower=flower) if finding.problem]
+    assert not wrong, "\n".join([f"{place}:", *map(str, wrong)])
 
 
-def check_methods(given: Sequence[str], flower: bool = True) -> int:
+def check_methods(places: Sequence[str], flower: bool = True) -> int:
     """Print every finding about the methods at these places; return 1 if any fails, else 0."""
-    for place in given:
+    for place in places:
         find_method(Named.parse(place).name)
     failed = False
-    for place in given:
+    for place in places:
         say(place)
         for finding in findings(place, flower=flower):
             say(f"  {finding}")
@@ -88,12 +88,12 @@ def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
         cases = [Case(place, method, role, data, Path(folder) / role) for role in method.roles]
         for case in cases:
             for name, check in PROPERTIES.items():
-                yield _judged(name, case, check)
+                yield _run_check(name, case, check)
         if flower:
-            yield _judged("flower", cases[0], same_under_flower)
+            yield _run_check("flower", cases[0], same_under_flower)
 
 
-def _judged(name: str, case: "Case", check: Callable[["Case"], str]) -> Finding:
+def _run_check(name: str, case: "Case", check: Callable[["Case"], str]) -> Finding:
     """Return the finding of a check, which returns a remark or raises an error of these kinds."""
     try:
         return Finding(name, case.role, remark=check(case))
@@ -103,7 +103,7 @@ def _judged(name: str, case: "Case", check: Callable[["Case"], str]) -> Finding:
         return Finding(name, case.role, problem=str(problem))
 
 
-def _registered(strategy_class: type[RoundStrategy]) -> str:
+def _register(strategy_class: type[RoundStrategy]) -> str:
     """Give a class a name in this process, and return it."""
     name = getattr(strategy_class, "__name__", "method")
     plugins.register("method", name, strategy_class)
@@ -113,10 +113,10 @@ def _registered(strategy_class: type[RoundStrategy]) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Flower's log out of the output: findings say what is wrong."""
-    flower = logging.getLogger("flwr")
-    handlers, flower.handlers = flower.handlers, []
-    propagate, flower.propagate = flower.propagate, False
+    flower_log = logging.getLogger("flwr")
+    handlers, flower_log.handlers = flower_log.handlers, []
+    propagate, flower_log.propagate = flower_log.propagate, False
     try:
         yield
     finally:
-        flower.handlers, flower.propagate = handlers, propagate
+        flower_log.handlers, flower_log.propagate = handlers, propagate

@@ -19,7 +19,7 @@ from coprefl_flwr.testing.small_study import (
     RUN_NAME,
     Broken,
     Case,
-    Run,
+    Outcome,
     training_stage,
 )
 
@@ -63,7 +63,7 @@ def every_client_answers(case: Case) -> str:
 
 def hosting_changes_nothing(case: Case) -> str:
     """Check that arrays and figures are the same whichever node hosts which client."""
-    first, largest = _that_runs(case).numbers(), 0.0
+    first, largest = _undisturbed(case).numbers(), 0.0
     for nodes in (2, 4):
         difference, name = furthest(first, case.run(f"{nodes} nodes", nodes).numbers())
         if difference > ROUNDING:
@@ -80,7 +80,7 @@ def resuming_changes_nothing(case: Case) -> str:
     """Check that a run that is interrupted and resumed ends with the same bytes."""
     if case.role == HEAD:
         raise NotApplicable("its one round is run again")
-    first = _that_runs(case).numbers()
+    first = _undisturbed(case).numbers()
     case.run("interrupted", interrupted=True)
     again = case.run("interrupted").numbers()
     names = first.keys() | again.keys()
@@ -106,14 +106,14 @@ def same_under_flower(case: Case) -> str:
     """Check that `flwr run` with two nodes ends with the numbers of a run in one process."""
     if ("method", case.method.name) in plugins.REGISTERED:
         raise NotApplicable("other processes do not know a registered name")
-    first = _that_runs(case).rows
+    first = _undisturbed(case).rows
     settings = case.settings("flower")
     problem = simulation.run_study(settings.to_config(), case.folder, nodes=2)
     if problem:
         raise Broken(f"`flwr run`: {problem}")
     stage = build(settings).stages[-1]
     rows = read_result(Store(case.folder / "flower" / RUN_NAME, Layout.PATH).folder(stage))["rows"]
-    difference, name = furthest(Run(rows=first).numbers(), Run(rows=rows).numbers())
+    difference, name = furthest(Outcome(rows=first).numbers(), Outcome(rows=rows).numbers())
     if difference > ROUNDING_OF_PROCESSES:
         raise Broken(
             f"`flwr run` and one process are {difference:.2g} apart ({name}): does it keep "
@@ -123,7 +123,7 @@ def same_under_flower(case: Case) -> str:
     return f"`flwr run` and one process are {difference:.2g} apart"
 
 
-def _that_runs(case: Case) -> Run:
+def _undisturbed(case: Case) -> Outcome:
     try:
         return case.undisturbed
     except Broken:
@@ -131,16 +131,12 @@ def _that_runs(case: Case) -> Run:
 
 
 def _undeclared(strategy_class: type[RoundStrategy]) -> Iterator[str]:
-    shared = {one.name for one in dataclasses.fields(RoundStrategy)}
-    for one in dataclasses.fields(strategy_class):
-        given = (
-            one.name in shared
-            or one.metadata.get("option") is False
-            or one.name in ("server", "training", "head")
-            or not one.init
-        )
-        if not given and "meaning" not in one.metadata:
-            yield f"{one.name} is not declared; write {one.name}: ... = option(default, meaning)"
+    shared = {field.name for field in dataclasses.fields(RoundStrategy)}
+    exempt = shared | {"server", "training", "head"}
+    for field in dataclasses.fields(strategy_class):
+        name, is_option = field.name, field.init and field.metadata.get("option") is not False
+        if is_option and name not in exempt and "meaning" not in field.metadata:
+            yield f"{name} is not declared; write {name}: ... = option(default, meaning)"
 
 
 def _is_checked(strategy: RoundStrategy, option: Option) -> bool:
@@ -155,20 +151,20 @@ def _is_checked(strategy: RoundStrategy, option: Option) -> bool:
     return False
 
 
-def furthest(one: Mapping[str, Any], two: Mapping[str, Any]) -> tuple[float, str]:
+def furthest(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[float, str]:
     """Return the largest difference and its name; infinity where one of the two has no such name.
 
     Differences are relative to the largest number of an array, if that is above 1.
     """
-    found = 0.0, ""
-    for name in sorted(one.keys() | two.keys()):
-        both = name in one and name in two
-        found = max(found, (_difference(one[name], two[name]) if both else np.inf, name))
-    return found
+    largest = 0.0, ""
+    for name in sorted(first.keys() | second.keys()):
+        both = name in first and name in second
+        largest = max(largest, (_difference(first[name], second[name]) if both else np.inf, name))
+    return largest
 
 
-def _difference(one: Any, two: Any) -> float:
-    a, b = np.asarray(one, np.float64), np.asarray(two, np.float64)
+def _difference(first: Any, second: Any) -> float:
+    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if a.shape != b.shape:
         return np.inf
     if not a.size or np.array_equal(a, b, equal_nan=True):

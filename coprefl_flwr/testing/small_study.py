@@ -80,7 +80,7 @@ class _Interruption(BaseException):
 
 
 @dataclass
-class Run:
+class Outcome:
     """The result of a run: final arrays, states of strategy and clients, and figures.
 
     `states` has each client's committed state, `metrics` the figures of each round, `rows` those of
@@ -97,18 +97,18 @@ class Run:
 
     def numbers(self) -> dict[str, Any]:
         """Return every array and number of the run by a name that says what it is."""
-        found: dict[str, Any] = {f"array {name}": array for name, array in self.arrays.items()}
+        numbers: dict[str, Any] = {f"array {name}": array for name, array in self.arrays.items()}
         for key, value in self.strategy_state.items():
             arrays = value if isinstance(value, dict) else {"": value}
-            found |= {f"state {key} {name}".strip(): each for name, each in arrays.items()}
+            numbers |= {f"state {key} {name}".strip(): value for name, value in arrays.items()}
         for client, state in self.states.items():
-            found |= {f"state of client {client}, {name}": each for name, each in state.items()}
+            numbers |= {f"state of client {client}, {name}": value for name, value in state.items()}
         for number, metrics in self.metrics.items():
-            found |= {f"{name} of round {number}": value for name, value in metrics.items()}
+            numbers |= {f"{name} of round {number}": value for name, value in metrics.items()}
         for row in self.rows:
             own = {name: value for name, value in row.items() if isinstance(value, int | float)}
-            found |= {f"{name} of client {row['client']}": value for name, value in own.items()}
-        return found
+            numbers |= {f"{name} of client {row['client']}": value for name, value in own.items()}
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -141,14 +141,14 @@ class Case:
         return Settings.from_config(config)
 
     @functools.cached_property
-    def undisturbed(self) -> Run:
+    def undisturbed(self) -> Outcome:
         """The run on one node, with which the others are compared."""
         return self.run("undisturbed")
 
     @plugins.unchanged()
-    def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Run:
+    def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Outcome:
         """Run the small study; raise Broken if it ends with an error, except an interruption."""
-        found = Run()
+        outcome = Outcome()
         study = build(self.settings(name))
         study.check()
         store = Store(self.folder / name / RUN_NAME, Layout.PATH)
@@ -160,20 +160,20 @@ class Case:
             if interrupted and report.round == INTERRUPTED_IN:
                 raise _Interruption
             if report.round == report.num_rounds:
-                _fill(found, report, strategy, store.folder(stage))
+                _fill(outcome, report, strategy, store.folder(stage))
 
         grid, progress = _Backwards(client_app(study.client), nodes), Progress(len(study.stages))
-        with _warnings() as found.warnings:
+        with _warnings() as outcome.warnings:
             try:
-                for each in study.stages:
-                    run_stage(each, grid, store, progress, [look] if each is stage else [])
+                for current in study.stages:
+                    run_stage(current, grid, store, progress, [look] if current is stage else [])
             except _Interruption:
-                return found
+                return outcome
             except Exception as error:  # Whatever a method raises is reported in one line.
-                why = "".join(f" ({line})" for line in found.warnings[:1])
+                why = "".join(f" ({line})" for line in outcome.warnings[:1])
                 raise Broken(f"{name} run: {one_line(error)}{why}") from error
-        found.rows = read_result(store.folder(stage))["rows"]
-        return found
+        outcome.rows = read_result(store.folder(stage))["rows"]
+        return outcome
 
 
 def training_stage(study: Study) -> TrainingStage:
@@ -199,11 +199,11 @@ def write_images(path: Path) -> None:
 
 @functools.cache
 def _images() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    drawn = glyphs()
+    dataset = glyphs()
     chosen = [label * SAMPLES_PER_CLASS + n for label in range(6) for n in range(40)]
-    images = drawn.images[chosen, 0].numpy().astype(float)
+    images = dataset.images[chosen, 0].numpy().astype(float)
     halved = images.reshape(len(images), 14, 2, 14, 2).mean(axis=(2, 4))
-    return halved.astype(np.uint8), drawn.labels[chosen]
+    return halved.astype(np.uint8), dataset.labels[chosen]
 
 
 class _Backwards(LocalGrid):
@@ -214,19 +214,19 @@ class _Backwards(LocalGrid):
         return super().push_messages(list[Message](messages)[::-1])
 
 
-def _fill(found: Run, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:
+def _fill(outcome: Outcome, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:
     """Fill in the results of the last round, before the clients' states are removed."""
-    found.arrays, found.strategy_state = dict(report.arrays), dict(report.state)
-    found.metrics = {
-        number: {name: one for name, one in metrics.items() if not name.startswith("wire-")}
+    outcome.arrays, outcome.strategy_state = dict(report.arrays), dict(report.state)
+    outcome.metrics = {
+        number: {name: value for name, value in metrics.items() if not name.startswith("wire-")}
         for number, metrics in report.history.rounds().items()
     }
     store, committed = ClientState(folder / STATES), report.versions
-    about = {"run": strategy.run_name, "population": strategy.population}
+    request = {"run": strategy.run_name, "population": strategy.population}
     for client, version in sorted(committed.items()):
-        state = store.read({**about, "client": client, "state-version": version})
-        found.states[client] = state or {}
-    found.uncommitted = not committed and any((folder / STATES).rglob("*.safetensors"))
+        state = store.read({**request, "client": client, "state-version": version})
+        outcome.states[client] = state or {}
+    outcome.uncommitted = not committed and any((folder / STATES).rglob("*.safetensors"))
 
 
 @contextmanager
@@ -238,9 +238,9 @@ def _warnings() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(" ".join(record.getMessage().split()))
 
-    flower, handler = logging.getLogger("flwr"), Collects(logging.WARNING)
-    flower.addHandler(handler)
+    flower_log, handler = logging.getLogger("flwr"), Collects(logging.WARNING)
+    flower_log.addHandler(handler)
     try:
         yield lines
     finally:
-        flower.removeHandler(handler)
+        flower_log.removeHandler(handler)

@@ -25,8 +25,8 @@ class FedAvgOnSupport(FedAvg):
 
     def budget(self, work):
         """Return the steps on the support sets."""
-        support = work.on_part(work.options["support-fraction"])
-        return Budget(support.travel, work.participants * support.visited)
+        support = work.on_fraction(work.options["support-fraction"])
+        return Budget(support.travel, work.participants * support.samples_seen)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,7 +58,7 @@ class FedAvgThenStep(FedAvg):
 
     def budget(self, work):
         """Return FedAvg's, and the step with the gradients on the query sets."""
-        queries = work.samples - work.on_part(work.options["support-fraction"]).samples
+        queries = work.samples - work.on_fraction(work.options["support-fraction"]).samples
         gradients = work.participants if self.step_along == "sum" else 1
         step = self.step_learning_rate * gradients
         return super().budget(work).and_server(step, work.participants * queries)

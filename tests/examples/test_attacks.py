@@ -14,7 +14,7 @@ from coprefl_flwr.clients import (
 )
 from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.federation.hosting import run
+from coprefl_flwr.federation.hosting import call_client
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.search import check_runs
@@ -50,7 +50,7 @@ def honest(federation, client_id=1, client_class=TorchClient, **more):
 def replies(federation, client_class, method, sent, attack, config=CONFIG, **more):
     """Return what an honest client answers, and an attacker in its place: (arrays, metrics)."""
     made = [honest(federation, 1, client_class, **more) for _ in range(2)]
-    return [run(one, method, sent, config) for one in (made[0], attacker(attack, made[1]))]
+    return [call_client(one, method, sent, config) for one in (made[0], attacker(attack, made[1]))]
 
 
 def expected(attack, update, *key):
@@ -115,8 +115,8 @@ def test_the_change_of_a_control_variate_is_turned_around_as_such(federation, tm
     sent, config = model, CONFIG | {"scaffold-variant": "II", "extra": {"control": control}}
     states = ClientState(tmp_path / "honest"), ClientState(tmp_path / "attacker")
     made = [honest(federation, 1, SCAFFOLDClient, state=state) for state in states]
-    plain, _ = run(made[0], "fit", sent, config)
-    attacked, _ = run(attacker(SIGN_FLIP, made[1]), "fit", sent, config)
+    plain, _ = call_client(made[0], "fit", sent, config)
+    attacked, _ = call_client(attacker(SIGN_FLIP, made[1]), "fit", sent, config)
     for name in control:
         np.testing.assert_array_equal(attacked[f"control/{name}"], -plain[f"control/{name}"])
         np.testing.assert_array_equal(attacked[name], model[name] - (plain[name] - model[name]))
@@ -155,7 +155,7 @@ def started(federation, strategy, attack):
 def trained(federation, strategy, client_id, arrays):
     """Return what an honest client makes of the arrays in the first round."""
     config = {"seed": 1, "population": strategy.population, "server-round": 1, "client": client_id}
-    return run(honest(federation, client_id), "fit", arrays, config)[0]
+    return call_client(honest(federation, client_id), "fit", arrays, config)[0]
 
 
 @pytest.mark.parametrize("attack", [*ATTACKS, "label_flip"])

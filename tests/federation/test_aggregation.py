@@ -13,7 +13,7 @@ from coprefl_flwr.federation.aggregation import (
     MetricsOnly,
     PerClient,
     Total,
-    measured,
+    finite_metric,
     parse,
 )
 
@@ -91,7 +91,7 @@ def test_what_a_rule_cannot_use_is_named(rule, metrics, message):
 
 
 def test_measured():
-    assert measured({"a": 3}, "a") == 3.0
+    assert finite_metric({"a": 3}, "a") == 3.0
 
 
 def clients(count):
@@ -211,8 +211,8 @@ def test_sums_have_the_same_bits_whatever_the_order_in_memory(kinds):
     for orders in (("C",) * 3, (*kinds, kinds[1])):
         accumulator = Accumulator(Mean())
         for client, (array, kind) in enumerate(zip(everyone, orders, strict=True)):
-            given = laid_out(array, kind)
-            accumulator.add(client, {"w": given}, {"num-examples": client + 3})
-            np.testing.assert_array_equal(given, array)
+            own = laid_out(array, kind)
+            accumulator.add(client, {"w": own}, {"num-examples": client + 3})
+            np.testing.assert_array_equal(own, array)
         sums.append(accumulator.sums["sum"]["w"].tobytes())
     assert sums[0] == sums[1]

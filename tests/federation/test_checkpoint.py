@@ -67,8 +67,10 @@ def test_resumed_run_ends_with_identical_bytes(tmp_path, kill_after):
         run(tmp_path / "part", kill_after=kill_after)
     resumed, evaluated = run(tmp_path / "part", resume=True)
     assert files(tmp_path / "part") == files(tmp_path / "whole")
-    kept = (kill_after - 1) // 2 * 2  # The hook of a round runs before its checkpoint is written.
-    assert evaluated == ([0] if kept == 0 else []) + list(range(kept + 1, 7))
+    checkpointed = (
+        (kill_after - 1) // 2 * 2
+    )  # The hook of a round runs before its checkpoint is written.
+    assert evaluated == ([0] if checkpointed == 0 else []) + list(range(checkpointed + 1, 7))
     for name, array in from_record(whole.arrays).items():
         assert array.tobytes() == from_record(resumed.arrays)[name].tobytes(), name
     assert whole.train_metrics_clientapp == resumed.train_metrics_clientapp
@@ -263,8 +265,8 @@ def test_an_option_that_no_checkpoint_can_hold_is_refused_at_the_start(tmp_path,
 def test_every_flipped_bit_of_a_checkpoint_is_found(tmp_path):
     """Also one of a weight, which the format itself does not notice; there is one line."""
     path = tmp_path / "checkpoint.safetensors"
-    kept = Checkpoint(2, {"a": np.float32([4, 0])}, {"s": 1.5}, History(), {}, {})
-    write_checkpoint(path, kept)
+    checkpoint = Checkpoint(2, {"a": np.float32([4, 0])}, {"s": 1.5}, History(), {}, {})
+    write_checkpoint(path, checkpoint)
     whole = path.read_bytes()
     weight = whole.index(np.float32([4, 0]).tobytes()) + 3
     places = [weight, len(whole) - 1, whole.index(b"1.5"), whole.index(b"F32"), *range(8, 200, 7)]
@@ -293,8 +295,8 @@ NAMES = ("checkpoint.safetensors", "checkpoint.safetensors.rounds.jsonl")
 def history_of(rounds):
     """Return the history of so many rounds of what a study measures."""
     names = [f"metric-{number}" for number in range(8)]
-    one = dict.fromkeys(names, 1 / 3)
-    return History(*({number: dict(one) for number in range(1, rounds + 1)} for _ in range(4)))
+    metrics = dict.fromkeys(names, 1 / 3)
+    return History(*({number: dict(metrics) for number in range(1, rounds + 1)} for _ in range(4)))
 
 
 def test_a_history_is_read_as_a_table(tmp_path):
@@ -322,30 +324,30 @@ def test_metrics_that_are_not_finite_come_back(tmp_path):
 
 def test_a_checkpoint_writes_down_no_round_twice(tmp_path, monkeypatch):
     """After a thousand rounds it makes as much JSON as after ten; all of it comes back."""
-    made, real = [], json.dumps
+    lengths, real = [], json.dumps
 
     def counted(*arguments, **more):
         text = real(*arguments, **more)
-        made.append(len(text))
+        lengths.append(len(text))
         return text
 
     monkeypatch.setattr(json, "dumps", counted)
     sizes, history, path = {}, history_of(1000), tmp_path / "c"
-    kept = Checkpoint(9, {"a": np.zeros(2)}, {}, history, {})
-    for kept.round in (9, 10, 999, 1000):
-        made.clear()
-        write_checkpoint(path, kept)
-        sizes[kept.round] = sum(made)
+    checkpoint = Checkpoint(9, {"a": np.zeros(2)}, {}, history, {})
+    for checkpoint.round in (9, 10, 999, 1000):
+        lengths.clear()
+        write_checkpoint(path, checkpoint)
+        sizes[checkpoint.round] = sum(lengths)
     assert sizes[1000] <= 1.2 * sizes[10]
     assert read_checkpoint(path).history == history
 
 
 def killed_between_history_and_checkpoint(folder, monkeypatch, number):
     """Run until the checkpoint of that number is about to be replaced."""
-    left, replace = iter(range(number - 1)), os.replace
+    writes, replace = iter(range(number - 1)), os.replace
 
     def dying(*arguments):
-        if next(left, None) is None:
+        if next(writes, None) is None:
             raise Killed
         replace(*arguments)
 

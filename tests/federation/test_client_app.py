@@ -45,15 +45,15 @@ HOSTED = {"clients": [4, 1], "combine": "mean:num-examples", "server_round": 2, 
 
 
 def test_client_fn_of_one_argument():
-    made = []
+    calls = []
 
     def client_fn(context):
-        made.append(context.node_config["partition-id"])
+        calls.append(context.node_config["partition-id"])
         return Echo()
 
     ask(client_app(client_fn), "train", SENT)
     ask(client_app(client_fn), "train", SENT, **{**HOSTED, "clients": [5]})
-    assert made == [5, 5]
+    assert calls == [5, 5]
 
 
 @pytest.mark.parametrize("own", [None, [9]])
@@ -68,29 +68,29 @@ def test_client_fn_of_one_argument_makes_no_other_client(own):
 
 
 def test_client_fn_of_two_arguments():
-    made = []
-    app = client_app(lambda context, client_id: made.append(client_id) or Echo(client_id))
+    calls = []
+    app = client_app(lambda context, client_id: calls.append(client_id) or Echo(client_id))
     ask(app, "train", SENT)
-    assert made == [5]  # The node's only client is its partition-id.
+    assert calls == [5]  # The node's only client is its partition-id.
     metrics = ask(app, "train", SENT, **HOSTED)["metrics"]
-    assert made == [5, 1, 4]
+    assert calls == [5, 1, 4]
     assert (metrics["clients"], metrics["number"]) == ([1, 4], [1.0, 4.0])
 
 
 def test_client_fn_of_three_arguments():
-    made = []
-    app = client_app(lambda context, client_id, config: made.append((client_id, config)) or Echo())
+    calls = []
+    app = client_app(lambda context, client_id, config: calls.append((client_id, config)) or Echo())
     ask(app, "train", SENT, server_round=2, own="x")
     ask(app, "train", SENT, **HOSTED)
     request = {"server-round": 2, "population": "p"}
-    assert made == [(5, {"server-round": 2, "own": "x"}), (1, request), (4, request)]
+    assert calls == [(5, {"server-round": 2, "own": "x"}), (1, request), (4, request)]
 
 
 def test_arguments_with_a_default_are_not_ours():
-    made = []
-    app = client_app(lambda context, size=7: made.append(size) or Echo())
+    calls = []
+    app = client_app(lambda context, size=7: calls.append(size) or Echo())
     ask(app, "train", SENT)
-    assert made == [7]
+    assert calls == [7]
 
 
 def test_the_client_that_to_client_returns_is_taken():

@@ -12,9 +12,9 @@ from coprefl_flwr.federation.client_state import ClientState
 from tests.common.checks import flip
 
 
-def request(server_round, attempt=0, version="", kept="", **more):
+def request(server_round, attempt=0, version="", at_checkpoint="", **more):
     names = {"run": "r", "population": "p", "server-round": server_round, "attempt": attempt}
-    return {**names, "state-version": version, "state-kept": kept, **more}
+    return {**names, "state-version": version, "state-kept": at_checkpoint, **more}
 
 
 def write(state, server_round, attempt=0, **more):
@@ -33,20 +33,20 @@ def test_only_the_committed_state_is_read(tmp_path):
     write(state, 1)
     write(state, 2, attempt=1, version="1-0")
     write(state, 2, attempt=0, version="1-0")
-    for version, kept in (("1-0", [1, 0]), ("2-0", [2, 0]), ("2-1", [2, 1])):
-        found = state.read(request(3, version=version))
-        assert found["a"].dtype == np.float32
-        np.testing.assert_array_equal(found["a"], kept)
-        assert found["b"].shape == ()
-        assert found["b"] == 7
+    for version, expected in (("1-0", [1, 0]), ("2-0", [2, 0]), ("2-1", [2, 1])):
+        arrays = state.read(request(3, version=version))
+        assert arrays["a"].dtype == np.float32
+        np.testing.assert_array_equal(arrays["a"], expected)
+        assert arrays["b"].shape == ()
+        assert arrays["b"] == 7
     assert state.read(request(3)) is None
 
 
 def test_what_is_written_later_does_not_change_what_was_read(tmp_path):
     state = ClientState(tmp_path)
     write(state, 1)
-    found = state.read(request(2, version="1-0"))
-    found["a"] += 5
+    arrays = state.read(request(2, version="1-0"))
+    arrays["a"] += 5
     np.testing.assert_array_equal(state.read(request(2, version="1-0"))["a"], [1, 0])
 
 
@@ -56,14 +56,14 @@ def test_old_files_are_dropped_but_not_those_that_may_be_asked_for(tmp_path):
     write(state, 1)
     write(state, 2, version="1-0")
     assert versions(tmp_path) == ["1-0", "2-0"]
-    write(state, 3, version="2-0", kept="2-0")
+    write(state, 3, version="2-0", at_checkpoint="2-0")
     assert versions(tmp_path) == ["2-0", "3-0"]
-    write(state, 10, version="3-0", kept="2-0")
+    write(state, 10, version="3-0", at_checkpoint="2-0")
     assert versions(tmp_path) == ["10-0", "2-0", "3-0"]
-    write(state, 10, attempt=1, version="3-0", kept="2-0")
-    write(state, 11, version="10-1", kept="2-0")
+    write(state, 10, attempt=1, version="3-0", at_checkpoint="2-0")
+    write(state, 11, version="10-1", at_checkpoint="2-0")
     assert versions(tmp_path) == ["10-1", "11-0", "2-0"]
-    write(state, 12, version="11-0", kept="11-0")
+    write(state, 12, version="11-0", at_checkpoint="11-0")
     assert versions(tmp_path) == ["11-0", "12-0"]
 
 
@@ -72,23 +72,23 @@ def test_a_late_writer_deletes_nothing_newer(tmp_path):
     state = ClientState(tmp_path)
     write(state, 2)
     write(state, 3, attempt=1, version="2-0")
-    write(state, 5, version="3-1", kept="2-0")
+    write(state, 5, version="3-1", at_checkpoint="2-0")
     before = versions(tmp_path)
     write(state, 3, attempt=0, version="2-0")
     assert versions(tmp_path) == sorted([*before, "3-0"])
     np.testing.assert_array_equal(state.read(request(6, version="5-0"))["a"], [5, 0])
-    write(state, 6, version="5-0", kept="5-0")
+    write(state, 6, version="5-0", at_checkpoint="5-0")
     assert versions(tmp_path) == ["5-0", "6-0"]
 
 
 def test_what_a_killed_client_was_writing_is_removed(tmp_path):
     state = ClientState(tmp_path)
     write(state, 1)
-    left = tmp_path / "r" / "p" / "0" / ".2-0.safetensors.77.coprefl-part"
-    left.touch()
-    os.utime(left, (0, 0))
+    unfinished = tmp_path / "r" / "p" / "0" / ".2-0.safetensors.77.coprefl-part"
+    unfinished.touch()
+    os.utime(unfinished, (0, 0))
     write(state, 2)
-    assert not left.exists()
+    assert not unfinished.exists()
 
 
 def test_files_of_others_stay(tmp_path):
@@ -102,15 +102,15 @@ def test_files_of_others_stay(tmp_path):
 
 def test_runs_populations_and_clients_do_not_mix(tmp_path):
     """They share a folder; a client without an id is client 0."""
-    state, kept = ClientState(tmp_path), {}
+    state, requests = ClientState(tmp_path), {}
     keys = [("r", "p", 0), ("r", "p", 12), ("r", "q", 0), ("s", "p", 0)]
     for number, (run, population, client) in enumerate(keys):
         names = {"run": run, "population": population, "client": client}
         state.write(request(1, **names), {"a": np.array(-1)})
         state.write(request(2, **names), {"a": np.array(number)})
         assert versions(tmp_path, f"{run}/{population}/{client}") == ["2-0"]
-        kept[number] = request(3, version="2-0", **names)
-    assert [state.read(config)["a"] for config in kept.values()] == [0, 1, 2, 3]
+        requests[number] = request(3, version="2-0", **names)
+    assert [state.read(config)["a"] for config in requests.values()] == [0, 1, 2, 3]
     assert state.read(request(3, version="2-0"))["a"] == 0
     for unknown in ({"run": "s", "population": "q"}, {"client": 1}):
         with pytest.raises(SettingsError, match="lost"):
@@ -171,9 +171,9 @@ def test_a_missing_name_is_refused(tmp_path):
 def test_arrays_of_any_kind_come_back(tmp_path, array):
     state = ClientState(tmp_path)
     state.write(request(1), {"a": array})
-    found = state.read(request(2, version="1-0"))["a"]
-    assert (found.dtype, found.shape) == (array.dtype, array.shape)
-    np.testing.assert_array_equal(found, array)
+    read = state.read(request(2, version="1-0"))["a"]
+    assert (read.dtype, read.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(read, array)
 
 
 def test_an_interrupted_write_leaves_the_old_state(tmp_path, monkeypatch):

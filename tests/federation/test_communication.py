@@ -52,9 +52,9 @@ def totals(strategy, grid, start, rounds):
     return {name: sum(counts[name] for counts in traffic.values()) for name in traffic[1]}
 
 
-def models(found):
-    assert found["models-down"] == found["models-up"]
-    return found["models-down"] + found["models-up"]
+def models(counts):
+    assert counts["models-down"] == counts["models-up"]
+    return counts["models-down"] + counts["models-up"]
 
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
@@ -82,8 +82,8 @@ def test_table_4(tmp_path, hosting):
 def test_moon_sends_what_fedavg_sends(tmp_path):
     federation = Federation.exact(norm=False)
     grid = federation.grid("2", MOONClient, states=tmp_path)
-    found = totals(MOON(participants=K_P2), grid, federation.arrays(), T_TOT)
-    assert models(found) == 2 * K_P2 * T_TOT
+    counts = totals(MOON(participants=K_P2), grid, federation.arrays(), T_TOT)
+    assert models(counts) == 2 * K_P2 * T_TOT
 
 
 @pytest.mark.parametrize("hosting", ["1", "2", "own", "plain"])
@@ -93,12 +93,12 @@ def test_coprefls_second_exchange(hosting, norm):
     federation = Federation.exact(norm=norm)
     start, grid = federation.arrays(), federation.grid(hosting, CoPreFLClient)
     strategy = CoPreFL(participants=3, min_available_nodes=HOSTINGS[hosting][0])
-    found = totals(strategy, grid, start, 2)
+    counts = totals(strategy, grid, start, 2)
     x = sum(array.nbytes for array in start.values())
     # Two means and two variances of 8 float64 less, and the counter, an int64.
     gradient = (x - 2 * 8 * 8 - 8) / x if norm else 1.0
-    assert found["models-down"] == 2 * 3 * 2
-    assert found["models-up"] == pytest.approx(2 * 3 * (1 + gradient), rel=1e-12)
+    assert counts["models-down"] == 2 * 3 * 2
+    assert counts["models-up"] == pytest.approx(2 * 3 * (1 + gradient), rel=1e-12)
 
 
 def saved(*arrays):
@@ -109,12 +109,12 @@ def saved(*arrays):
     return sum(len(file.getvalue()) for file in files)
 
 
-def assert_bytes(found, down, up, hosting):
-    assert (found["client-bytes-down"], found["client-bytes-up"]) == (down, up)
+def assert_bytes(counts, down, up, hosting):
+    assert (counts["client-bytes-down"], counts["client-bytes-up"]) == (down, up)
     if hosting in ("own", "plain"):  # As in a deployment: it is what the messages really held.
-        assert (found["wire-bytes-down"], found["wire-bytes-up"]) == (down, up)
+        assert (counts["wire-bytes-down"], counts["wire-bytes-up"]) == (down, up)
     if hosting in ("1", "2", "pairs"):
-        assert found["wire-bytes-down"] < down
+        assert counts["wire-bytes-down"] < down
 
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
@@ -133,8 +133,8 @@ def test_bytes_by_hand(tmp_path, hosting, norm):
 
     each = 2 * 3
     assert_bytes(sent(FedAvg(**run), TorchClient), each * model, each * model, hosting)
-    found = sent(CoPreFL(**run), CoPreFLClient)
-    assert_bytes(found, each * 2 * model, each * (model + gradient), hosting)
+    counts = sent(CoPreFL(**run), CoPreFLClient)
+    assert_bytes(counts, each * 2 * model, each * (model + gradient), hosting)
     both = each * (model + gradient)  # The variates are as large as the gradient.
     assert_bytes(sent(SCAFFOLD(**run), SCAFFOLDClient), both, both, hosting)
     assert_bytes(sent(Cyclic(**run), TorchClient), each * model, each * model, hosting)
@@ -145,8 +145,8 @@ def test_coprefl_sends_twice_what_fedavg_sends():
     federation = Federation.exact(norm=False)
 
     def megabytes(strategy, client, hosting):
-        found = totals(strategy, federation.grid(hosting, client), federation.start, 3)
-        return found["client-bytes-down"] + found["client-bytes-up"]
+        counts = totals(strategy, federation.grid(hosting, client), federation.start, 3)
+        return counts["client-bytes-down"] + counts["client-bytes-up"]
 
     for hosting in ("1", "2"):
         fedavg = megabytes(FedAvg(participants=3), TorchClient, hosting)
@@ -160,9 +160,9 @@ def test_bytes_of_prototypes_by_hand(tmp_path, hosting):
     rows, counts = no_prototypes(CLASSES, CLASSES).values()
     grid = federation.grid(hosting, FedPCLClient, states=tmp_path, initial=federation.start)
     strategy = FedPCL(min_available_nodes=HOSTINGS[hosting][0])
-    found = totals(strategy, grid, no_prototypes(CLASSES, CLASSES), 3)
+    traffic = totals(strategy, grid, no_prototypes(CLASSES, CLASSES), 3)
     down = 4 * (3 * saved(rows, counts) + 2 * 4 * saved(rows))
-    assert_bytes(found, down, 4 * 3 * saved(rows, counts), hosting)
+    assert_bytes(traffic, down, 4 * 3 * saved(rows, counts), hosting)
 
 
 def test_a_resumed_run_counts_as_one_that_was_not_interrupted(tmp_path):
@@ -181,7 +181,7 @@ def test_a_resumed_run_counts_as_one_that_was_not_interrupted(tmp_path):
             )
         traffic = run_of(strategy).history.traffic
         assert sorted(traffic) == [1, 2, 3, 4]
-        return [(one["client-bytes-down"], one["client-bytes-up"]) for one in traffic.values()]
+        return [(row["client-bytes-down"], row["client-bytes-up"]) for row in traffic.values()]
 
     assert rounds(["1", "2"]) == rounds(["4"])
 
@@ -223,8 +223,8 @@ def adding(hosting, fault=None):
 )
 def test_bytes_on_the_wire_are_those_of_the_messages(hosting, down, up):
     strategy = FedAvg(min_available_nodes=HOSTINGS[hosting][0], evaluate_every=1)
-    found = totals(strategy, adding(hosting), START, 3)
-    assert found == {
+    counts = totals(strategy, adding(hosting), START, 3)
+    assert counts == {
         "models-down": 12.0,
         "models-up": 12.0,
         "client-bytes-down": 3 * 4 * (HEADER + 400),
@@ -237,14 +237,14 @@ def test_bytes_on_the_wire_are_those_of_the_messages(hosting, down, up):
 
 def test_a_chain_in_one_message_and_link_by_link():
     """A simulation sends the model once and gets it back once, however many clients it visits."""
-    one = totals(Cyclic(), adding("1"), START, 1)
-    assert (one["models-down"], one["models-up"]) == (4, 4)
-    assert one["wire-bytes-down"] == one["wire-bytes-up"] == HEADER + 400
-    each = totals(Cyclic(min_available_nodes=4), adding("own"), START, 1)
-    assert (each["models-down"], each["models-up"]) == (4, 4)
-    assert each["wire-bytes-down"] == each["wire-bytes-up"] == 4 * (HEADER + 400)
-    for found in (one, each):
-        assert found["client-bytes-down"] == found["client-bytes-up"] == 4 * (HEADER + 400)
+    at_once = totals(Cyclic(), adding("1"), START, 1)
+    assert (at_once["models-down"], at_once["models-up"]) == (4, 4)
+    assert at_once["wire-bytes-down"] == at_once["wire-bytes-up"] == HEADER + 400
+    link_by_link = totals(Cyclic(min_available_nodes=4), adding("own"), START, 1)
+    assert (link_by_link["models-down"], link_by_link["models-up"]) == (4, 4)
+    assert link_by_link["wire-bytes-down"] == link_by_link["wire-bytes-up"] == 4 * (HEADER + 400)
+    for counts in (at_once, link_by_link):
+        assert counts["client-bytes-down"] == counts["client-bytes-up"] == 4 * (HEADER + 400)
 
 
 def test_further_arrays_count():
@@ -254,11 +254,11 @@ def test_further_arrays_count():
             replies = yield Exchange("train", arrays, ctx.sample(), extra=extra)
             return replies.arrays, {}
 
-    found = totals(Two(), adding("2"), START, 1)
-    assert found["models-down"] == 4 * 1.5
-    assert found["models-up"] == 4
-    assert found["client-bytes-down"] == 4 * (HEADER + 400 + HEADER + 200)
-    assert found["wire-bytes-down"] == 2 * (HEADER + 400 + HEADER + 200)
+    counts = totals(Two(), adding("2"), START, 1)
+    assert counts["models-down"] == 4 * 1.5
+    assert counts["models-up"] == 4
+    assert counts["client-bytes-down"] == 4 * (HEADER + 400 + HEADER + 200)
+    assert counts["wire-bytes-down"] == 2 * (HEADER + 400 + HEADER + 200)
 
 
 @pytest.mark.parametrize("hosting", ["1", "2", "own"])
@@ -270,14 +270,14 @@ def test_every_attempt_counts_and_failures_send_nothing_back(hosting):
             raise ArithmeticError("boom")
 
     nodes = HOSTINGS[hosting][0]
-    found = totals(
+    counts = totals(
         FedAvg(min_available_nodes=nodes, min_replies=2), adding(hosting, fault), START, 1
     )
-    assert (found["models-down"], found["models-up"]) == (8, 4)
-    assert found["client-bytes-down"] == 8 * (HEADER + 400)
-    assert found["client-bytes-up"] == 4 * (HEADER + 400)
+    assert (counts["models-down"], counts["models-up"]) == (8, 4)
+    assert counts["client-bytes-down"] == 8 * (HEADER + 400)
+    assert counts["client-bytes-up"] == 4 * (HEADER + 400)
     # Of both attempts: four in each.
-    assert (found["replies-asked"], found["replies-left-out"]) == (8, 4)
+    assert (counts["replies-asked"], counts["replies-left-out"]) == (8, 4)
 
 
 def test_arrays_in_an_evaluation_are_not_looked_at():
@@ -298,10 +298,10 @@ def test_arrays_in_an_evaluation_are_not_looked_at():
         return Message(RecordDict(content), reply_to=message)
 
     strategy = FedAvg(min_available_nodes=3, evaluate_every=1)
-    found = totals(strategy, LocalGrid(app, nodes=3), START, 2)
+    counts = totals(strategy, LocalGrid(app, nodes=3), START, 2)
     assert [metrics["loss"] for metrics in run_of(strategy).history.evaluate.values()] == [1.0, 1.0]
-    assert (found["models-down"], found["models-up"]) == (6, 6)
-    assert found["client-bytes-down"] == found["client-bytes-up"] == 6 * (HEADER + 400)
+    assert (counts["models-down"], counts["models-up"]) == (6, 6)
+    assert counts["client-bytes-down"] == counts["client-bytes-up"] == 6 * (HEADER + 400)
 
 
 def test_a_round_reports_its_traffic():
@@ -319,8 +319,8 @@ def test_a_round_without_messages_sends_nothing():
             return arrays, {}
             yield
 
-    found = totals(Idle(), adding("1"), START, 2)
-    assert set(found.values()) == {0}
+    counts = totals(Idle(), adding("1"), START, 2)
+    assert set(counts.values()) == {0}
 
 
 def test_replies_are_counted_only_where_some_were_left_out():
@@ -329,5 +329,5 @@ def test_replies_are_counted_only_where_some_were_left_out():
     traffic.count_up(exchange, [NodeReply(metrics={client: {} for client in range(5)})])
     assert "replies-asked" not in traffic.as_metrics()
     traffic.count_up(exchange, [NodeReply(metrics={client: {} for client in range(3)})])
-    found = traffic.as_metrics()
-    assert (found["replies-asked"], found["replies-left-out"]) == (10, 2)
+    counts = traffic.as_metrics()
+    assert (counts["replies-asked"], counts["replies-left-out"]) == (10, 2)

@@ -32,8 +32,8 @@ from coprefl_flwr.federation.flower import (
     end_with_simulation,
     enter_run,
     flat,
-    given_config,
     name_message,
+    parse_run_config,
     plain_log,
     without_colours,
 )
@@ -119,15 +119,15 @@ def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(t
     done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
     assert done.returncode == 0, done.stdout
     others = {"local": (3, {}), "calm": (1, {"query-noise": 0.0})}
-    found = {"flower": load_saved_model(tmp_path / "flower" / "starts" / "coprefl")[0]}
+    models = {"flower": load_saved_model(tmp_path / "flower" / "starts" / "coprefl")[0]}
     for name, (nodes, own) in others.items():
         chosen = Settings.from_config({**config, "run-name": name, **own})
         run_study(LocalGrid(app, nodes, chosen.to_config()), build(chosen))
-        found[name] = load_saved_model(tmp_path / name / "starts" / "coprefl")[0]
-    for array, ours in found["local"].items():
-        np.testing.assert_allclose(found["flower"][array], ours, rtol=0, atol=1e-4, err_msg=array)
+        models[name] = load_saved_model(tmp_path / name / "starts" / "coprefl")[0]
+    for array, ours in models["local"].items():
+        np.testing.assert_allclose(models["flower"][array], ours, rtol=0, atol=1e-4, err_msg=array)
     assert (
-        max(abs(found["calm"][name] - ours).max() for name, ours in found["local"].items()) > 1e-3
+        max(abs(models["calm"][name] - ours).max() for name, ours in models["local"].items()) > 1e-3
     )
 
 
@@ -229,10 +229,10 @@ def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path
     done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "gamma": 1.5})
     assert done.returncode == 1
     lines = [line for line in done.stdout.splitlines() if line.strip()]
-    last_of_log, status, kept = lines[-3:]
+    last_of_log, status, place_of_logs = lines[-3:]
     assert re.fullmatch(r"\s*gamma = 1\.5: must be between 0 and 1", last_of_log), done.stdout
     assert status == "status of the run: finished:failed"
-    assert kept.startswith("simulate.sh: Flower's logs are in ")
+    assert place_of_logs.startswith("simulate.sh: Flower's logs are in ")
     assert "Traceback" not in done.stdout
     assert not (tmp_path / "out").exists()
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
@@ -245,7 +245,9 @@ def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path
 )
 def test_the_log_has_colours_on_a_terminal_alone(terminal, no_color, coloured, monkeypatch):
     """Flower colours its levels, and Ray its prefixes, wherever they go."""
-    handlers = [one for one in logging.getLogger("flwr").handlers if hasattr(one, "colored")]
+    handlers = [
+        handler for handler in logging.getLogger("flwr").handlers if hasattr(handler, "colored")
+    ]
     for handler in handlers:
         monkeypatch.setattr(handler, "colored", True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
@@ -253,14 +255,14 @@ def test_the_log_has_colours_on_a_terminal_alone(terminal, no_color, coloured, m
     monkeypatch.delenv("RAY_COLOR_PREFIX", raising=False)
     without_colours()
     record = logging.LogRecord("flwr", logging.INFO, "", 1, "a line", (), None)
-    assert ["\x1b" in one.format(record) for one in handlers] == [coloured]
+    assert ["\x1b" in handler.format(record) for handler in handlers] == [coloured]
     assert os.environ.pop("RAY_COLOR_PREFIX", "1") == ("1" if coloured else "0")
 
 
 def test_the_run_config_is_read_as_flwr_run_reads_it(tmp_path):
-    assert given_config(["a=1 b.c='x y'", "d=true"]) == {"a": 1, "b.c": "x y", "d": True}
+    assert parse_run_config(["a=1 b.c='x y'", "d=true"]) == {"a": 1, "b.c": "x y", "d": True}
     (tmp_path / "some.toml").write_text("[b]\nc = 2\n")
-    assert given_config([str(tmp_path / "some.toml")]) == {"b.c": 2}
+    assert parse_run_config([str(tmp_path / "some.toml")]) == {"b.c": 2}
     assert flat({"a": 1, "b": {"c": 2}}) == {"a": 1, "b.c": 2}
 
 
@@ -415,11 +417,11 @@ def test_the_log_of_a_crashed_simulation_ends_with_what_caused_it(monkeypatch, t
     cause, crash, ending = ConnectionError("no Ray"), RuntimeError("crashed"), RuntimeError("ends")
     crash.__cause__, ending.__cause__ = cause, crash
     with plain_log():
-        told = "An exception occured!! %s"
-        assert flowers_record("vce_api.py", "run_api", told, args=(cause,)).levelno == logging.ERROR
+        line = "An exception occured!! %s"
+        assert flowers_record("vce_api.py", "run_api", line, args=(cause,)).levelno == logging.ERROR
         traceback = flowers_record("vce_api.py", "run_api", "Traceback (most recent call last)")
         assert traceback.levelno == logging.DEBUG
-        flowers_record("run_simulation.py", "_main_loop", told, args=(crash,))
+        flowers_record("run_simulation.py", "_main_loop", line, args=(crash,))
     bug = flowers_record("app.py", "run", error=RuntimeError("bug"))
     assert bug.exc_info is not None
     assert flowers_record("app.py", "run", error=ending).exc_info is None
@@ -430,10 +432,10 @@ def test_the_log_of_a_crashed_simulation_ends_with_what_caused_it(monkeypatch, t
 @pytest.mark.parametrize("module", ["app", "clientapp", "serverapp", "client"])
 def test_only_flower_py_reaches_into_flwr(module):
     """All other imports are from the four modules that Flower's documentation names."""
-    found = set()
+    modules = set()
     for file in (ROOT / "coprefl_flwr").rglob("*.py"):
         if file.name != "flower.py":
-            found |= set(re.findall(r"(?:from|import) (flwr\.[\w.]+)", file.read_text()))
+            modules |= set(re.findall(r"(?:from|import) (flwr\.[\w.]+)", file.read_text()))
     public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
-    assert found == public | {"flwr.client"}
-    assert f"flwr.{module}" in found
+    assert modules == public | {"flwr.client"}
+    assert f"flwr.{module}" in modules

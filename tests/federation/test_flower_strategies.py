@@ -101,14 +101,14 @@ def adam_like(second, correction=lambda t: 1.0, eta=0.1, beta1=0.9):
 
     def step(x, models, counts, t, memory, **_):
         mean = mean_of(x, models, counts)
-        found = {}
+        new = {}
         for name in x:
             delta = mean[name] - x[name]
             m, v = memory.get(name, (0 * delta, 0 * delta))
             m, v = beta1 * m + (1 - beta1) * delta, second(v, delta**2)
             memory[name] = m, v
-            found[name] = x[name] + eta * correction(t) * m / (np.sqrt(v) + 1e-3)
-        return found
+            new[name] = x[name] + eta * correction(t) * m / (np.sqrt(v) + 1e-3)
+        return new
 
     return step
 
@@ -126,7 +126,7 @@ def fair(x, models, counts, losses, **_):
     for model, loss in zip(models, losses, strict=True):
         gradient = {name: 10 * (x[name] - model[name]) for name in x}
         above = {name: above[name] + loss**0.5 * gradient[name] for name in x}
-        length = sum((one**2).sum() for one in gradient.values())
+        length = sum((array**2).sum() for array in gradient.values())
         below += 0.5 * loss**-0.5 * length + 10 * loss**0.5
     return {name: x[name] - above[name] / below for name in x}
 
@@ -156,22 +156,22 @@ STEP = ("FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "QFedAvg")
 
 @pytest.mark.parametrize("name", ROUNDS)
 def test_three_rounds_by_hand(exact_federation, name):
-    given, by_hand = ROUNDS[name]
+    flowers_own, by_hand = ROUNDS[name]
     client = QFFLClient if name == "QFedAvg" else TorchClient
     x, memory = exact_federation.arrays(), {}
-    strategy = of_flower(given, seed=3, participants=4)
-    found, asked = run(strategy, exact_federation.app(client), x, 3)
-    for t, clients in enumerate(asked, 1):
+    strategy = of_flower(flowers_own, seed=3, participants=4)
+    arrays, participants = run(strategy, exact_federation.app(client), x, 3)
+    for t, clients in enumerate(participants, 1):
         models, losses = local_models(exact_federation, x, sorted(clients))
         counts = sizes(sorted(clients))
-        seen = {n: one for n, one in x.items() if one.dtype.kind == "f"}
+        seen = {n: array for n, array in x.items() if array.dtype.kind == "f"}
         seen = weights_of(x) if name in STEP else seen
         moved = by_hand(seen, models, counts, t=t, memory=memory, losses=losses)
         mean = mean_of(x, models, counts)
         x = {n: np.asarray(moved[n] if n in seen else mean[n]) for n in x}
         x = {n: np.rint(a).astype(np.int64) if "num_batches" in n else a for n, a in x.items()}
     assert any(is_statistic(n) for n in x)
-    assert_equal(found, x, 1e-9)
+    assert_equal(arrays, x, 1e-9)
 
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
@@ -179,18 +179,18 @@ def test_flowers_fedavg_is_ours_with_the_same_clients(federation, hosting):
     """However clients are hosted, to 1e-6 in float32."""
     options = {"participants": 3, "seed": 5, "min_available_nodes": HOSTINGS[hosting][0]}
     start = federation.arrays()
-    ours, asked = run_on(FedAvg(**options), federation.grid(hosting, TorchClient), start, 3)
+    ours, participants = run_on(FedAvg(**options), federation.grid(hosting, TorchClient), start, 3)
     theirs = of_flower(flowers.FedAvg(), **options)
-    found, clients = run_on(theirs, federation.grid(hosting, TorchClient), start, 3)
-    assert clients == asked
-    assert_equal(found, ours, 1e-6)
+    arrays, clients = run_on(theirs, federation.grid(hosting, TorchClient), start, 3)
+    assert clients == participants
+    assert_equal(arrays, ours, 1e-6)
 
 
 def test_flowers_fedprox_is_ours(exact_federation):
     app, start = exact_federation.app(FedProxClient), exact_federation.arrays()
     ours, _ = run(FedProx(mu=0.5), app, start)
-    found, _ = run(of_flower(flowers.FedProx(proximal_mu=0.5)), app, start)
-    assert_equal(found, ours)
+    arrays, _ = run(of_flower(flowers.FedProx(proximal_mu=0.5)), app, start)
+    assert_equal(arrays, ours)
 
 
 # ---- in Python ----------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1, "quiet": True,
 
 def pretrained(method, **more):
     clients = cp.partition(images(), 4, "iid")
-    made = cp.pretrain(method, Perceptron(), clients, **{**SMALL, **more})
-    return {name: tensor.numpy() for name, tensor in made.state_dict().items()}
+    network = cp.pretrain(method, Perceptron(), clients, **{**SMALL, **more})
+    return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
 
 
 def test_pretrain_takes_an_instance_and_a_text():
@@ -213,8 +213,8 @@ def test_pretrain_takes_an_instance_and_a_text():
 def test_a_fraction_is_heeded_and_the_history_filled():
     method = of_flower(flowers.FedMedian(fraction_train=0.5), seed=2)
     clients = cp.partition(images(), 4, "iid")
-    made, history = cp.pretrain(method, Perceptron(), clients, **SMALL, history=True)
-    half = {name: tensor.numpy() for name, tensor in made.state_dict().items()}
+    network, history = cp.pretrain(method, Perceptron(), clients, **SMALL, history=True)
+    half = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     assert history["round"].tolist() == [1, 2]
     assert_equal(half, pretrained(of_flower(flowers.FedMedian(), seed=2, participants=2)), 0)
 
@@ -225,24 +225,24 @@ def private(**options):
 
 
 def test_a_wrapper_is_the_same_as_an_instance_and_as_a_text():
-    given = private(strategy=flowers.FedTrimmedAvg(beta=0.3), initial_clipping_norm=0.5)
-    found = pretrained(given)
+    wrapper = private(strategy=flowers.FedTrimmedAvg(beta=0.3), initial_clipping_norm=0.5)
+    arrays = pretrained(wrapper)
     written = "noise-multiplier=0.1,num-sampled-clients=4,initial-clipping-norm=0.5"
     name = f"{PLACE}:DifferentialPrivacyServerSideAdaptiveClipping"
     inner = f"{PLACE}:FedTrimmedAvg:beta=0.3&weighted-by-key=num-examples"
-    assert_equal(found, pretrained(f"{name}:strategy={inner},{written}"), 0)
+    assert_equal(arrays, pretrained(f"{name}:strategy={inner},{written}"), 0)
     plain = pretrained(flowers.FedTrimmedAvg(beta=0.3))
-    assert any(not np.array_equal(found[name], plain[name]) for name in plain)
+    assert any(not np.array_equal(arrays[name], plain[name]) for name in plain)
     again = pretrained(private(strategy=flowers.FedTrimmedAvg(beta=0.3)))
-    assert any(not np.array_equal(found[name], again[name]) for name in plain)
+    assert any(not np.array_equal(arrays[name], again[name]) for name in plain)
 
 
 def test_noise_is_that_of_the_seed_and_leaves_numpys_own():
     before = np.random.get_state()[1].copy()  # noqa: NPY002
-    one = pretrained(of_flower(private(strategy=flowers.FedAvg()), seed=1))
+    first = pretrained(of_flower(private(strategy=flowers.FedAvg()), seed=1))
     assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
     np.random.seed(2)  # noqa: NPY002
-    assert_equal(pretrained(of_flower(private(strategy=flowers.FedAvg()), seed=1)), one, 0)
+    assert_equal(pretrained(of_flower(private(strategy=flowers.FedAvg()), seed=1)), first, 0)
 
 
 def test_a_run_goes_on_where_it_was(tmp_path):
@@ -258,10 +258,10 @@ def test_a_run_goes_on_where_it_was(tmp_path):
 
 def test_it_can_be_copied_and_sent():
     method = of_flower(flowers.FedTrimmedAvg(beta=0.1), participants=2)
-    for one in (copy.deepcopy(method), pickle.loads(pickle.dumps(method))):
-        assert type(one) is type(method)
-        assert one.options() == method.options()
-        assert one.flower.beta == 0.1
+    for duplicate in (copy.deepcopy(method), pickle.loads(pickle.dumps(method))):
+        assert type(duplicate) is type(method)
+        assert duplicate.options() == method.options()
+        assert duplicate.flower.beta == 0.1
 
 
 def test_tasks_take_an_instance():

@@ -7,7 +7,7 @@ from flwr.client import NumPyClient
 from coprefl_flwr.arrays import from_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly
-from coprefl_flwr.federation.hosting import method_name, named, run
+from coprefl_flwr.federation.hosting import call_client, method_name, name_arrays
 from coprefl_flwr.federation.validation import Bounds
 from tests.common.messages import ask
 
@@ -50,11 +50,11 @@ def test_weighted_sum_in_the_order_of_ids():
     content = host("train", [3, 1], "mean:num-examples")
     assert [number for number, _ in Counter.calls] == [1, 3]
     assert [config for _, config in Counter.calls] == [{"own": 1, "client": i} for i in (1, 3)]
-    found = sums(content)
-    assert list(found) == ["sum"]
-    assert {array.dtype for array in found["sum"].values()} == {np.dtype(np.float64)}
-    np.testing.assert_array_equal(found["sum"]["w"], [20.0, 26.0])
-    assert found["sum"]["n"] == 74
+    results = sums(content)
+    assert list(results) == ["sum"]
+    assert {array.dtype for array in results["sum"].values()} == {np.dtype(np.float64)}
+    np.testing.assert_array_equal(results["sum"]["w"], [20.0, 26.0])
+    assert results["sum"]["n"] == 74
     assert dict(content["metrics"]) == {
         "clients": [1, 3],
         "loss": [0.5, 0.5],
@@ -65,19 +65,19 @@ def test_weighted_sum_in_the_order_of_ids():
 
 def test_loss_moments():
     """G1 = (1 + 3, 2), G2 = 1 (1, 1) + 3 (3, 1) = (10, 4)."""
-    found = sums(host("train.query", [1, 3], "loss-moments"))
-    np.testing.assert_array_equal(found["gradient"]["w"], [4.0, 2.0])
-    np.testing.assert_array_equal(found["loss-gradient"]["w"], [10.0, 4.0])
-    assert found["gradient"].keys() == {"w"}
+    results = sums(host("train.query", [1, 3], "loss-moments"))
+    np.testing.assert_array_equal(results["gradient"]["w"], [4.0, 2.0])
+    np.testing.assert_array_equal(results["loss-gradient"]["w"], [10.0, 4.0])
+    assert results["gradient"].keys() == {"w"}
 
 
 def test_arrays_of_one_client_go_as_they_are():
     """Neither weighted nor in float64: the server knows the rule, and half the bytes travel."""
-    found = sums(host("train", [3], "mean:num-examples"))
-    assert list(found) == ["arrays"]
-    np.testing.assert_array_equal(found["arrays"]["w"], np.float32([4, 5]))
-    assert found["arrays"]["w"].dtype == np.float32
-    assert found["arrays"]["n"].dtype == np.int64
+    records = sums(host("train", [3], "mean:num-examples"))
+    assert list(records) == ["arrays"]
+    np.testing.assert_array_equal(records["arrays"]["w"], np.float32([4, 5]))
+    assert records["arrays"]["w"].dtype == np.float32
+    assert records["arrays"]["n"].dtype == np.int64
 
 
 def append(number, parameters):
@@ -117,8 +117,8 @@ def test_a_chain_skips_what_is_no_good(fault):
     np.testing.assert_array_equal(sums(content)["last"]["w"], [112, 212])
     assert content["metrics"]["clients"] == [1, 2]
     assert content["failed"]["clients"] == [3, 4]
-    one = host("train", [4, 2, 3], "chain", bad)
-    np.testing.assert_array_equal(sums(one)["last"]["w"], [12, 22])
+    content = host("train", [4, 2, 3], "chain", bad)
+    np.testing.assert_array_equal(sums(content)["last"]["w"], [12, 22])
 
 
 def test_a_chain_hands_on_what_was_sent_in_order_and_dtype():
@@ -160,9 +160,9 @@ def test_a_buffer_in_another_dtype_is_still_a_buffer():
     def floats(number, parameters):
         return [parameters[0], np.float64(parameters[1])], number + 1, {}
 
-    found = sums(host("train", [1, 3], "mean:", floats))["sum"]
-    np.testing.assert_array_equal(found["w"], [2.0, 4.0])
-    assert found["n"] == 2 * 10 + 4 * 10
+    result = sums(host("train", [1, 3], "mean:", floats))["sum"]
+    np.testing.assert_array_equal(result["w"], [2.0, 4.0])
+    assert result["n"] == 2 * 10 + 4 * 10
 
 
 def test_clients_are_told_their_own_settings():
@@ -170,9 +170,9 @@ def test_clients_are_told_their_own_settings():
     app = client_app(lambda _, i: Counter(i))
     versions = {"state-version": ["a", "b"], "state-kept": ["", "c"]}
     ask(app, "train", SENT, clients=[5, 2], combine="mean:", **versions)
-    told = dict(Counter.calls)
-    assert told[5] == {"state-version": "a", "state-kept": "", "client": 5}
-    assert told[2] == {"state-version": "b", "state-kept": "c", "client": 2}
+    configs = dict(Counter.calls)
+    assert configs[5] == {"state-version": "a", "state-kept": "", "client": 5}
+    assert configs[2] == {"state-version": "b", "state-kept": "c", "client": 2}
 
 
 def test_evaluation_has_no_arrays():
@@ -236,11 +236,11 @@ def test_method_name(message_type, method):
 
 
 def test_run_names_arrays_and_gives_plain_numbers():
-    arrays, metrics = run(Counter(3), "query", SENT, {})
+    arrays, metrics = call_client(Counter(3), "query", SENT, {})
     assert list(arrays) == ["w"]
     assert metrics == {"loss": 3.0, "num-examples": 2}
     assert type(metrics["loss"]) is float
-    arrays, metrics = run(Counter(3), "evaluate", SENT, {})
+    arrays, metrics = call_client(Counter(3), "evaluate", SENT, {})
     assert (arrays, metrics) == ({}, {"loss": 3.0, "correct": 3, "num-examples": 4})
     assert type(metrics["num-examples"]) is int
 
@@ -258,14 +258,14 @@ def test_run_names_arrays_and_gives_plain_numbers():
 )
 def test_what_is_no_result_is_named(returned, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        run(Counter(0, lambda *_: returned), "fit", SENT, {})
+        call_client(Counter(0, lambda *_: returned), "fit", SENT, {})
     assert str(caught.value) == message
 
 
 def test_named():
-    assert list(named([1.0, np.zeros(2)], SENT)) == ["w", "n"]
-    assert named([1.0, 2], SENT)["w"].shape == ()
-    assert list(named({"b": np.zeros(1), "a": 2}, SENT)) == ["b", "a"]
+    assert list(name_arrays([1.0, np.zeros(2)], SENT)) == ["w", "n"]
+    assert name_arrays([1.0, 2], SENT)["w"].shape == ()
+    assert list(name_arrays({"b": np.zeros(1), "a": 2}, SENT)) == ["b", "a"]
 
 
 def test_check():

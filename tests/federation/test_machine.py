@@ -14,9 +14,9 @@ class Library:
         self.most, self.set = most, []
 
     def mallopt(self, option, size):
-        taken = size <= self.most
-        self.set += [(option, size)] if taken else []
-        return int(taken)
+        accepted = size <= self.most
+        self.set += [(option, size)] if accepted else []
+        return int(accepted)
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def library(monkeypatch):
     for name in machine.SET_BY_USER:
         monkeypatch.delenv(name, raising=False)
 
-    def use(made):
-        monkeypatch.setattr(ctypes, "CDLL", lambda name: made)
-        return made
+    def use(replacement):
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: replacement)
+        return replacement
 
     return use
 
@@ -37,17 +37,17 @@ done = machine.keep_freed_memory.__wrapped__
 
 @pytest.mark.parametrize("most", [1 << 30, 1 << 25])
 def test_both_thresholds_are_raised_as_far_as_the_library_lets_them(library, most):
-    one = library(Library(most))
+    replacement = library(Library(most))
     assert done()
-    assert one.set == [(-1, most), (-3, most)]
+    assert replacement.set == [(-1, most), (-3, most)]
 
 
 @pytest.mark.parametrize("name", machine.SET_BY_USER)
 def test_what_the_user_sets_stays(library, monkeypatch, name):
-    one = library(Library(1 << 30))
+    replacement = library(Library(1 << 30))
     monkeypatch.setenv(name, "")
     assert not done()
-    assert one.set == []
+    assert replacement.set == []
 
 
 def test_another_library_is_left_alone(library, monkeypatch):

@@ -26,11 +26,11 @@ from coprefl_flwr.federation.messages import (
 ARRAYS = {"w": np.float32([1, 2]), "n": np.array(3)}
 
 
-def same(found, expected):
-    assert list(found) == list(expected)
+def same(arrays, expected):
+    assert list(arrays) == list(expected)
     for name, array in expected.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+        assert arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays[name], array)
 
 
 def test_request_to_a_host_and_to_a_single_client():
@@ -254,7 +254,7 @@ def test_what_went_through_no_file_of_a_user_has_no_place(library):
 
 
 @pytest.mark.parametrize(
-    ("reasons", "found"),
+    ("reasons", "expected"),
     [
         (["TypeError: a (t.py:1)", "TypeError: b (t.py:1)"], "TypeError: a (t.py:1)"),
         (["ValueError: No train function registered with name 'query'"] * 2, None),
@@ -266,5 +266,5 @@ def test_what_went_through_no_file_of_a_user_has_no_place(library):
         ([], ""),
     ],
 )
-def test_a_program_error_is_one_kind_that_all_have(reasons, found):
-    assert program_error(reasons) == (reasons[0] if found is None else found)
+def test_a_program_error_is_one_kind_that_all_have(reasons, expected):
+    assert program_error(reasons) == (reasons[0] if expected is None else expected)

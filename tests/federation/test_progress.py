@@ -168,7 +168,7 @@ def every(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "left"),
+    ("seconds", "expected"),
     [
         (0.2, ""),
         (0.5, "  0:01 left"),
@@ -177,11 +177,11 @@ def every(monkeypatch):
         (95, "  3:10 left"),
     ],
 )
-def test_time_left(clock, lines, every, seconds, left):
+def test_time_left(clock, lines, every, seconds, expected):
     """Two rounds are left; 59.8 seconds are a minute, not 0:60. The first round is not counted."""
     run(Progress(parts=1, stream=io.StringIO()).begin("x"), clock, [600, seconds, seconds], 5)
     assert lines()[:2] == [f"[1/1] x  round {at}/5  loss 1.000  estimating" for at in (1, 2)]
-    assert lines()[2] == f"[1/1] x  round 3/5  loss 1.000  {seconds:.2f} s/round{left}"
+    assert lines()[2] == f"[1/1] x  round 3/5  loss 1.000  {seconds:.2f} s/round{expected}"
 
 
 def test_the_pace_is_the_median_round(clock, lines, every):
@@ -206,11 +206,11 @@ def test_each_part_has_its_own_pace(clock, lines, every):
 def test_the_time_left_in_total_of_parts_side_by_side(clock, lines, every):
     progress = Progress(parts=4, stream=io.StringIO(), workers=3)
     progress.ahead = {"task": 9}
-    one = progress.begin("a", "long", 10, workers=2)
+    part = progress.begin("a", "long", 10, workers=2)
     other = progress.begin("b", "task", 4)
-    run(one, clock, [20, 20], 10)
+    run(part, clock, [20, 20], 10)
     assert lines()[-1] == "[1/4] a  round  2/10  loss 1.000  estimating"
-    run(one, clock, [20], 10, first=3)
+    run(part, clock, [20], 10, first=3)
     # 140 seconds are left of a. How long a round of a task takes is not known.
     assert lines()[-1] == "[1/4] a  round  3/10  loss 1.000  20.00 s/round  2:20 left"
     run(other, clock, 3 * [30], 4)
@@ -220,7 +220,7 @@ def test_the_time_left_in_total_of_parts_side_by_side(clock, lines, every):
     run(other, clock, [30], 4, first=4)
     # 150 + 280 of three workers are 143 s.
     assert lines()[-1] == "[2/4] b  round 4/4  loss 1.000  30.00 s/round  2:23 left in total"
-    one(report(10))
+    part(report(10))
     assert lines()[-1].endswith("  0:50 left in total")
 
 
@@ -272,8 +272,8 @@ def test_what_gets_several_times_slower_is_told_once_with_the_load(clock, slow, 
     run(part, clock, [60] + 7 * [1] + 2 * [9] + 3 * [1])
     assert slow() == []
     run(part, clock, 9 * [4], first=14)
-    told = "x: a round takes 4.0 times as long as at first (4 s, not 1 s)"
-    assert slow() == [f"{told}; the load is 9.0 on 2 cores"]
+    warning = "x: a round takes 4.0 times as long as at first (4 s, not 1 s)"
+    assert slow() == [f"{warning}; the load is 9.0 on 2 cores"]
     progress.end(part)
     other = progress.begin("y", "task", 100)
     run(other, clock, 8 * [1] + 8 * [5])

@@ -14,7 +14,7 @@ from coprefl_flwr.federation import (
     PerClient,
     Replies,
 )
-from coprefl_flwr.federation.aggregation import SeparateOf, parse
+from coprefl_flwr.federation.aggregation import parse
 from coprefl_flwr.federation.robust import AGGREGATIONS, Robust, krum_scores
 from coprefl_flwr.federation.validation import Bounds
 
@@ -33,13 +33,13 @@ SAMPLES = np.array([4.0, 9, 2, 7, 5, 3, 8, 6, 4, 7])
 def clients(seed=0, n=10):
     """Return what n clients answer, in float64."""
     rng = np.random.default_rng(seed)
-    found = []
+    models = []
     for number in range(n):
-        one = {name: SENT[name] + rng.normal(size=shape) for name, shape in SHAPES.items()}
-        one["bn.running_mean"] = rng.normal(size=2)
-        one["bn.num_batches_tracked"] = np.float64(3 + number)
-        found.append(one)
-    return found
+        model = {name: SENT[name] + rng.normal(size=shape) for name, shape in SHAPES.items()}
+        model["bn.running_mean"] = rng.normal(size=2)
+        model["bn.num_batches_tracked"] = np.float64(3 + number)
+        models.append(model)
+    return models
 
 
 def robust(rule, attackers=0.2, clip_factor=1.0):
@@ -49,30 +49,30 @@ def robust(rule, attackers=0.2, clip_factor=1.0):
 def mean_of(rule, each, samples=SAMPLES, weight="num-examples", changes=()):
     """Return the robust mean of what the clients answered, and what is told of it."""
     exchange = Exchange("train", SENT, IDS[: len(each)], Mean(weight), changes=changes)
-    sums = {str(client): one for client, one in zip(IDS, each, strict=False)}
+    sums = {str(client): model for client, model in zip(IDS, each, strict=False)}
     metrics = {"num-examples": samples[: len(each)]}
     replies = Replies(IDS[: len(each)], metrics, sums=sums)
-    found, told = rule.mean(exchange, replies)
-    return found.arrays, told
+    combined, metrics = rule.mean(exchange, replies)
+    return combined.arrays, metrics
 
 
-def flat(one):
+def flat(model):
     """Return a client's weights as one vector."""
-    return np.concatenate([one[name].ravel() for name in SHAPES])
+    return np.concatenate([model[name].ravel() for name in SHAPES])
 
 
-def kept_by_hand(each, f, kept):
+def best_by_hand(each, f, number):
     """Return the positions of the clients with the least Krum scores, as Blanchard et al. say."""
-    vectors, scores = [flat(one) for one in each], []
-    for one in vectors:
-        squares = sorted(float(((one - other) ** 2).sum()) for other in vectors)
+    vectors, scores = [flat(model) for model in each], []
+    for vector in vectors:
+        squares = sorted(float(((vector - other) ** 2).sum()) for other in vectors)
         scores.append(sum(squares[1 : len(each) - f - 1]))
-    return sorted(range(len(each)), key=lambda position: (scores[position], position))[:kept]
+    return sorted(range(len(each)), key=lambda position: (scores[position], position))[:number]
 
 
 def by_hand(rule, each, samples, f=2):
     """Return the robust mean of the weights as one vector, with f attackers of all."""
-    vectors = np.array([flat(one) for one in each])
+    vectors = np.array([flat(model) for model in each])
     ordered = np.sort(samples)
     weights = np.array([min(max(n, ordered[f]), ordered[-1 - f]) for n in samples])
     if rule == "median":
@@ -80,39 +80,39 @@ def by_hand(rule, each, samples, f=2):
     if rule == "trimmed-mean":
         return np.array([sum(sorted(column)[f:-f]) / (len(each) - 2 * f) for column in vectors.T])
     if rule == "krum":
-        return vectors[kept_by_hand(each, f, 1)[0]]
+        return vectors[best_by_hand(each, f, 1)[0]]
     if rule == "multi-krum":
-        kept = kept_by_hand(each, f, len(each) - f)
-        return np.average(vectors[kept], axis=0, weights=weights[kept])
+        best = best_by_hand(each, f, len(each) - f)
+        return np.average(vectors[best], axis=0, weights=weights[best])
     updates = vectors - flat(SENT)
-    lengths = [float(np.sqrt((one**2).sum())) for one in updates]
+    lengths = [float(np.sqrt((vector**2).sum())) for vector in updates]
     middle = sum(sorted(lengths)[4:6]) / 2
-    shorter = [one * min(1, middle / n) for one, n in zip(updates, lengths, strict=True)]
+    shorter = [vector * min(1, middle / n) for vector, n in zip(updates, lengths, strict=True)]
     return flat(SENT) + np.average(shorter, axis=0, weights=weights)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_by_hand(rule):
     each = clients()
-    found, told = mean_of(robust(rule), each)
-    np.testing.assert_allclose(flat(found), by_hand(rule, each, SAMPLES), rtol=0, atol=1e-14)
+    mean, metrics = mean_of(robust(rule), each)
+    np.testing.assert_allclose(flat(mean), by_hand(rule, each, SAMPLES), rtol=0, atol=1e-14)
     middle = np.median if rule != "trimmed-mean" else lambda a, axis: np.sort(a, axis)[2:-2].mean(0)
-    statistics = np.array([one["bn.running_mean"] for one in each])
-    np.testing.assert_allclose(found["bn.running_mean"], middle(statistics, axis=0), atol=1e-15)
-    counter = found["bn.num_batches_tracked"]
+    statistics = np.array([model["bn.running_mean"] for model in each])
+    np.testing.assert_allclose(mean["bn.running_mean"], middle(statistics, axis=0), atol=1e-15)
+    counter = mean["bn.num_batches_tracked"]
     assert (counter.dtype, int(counter)) == (np.dtype("int64"), 8)  # 7.5, rounded to even.
-    assert list(found) == list(SENT)
+    assert list(mean) == list(SENT)
     if rule == "krum":
-        assert told == {"krum-client": IDS[kept_by_hand(each, 2, 1)[0]]}
+        assert metrics == {"krum-client": IDS[best_by_hand(each, 2, 1)[0]]}
     else:
-        assert told == ({"clipped": 0.5} if rule == "norm-clipping" else {})
+        assert metrics == ({"clipped": 0.5} if rule == "norm-clipping" else {})
 
 
 @pytest.mark.parametrize("rule", RULES[:4])
 def test_flowers_own_functions_compute_the_same(rule):
     """With equal samples, as Flower's Multi-Krum weighs by these; of weights, without buffers."""
-    each = [{name: one[name] for name in SHAPES} for one in clients(3)]
-    results = [([one["w"], one["b"]], 5) for one in each]
+    each = [{name: model[name] for name in SHAPES} for model in clients(3)]
+    results = [([model["w"], model["b"]], 5) for model in each]
     theirs = {
         "median": lambda: flowers.aggregate_median(results),
         "trimmed-mean": lambda: flowers.aggregate_trimmed_avg(results, 0.2),
@@ -126,12 +126,12 @@ def test_flowers_own_functions_compute_the_same(rule):
 
 def test_without_attackers_and_clipping_what_has_weights_is_the_mean():
     each = clients(1)
-    mean = np.average([flat(one) for one in each], axis=0, weights=SAMPLES)
+    mean = np.average([flat(model) for model in each], axis=0, weights=SAMPLES)
     for rule in (robust("multi-krum", 0.0), robust("norm-clipping", 0.0, 1e9)):
-        found, _ = mean_of(rule, each)
-        np.testing.assert_allclose(flat(found), mean, rtol=0, atol=1e-14)
-    found, _ = mean_of(robust("trimmed-mean", 0.0), each)
-    np.testing.assert_allclose(flat(found), np.mean([flat(one) for one in each], axis=0))
+        arrays, _ = mean_of(rule, each)
+        np.testing.assert_allclose(flat(arrays), mean, rtol=0, atol=1e-14)
+    arrays, _ = mean_of(robust("trimmed-mean", 0.0), each)
+    np.testing.assert_allclose(flat(arrays), np.mean([flat(model) for model in each], axis=0))
 
 
 def test_an_update_is_from_what_was_sent_unless_it_is_a_change():
@@ -139,22 +139,22 @@ def test_an_update_is_from_what_was_sent_unless_it_is_a_change():
     sent = {"w": np.array([10.0, 0.0])}
     sums = {"0": {"w": np.array([13.0, 0.0])}, "1": {"w": np.array([10.0, 1.0])}}
     replies = Replies((0, 1), {}, sums=sums)
-    found, told = robust("norm-clipping").mean(Exchange("t", sent, (0, 1), Mean("")), replies)
-    np.testing.assert_allclose(found.arrays["w"], [11.0, 0.5], rtol=1e-15)
-    assert told == {"clipped": 0.5}
+    combined, metrics = robust("norm-clipping").mean(Exchange("t", sent, (0, 1), Mean("")), replies)
+    np.testing.assert_allclose(combined.arrays["w"], [11.0, 0.5], rtol=1e-15)
+    assert metrics == {"clipped": 0.5}
     changes = Exchange("t", sent, (0, 1), Mean(""), changes=["w"])
     replies = Replies((0, 1), {}, sums={"0": {"w": np.array([3.0, 0])}, "1": sums["1"]})
-    found, _ = robust("norm-clipping").mean(changes, replies)
+    combined, _ = robust("norm-clipping").mean(changes, replies)
     middle = (3 + np.sqrt(101)) / 2
     np.testing.assert_allclose(
-        found.arrays["w"], (np.array([3.0, 0]) + sums["1"]["w"] * middle / np.sqrt(101)) / 2
+        combined.arrays["w"], (np.array([3.0, 0]) + sums["1"]["w"] * middle / np.sqrt(101)) / 2
     )
 
 
 ATTACKS = {
-    "sign-flip": lambda one: {n: 2 * SENT[n] - 1e6 * (a - SENT[n]) for n, a in one.items()},
-    "huge": lambda one: {n: np.full_like(a, 1e200) for n, a in one.items()},
-    "statistics alone": lambda one: one | {"bn.running_mean": np.full(2, -1e30)},
+    "sign-flip": lambda model: {n: 2 * SENT[n] - 1e6 * (a - SENT[n]) for n, a in model.items()},
+    "huge": lambda model: {n: np.full_like(a, 1e200) for n, a in model.items()},
+    "statistics alone": lambda model: model | {"bn.running_mean": np.full(2, -1e30)},
 }
 
 
@@ -165,15 +165,15 @@ def test_a_fifth_of_attackers_stays_within_what_the_others_say(rule, attack):
     each, samples = clients(2), SAMPLES.copy()
     for position in (2, 7):
         each[position], samples[position] = ATTACKS[attack](each[position]), 1e9
-    good = [one for position, one in enumerate(each) if position not in (2, 7)]
+    good = [model for position, model in enumerate(each) if position not in (2, 7)]
     if rule == "mean":
-        found = {n: np.average([one[n] for one in each], 0, samples) for n in SENT}
+        mean = {n: np.average([model[n] for model in each], 0, samples) for n in SENT}
     else:
-        found, _ = mean_of(robust(rule), each, samples)
+        mean, _ = mean_of(robust(rule), each, samples)
     within = {
         name: bool(
-            (found[name] >= np.min([one[name] for one in good], axis=0)).all()
-            and (found[name] <= np.max([one[name] for one in good], axis=0)).all()
+            (mean[name] >= np.min([model[name] for model in good], axis=0)).all()
+            and (mean[name] <= np.max([model[name] for model in good], axis=0)).all()
         )
         for name in SENT
     }
@@ -181,17 +181,17 @@ def test_a_fifth_of_attackers_stays_within_what_the_others_say(rule, attack):
         assert not all(within.values())
         return
     if rule == "norm-clipping":  # It bounds how far the result goes, not each number.
-        farthest = max(np.linalg.norm(flat(one) - flat(SENT)) for one in good)
-        assert np.linalg.norm(flat(found) - flat(SENT)) <= farthest
+        farthest = max(np.linalg.norm(flat(model) - flat(SENT)) for model in good)
+        assert np.linalg.norm(flat(mean) - flat(SENT)) <= farthest
         within |= dict.fromkeys(SHAPES, True)
     assert all(within.values()), within
 
 
 def test_what_clients_say_is_kept_within_what_the_others_say():
     rule = robust("median", 0.2)
-    said = np.array([1e100, 3.0, 1, 2, 5, 4, 6, -1e100, 7, 8])
-    assert rule.winsorise(said).tolist() == [7, 3, 2, 2, 5, 4, 6, 2, 7, 7]
-    assert robust("median", 0.0).winsorise(said).tolist() == said.tolist()
+    values = np.array([1e100, 3.0, 1, 2, 5, 4, 6, -1e100, 7, 8])
+    assert rule.winsorise(values).tolist() == [7, 3, 2, 2, 5, 4, 6, 2, 7, 7]
+    assert robust("median", 0.0).winsorise(values).tolist() == values.tolist()
     assert robust("median", 0.29).winsorise(np.arange(100.0)).min() == 29
 
 
@@ -212,23 +212,22 @@ def test_too_few_clients_are_refused_before_and_after_the_exchange():
 
 def test_an_exchange_is_asked_for_apart_if_it_is_for_a_mean():
     rule = robust("median")
-    for asked in (Mean("num-examples"), Mean(""), LossMoments()):
-        apart = rule.per_client(Exchange("train", SENT, (0,), asked)).combine
-        assert apart == SeparateOf(asked) == parse(str(apart))
-        assert apart.partial == asked.partial
+    for combine in (Mean("num-examples"), Mean(""), LossMoments()):
+        separate = rule.per_client(Exchange("train", SENT, (0,), combine)).combine
+        assert separate == PerClient(combine) == parse(str(separate))
+        assert separate.partial == combine.partial
     evaluation = Exchange("evaluate", SENT, (0,), MetricsOnly())
     assert rule.per_client(evaluation) is evaluation
-    for asked in (Chain(), PerClient()):
-        with pytest.raises(SettingsError, match=rf"^aggregation = median: train .* '{asked}', of"):
-            rule.per_client(Exchange("train", SENT, (0,), asked))
+    for combine in (Chain(), PerClient()):
+        refused = rf"^aggregation = median: train .* '{combine}', of"
+        with pytest.raises(SettingsError, match=refused):
+            rule.per_client(Exchange("train", SENT, (0,), combine))
 
 
 def test_a_client_is_checked_as_under_the_rule_that_would_add_it_up():
     with pytest.raises(ValueError, match="metric 'num-examples' is 0"):
-        Bounds().check(SENT, {"num-examples": 0}, SENT, SeparateOf(Mean("num-examples")))
+        Bounds().check(SENT, {"num-examples": 0}, SENT, PerClient(Mean("num-examples")))
     with pytest.raises(ValueError, match="no metric 'loss'"):
-        Bounds().check({"w": SENT["w"]}, {}, SENT, SeparateOf(LossMoments()))
+        Bounds().check({"w": SENT["w"]}, {}, SENT, PerClient(LossMoments()))
     with pytest.raises(ValueError, match="array 'b' is missing"):
-        Bounds().check(
-            {"w": SENT["w"]}, {"num-examples": 3}, SENT, SeparateOf(Mean("num-examples"))
-        )
+        Bounds().check({"w": SENT["w"]}, {"num-examples": 3}, SENT, PerClient(Mean("num-examples")))

@@ -285,10 +285,10 @@ def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
 
 def test_what_may_be_wrapped():
     """A strategy whose round is one exchange, and whose new model is its mean."""
-    ours = [one for one in vars(strategies).values() if isinstance(one, type)]
-    plain = [one for one in ours if issubclass(one, RoundStrategy) and one.name]
-    made = [one() for one in plain if not {"server", "head"} & one.__dataclass_fields__.keys()]
-    allowed = [type(one) for one in made if is_one_mean(one, START)]
+    ours = [cls for cls in vars(strategies).values() if isinstance(cls, type)]
+    plain = [cls for cls in ours if issubclass(cls, RoundStrategy) and cls.name]
+    instances = [cls() for cls in plain if not {"server", "head"} & cls.__dataclass_fields__.keys()]
+    allowed = [type(cls) for cls in instances if is_one_mean(cls, START)]
     assert allowed == [FedAvg, FedProx, PerFedAvg]
 
 
@@ -381,18 +381,18 @@ def test_a_run_whose_nodes_have_one_partition_id_says_so_when_it_ends(caplog):
     line = r"client 3 is named by 2 nodes \(2, 3\): .* give each node its own partition-id"
     with pytest.raises(RunFailedError, match=f"waited 0.01 s; {line}$"):
         FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1, timeout=0.01)
-    (said,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert re.fullmatch(line, said)
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert re.fullmatch(line, warning)
 
 
 class Deaf(LocalGrid):
     """A grid on which one node never answers a train message."""
 
-    asked: tuple = ()
+    nodes_asked: tuple = ()
 
     def send_and_receive(self, messages, *, timeout=None):
         messages = list(messages)
-        self.asked += tuple(
+        self.nodes_asked += tuple(
             m.metadata.dst_node_id for m in messages if m.metadata.message_type == "train"
         )
         heard = [
@@ -405,7 +405,7 @@ def test_a_silent_node_is_not_asked_again(caplog):
     grid = Deaf(client_app(lambda _, i: Counter(i)), nodes=2)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         FedAvg(min_available_nodes=2, clients=6).start(grid, to_record(START), 3, timeout=9)
-    assert grid.asked == (2, 3, 2, 2)
+    assert grid.nodes_asked == (2, 3, 2, 2)
     assert "node 3 did not answer within 300 s and is not asked again" in caplog.text
 
 
@@ -461,8 +461,8 @@ def test_a_mean_needs_samples_for_its_buffers(metrics, reason, caplog):
     def train(message, context):
         node = context.node_config["partition-id"]
         arrays = {name: a + node for name, a in from_record(message.content["arrays"]).items()}
-        found = metrics if node == 0 else {"num-examples": node}
-        content = {"arrays": to_record(arrays), "metrics": MetricRecord(found)}
+        own_metrics = metrics if node == 0 else {"num-examples": node}
+        content = {"arrays": to_record(arrays), "metrics": MetricRecord(own_metrics)}
         return Message(RecordDict(content), reply_to=message)
 
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
@@ -532,20 +532,20 @@ def test_the_new_global_model_keeps_the_order_of_the_old_one():
 
 def test_a_round_can_only_read_the_old_one():
     """Hooks may have kept it, another attempt begins with it, and the first is the caller's."""
-    kept, seen = to_record(START), []
+    initial, seen = to_record(START), []
 
     def added_to(arrays):
         arrays["count"] += 1
         return arrays
 
     with pytest.raises(ValueError, match="output array is read-only"):
-        Returning(added_to).start(counting_grid(), kept, 1)
+        Returning(added_to).start(counting_grid(), initial, 1)
     result = Returning(lambda arrays: {n: a + a.dtype.type(1) for n, a in arrays.items()}).start(
-        counting_grid(), kept, 2, hooks=[lambda report: seen.append(report.arrays["count"])]
+        counting_grid(), initial, 2, hooks=[lambda report: seen.append(report.arrays["count"])]
     )
-    assert [int(one) for one in seen] == [11, 12]
+    assert [int(count) for count in seen] == [11, 12]
     assert int(from_record(result.arrays)["count"]) == 12
-    assert int(from_record(kept)["count"]) == 10
+    assert int(from_record(initial)["count"]) == 10
 
 
 OURS = [

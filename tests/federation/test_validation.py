@@ -11,7 +11,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Bounds, Mean
-from coprefl_flwr.federation.hosting import run_all
+from coprefl_flwr.federation.hosting import run_clients
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import Cyclic, FedAvg, Schedule
 from tests.common.by_hand import record_samples
@@ -77,12 +77,12 @@ def test_the_strategy_says_who_hosts_whom(clients, questions):
         own = {4: {"own": [7 + node]}, 5: {"clients": 9}}.get(node)
         return {"roster": ConfigRecord(own)} if "roster" in message_type and own else None
 
-    found = Lying(client_app(lambda c, i: Good(i, lambda *_: None)), 4, lie)
+    lying_grid = Lying(client_app(lambda c, i: Good(i, lambda *_: None)), 4, lie)
     strategy = FedAvg(clients=clients, min_available_nodes=3, evaluate_every=0)
     seen = record_samples(strategy)
-    result = strategy.start(found, to_record(START), 1)
+    result = strategy.start(lying_grid, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
-    assert found.asked == questions
+    assert lying_grid.asked == questions
     assert seen == [[0, 1, 2, 3] if clients else [0, 1, 11]]
 
 
@@ -137,6 +137,6 @@ def test_time_per_hosted_client_is_constant():
     clients = NoIndex(range(1000))
     sent = {"w": np.zeros(1, np.float32)}
     config = {"state-version": ["1-0"] * 1000, "state-kept": [""] * 1000}
-    reply = run_all(lambda i, c: Single(), clients, "fit", sent, config, Mean(), Bounds())
+    reply = run_clients(lambda i, c: Single(), clients, "fit", sent, config, Mean(), Bounds())
     assert len(reply.metrics) == 1000
     assert reply.failed == {}

@@ -42,8 +42,8 @@ def metrics(replies):
 def test_nodes_have_partition_ids_and_see_the_run_config():
     grid = LocalGrid(counting_app(), nodes=3, run_config={"size": 8})
     nodes = list(grid.get_node_ids())
-    found = metrics(grid.send_and_receive([message(node) for node in nodes]))
-    assert [(m["node"], m["partition"], m["partitions"], m["size"]) for m in found] == [
+    answers = metrics(grid.send_and_receive([message(node) for node in nodes]))
+    assert [(m["node"], m["partition"], m["partitions"], m["size"]) for m in answers] == [
         (node, number, 3, 8) for number, node in enumerate(nodes)
     ]
 
@@ -113,9 +113,9 @@ def test_a_reply_is_pulled_once():
 def test_create_message():
     grid = LocalGrid(counting_app())
     content = RecordDict({"config": ConfigRecord({})})
-    made = grid.create_message(content, "train", 2, group_id="g")
-    assert (made.metadata.message_type, made.metadata.dst_node_id) == ("train", 2)
-    assert metrics(grid.send_and_receive([made]))[0]["node"] == 2
+    created = grid.create_message(content, "train", 2, group_id="g")
+    assert (created.metadata.message_type, created.metadata.dst_node_id) == ("train", 2)
+    assert metrics(grid.send_and_receive([created]))[0]["node"] == 2
 
 
 def test_run_is_kept():

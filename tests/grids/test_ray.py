@@ -54,8 +54,8 @@ def trained(grid, strategy, federation, rounds=2):
     return from_record(result.arrays)
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
+def same(first, second):
+    return first.keys() == second.keys() and all(np.array_equal(first[n], second[n]) for n in first)
 
 
 METHODS = {
@@ -75,8 +75,8 @@ def test_the_numbers_of_the_grid_in_this_process(name, hosts, tmp_path):
         for place in ("local", "ray")
     ]
     expected = trained(LocalGrid(apps[0], nodes=2), strategy(), federation, 3)
-    found = trained(RayGrid(apps[1], 2, hosts=hosts), strategy(), federation, 3)
-    assert same(found, expected)
+    arrays = trained(RayGrid(apps[1], 2, hosts=hosts), strategy(), federation, 3)
+    assert same(arrays, expected)
 
 
 def test_one_node_may_be_in_this_process(hosts):
@@ -128,16 +128,16 @@ def test_a_late_reply_is_dropped(hosts):
     ]
     (after,) = grid.send_and_receive([message(nodes[0])], timeout=60)
     assert metrics([after]) == [{"count": 3, "partition": 0, "size": 8}]
-    asked = list(grid.push_messages([message(nodes[0], 0.2)]))
-    assert list(grid.pull_messages(asked)) == []
+    ids = list(grid.push_messages([message(nodes[0], 0.2)]))
+    assert list(grid.pull_messages(ids)) == []
 
 
 def test_an_exception_is_the_error_reply_of_the_other_grid(hosts):
     grids = [RayGrid(slow_app(), 2, hosts=hosts), LocalGrid(slow_app(), 2)]
     replies = [list(grid.send_and_receive([message(2, fail=True)])) for grid in grids]
-    (one,), (other,) = replies
-    assert (one.error.code, one.error.reason) == (other.error.code, other.error.reason)
-    assert one.metadata.src_node_id == 2
+    (reply,), (other,) = replies
+    assert (reply.error.code, reply.error.reason) == (other.error.code, other.error.reason)
+    assert reply.metadata.src_node_id == 2
 
 
 def test_arrays_of_all_messages_are_put_once(hosts, monkeypatch):
@@ -147,8 +147,8 @@ def test_arrays_of_all_messages_are_put_once(hosts, monkeypatch):
     trained(
         RayGrid(federation.torch_app(), 2, hosts=hosts), FedAvg(evaluate_every=0), federation, 3
     )
-    arrays = [one for one in seen if isinstance(one, dict)]
-    assert [one.keys() for one in arrays] == 3 * [federation.start.keys()]
+    arrays = [record for record in seen if isinstance(record, dict)]
+    assert [record.keys() for record in arrays] == 3 * [federation.start.keys()]
 
 
 def test_nobody_copies_arrays_on_their_way_but_ray(hosts, monkeypatch):
@@ -156,13 +156,13 @@ def test_nobody_copies_arrays_on_their_way_but_ray(hosts, monkeypatch):
     grid, put, array = RayGrid(slow_app(), 2, hosts=hosts), [], np.arange(3.0)
     sent = RecordDict({"arrays": to_record({"w": array}, copy=False)})
     monkeypatch.setattr(ray, "put", put.append)
-    host = SimpleNamespace(answer=SimpleNamespace(remote=lambda *given: given))
+    host = SimpleNamespace(answer=SimpleNamespace(remote=lambda *arguments: arguments))
     _, _, bare, names, _ = grid._ask(host, Message(sent, 2, "train"), {})
     assert put[0]["w"] is array
     assert (list(bare.content), names) == ([], ["arrays"])
     grid_of_ray._put(bare, {"arrays": put[0]}, copy=False)
-    emptied, found = grid_of_ray._taken(bare)
-    assert found["arrays"]["w"] is array
+    emptied, arrays = grid_of_ray._split_arrays(bare)
+    assert arrays["arrays"]["w"] is array
     assert list(emptied.content) == []
 
 
@@ -176,8 +176,8 @@ def ask_until_it_ends(host):
 def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts, monkeypatch):
     """At once, and not by waiting for ever; two of Ray's CPUs are in use all the time."""
     with RayGrid(slow_app(), 2, {"size": 1}, workers=1) as grid:
-        found = metrics(grid.send_and_receive(map(message, grid.get_node_ids()), timeout=60))
-        assert [one["partition"] for one in found] == [0, 1]
+        answers = metrics(grid.send_and_receive(map(message, grid.get_node_ids()), timeout=60))
+        assert [answer["partition"] for answer in answers] == [0, 1]
         (own,) = grid._own
         monkeypatch.setattr("coprefl_flwr.grids.ray.FREED", 0.0)
         with pytest.raises(SettingsError, match=r"2 processes .*, and of Ray's 3 CPUs 0 are free"):
@@ -222,7 +222,7 @@ def test_processes_that_do_not_come_are_told(monkeypatch):
     monkeypatch.setattr(grid_of_ray, "end_hosts", ended.extend)
     hosts = [SimpleNamespace(adopt=SimpleNamespace(remote=lambda own: object())) for _ in "abc"]
     with pytest.raises(RunFailedError, match="2 of 3 processes did not start within 120 s: others"):
-        grid_of_ray._there(hosts)
+        grid_of_ray._wait_for_start(hosts)
     assert ended == hosts
 
 
@@ -233,12 +233,12 @@ def test_pretrain_in_several_processes(hosts, monkeypatch):
     data = TensorDataset(torch.rand(60, 1, 4, 4), torch.arange(60) % 3)
     clients = cp.partition(data, clients=4, scheme="iid", min_samples=2)
     method = cp.CoPreFL(gamma=0.5, participants=4)
-    made = [
+    networks = [
         cp.pretrain(method, tiny_model(), clients, 2, workers=n, learning_rate=0.1, quiet=True)
         for n in (1, 2)
     ]
-    for one, other in zip(*(module.state_dict().values() for module in made), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    for first, second in zip(*(module.state_dict().values() for module in networks), strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
     with pytest.raises(SettingsError, match="workers = 0: must be between 1 and 10000"):
         cp.pretrain(method, tiny_model(), clients, 2, workers=0)
 
@@ -249,8 +249,8 @@ class Mortal(SCAFFOLDClient):
     once = None
 
     def fit(self, parameters, config):
-        left = self.once is None or not self.once.exists()
-        if (config["client"], config["server-round"]) == (1, 2) and left:
+        alive = self.once is None or not self.once.exists()
+        if (config["client"], config["server-round"]) == (1, 2) and alive:
             if self.once:
                 self.once.touch()
             os._exit(9)
@@ -265,10 +265,10 @@ def test_a_process_that_died_is_replaced_and_asked_again(hosts, tmp_path):
         once = tmp_path / "died"
 
     app = federation.app(Once, states=tmp_path / "ray")
-    found = trained(RayGrid(app, 2, hosts=hosts), SCAFFOLD(), federation, 3)
+    arrays = trained(RayGrid(app, 2, hosts=hosts), SCAFFOLD(), federation, 3)
     assert (tmp_path / "died").exists()
     local = LocalGrid(federation.app(SCAFFOLDClient, states=tmp_path / "local"), nodes=2)
-    assert same(found, trained(local, SCAFFOLD(), federation, 3))
+    assert same(arrays, trained(local, SCAFFOLD(), federation, 3))
 
 
 def test_clients_whose_process_died_twice_are_named(hosts, tmp_path, caplog):

@@ -242,7 +242,7 @@ def test_each_phase_of_a_schedule_has_an_aggregation_of_its_own(monkeypatch):
 
     monkeypatch.setattr(Transport, "prepare", prepare)
     run_on(schedule, LocalGrid(federation.torch_app(), nodes=1), federation.arrays(), 3)
-    assert asked == ["chain", "apart:mean:num-examples", "mean:num-examples"]
+    assert asked == ["chain", "per-client:mean:num-examples", "mean:num-examples"]
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_versions():
     versions = Versions()
     versions.commit([4, 7], 1, 0)
     assert versions.of(4) == {"state-version": "1-0", "state-kept": ""}
-    versions.checkpointed()
+    versions.mark_checkpoint()
     versions.commit([7], 2, 1)
     assert versions.of(4) == {"state-version": "1-0", "state-kept": "1-0"}
     assert versions.of(7) == {"state-version": "2-1", "state-kept": "1-0"}

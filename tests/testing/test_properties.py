@@ -58,9 +58,13 @@ def test_a_method_of_ones_own_keeps_every_property_in_every_role():
     ],
 )
 def test_a_spoilt_method_fails_the_right_check_and_no_other(name, broken, reason):
-    found = {one.property: one.problem for one in findings(f"{SPOILT}:{name}") if one.problem}
-    assert set(found) == broken, found
-    assert re.search(reason, "\n".join(found.values())), found
+    problems = {
+        finding.property: finding.problem
+        for finding in findings(f"{SPOILT}:{name}")
+        if finding.problem
+    }
+    assert set(problems) == broken, problems
+    assert re.search(reason, "\n".join(problems.values())), problems
 
 
 def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
@@ -76,8 +80,11 @@ def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
         AssertionError, match=r"Mine:\nruns .* the new global model is no good: array '1.weight'"
     ):
         check_method(Mine)
-    found = {one.property: one for one in findings("Mine")}
-    assert [name for name, one in found.items() if one.skipped] == ["hosting", "resume"]
+    by_property = {finding.property: finding for finding in findings("Mine")}
+    assert [name for name, finding in by_property.items() if finding.skipped] == [
+        "hosting",
+        "resume",
+    ]
 
 
 @pytest.mark.ray
