@@ -28,7 +28,7 @@ from coprefl_flwr.studies.architecture import (
     check_network,
     unchanged,
 )
-from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
+from coprefl_flwr.studies.measurements import ClientMetrics, Given
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, folder_of
 from coprefl_flwr.studies.own_method import (
     AppPretraining,

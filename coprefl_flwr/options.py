@@ -152,14 +152,14 @@ class Option:
                 return self.kind.read(value)  # type: ignore[attr-defined]
             value = self._adapter.validate_python(value)
         except TypeError as error:
-            raise SettingsError(f"{name} = {short(repr(value))}: {error}", self.key) from error
+            raise SettingsError(f"{name} = {short(repr(value))}: {error}", self.key) from None
         except ValidationError as error:
             problem = error.errors()[0]["type"]
             wanted = _KINDS[self.kind] if problem.endswith("_type") else self.limits
             if problem == "finite_number":
                 wanted = "a finite number"
             shown = short(repr(value) if isinstance(value, str) else value)
-            raise SettingsError(f"{name} = {shown}: must be {wanted}", self.key) from error
+            raise SettingsError(f"{name} = {shown}: must be {wanted}", self.key) from None
         if self.choices and value not in self.choices and not self._is_own(value):
             raise SettingsError(f"{name}: {unknown('value', value, self.choices)}", self.key)
         return value

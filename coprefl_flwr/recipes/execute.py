@@ -32,10 +32,10 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.recipes.trackers import untracked
 from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.studies.running import Followed
+from coprefl_flwr.studies.running import run as make_stages
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.study import Followed
-from coprefl_flwr.studies.study import run as make_stages
 
 logger = logging.getLogger("flwr.coprefl")
 

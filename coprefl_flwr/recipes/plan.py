@@ -40,8 +40,7 @@ from coprefl_flwr.studies.costs import (
 )
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.provenance import machine
-from coprefl_flwr.studies.stage_files import is_done
-from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.store import Store, is_done
 
 logger = logging.getLogger("flwr.coprefl")
 

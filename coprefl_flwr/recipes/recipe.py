@@ -68,7 +68,7 @@ from coprefl_flwr.report.columns import (
     is_column,
 )
 from coprefl_flwr.report.comparison import Printed
-from coprefl_flwr.studies.client_metrics import own_metric
+from coprefl_flwr.studies.measurements import own_metric
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.settings import STARTS

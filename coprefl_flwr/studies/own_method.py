@@ -30,7 +30,8 @@ from coprefl_flwr.studies.phases import (
 )
 from coprefl_flwr.studies.pretraining import Start, parts_of
 from coprefl_flwr.studies.provenance import versions
-from coprefl_flwr.studies.stage import RunOptions, Store, TrainingStage
+from coprefl_flwr.studies.stage import RunOptions, TrainingStage
+from coprefl_flwr.studies.store import Store
 
 
 def read_method(given: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:

@@ -22,14 +22,14 @@ from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import hash_of
+from coprefl_flwr.studies.measurements import ClientMetrics
 from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.provenance import made_by
-from coprefl_flwr.studies.stage import ClientFolders, RunOptions, Store, TrainingStage
-from coprefl_flwr.studies.stage_files import ABOUT
+from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
+from coprefl_flwr.studies.store import ABOUT, Store
 
 GLOBAL = "global.safetensors"
 """The global arrays: a model, a body, or prototypes."""

@@ -27,7 +27,7 @@ from coprefl_flwr.methods import (
     find_method,
     with_role,
 )
-from coprefl_flwr.models.precision import check_precision
+from coprefl_flwr.models.precision import FLOAT32, check_precision
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
@@ -87,17 +87,20 @@ class TrainingOptions(LocalTraining):
             with concerning(WRAPPER):
                 plugins.check(WRAPPER, place)
 
+    def check_wrapper(self, clients: int) -> None:
+        """Raise a SettingsError if the share of this many clients to wrap is not one client."""
+        share = self.client_wrapper_share
+        if share and not round(share * clients):
+            problem = f"client-wrapper-share = {share}: is none of clients = {clients}"
+            raise SettingsError(problem, "client-wrapper-share", "clients")
+
     def wrapped_clients(self, seed: int, clients: int) -> frozenset[int]:
         """Return the ids of the pre-training's clients that are wrapped.
 
-        Raises a SettingsError if the share of this many clients is not one client.
+        They are round(share x clients); those of a smaller share are among those of a larger.
         """
-        share = self.client_wrapper_share
-        found = _drawn(seed, clients, share)
-        if share and not found:
-            problem = f"client-wrapper-share = {share}: is none of clients = {clients}"
-            raise SettingsError(problem, "client-wrapper-share", "clients")
-        return found
+        order = _order(seed, clients)
+        return frozenset(order[: round(self.client_wrapper_share * clients)])
 
     def wrapped(self, client: NumPyClient) -> NumPyClient:
         """Return what the client wrapper makes of a client.
@@ -113,10 +116,9 @@ class TrainingOptions(LocalTraining):
 
 
 @functools.lru_cache(maxsize=64)
-def _drawn(seed: int, clients: int, share: float) -> frozenset[int]:
-    """Return round(share x clients) ids; those of a smaller share are among those of a larger."""
-    order = seeds.generator(seed, "attackers").permutation(clients)
-    return frozenset(map(int, order[: round(share * clients)]))
+def _order(seed: int, clients: int) -> tuple[int, ...]:
+    """Return the ids of clients in the order in which they are drawn to be wrapped."""
+    return tuple(map(int, seeds.generator(seed, "attackers").permutation(clients)))
 
 
 TRAINING_KEYS = tuple(declared(TrainingOptions))
@@ -314,7 +316,8 @@ def _check_known(where: str, name: str, given: Iterable[str], has: Sequence[str]
 
 def check_precisions(phases: Sequence[Phase]) -> None:
     """Raise a SettingsError if this process cannot compute as one of the phases is to."""
-    for precision in {phase.training.precision for phase in phases}:
+    # Of float32 no device is asked: which one computes is logged when something does.
+    for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
         check_precision(precision, default_device())
 
 

@@ -35,15 +35,8 @@ from coprefl_flwr.studies.phases import Phase, TrainingOptions, read_phase
 from coprefl_flwr.studies.populations import PRETRAINING as POPULATION
 from coprefl_flwr.studies.populations import Clients, Population, hash_of_samples
 from coprefl_flwr.studies.provenance import made_by
-from coprefl_flwr.studies.stage import (
-    STATES,
-    ClientFolders,
-    RunOptions,
-    Store,
-    TrainingStage,
-    read_result,
-)
-from coprefl_flwr.studies.stage_files import read_about
+from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
+from coprefl_flwr.studies.store import STATES, Store, read_about, read_result
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +124,7 @@ class Pretraining(TrainingStage):
                 )
             phase.check_aggregation("method", wanted)
             try:
-                phase.training.wrapped_clients(run.seed, most)
+                phase.training.check_wrapper(most)
             except SettingsError as error:
                 raise SettingsError(f"method, {start.name}: {error}", *error.keys) from error
         rounds = [phase.training.rounds for phase in self.phases]

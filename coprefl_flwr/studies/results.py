@@ -28,8 +28,7 @@ from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.stage_files import read_result
-from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.store import Store, read_result
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")

@@ -221,6 +221,19 @@ class Settings(
         names = [one.name for one in fields(group)]  # type: ignore[arg-type]
         return group(**{name: getattr(self, name) for name in names})
 
+    def check_used(self) -> None:
+        """Raise a SettingsError for a setting that is set and that its kind of study ignores."""
+        known = declared(Settings)
+        if self.study == PERSONALISED:
+            unused = {key: option.starts_only for key, option in known.items()}
+        else:
+            why = "set study = personalised to use it"
+            unused = dict.fromkeys(declared(PersonalOptions), why)
+        for key, why in unused.items():
+            value = getattr(self, known[key].name)
+            if why and value != known[key].default:
+                raise SettingsError(f"{key} = {value}: {why}", key)
+
     def named(self) -> "Settings":
         """Return the same with a name of the run: date and time where the user set none."""
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")

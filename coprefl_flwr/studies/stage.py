@@ -13,12 +13,11 @@ last checkpoint, and ends with the very bytes of one that was not.
 """
 
 import json
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,25 +26,25 @@ from flwr.client import NumPyClient
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
-from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.federation.checkpoint import History, State, remove_checkpoint
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.federation.checkpoint import History, State
 from coprefl_flwr.federation.client_state import VERSION
-from coprefl_flwr.federation.progress import PERSONAL_KIND, Progress
+from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.federation.run import EvaluateFn, Hook
-from coprefl_flwr.files import check_links, remove_named, remove_unfinished, write_atomically
+from coprefl_flwr.files import remove_named, write_atomically
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.stage_files import CHECKPOINT, SECONDS, is_done, put_aside_damaged
-from coprefl_flwr.studies.stage_files import RESULT as RESULT
-from coprefl_flwr.studies.stage_files import read_result as read_result
-from coprefl_flwr.studies.stage_files import write_result as write_result
-
-logger = logging.getLogger("flwr.coprefl")
-
-STATES = "client-state"
+from coprefl_flwr.studies.store import (
+    CHECKPOINT,
+    SECONDS,
+    STATES,
+    Store,
+    read_result,
+    write_result,
+)
 
 STAGE, FOLDER, FEATURES = "stage", "folder", "features"
 """Settings of a message: its stage's path, and names below the client's own folder, of its stage's
@@ -99,24 +98,6 @@ class RunOptions:
         taken = ("seed", "min_available_nodes", "min_replies", "max_failed_rounds")
         own = {name: getattr(self, name) for name in taken} | {"population": population}
         return own | {"evaluate_every": 0} | changes
-
-
-class Store(Protocol):
-    """Where stages are (see `studies.store`)."""
-
-    @property
-    def checkpoints(self) -> bool:
-        """Whether stages under way leave checkpoints."""
-
-    @property
-    def base(self) -> Path:
-        """The folder from which clients count."""
-
-    def folder(self, stage: "Stage") -> Path:
-        """Return the folder of a stage."""
-
-    def shared(self, key: str) -> Path:
-        """Return the folder of what several stages share."""
 
 
 class ClientFolders(NamedTuple):
@@ -267,67 +248,6 @@ class TrainingStage(Stage):
             _train(self, making._replace(hooks=[*making.hooks, part]))
         finally:
             making.progress.end(part)
-
-
-def check_folders(stages: Iterable[Stage], store: Store) -> None:
-    """Raise a SettingsError if a folder that stages write into is a link, or is behind one."""
-    for stage in stages:
-        check_links(store.base, store.folder(stage) / STATES)
-        if stage.features():
-            check_links(store.base, store.shared(stage.features()))
-
-
-def run_stage(
-    stage: Stage,
-    grid: Grid,
-    store: Store,
-    progress: Progress,
-    hooks: Sequence[Hook] = (),
-    run_name: str = "run",
-) -> None:
-    """Run a stage into its folder, unless that is done; a damaged result is made again."""
-    folder = store.folder(stage)
-    if stage.open_ended:
-        _go_on(stage, folder)
-    if settle(stage, folder):
-        progress.note(stage.title, stage.kind, stage.rounds, "already done")
-        return
-    stage.make(Making(grid, store, folder, progress, hooks, run_name))
-    if stage.rounds and (trouble := stage.trouble(folder)):
-        logger.warning("%s: %s", stage.title, trouble)
-    settle(stage, folder)
-
-
-def _go_on(stage: Stage, folder: Path) -> None:
-    """Take the result away of a stage that is done with fewer rounds than it has now.
-
-    Raises a SettingsError if it is done with more.
-    """
-    if not is_done(folder):
-        return
-    rounds = read_result(folder)["rounds"]
-    last = int(rounds[-1]["round"]) if rounds else 0
-    if last > stage.rounds:
-        raise SettingsError(f"rounds = {stage.rounds}: {folder} is of round {last} already")
-    if last < stage.rounds:
-        (folder / RESULT).unlink()
-
-
-def settle(stage: Stage, folder: Path) -> bool:
-    """Put aside what is damaged of a stage's result, else what only its making needed.
-
-    Returns whether the stage is done. No other process may be making it.
-    """
-    put_aside_damaged(folder)
-    if not (folder / RESULT).exists():
-        return False
-    remove_unfinished(folder, below=False)  # Others may be making what lies below it.
-    if stage.open_ended:
-        return True
-    remove_checkpoint(folder / CHECKPOINT)
-    if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
-        remove_named(folder / STATES, VERSION)
-    return True
 
 
 def _train(stage: TrainingStage, making: Making) -> None:

@@ -26,9 +26,8 @@ from coprefl_flwr.studies.architecture import (
     checked_factory,
     with_new_last_layer,
 )
-from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import hash_of, values_of
-from coprefl_flwr.studies.measurements import Measurement
+from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.populations import (
@@ -40,7 +39,8 @@ from coprefl_flwr.studies.populations import (
     hash_of_samples,
 )
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import ClientFolders, Stage, Store, TrainingStage
+from coprefl_flwr.studies.stage import ClientFolders, Stage, TrainingStage
+from coprefl_flwr.studies.store import Store
 
 TASK_RATE = 0.01
 """The default local learning rate in tasks."""

@@ -12,8 +12,7 @@ from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.methods import HEAD
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.stage import read_result
-from coprefl_flwr.studies.store import Layout, Store
+from coprefl_flwr.studies.store import Layout, Store, read_result
 from coprefl_flwr.testing.small_study import (
     INTERRUPTED_IN,
     RUN_NAME,

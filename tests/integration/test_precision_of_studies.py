@@ -13,10 +13,9 @@ from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_stage
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import run_stage
-from coprefl_flwr.studies.stage_files import read_result
-from coprefl_flwr.studies.store import Layout, Store
+from coprefl_flwr.studies.store import Layout, Store, read_result
 from tests.common.data import write_domain
 from tests.common.networks import network
 

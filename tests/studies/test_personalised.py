@@ -22,7 +22,7 @@ from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import main
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import read_result
+from coprefl_flwr.studies.store import read_result
 from tests.common.data import write_domain
 
 PERSONAL_METHODS = list(with_role(PERSONALISED))

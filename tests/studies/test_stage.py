@@ -12,7 +12,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.frames import frame, read_rounds
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
-from coprefl_flwr.studies.stage import RESULT, read_result, write_result
+from coprefl_flwr.studies.store import RESULT, read_result, write_result
 
 OWN = """\
 from coprefl_flwr.clients import TorchClient

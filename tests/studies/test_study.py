@@ -23,7 +23,7 @@ from coprefl_flwr.report.frames import frame, read_rounds, read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import read_result
+from coprefl_flwr.studies.store import read_result
 from tests.common.checks import Killed
 from tests.common.networks import network
 from tests.common.studies import start_named, tiny_study

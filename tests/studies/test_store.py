@@ -14,18 +14,18 @@ from coprefl_flwr.files import LOCK, SUMS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.running import run_study
-from coprefl_flwr.studies.stage import run_stage
-from coprefl_flwr.studies.stage_files import (
+from coprefl_flwr.studies.running import run_stage, run_study
+from coprefl_flwr.studies.store import (
     CHECKPOINT,
     RESULT,
+    Layout,
+    Store,
     is_done,
     put_aside_damaged,
     read_about,
     read_result,
     write_result,
 )
-from coprefl_flwr.studies.store import Layout, Store
 from tests.common.checks import Killed, flip, refusal
 
 ROWS = [{"start": "a", "client": 0, "loss": 0.5, "n": 4, "correct": 1}]
