@@ -28,7 +28,7 @@ from coprefl_flwr.studies.architecture import (
     check_network,
     unchanged,
 )
-from coprefl_flwr.studies.measurements import ClientMetrics, Given
+from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, folder_of
 from coprefl_flwr.studies.own_method import (
     AppPretraining,
@@ -115,8 +115,8 @@ def partition(
     >>> cp.partition(cp.load_dataset("glyphs"), clients=4, scheme="iid", only=range(10))
     <4 clients, 300 to 300 samples each, 10 classes>
     """
-    given = {"seed": seed, "server_reserve": server_reserve}
-    drawn = checked_options(given, declared(Clients))
+    numbers = {"seed": seed, "server_reserve": server_reserve}
+    drawn = checked_options(numbers, declared(Clients))
     spread = Spread(
         clients=clients,
         scheme=scheme,
@@ -125,9 +125,9 @@ def partition(
         min_samples=min_samples,
     )
     source = LoadedSource.of(dataset, only, relabel, batch)
-    made = Clients(source, spread, **drawn)
-    _ = made.population  # Raises an error now, if there is no such partition.
-    return made
+    result = Clients(source, spread, **drawn)
+    _ = result.population  # Raises an error now, if there is no such partition.
+    return result
 
 
 def tasks(
@@ -185,8 +185,8 @@ def tasks(
     """
     if number == 0:
         raise SettingsError("number = 0: at least one task is needed")
-    given = {"number": number, "classes": classes, "train_fraction": train_fraction, "seed": seed}
-    drawn = checked_options(given, declared(Tasks))
+    numbers = {"number": number, "classes": classes, "train_fraction": train_fraction, "seed": seed}
+    drawn = checked_options(numbers, declared(Tasks))
     spread = Spread(
         clients=clients,
         scheme=scheme,
@@ -195,10 +195,10 @@ def tasks(
         min_samples=min_samples,
     )
     source = LoadedSource.of(dataset, only, relabel, batch)
-    made = Tasks(source, spread, **drawn)
-    for task in range(len(made)):
-        _ = made[task]  # Raises an error now, if there is no such task.
-    return made
+    result = Tasks(source, spread, **drawn)
+    for task in range(len(result)):
+        _ = result[task]  # Raises an error now, if there is no such task.
+    return result
 
 
 def pretrain(
@@ -282,9 +282,9 @@ def pretrain(
     with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, app, **grid) as store:
         arrays, _ = load_saved_model(store.root)
         metrics = frames.frame(store.result(stage)["rounds"])
-    made = copy.deepcopy(model)
-    load_arrays(made, arrays)
-    return (made, metrics) if history else made
+    start = copy.deepcopy(model)
+    load_arrays(start, arrays)
+    return (start, metrics) if history else start
 
 
 def evaluate_starts(
@@ -295,7 +295,7 @@ def evaluate_starts(
     method: str | RoundStrategy | type[RoundStrategy] = "fedavg",
     head: str = str(FRESH),
     network: Callable[[int], nn.Module] | None = None,
-    client_metrics: Given | Sequence[Given] = (),
+    client_metrics: MetricLike | Sequence[MetricLike] = (),
     evaluate_every: int = 1,
     diagnostics: bool = False,
     checkpoint: str | Path | None = None,
@@ -353,9 +353,9 @@ def evaluate_starts(
     if not isinstance(tasks, Tasks):
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
     method = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))", classes=True)
-    made, chosen = _starts(starts), checked_options(options, task_options(method))
-    given = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
-    of_tasks = checked_options(given, declared(Downstream))
+    how_made, chosen = _starts(starts), checked_options(options, task_options(method))
+    numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
+    of_tasks = checked_options(numbers, declared(Downstream))
     training = _training(
         chosen,
         rounds=max(of_tasks["rounds"], 1),
@@ -369,7 +369,9 @@ def evaluate_starts(
     how = Downstream(trained, head=computed, keeps_head=keeps, metrics=metrics, **of_tasks)
     architecture = architecture_of_tasks(starts.values(), network, tasks, keeps_head=keeps)
     of_run = RunOptions(seed=tasks.seed)
-    stages = [Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in made]
+    stages = [
+        Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in how_made
+    ]
     study = Study(comparison(stages, tasks, how))
     with finished(study, checkpoint, Layout.PATH, quiet) as store:
         rows, of_rounds = gather(study, store)
@@ -400,24 +402,24 @@ def _pretraining(
 
 def _training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
     """Return local training with those of the options that belong to it, instead of defaults."""
-    known = {one.name for one in declared(TrainingOptions).values()}
+    known = {option.name for option in declared(TrainingOptions).values()}
     chosen = {name: value for name, value in options.items() if name in known}
     return TrainingOptions(**{**defaults, **chosen})
 
 
-def _starts(given: Any) -> list[Start]:
+def _starts(starts: Any) -> list[Start]:
     """Return starts of networks or files, or raise a SettingsError for something else."""
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(starts, Mapping) or not starts:
         example = "{'random': Net(), 'coprefl': start}"
-        raise wrong_type("starts", given, "a mapping of names to networks or files", example)
-    names = {name: folder_of(name) if isinstance(name, str) else "" for name in given}
+        raise wrong_type("starts", starts, "a mapping of names to networks or files", example)
+    names = {name: folder_of(name) if isinstance(name, str) else "" for name in starts}
     for name, folder in names.items():
         if not folder.strip("-") or list(names.values()).count(folder) > 1:
             problem = f"start {short(repr(name))}: a name must be a text"
             raise SettingsError(f"{problem}, and names must differ in letters and digits")
-        if not isinstance(given[name], str | Path):
-            check_network(f"start {name!r}", given[name], "Net() or 'model.safetensors'")
+        if not isinstance(starts[name], str | Path):
+            check_network(f"start {name!r}", starts[name], "Net() or 'model.safetensors'")
     return [
-        Start(name, name, given=one if isinstance(one, nn.Module) else f"{FILE}{one}")
-        for name, one in given.items()
+        Start(name, name, weights=start if isinstance(start, nn.Module) else f"{FILE}{start}")
+        for name, start in starts.items()
     ]

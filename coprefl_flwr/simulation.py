@@ -107,15 +107,15 @@ def _importable() -> list[str]:
     return [
         folder
         for folder in dict.fromkeys(folders)
-        if Path(folder).is_dir() and not any(Path(folder).is_relative_to(one) for one in own)
+        if Path(folder).is_dir() and not any(Path(folder).is_relative_to(place) for place in own)
     ]
 
 
 def _reason(output: str) -> str:
     """Return why a run failed: the last line of Flower's log, and why a client was left out."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    others = [one for one in lines if not one.startswith(("simulate.sh:", "status of the run:"))]
-    left_out = [one.partition(" is left out: ")[2] for one in others if " is left out: " in one]
+    others = [line for line in lines if not line.startswith(("simulate.sh:", "status of the run:"))]
+    left_out = [line.partition(" is left out: ")[2] for line in others if " is left out: " in line]
     last = others[-1] if others else "it printed nothing"
     return f"{last} ({left_out[0]})" if left_out else last
 
@@ -123,25 +123,25 @@ def _reason(output: str) -> str:
 def check_names(app: Path, options: Sequence[str]) -> None:
     """Raise a SettingsError for a setting in `options` that this package's own app lacks."""
     try:
-        made = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]
-        if made["app"]["components"]["serverapp"] != OURS:
+        app_config = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+            "flwr"
+        ]
+        if app_config["app"]["components"]["serverapp"] != OURS:
             return
-        known, given = flat(made["app"]["config"]), given_config(_configs(options))
+        known, changes = flat(app_config["app"]["config"]), given_config(_configs(options))
     except Exception:  # No app, or no TOML: Flower says which.
         return
-    for key in given:
+    for key in changes:
         if key not in known:
             raise SettingsError(unknown("setting", key, known), key)
 
 
 def _configs(options: Sequence[str]) -> list[str]:
     """Return what follows each -c or --run-config."""
-    found = [
-        text for option, text in itertools.pairwise(options) if option in ("-c", "--run-config")
-    ]
-    return found + [
-        one.removeprefix("--run-config=") for one in options if one.startswith("--run-config=")
-    ]
+    long = "--run-config"
+    separate = [text for option, text in itertools.pairwise(options) if option in ("-c", long)]
+    joined = [option for option in options if option.startswith(f"{long}=")]
+    return separate + [option.removeprefix(f"{long}=") for option in joined]
 
 
 def main(app: str, *options: str) -> int:

@@ -50,10 +50,10 @@ def remembered(most: int, make: Callable[Parts, Made]) -> Callable[Parts, Made]:
     def make_once(_: tuple[str, ...], *parts: Any) -> Made:
         return make(*parts)  # type: ignore[call-arg]
 
-    def made(*parts: Parts.args, **_: Parts.kwargs) -> Made:
+    def make_or_remember(*parts: Parts.args, **_: Parts.kwargs) -> Made:
         return make_once(texts_of(parts), *parts)
 
-    return made
+    return make_or_remember
 
 
 class Builder:
@@ -87,7 +87,7 @@ class Builder:
         settings.method.check([RANDOM, *with_role(PRETRAINING)])
         clients, tasks = self._populations(data, task_data, of_run.seed)
         architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
-        made = [
+        starts = [
             Pretraining(
                 Start.of(method, training, short),
                 clients,
@@ -101,14 +101,14 @@ class Builder:
         ]
         metrics = ClientMetrics(of_run.client_metrics)
         how = downstream(of_tasks, task_data.task_clients, training, short, metrics)
-        phases = [phase for start in made for phase in start.phases]
+        phases = [phase for start in starts for phase in start.phases]
         check_all_used(short, [*phases, how.trained, *([how.head] if how.head else [])])
         if len(tasks):
             how.trained.check_aggregation("task-method", task_data.task_clients)
         measurements = own_measurements(of_tasks.measurements)
         if of_tasks.start_loss:
             measurements = [StartLoss, *measurements]
-        return comparison(made, tasks, how, measurements)
+        return comparison(starts, tasks, how, measurements)
 
     def _personalised(self, settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
         """Return the stages of a personalised study."""
@@ -218,7 +218,7 @@ def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple
         scheme=tasks.task_partition,
         alpha=tasks.task_alpha,
     )
-    made = Tasks(
+    downstream_tasks = Tasks(
         DividedSource(datasets, 1),
         spread_of_tasks,
         tasks.tasks,
@@ -227,7 +227,7 @@ def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple
         seed,
         {"number": "tasks", "classes": "task-classes", "only": "downstream-classes"},
     )
-    return clients, made
+    return clients, downstream_tasks
 
 
 def downstream(

@@ -32,11 +32,11 @@ from coprefl_flwr.studies.store import Store, write_result
 
 BETTER = ("higher", "lower")
 
-Given = str | Metric | Callable[..., float]
+MetricLike = str | Metric | Callable[..., float]
 """A place of a metric, or the metric itself."""
 
 
-def own_metric(given: Given) -> Metric:
+def own_metric(chosen: MetricLike) -> Metric:
     """Return a metric, a `Metric` or a function of (logits, labels), and remember its heading.
 
     A function's name, its attribute `title` and its attribute `better` ("higher" if it has none)
@@ -44,57 +44,57 @@ def own_metric(given: Given) -> Metric:
 
     Raises a SettingsError if it is neither, has no name, or does not say which way is better.
     """
-    what = _name(given)
-    found = plugins.find("metric", given) if isinstance(given, str) else given
-    if not isinstance(found, Metric):
-        if not callable(found) or isinstance(found, type):
+    what = _name(chosen)
+    metric = plugins.find("metric", chosen) if isinstance(chosen, str) else chosen
+    if not isinstance(metric, Metric):
+        if not callable(metric) or isinstance(metric, type):
             raise SettingsError(f"{what}: a metric is a function of (logits, labels)")
-        name = _name(found)
+        name = _name(metric)
         if name == "<lambda>":
             raise SettingsError("a metric is a lambda, which has no name: write it with def")
-        found = Metric(
-            name, getattr(found, "title", name), getattr(found, "better", "higher"), found
+        metric = Metric(
+            name, getattr(metric, "title", name), getattr(metric, "better", "higher"), metric
         )
-    if found.better not in BETTER:
-        raise SettingsError(f"{what}: better: {unknown('value', str(found.better), BETTER)}")
-    better: Better = "lower" if found.better == "lower" else "higher"
-    OWN_HEADINGS[f"{METRIC}{found.name}"] = Heading(found.title, better)
-    return found
+    if metric.better not in BETTER:
+        raise SettingsError(f"{what}: better: {unknown('value', str(metric.better), BETTER)}")
+    better: Better = "lower" if metric.better == "lower" else "higher"
+    OWN_HEADINGS[f"{METRIC}{metric.name}"] = Heading(metric.title, better)
+    return metric
 
 
-def _name(given: Any) -> str:
+def _name(metric: Any) -> str:
     """Return a place as it is, and the name of a metric that is given itself."""
-    if isinstance(given, str):
-        return given
-    if isinstance(given, Metric):
-        return given.name
-    return str(getattr(given, "__name__", type(given).__name__))
+    if isinstance(metric, str):
+        return metric
+    if isinstance(metric, Metric):
+        return metric.name
+    return str(getattr(metric, "__name__", type(metric).__name__))
 
 
 def _measured(place: str, fn: Callable[..., float], logits: Tensor, labels: Tensor) -> float:
     """Return what a metric gives, with the options that follow its place."""
-    found: float = plugins.call(place, fn, (logits, labels))
-    return found
+    value: float = plugins.call(place, fn, (logits, labels))
+    return value
 
 
 class ClientMetrics:
     """Metrics that clients compute: one or several; a text has places, separated by spaces."""
 
-    def __init__(self, given: Given | Sequence[Given]) -> None:
-        several = given.split() if isinstance(given, str) else given
-        self.given = several if isinstance(several, Sequence) else [several]
+    def __init__(self, metrics: MetricLike | Sequence[MetricLike]) -> None:
+        several = metrics.split() if isinstance(metrics, str) else metrics
+        self.metrics = several if isinstance(several, Sequence) else [several]
         if not is_without_code():
             _ = self.functions  # Better now than in the last round.
 
     @functools.cached_property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what each metric's name calls; raises a SettingsError for one that cannot be."""
-        found = [(_name(one), own_metric(one)) for one in self.given]
+        metrics = [(_name(metric), own_metric(metric)) for metric in self.metrics]
         functions = {
-            metric.name: functools.partial(_measured, place, metric.fn) for place, metric in found
+            metric.name: functools.partial(_measured, place, metric.fn) for place, metric in metrics
         }
-        if len(functions) < len(found):
-            names = [metric.name for _, metric in found]
+        if len(functions) < len(metrics):
+            names = [metric.name for _, metric in metrics]
             twice = next(name for name in names if names.count(name) > 1)
             raise SettingsError(f"client-metrics: two are called '{twice}'", "client-metrics")
         return functions
@@ -111,19 +111,25 @@ class ClientMetrics:
 
     def identity(self) -> dict[str, Any]:
         """Return what rows depend on where there are metrics."""
-        if not self.given:
+        if not self.metrics:
             return {}
-        named = [one for one in self.given if isinstance(one, str)]
-        own = {_name(one): _text(one) for one in self.given if not isinstance(one, str)}
+        named = [metric for metric in self.metrics if isinstance(metric, str)]
+        own = {
+            _name(metric): _text(metric) for metric in self.metrics if not isinstance(metric, str)
+        }
         return {
-            "client-metrics": [list(map(_name, self.given)), contents(named), *filter(None, [own])]
+            "client-metrics": [
+                list(map(_name, self.metrics)),
+                contents(named),
+                *filter(None, [own]),
+            ]
         }
 
 
-def _text(given: Metric | Callable[..., float]) -> str:
+def _text(metric: Metric | Callable[..., float]) -> str:
     """Return the text of a metric's function, "" where it is not to be found."""
     try:
-        return inspect.getsource(given.fn if isinstance(given, Metric) else given)
+        return inspect.getsource(metric.fn if isinstance(metric, Metric) else metric)
     except (OSError, TypeError):
         return ""
 
@@ -178,8 +184,9 @@ class StartMeasurement(Measurement):
         phase = "worst-client"
 
         def measure(self, store):
-            arrays, every = self.model(store), self.made.clients.samples
-            return {"worst-loss": max(self.made.evaluate(arrays, own)["loss"] for own in every)}
+            arrays, clients = self.model(store), self.pretraining.clients.samples
+            losses = [self.pretraining.evaluate(arrays, client)["loss"] for client in clients]
+            return {"worst-loss": max(losses)}
     ```
 
     With the setting `measurements: "worst.py:WorstClient"` a report has a column
@@ -187,20 +194,23 @@ class StartMeasurement(Measurement):
 
     Parameters
     ----------
-    made : Pretraining
+    pretraining : Pretraining
         The stage that makes the starting model.
     """
 
     kind = TASK_KIND
 
-    def __init__(self, made: Pretraining) -> None:
-        title, path = f"{self.phase} of {made.name}", f"{self.phase}/{folder_of(made.name)}"
-        super().__init__(title, path, made.start)
-        self.made = made
+    def __init__(self, pretraining: Pretraining) -> None:
+        title, path = (
+            f"{self.phase} of {pretraining.name}",
+            f"{self.phase}/{folder_of(pretraining.name)}",
+        )
+        super().__init__(title, path, pretraining.start)
+        self.pretraining = pretraining
 
     def model(self, store: Store) -> Arrays:
         """Return the arrays of the starting model."""
-        return load_saved_model(store.folder(self.made))[0]
+        return load_saved_model(store.folder(self.pretraining))[0]
 
     def identity(self) -> Mapping[str, Any]:
         """Return what the result depends on: the model, and the text of a user's own class."""
@@ -208,12 +218,12 @@ class StartMeasurement(Measurement):
         if kind.__module__ != __name__:
             module = inspect.getmodule(kind)  # A notebook's has no file.
             text = inspect.getsource(module if module and module.__file__ else kind)
-        return {"start": hash_of(self.made.identity()), "text": hash_of({"text": text})}
+        return {"start": hash_of(self.pretraining.identity()), "text": hash_of({"text": text})}
 
     @property
     def key(self) -> str:
         """Return the model's key, the measurement's name and a hash."""
-        return f"{self.made.key}/{self.phase}-{hash_of(self.identity())}"
+        return f"{self.pretraining.key}/{self.phase}-{hash_of(self.identity())}"
 
 
 class StartLoss(StartMeasurement):
@@ -228,8 +238,8 @@ class StartLoss(StartMeasurement):
 
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the loss."""
-        samples = self.made.clients.samples_of("clients")
-        return {START_LOSS: self.made.evaluate(self.model(store), samples)["loss"]}
+        samples = self.pretraining.clients.samples_of("clients")
+        return {START_LOSS: self.pretraining.evaluate(self.model(store), samples)["loss"]}
 
 
 @concerning("measurements")
@@ -238,7 +248,7 @@ def own_measurements(text: str) -> Sequence[StageOf]:
 
     Raises a SettingsError where a place holds no class of stages.
     """
-    found: list[StageOf] = []
+    kinds: list[StageOf] = []
     for place in text.split():
         kind = plugins.find(MEASUREMENT, place)
         if not (isinstance(kind, type) and issubclass(kind, Stage)):
@@ -248,5 +258,5 @@ def own_measurements(text: str) -> Sequence[StageOf]:
         if not isinstance(phase, str) or phase in RESERVED or folder_of(phase) != phase:
             problem = f"measurements: {place}: phase = {short(repr(phase))}"
             raise SettingsError(f"{problem}: must be a new name, such as 'worst-client'")
-        found.append(kind)
-    return found
+        kinds.append(kind)
+    return kinds

@@ -103,18 +103,18 @@ class Methods(tuple[Method, ...]):
     @property
     def portable(self) -> str:
         """The texts without the folders of files."""
-        return " ".join(one.portable for one in self)
+        return " ".join(method.portable for method in self)
 
     def check(self, allowed: Sequence[str]) -> None:
         """Raise a SettingsError for no method, or two of one text or of one folder."""
         if not self:
             raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
-        folders = [folder_of(one.portable) for one in self]
-        for one, folder in zip(self, folders, strict=True):
-            if self.count(one) > 1:
-                raise SettingsError(f"method names '{one}' twice")
+        folders = [folder_of(method.portable) for method in self]
+        for method, folder in zip(self, folders, strict=True):
+            if self.count(method) > 1:
+                raise SettingsError(f"method names '{method}' twice")
             if folders.count(folder) > 1:
-                raise SettingsError(f"method: '{one}' and another would share {folder}/")
+                raise SettingsError(f"method: '{method}' and another would share {folder}/")
 
 
 START = Method.parse(RANDOM)

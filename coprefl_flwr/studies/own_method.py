@@ -34,34 +34,34 @@ from coprefl_flwr.studies.stage import RunOptions, TrainingStage
 from coprefl_flwr.studies.store import Store
 
 
-def read_method(given: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:
+def read_method(method: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:
     """Return a method as a strategy of this package or a text.
 
     A class of a strategy is called without arguments where `classes` are allowed.
 
     Raises a SettingsError for anything else; `usage` is an example of the call.
     """
-    if classes and isinstance(given, type) and issubclass(given, RoundStrategy):
+    if classes and isinstance(method, type) and issubclass(method, RoundStrategy):
         try:
-            return given()
+            return method()
         except TypeError as error:
-            problem = f"method = {given.__name__}: {one_line(error)}"
+            problem = f"method = {method.__name__}: {one_line(error)}"
             raise SettingsError(f"{problem}; pass a strategy object") from error
-    if isinstance(given, RoundStrategy | str):
-        return given
-    if isinstance(given, Strategy):
-        return of_flower(given)
-    kind = given if isinstance(given, type) else type(given)
-    if any(one.__module__.startswith("flwr.server.strategy") for one in kind.__mro__):
+    if isinstance(method, RoundStrategy | str):
+        return method
+    if isinstance(method, Strategy):
+        return of_flower(method)
+    kind = method if isinstance(method, type) else type(method)
+    if any(base.__module__.startswith("flwr.server.strategy") for base in kind.__mro__):
         problem = f"method is {kind.__name__}, a strategy of Flower's older kind"
         raise SettingsError(f"{problem}; pass one of flwr.serverapp.strategy")
     example = f"{kind.__name__}()" if issubclass(kind, Strategy) else usage
-    raise wrong_type("method", given, "a strategy, or a text such as 'fedavg'", example)
+    raise wrong_type("method", method, "a strategy, or a text such as 'fedavg'", example)
 
 
 def name_of(strategy: RoundStrategy) -> str:
     """Return the name of a strategy in rows and progress, such as "cyclic+fedavg"."""
-    return "+".join(_algorithm(one).label for one, _ in parts_of(strategy, 1))
+    return "+".join(_algorithm(part).label for part, _ in parts_of(strategy, 1))
 
 
 def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
@@ -69,10 +69,11 @@ def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
     if isinstance(method, str):
         return {**declared(TrainingOptions), "seed": declared(RunOptions)["seed"]}
     of_strategy = declared(RoundStrategy)
-    found = {key: one for key, one in declared(TrainingOptions).items() if key not in of_strategy}
-    for one, _ in parts_of(method, 1):
-        found |= declared(_algorithm(one).client_class)
-    return found
+    training = declared(TrainingOptions).items()
+    options = {key: option for key, option in training if key not in of_strategy}
+    for part, _ in parts_of(method, 1):
+        options |= declared(_algorithm(part).client_class)
+    return options
 
 
 def task_options(method: RoundStrategy | str) -> dict[str, Option]:
@@ -111,9 +112,9 @@ def start_of_method(
         line = f"clients = {method.clients} of the strategy"
         raise SettingsError(f"{line}: leave it out, the clients are those of the call")
     phases = []
-    for one, rounds in parts_of(method, training.rounds):
-        how = replace(training, rounds=rounds, participants=one.participants or clients)
-        phases.append(_phase(one, PRETRAINING, how, options))
+    for part, rounds in parts_of(method, training.rounds):
+        how = replace(training, rounds=rounds, participants=part.participants or clients)
+        phases.append(_phase(part, PRETRAINING, how, options))
     name = name_of(method)
     return Start(name, name, phases, strategy=method)
 
@@ -132,12 +133,14 @@ def task_phase(
     if isinstance(method, ServerRefined):
         raise SettingsError(f"method = {name}: tasks have no server data to refine a model on")
     phase = _phase(method, TASK, training, options)
-    for one in declared(RoundStrategy).values():
-        value = getattr(method, one.name)
-        if one.name not in AGGREGATION and value != one.default:
+    for option in declared(RoundStrategy).values():
+        value = getattr(method, option.name)
+        if option.name not in AGGREGATION and value != option.default:
             why = "all clients of a task take part, and its seed is that of the tasks"
-            raise SettingsError(f"method = {name}: {one.name} = {value!r}: leave it out, as {why}")
-    return replace(phase, given=method)
+            raise SettingsError(
+                f"method = {name}: {option.name} = {value!r}: leave it out, as {why}"
+            )
+    return replace(phase, template=method)
 
 
 def _algorithm(strategy: RoundStrategy) -> Algorithm:
@@ -152,16 +155,18 @@ def _phase(
     """Return a phase of a strategy that has the role, with the options of its client, by name."""
     algorithm = _algorithm(strategy)
     if role not in algorithm.roles:
-        others = ", ".join(n for n, one in with_role(role).items() if not one.refined)
+        others = ", ".join(name for name, other in with_role(role).items() if not other.refined)
         problem = f"{algorithm.label} is a method of the role {' and '.join(algorithm.roles)}"
         needed = f"a method of the role {role} is needed, as {others}"
         raise SettingsError(f"method = {type(strategy).__name__}: {problem}; {needed}")
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     of_client = declared(algorithm.client_class)
     own = {
-        k: getattr(inner, one.name) for k, one in algorithm.options.items() if k not in of_client
+        key: getattr(inner, option.name)
+        for key, option in algorithm.options.items()
+        if key not in of_client
     }
-    own |= {key: options[one.name] for key, one in of_client.items() if one.name in options}
+    own |= {key: options[o.name] for key, o in of_client.items() if o.name in options}
     return made_phase(algorithm, role, own, training, {})
 
 
@@ -197,13 +202,13 @@ class AppPretraining(TrainingStage):
         parts, name = parts_of(strategy, ROUNDS.checked(rounds, "rounds")), name_of(strategy)
         of_run, title = RunOptions(seed=strategy.seed), f"pre-training {name}"
         super().__init__(of_run, title, name, name, sum(number for _, number in parts))
-        self.given, self.first = copy.deepcopy(strategy), model_arrays(network)
-        self.given.evaluate_every = 0  # Tasks say what a start is worth.
+        self._strategy, self.first = copy.deepcopy(strategy), model_arrays(network)
+        self._strategy.evaluate_every = 0  # Tasks say what a start is worth.
 
     def identity(self) -> Mapping[str, Any]:
         """Return what the model depends on, except for the app."""
         weights = checksum_of(self.first)
-        return {"method": self.given.options(), "model": weights, "nodes": self.nodes}
+        return {"method": self._strategy.options(), "model": weights, "nodes": self.nodes}
 
     @property
     def key(self) -> str:
@@ -212,7 +217,7 @@ class AppPretraining(TrainingStage):
 
     def strategy(self) -> RoundStrategy:
         """Return the strategy."""
-        return self.given
+        return self._strategy
 
     def initial(self, store: Store) -> Arrays:
         """Return the network's weights."""

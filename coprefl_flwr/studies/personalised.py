@@ -96,7 +96,7 @@ class PersonalStage(TrainingStage):
     def training(self) -> LocalTraining:
         """How its clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
         set_here = self.of.training
-        values = {one.name: getattr(set_here, one.name) for one in fields(LocalTraining)}
+        values = {field.name: getattr(set_here, field.name) for field in fields(LocalTraining)}
         if set_here.local_steps is None and set_here.local_epochs is None:
             values["local_epochs"] = 1
         return LocalTraining(**values | {"algorithm": ADAM})
@@ -114,7 +114,7 @@ class PersonalStage(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method."""
-        held = self.data.features_of(client_id, folders.features)
+        samples = self.data.features_of(client_id, folders.features)
         offered = {
             "state": ClientState(folders.states),
             "initial": self.network.arrays,
@@ -123,9 +123,9 @@ class PersonalStage(TrainingStage):
         client = self.of.algorithm.client(
             self.of.options,
             self.network.module,
-            held.train,
+            samples.train,
             offered,
-            test=held.test,
+            test=samples.test,
             training=self.training,
         )
         client.metrics = self.metrics.functions

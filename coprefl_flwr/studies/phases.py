@@ -108,11 +108,11 @@ class TrainingOptions(LocalTraining):
         Raises a SettingsError if that is not a NumPyClient.
         """
         place = str(self.client_wrapper)
-        found = plugins.call(place, plugins.find(WRAPPER, place), (client,))
-        if not isinstance(found, NumPyClient):
-            problem = f"{place} returned a {type(found).__name__}"
+        replacement = plugins.call(place, plugins.find(WRAPPER, place), (client,))
+        if not isinstance(replacement, NumPyClient):
+            problem = f"{place} returned a {type(replacement).__name__}"
             raise SettingsError(f"{problem}; a client wrapper returns a NumPyClient", WRAPPER)
-        return found
+        return replacement
 
 
 @functools.lru_cache(maxsize=64)
@@ -134,24 +134,24 @@ _OF_EPOCHS = ("local-epochs", "max-local-steps")
 class Phase:
     """A phase to be run: its algorithm, with all options and the training, defaults included.
 
-    `options` has a value for each of the algorithm's own options, by key. `given` is the strategy,
-    where a caller made it.
+    `options` has a value for each of the algorithm's own options, by key. `template` is a strategy
+    that a caller made, which is copied.
     """
 
     algorithm: Algorithm
     role: str
     options: Mapping[str, Any]
     training: TrainingOptions
-    given: RoundStrategy | None = None
+    template: RoundStrategy | None = None
 
     def strategy(self, server: ServerDataOf | None = None, **run: Any) -> RoundStrategy:
-        """Make the strategy, or copy the one that is given, with these options of a run."""
-        if self.given is None:
+        """Make the strategy, or copy the template, with these options of a run."""
+        if self.template is None:
             return self.algorithm.strategy(self.options, self.training, server, **run)
-        made = copy.deepcopy(self.given)
+        strategy = copy.deepcopy(self.template)
         for name, value in run.items():
-            setattr(made, name, value)
-        return made
+            setattr(strategy, name, value)
+        return strategy
 
     @property
     def name(self) -> str:
@@ -160,7 +160,7 @@ class Phase:
 
     def check_aggregation(self, what: str, clients: int) -> None:
         """Raise a SettingsError if this many clients a round are too few for its aggregation."""
-        own = {one.name: self.options[key] for key, one in self.algorithm.options.items()}
+        own = {option.name: self.options[key] for key, option in self.algorithm.options.items()}
         if own.get(AGGREGATION[0], MEAN) == MEAN:
             return
         try:
@@ -179,12 +179,12 @@ class Phase:
         unheeded = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.options.get(AGGREGATION[0], MEAN) == MEAN:
             unheeded |= {
-                key for key, one in self.algorithm.options.items() if one.name in AGGREGATION
+                key for key, option in self.algorithm.options.items() if option.name in AGGREGATION
             }
         keys = training_keys(self.algorithm, self.role)
         of_training = {key: "" if values[key] is None else values[key] for key in keys}
         own = {**self.options, **of_training}
-        own = {key: str(one) if isinstance(one, Named) else one for key, one in own.items()}
+        own = {key: str(v) if isinstance(v, Named) else v for key, v in own.items()}
         return {"method": self.algorithm.name} | {k: own[k] for k in own if k not in unheeded}
 
     def identity(self) -> dict[str, Any]:
@@ -199,7 +199,9 @@ class Phase:
 def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
     """Return the settings of the training that an algorithm heeds, and may set for itself."""
     if role == PERSONALISED:
-        return tuple(key for key, one in declared(TrainingOptions).items() if not one.starts_only)
+        return tuple(
+            key for key, option in declared(TrainingOptions).items() if not option.starts_only
+        )
     if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
         return ()
     drawn = algorithm.samples_clients
@@ -220,14 +222,14 @@ def read_phase(
     Raises a SettingsError for an unknown method or option, or a value that cannot be.
     """
     algorithm = _algorithm(what, chosen, role)
-    where, given = f"{what}, {chosen}: ", dict(chosen.options)
+    where, options = f"{what}, {chosen}: ", dict(chosen.options)
     _check_known(
-        where, algorithm.label, given, [*algorithm.options, *training_keys(algorithm, role)]
+        where, algorithm.label, options, [*algorithm.options, *training_keys(algorithm, role)]
     )
     try:
-        return made_phase(algorithm, role, given, training, short)
+        return made_phase(algorithm, role, options, training, short)
     except SettingsError as error:
-        elsewhere = [key for key in error.keys if key not in given]
+        elsewhere = [key for key in error.keys if key not in options]
         raise SettingsError(f"{where}{error}", *elsewhere, what) from error
 
 
@@ -249,16 +251,18 @@ def head_phase(head: Method, training: TrainingOptions, short: Mapping[str, Valu
 def made_phase(
     algorithm: Algorithm,
     role: str,
-    given: Mapping[str, Any],
+    set_here: Mapping[str, Any],
     training: TrainingOptions,
     short: Mapping[str, Value],
 ) -> Phase:
     """Return a phase of a method with what it was given, by key; `training`, `short` as above."""
-    chosen, keys = {**short, **given}, training_keys(algorithm, role)
-    own = {key: one.read(chosen[key]) for key, one in algorithm.options.items() if key in chosen}
+    chosen, keys = {**short, **set_here}, training_keys(algorithm, role)
+    own = {
+        key: option.read(chosen[key]) for key, option in algorithm.options.items() if key in chosen
+    }
     options = {key: algorithm.defaults(role).get(key) for key in algorithm.options} | own
     if keys:
-        own_training = {key: given[key] for key in keys if key in given}
+        own_training = {key: set_here[key] for key in keys if key in set_here}
         training = _training(training, own_training, algorithm)
     algorithm.strategy_class.check_training(options, training.clip_norm)
     return Phase(algorithm, role, options, training)
@@ -285,31 +289,35 @@ def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:
 
 
 def _training(
-    training: TrainingOptions, given: Mapping[str, Value], algorithm: Algorithm
+    training: TrainingOptions, set_here: Mapping[str, Value], algorithm: Algorithm
 ) -> TrainingOptions:
     """Return the study's training with what a method sets, and its defaults for what nobody set."""
-    found = declared(TrainingOptions)
-    changes = {found[key].name: found[key].read(value) for key, value in given.items()}
+    known = declared(TrainingOptions)
+    changes = {known[key].name: known[key].read(value) for key, value in set_here.items()}
     # Which of steps and epochs is the method's own takes the place of the other for all.
-    for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
-        if changes.get(one) is not None and other not in changes:
+    for name, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
+        if changes.get(name) is not None and other not in changes:
             changes[other] = None
     values = vars(training) | changes
     for key, default in algorithm.strategy_class.training_defaults.items():
         by_steps = key in _OF_EPOCHS and values["local_steps"] is not None
-        if values[found[key].name] is None and not by_steps:
-            values[found[key].name] = default
+        if values[known[key].name] is None and not by_steps:
+            values[known[key].name] = default
     return TrainingOptions(**values)
 
 
-def _check_known(where: str, name: str, given: Iterable[str], has: Sequence[str]) -> None:
+def _check_known(where: str, name: str, keys: Iterable[str], has: Sequence[str]) -> None:
     """Raise a SettingsError if a key is none of those that the method `name` has."""
-    for key in given:
+    for key in keys:
         if key not in has:
             near = difflib.get_close_matches(key, has, n=1)
             hint = f", did you mean '{near[0]}'?" if near else ""
             own = ", ".join(has) or "no settings"
-            others = [n for n, one in METHODS.items() if key in one.options and not one.refined]
+            others = [
+                n
+                for n, algorithm in METHODS.items()
+                if key in algorithm.options and not algorithm.refined
+            ]
             who = f"; methods that have it: {', '.join(others)}" if others else ""
             raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}{who}")
 
@@ -343,6 +351,8 @@ def keys_of(method: Method, role: str) -> set[str]:
     """
     with contextlib.suppress(SettingsError):
         return {
-            key for one in method.algorithms for key in (*one.options, *training_keys(one, role))
+            key
+            for algorithm in method.algorithms
+            for key in (*algorithm.options, *training_keys(algorithm, role))
         }
     return set()

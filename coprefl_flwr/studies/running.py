@@ -162,7 +162,7 @@ def run(
     with quiet_flower():
         for stage in study.stages:
             if only is None or stage.key in only:
-                with store.held(stage), followed(stage) as hooks:
+                with store.locked(stage), followed(stage) as hooks:
                     run_stage(stage, grid, store, progress, hooks, run_name)
 
 

@@ -199,16 +199,16 @@ class Settings(
     def __post_init__(self) -> None:
         """Read methods that are given as texts; check each group, and what holds between them."""
         for name in ("method", "task_method", "head"):
-            one = declared(Settings)[name.replace("_", "-")]
-            object.__setattr__(self, name, one.checked(getattr(self, name), one.key))
+            option = declared(Settings)[name.replace("_", "-")]
+            object.__setattr__(self, name, option.checked(getattr(self, name), option.key))
         for group in GROUPS:
             self.part(group)
         if self.diagnostics and self.task_clients < 2:
             problem = "diagnostics = true: the barrier is between two clients; task-clients = 1"
             raise SettingsError(problem, "task-clients", "diagnostics")
-        for key, one in declared(Settings).items():
-            number = getattr(self, one.name)
-            if int in one.kinds and key != "seed" and number is not None and number > LARGEST:
+        for key, option in declared(Settings).items():
+            number = getattr(self, option.name)
+            if int in option.kinds and key != "seed" and number is not None and number > LARGEST:
                 raise SettingsError(f"{key} = {number}: must be at most {LARGEST:,}", key)
         for key, most in (("participants", "clients"), ("min-replies", "participants")):
             value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
@@ -218,7 +218,7 @@ class Settings(
 
     def part(self, group: type[Group]) -> Group:
         """Return one group of the settings."""
-        names = [one.name for one in fields(group)]  # type: ignore[arg-type]
+        names = [field.name for field in fields(group)]  # type: ignore[arg-type]
         return group(**{name: getattr(self, name) for name in names})
 
     def check_used(self) -> None:
@@ -248,15 +248,15 @@ class Settings(
         for key, value in config.items():
             if key in known:
                 values[known[key].name] = known[key].read(value)
-            elif (given := checked(key, value)) != "":
-                short[key] = given
+            elif (typed := checked(key, value)) != "":
+                short[key] = typed
         return cls(**values, short=tuple(sorted(short.items())))
 
     @classmethod
     def of(cls, **values: Value | None) -> "Settings":
         """Make settings from keyword arguments, options of methods among them: `gamma=0.5`."""
-        given = {name.replace("_", "-"): "" if v is None else v for name, v in values.items()}
-        return cls.from_config(given)
+        config = {name.replace("_", "-"): "" if v is None else v for name, v in values.items()}
+        return cls.from_config(config)
 
     def to_config(self) -> dict[str, Value]:
         """Return the settings as run-config has them: methods as texts, "" for what is not set."""
@@ -302,10 +302,10 @@ def checked(key: str, value: object) -> Any:
 
 def _of_a_method(declarations: tuple[Option, ...], value: object) -> Any:
     """Return a value that at least one of the methods that have this option allows."""
-    for one in declarations:
+    for declaration in declarations:
         with contextlib.suppress(SettingsError):
-            return one.read(value)
-    every = tuple(dict.fromkeys(choice for one in declarations for choice in one.choices))
+            return declaration.read(value)
+    every = tuple(dict.fromkeys(choice for known in declarations for choice in known.choices))
     return replace(declarations[0], choices=every).read(value)  # Raises.
 
 

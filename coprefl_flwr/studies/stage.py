@@ -95,8 +95,8 @@ class RunOptions:
 
     def of_strategy(self, population: str, **changes: Any) -> dict[str, Any]:
         """Return the options that the strategy of a population takes from these."""
-        taken = ("seed", "min_available_nodes", "min_replies", "max_failed_rounds")
-        own = {name: getattr(self, name) for name in taken} | {"population": population}
+        names = ("seed", "min_available_nodes", "min_replies", "max_failed_rounds")
+        own = {name: getattr(self, name) for name in names} | {"population": population}
         return own | {"evaluate_every": 0} | changes
 
 
@@ -261,8 +261,8 @@ def _train(stage: TrainingStage, making: Making) -> None:
     def finish(report: RoundReport) -> None:
         """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""
         if report.evaluation:
-            found = _of_evaluation(stage, report.evaluation)
-            mean = float((100 * found["correct"] / found["num-examples"]).mean())
+            metrics = _of_evaluation(stage, report.evaluation)
+            mean = float((100 * metrics["correct"] / metrics["num-examples"]).mean())
             report.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         seconds.append(report.seconds)
         if report.round == report.num_rounds:
@@ -302,8 +302,8 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
     Raises a RunFailedError if a client did not evaluate: metrics over the others would not be
     comparable.
     """
-    found = evaluation.clients if evaluation else ()
-    missing = sorted(set(range(len(stage.domains()))) - set(found))
+    answered = evaluation.clients if evaluation else ()
+    missing = sorted(set(range(len(stage.domains()))) - set(answered))
     if missing or evaluation is None:
         raise RunFailedError(f"{stage.title}: no evaluation from clients {missing}")
     metrics, domains = _of_evaluation(stage, evaluation), stage.domains()

@@ -112,10 +112,10 @@ class Store:
         The first round of its last process is left out: there features are made.
         """
         file = self.folder(stage) / SECONDS
-        taken = read_json(file, list) if file.exists() else []
-        if not all(type(one) in (int, float) for one in taken):
+        seconds = read_json(file, list) if file.exists() else []
+        if not all(type(number) in (int, float) for number in seconds):
             raise SettingsError(f"{file} is damaged: it holds no list of seconds; remove it")
-        return statistics.median(taken[1:]) if len(taken) > 1 else math.nan
+        return statistics.median(seconds[1:]) if len(seconds) > 1 else math.nan
 
     # ---- who makes a stage -----------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Store:
             yield
 
     @contextmanager
-    def held(self, stage: "Stage") -> Iterator[None]:
+    def locked(self, stage: "Stage") -> Iterator[None]:
         """Keep other processes from making the same stage; wait for one that does."""
         if self.layout is not Layout.KEY:  # The whole store is held.
             yield
@@ -143,11 +143,11 @@ class Store:
         folder, lock = self.folder(stage), self._lock(stage)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            held = lock.acquire(blocking=False)
+            acquired = lock.acquire(blocking=False)
         except filelock.Timeout:
             logger.info("%s is being made by another process; waiting for it", stage.key)
-            held = lock.acquire()
-        with held:
+            acquired = lock.acquire()
+        with acquired:
             if not self.has(stage):  # Others may be writing what lies below one that is done.
                 remove_unfinished(folder)
             yield
@@ -209,13 +209,13 @@ def write_result(
     content = {"rows": list(map(_finite, rows)), "rounds": list(map(_finite, rounds))}
     text = json.dumps(content, indent=1, allow_nan=False).encode()
     # Before the result, which says that all is there.
-    write_sums(folder, _left(folder), {RESULT: text})
+    write_sums(folder, _array_files(folder), {RESULT: text})
     write_atomically(folder / RESULT, text)
 
 
-def _left(folder: Path) -> list[str]:
+def _array_files(folder: Path) -> list[str]:
     """Return the arrays that a stage left: not what says when, where and how they were made."""
-    return [one.name for one in folder.glob("*.safetensors") if one.name != CHECKPOINT]
+    return [path.name for path in folder.glob("*.safetensors") if path.name != CHECKPOINT]
 
 
 def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,18 +228,18 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
     Raises a SettingsError if the result is not there, or damaged.
     """
-    found = read_json(folder / RESULT)
-    lists = [found.get(key) for key in ("rows", "rounds")] if isinstance(found, dict) else [None]
-    if not all(isinstance(one, list) and all(isinstance(r, dict) for r in one) for one in lists):
+    result = read_json(folder / RESULT)
+    lists = [result.get(key) for key in ("rows", "rounds")] if isinstance(result, dict) else [None]
+    if not all(isinstance(rows, list) and all(isinstance(r, dict) for r in rows) for rows in lists):
         raise SettingsError(f"{folder / RESULT} is damaged: it has no rows and rounds")
     try:
-        for row in found["rounds"]:
+        for row in result["rounds"]:
             checked_round(row)
     except SettingsError as error:
         raise SettingsError(f"{folder / RESULT} is damaged: {error}") from error
     if damaged(folder, RESULT, needed=RESULT):
         raise SettingsError(f"{folder / RESULT} is damaged: {SUMS} next to it does not fit")
-    return {key: found[key] for key in ("rows", "rounds")}
+    return {key: result[key] for key in ("rows", "rounds")}
 
 
 def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
@@ -247,14 +247,14 @@ def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
 
     Raises a SettingsError if the file is not there, or damaged.
     """
-    found = read_json(folder / ABOUT)
+    about = read_json(folder / ABOUT)
     keys = {name.replace("_", "-"): kind for name, kind in kinds.items()}
-    whole = isinstance(found, dict)
-    wrong = [key for key, kind in keys.items() if not (whole and isinstance(found.get(key), kind))]
+    whole = isinstance(about, dict)
+    wrong = [key for key, kind in keys.items() if not (whole and isinstance(about.get(key), kind))]
     if wrong or not whole:
         problem = f"{folder / ABOUT} is damaged: it has no {wrong[0] if wrong else 'keys'}"
         raise SettingsError(f"{problem}; remove {RESULT} next to it, and it is made again")
-    return dict(found)
+    return dict(about)
 
 
 def is_done(folder: Path) -> bool:

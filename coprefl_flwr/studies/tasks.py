@@ -162,7 +162,9 @@ class Tasks:
         """Return what the samples of the tasks' clients depend on; each task's number besides."""
         if self.source.in_memory:
             every = [client for number in range(len(self)) for client in self[number].clients]
-            parts = [part for one in every for part in (one.train, one.test) if part is not None]
+            parts = [
+                part for client in every for part in (client.train, client.test) if part is not None
+            ]
             return {"samples": hash_of_samples(parts)}
         return {
             "source": self.source.identity(),
@@ -194,10 +196,10 @@ def architecture_of_tasks(
     sample, classes = tasks[0].clients[0].train, tasks.classes
     if network is not None:
         factory = checked_factory(network, classes)
-        made = Architecture("starts", factory, tasks.source, tasks.seed, classes)
-        made.check(f"network({classes})", sample, needs_head=not keeps_head)
-        return made
-    first = next((one for one in starts if isinstance(one, nn.Module)), None)
+        architecture = Architecture("starts", factory, tasks.source, tasks.seed, classes)
+        architecture.check(f"network({classes})", sample, needs_head=not keeps_head)
+        return architecture
+    first = next((start for start in starts if isinstance(start, nn.Module)), None)
     if first is None:
         raise SettingsError("starts are only files: pass network=, which makes the network")
     factory = with_new_last_layer(first, sample)
@@ -268,7 +270,7 @@ class Task(TrainingStage):
     ----------
     number : int
         The task's.
-    made : Pretraining
+    pretraining : Pretraining
         The stage that makes the starting model.
     tasks : Tasks
         What the clients of all tasks hold.
@@ -281,16 +283,19 @@ class Task(TrainingStage):
     def __init__(
         self,
         number: int,
-        made: Pretraining,
+        pretraining: Pretraining,
         tasks: Tasks,
         how: Downstream,
     ) -> None:
-        title, path = f"task {number} from {made.name}", f"tasks/{number}/{folder_of(made.name)}"
-        self.made, self.tasks, self.how = made, tasks, how
+        title, path = (
+            f"task {number} from {pretraining.name}",
+            f"tasks/{number}/{folder_of(pretraining.name)}",
+        )
+        self.pretraining, self.tasks, self.how = pretraining, tasks, how
         self.task = self.number = number
-        self.architecture, self.phases = made.architecture, [how.trained]
+        self.architecture, self.phases = pretraining.architecture, [how.trained]
         self.population_name, self.before = task_name(number), 1 if how.head else 0
-        super().__init__(made.run, title, path, made.start, self.before + how.rounds)
+        super().__init__(pretraining.run, title, path, pretraining.start, self.before + how.rounds)
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to: the head's is round 1."""
@@ -315,7 +320,7 @@ class Task(TrainingStage):
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model, with the head that this task begins with."""
-        return self.first(load_saved_model(store.folder(self.made))[0])
+        return self.first(load_saved_model(store.folder(self.pretraining))[0])
 
     def first(self, start: Arrays) -> Arrays:
         """Return what it begins with: a starting model under the head of all starts, or its own."""
@@ -331,14 +336,14 @@ class Task(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase."""
-        held, phase = self.population.clients[client_id], self.phase_of(server_round)
+        samples, phase = self.population.clients[client_id], self.phase_of(server_round)
         module = self.architecture.shared(len(self.population.classes))
         client = phase.algorithm.client(
             phase.options,
             module,
-            held.train,
+            samples.train,
             {"state": ClientState(folders.states)},
-            test=held.test,
+            test=samples.test,
             training=phase.training,
         )
         client.metrics = self.how.metrics.functions
@@ -347,8 +352,8 @@ class Task(TrainingStage):
     def check(self) -> None:
         """Raise a SettingsError if its data or its head cannot be had as set."""
         classes = [self.tasks.source.dataset.classes[n] for n in self.population.classes]
-        learnt = self.made.architecture.source.class_names
-        if self.how.keeps_head and self.made.has_clients and classes != learnt:
+        learnt = self.pretraining.architecture.source.class_names
+        if self.how.keeps_head and self.pretraining.has_clients and classes != learnt:
             raise SettingsError(
                 f"head = keep: a task has {len(classes)} classes ({abridged(classes)}), and the "
                 f"pre-training {len(learnt)} ({abridged(learnt)}); they must be the same",
@@ -367,13 +372,13 @@ class Task(TrainingStage):
 
     def identity(self) -> Mapping[str, Any]:
         """Return what its results depend on."""
-        start = hash_of(self.made.identity())
+        start = hash_of(self.pretraining.identity())
         return {"start": start, "clients": self.tasks.identity(), **self.how.identity()}
 
     @property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
-        return f"{self.made.key}/tasks/{self.task}-{hash_of(self.identity())}"
+        return f"{self.pretraining.key}/tasks/{self.task}-{hash_of(self.identity())}"
 
 
 class Diagnosis(Measurement):
@@ -386,7 +391,7 @@ class Diagnosis(Measurement):
     kind, phase = TASK_KIND, DIAGNOSIS
 
     def __init__(self, task: Task) -> None:
-        title = f"diagnosis of {task.made.name} in task {task.task}"
+        title = f"diagnosis of {task.pretraining.name} in task {task.task}"
         super().__init__(title, task.path.replace("tasks", "diagnoses", 1), task.start)
         self.of, self.task = task, task.task
 
@@ -394,9 +399,9 @@ class Diagnosis(Measurement):
         """Return what was measured at the weights that the task begins with."""
         task = self.of
         clients = [
-            ClientSamples(held.train, held.test)
-            for held in task.population.clients
-            if held.test is not None
+            ClientSamples(client.train, client.test)
+            for client in task.population.clients
+            if client.test is not None
         ]
         network = task.architecture.make(task.tasks.classes)
         key = (task.run.seed, task.population_name, "diagnosis")
@@ -404,13 +409,13 @@ class Diagnosis(Measurement):
 
     def identity(self) -> Mapping[str, Any]:
         """Return what was measured depends on: no rounds, and no computed head."""
-        start = hash_of(self.of.made.identity())
+        start = hash_of(self.of.pretraining.identity())
         return {"start": start, "clients": self.of.tasks.identity(), **self.of.how.of_start()}
 
     @property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
-        return f"{self.of.made.key}/diagnoses/{self.task}-{hash_of(self.identity())}"
+        return f"{self.of.pretraining.key}/diagnoses/{self.task}-{hash_of(self.identity())}"
 
 
 def comparison(

@@ -20,8 +20,8 @@ class Worst(StartMeasurement):
     phase = "worst-client"
 
     def measure(self, store):
-        arrays, every = self.model(store), self.made.clients.samples
-        losses = [self.made.evaluate(arrays, own)["loss"] for own in every]
+        arrays, every = self.model(store), self.pretraining.clients.samples
+        losses = [self.pretraining.evaluate(arrays, own)["loss"] for own in every]
         return {"worst-loss": max(losses), "clients": len(losses)}
 """
 
