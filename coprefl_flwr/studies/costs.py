@@ -225,7 +225,7 @@ def cost(pretraining: Pretraining, rounds: int | None = None) -> Cost:
 
     What weights that were made elsewhere took is not known.
     """
-    if pretraining.from_elsewhere:
+    if pretraining.is_external:
         return Cost(math.nan, math.nan)
     if not pretraining.phases:
         return Cost(0.0, 0.0)

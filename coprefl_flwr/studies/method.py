@@ -50,7 +50,7 @@ class Method:
         return str(self.changed(lambda phase: phase.changed(plugins.portable)))
 
     @property
-    def is_made_elsewhere(self) -> bool:
+    def is_external(self) -> bool:
         """Whether it is no method but weights that were made elsewhere."""
         first, *others = self.phases
         built_in = first.name.partition(":")[0] in (RANDOM, *METHODS)
@@ -62,7 +62,7 @@ class Method:
 
         Raises a SettingsError if there is no such algorithm.
         """
-        if self in UNTRAINED or self.is_made_elsewhere:
+        if self in UNTRAINED or self.is_external:
             return []
         return [find_method(phase.name) for phase in self.phases if phase.name != RANDOM]
 

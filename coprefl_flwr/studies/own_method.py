@@ -105,7 +105,7 @@ def start_of_method(
     """
     if isinstance(method, str):
         described = Method.parse(method)
-        if described == START or described.is_made_elsewhere:
+        if described == START or described.is_external:
             raise SettingsError(f"method = {method!r}: it trains nothing; use the model as it is")
         return Start.of(described, training, {})
     if method.clients is not None:
@@ -193,7 +193,7 @@ class AppPretraining(TrainingStage):
     Raises a SettingsError for a number of rounds or nodes below 1.
     """
 
-    kind, phase, measures = PRETRAINING_KIND, "pretraining", False
+    kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
 
     def __init__(
         self, strategy: RoundStrategy, network: nn.Module, rounds: int, nodes: int
@@ -223,7 +223,7 @@ class AppPretraining(TrainingStage):
         """Return the network's weights."""
         return self.first
 
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the starting model."""
         save_model(folder, arrays, {"start": self.start, "versions": versions()})
         return {}

@@ -114,19 +114,13 @@ class PersonalStage(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method."""
-        samples = self.data.features_of(client_id, folders.features)
-        offered = {
-            "state": ClientState(folders.states),
-            "initial": self.network.arrays,
-            "noise": self.data.options.noise("prototypes"),
-        }
-        client = self.of.algorithm.client(
-            self.of.options,
+        client = self.of.client(
             self.network.module,
-            samples.train,
-            offered,
-            test=samples.test,
-            training=self.training,
+            self.data.features_of(client_id, folders.features),
+            self.training,
+            state=ClientState(folders.states),
+            initial=self.network.arrays,
+            noise=self.data.options.noise("prototypes"),
         )
         client.metrics = self.metrics.functions
         return client
@@ -145,7 +139,7 @@ class PersonalStage(TrainingStage):
         """Return what the method begins with."""
         return self.first_arrays()
 
-    def at_once(self) -> int:
+    def max_parallel_clients(self) -> int:
         """Return its clients, all of which take part in every round."""
         return self.data.num_clients
 
@@ -154,7 +148,7 @@ class PersonalStage(TrainingStage):
         every = range(self.data.num_clients)
         return [self.data.domain_of(client).name for client in every]
 
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the global arrays and every client's prototypes; return what a client sends.
 
         The paper's "# of Comm Params" (Table 2) leaves out biases and BatchNorm.

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flwr.client import NumPyClient
+from torch import nn
 
 from coprefl_flwr import plugins, seeds
+from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.learning import LocalTraining, default_device
@@ -33,6 +35,7 @@ from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
+from coprefl_flwr.studies.populations import ClientData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +155,21 @@ class Phase:
         for name, value in run.items():
             setattr(strategy, name, value)
         return strategy
+
+    def client(
+        self,
+        module: nn.Module,
+        samples: ClientData,
+        training: LocalTraining | None = None,
+        **offered: Any,
+    ) -> TorchClient:
+        """Return a client of the method, with what it needs of what is offered by name.
+
+        It trains a module on a client's samples, as this phase does if nothing else is set.
+        """
+        how = training or self.training
+        algorithm, options, test = self.algorithm, self.options, samples.test
+        return algorithm.client(options, module, samples.train, offered, test=test, training=how)
 
     @property
     def name(self) -> str:
@@ -338,13 +356,13 @@ def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
             raise SettingsError(f"{key} = {value}: no method here has this setting; {own}", key)
 
 
-def heeded_by(config: Mapping[str, Any]) -> set[str]:
+def used_keys(config: Mapping[str, Any]) -> set[str]:
     """Return the keys that the tasks' method and head have, whatever trained the model before."""
     of_tasks = Method.read(config.get("task-method", "fedavg"))
-    return keys_of(of_tasks, TASK) | keys_of(Method.read(config.get("head", FRESH)), HEAD)
+    return option_keys(of_tasks, TASK) | option_keys(Method.read(config.get("head", FRESH)), HEAD)
 
 
-def keys_of(method: Method, role: str) -> set[str]:
+def option_keys(method: Method, role: str) -> set[str]:
     """Return the keys that any phase of a method has; none where one cannot be found.
 
     That there is no such method is reported where the method is to be used.

@@ -67,7 +67,7 @@ class Start:
     def of(cls, method: Method, training: TrainingOptions, short: Mapping[str, Value]) -> "Start":
         """Return how a method makes a starting model; `training` and `short` as in `read_phase`."""
         name, label = str(method), method.portable
-        if method.is_made_elsewhere:
+        if method.is_external:
             return cls(name, label, weights=name)
         chosen = () if method == START else method.phases
         phases = [read_phase("method", phase, PRETRAINING, training, short) for phase in chosen]
@@ -97,7 +97,7 @@ class Pretraining(TrainingStage):
         Whether it keeps its last checkpoint, so that it can continue with more rounds.
     """
 
-    kind, phase, measures = PRETRAINING_KIND, "pretraining", False
+    kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
 
     def __init__(
         self,
@@ -130,10 +130,10 @@ class Pretraining(TrainingStage):
         rounds = [phase.training.rounds for phase in self.phases]
         title, path = f"pre-training {self.name}", f"starts/{folder_of(self.name)}"
         super().__init__(run, title, path, start.name, sum(rounds))
-        self.switch = rounds[0] if len(rounds) > 1 else 0
+        self.phase_switch = rounds[0] if len(rounds) > 1 else 0
 
     @property
-    def from_elsewhere(self) -> bool:
+    def is_external(self) -> bool:
         """Whether its weights are given, and not made here."""
         return self.how.weights is not None
 
@@ -192,14 +192,7 @@ class Pretraining(TrainingStage):
         module = self.architecture.shared(len(self.population.classes))
         # In the run's folder: any node may run any client, so they share a file system.
         state, samples = ClientState(folders.states), self.population.clients[client_id]
-        client = phase.algorithm.client(
-            phase.options,
-            module,
-            samples.train,
-            {"state": state},
-            test=samples.test,
-            training=phase.training,
-        )
+        client = phase.client(module, samples, state=state)
         drawn = self._wrapped_clients(phase)
         return phase.training.wrapped(client) if client_id in drawn else client
 
@@ -264,7 +257,7 @@ class Pretraining(TrainingStage):
         except SettingsError as error:
             raise SettingsError(f"start {self.start!r}: {error}") from error
 
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the starting model, and how it was made."""
         architecture, pixels = self.architecture, {}
         dataset = architecture.source.dataset
@@ -328,7 +321,7 @@ class Pretraining(TrainingStage):
             comparable=last.loss_of != "more",
         )
 
-    def at_once(self) -> int:
+    def max_parallel_clients(self) -> int:
         """Return the participants of a round; in a chain they follow each other."""
         wide = [phase for phase in self.phases if phase.algorithm.strategy_class.loss_of != "chain"]
         return max([1, *(phase.training.participants for phase in wide)])
@@ -376,7 +369,7 @@ class Pretraining(TrainingStage):
     def key(self) -> str:
         """Return the model's methods and a hash."""
         name = "-".join([phase.name for phase in self.phases] or [RANDOM])
-        if self.from_elsewhere:
+        if self.is_external:
             module = isinstance(self.how.weights, nn.Module)
             name = folder_of(self.name if module else Path(self.start).name)
         return f"{name}-{hash_of(self.identity())}"

@@ -75,7 +75,7 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
     for start, stage in pretrainings.items():
         rounds = read_result(store.folder(stage))["rounds"]
         chained[start] = [row["round"] for row in rounds if stage.chained(row["round"])]
-        if not stage.from_elsewhere:
+        if not stage.is_external:
             step_size, gradients = cost(stage, len(rounds))
             of_start = {STEP_SIZE: step_size, "gradients": gradients / 1e6}
             costs[start] = {

@@ -29,7 +29,7 @@ from coprefl_flwr.options import Option
 from coprefl_flwr.studies.personal_data import FEATURE_FILE
 from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.stage import Making, Stage
-from coprefl_flwr.studies.store import RESULT, STATES, Layout, Store, is_done, read_result, settle
+from coprefl_flwr.studies.store import RESULT, STATES, Layout, Store, finalise, is_done, read_result
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
@@ -178,13 +178,13 @@ def run_stage(
     folder = store.folder(stage)
     if stage.open_ended:
         _go_on(stage, folder)
-    if settle(stage, folder):
+    if finalise(stage, folder):
         progress.note(stage.title, stage.kind, stage.rounds, "already done")
         return
     stage.make(Making(grid, store, folder, progress, hooks, run_name))
     if stage.rounds and (trouble := stage.trouble(folder)):
         logger.warning("%s: %s", stage.title, trouble)
-    settle(stage, folder)
+    finalise(stage, folder)
 
 
 def _go_on(stage: Stage, folder: Path) -> None:

@@ -126,14 +126,14 @@ class Stage(ABC):
     """What it has the pace of, for the time that is left."""
     phase: ClassVar[str]
     """What its rounds say that it is."""
-    measures: ClassVar[bool] = False
+    has_client_rows: ClassVar[bool] = False
     """Whether it leaves a row per client, which tables compare: tasks, personalised methods."""
     phases: Sequence[Phase] = ()
     """The methods that it trains by, one after the other."""
     open_ended: bool = False
     """Whether it keeps its last checkpoint, so that it can continue with more rounds."""
     task: int | None = None
-    switch: int = 0
+    phase_switch: int = 0
     """The last round of the first of several phases; 0 for one phase."""
 
     def __init__(self, title: str, path: str, start: str, rounds: int = 0) -> None:
@@ -155,7 +155,7 @@ class Stage(ABC):
     def make(self, making: "Making") -> None:
         """Compute the result, and write it into the folder of the stage."""
 
-    def at_once(self) -> int:
+    def max_parallel_clients(self) -> int:
         """Return how many clients work at the same time, at most: of more nodes it has no use."""
         return 1
 
@@ -185,10 +185,10 @@ class Making(NamedTuple):
 class TrainingStage(Stage):
     """A method on one population, from arrays that it begins with."""
 
-    measures: ClassVar[bool] = True
+    has_client_rows: ClassVar[bool] = True
     timed: ClassVar[bool] = False
     """Whether it leaves how long its rounds took."""
-    before: int = 0
+    warmup_rounds: int = 0
     """Rounds that prepare, before those that are counted: the last of them is round 0."""
 
     def __init__(self, run: RunOptions, title: str, path: str, start: str, rounds: int) -> None:
@@ -211,7 +211,7 @@ class TrainingStage(Stage):
         """Return the domain of each client that it measures, "" where there are no domains."""
         return ()
 
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write what it leaves besides rows and rounds; return more columns of every round.
 
         Called after the last round, before the result is written, with the final arrays.
@@ -240,10 +240,10 @@ class TrainingStage(Stage):
         """Train for all rounds; without rounds, keep the arrays that it begins with."""
         if not self.rounds:
             making.progress.note(self.title)
-            self.keep(making.folder, self.initial(making.store), {})
+            self.save_extras(making.folder, self.initial(making.store), {})
             write_result(making.folder, [], [])
             return
-        part = making.progress.begin(self.title, self.kind, self.rounds, self.switch)
+        part = making.progress.begin(self.title, self.kind, self.rounds, self.phase_switch)
         try:
             _train(self, making._replace(hooks=[*making.hooks, part]))
         finally:
@@ -268,8 +268,8 @@ def _train(stage: TrainingStage, making: Making) -> None:
         if report.round == report.num_rounds:
             if stage.timed:  # Not in the result, which is the same however long it took.
                 write_atomically(folder / SECONDS, json.dumps(seconds).encode())
-            more = stage.keep(folder, report.arrays, report.state)
-            rows = client_rows(stage, report.evaluation) if stage.measures else []
+            more = stage.save_extras(folder, report.arrays, report.state)
+            rows = client_rows(stage, report.evaluation) if stage.has_client_rows else []
             write_result(folder, rows, round_rows(stage, report.history, more))
 
     config = {STAGE: stage.path, FOLDER: _name(folder, store)}
@@ -341,8 +341,8 @@ def round_rows(
     rows, about = [], {"phase": stage.phase, "start": stage.start, "task": stage.task}
     for number, metrics in history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
-        measured = {"accuracy": accuracy} if stage.measures else {}
-        own = {**about, "round": number - stage.before, **measured}
+        measured = {"accuracy": accuracy} if stage.has_client_rows else {}
+        own = {**about, "round": number - stage.warmup_rounds, **measured}
         # A node may answer with metrics of any name, which are not to take the place of these.
         rows.append({**own, **metrics, **more, **own})
     return rows

@@ -152,11 +152,11 @@ class Store:
                 remove_unfinished(folder)
             yield
 
-    def settle(self, stage: "Stage") -> None:
-        """Settle a stage (see `settle` below) that nobody is making."""
+    def finalise(self, stage: "Stage") -> None:
+        """Finalise the files of a stage (see `finalise` below) that nobody is making."""
         if self.folder(stage).exists():
             with contextlib.suppress(filelock.Timeout), self._lock(stage).acquire(blocking=False):
-                settle(stage, self.folder(stage))
+                finalise(stage, self.folder(stage))
 
     def _lock(self, stage: "Stage") -> filelock.FileLock:
         # The end of a long key is what tells it from others: its hash.
@@ -297,8 +297,8 @@ def put_aside_damaged(folder: Path) -> None:
             os.replace(folder / name, folder / f"{name}.damaged")
 
 
-def settle(stage: "Stage", folder: Path) -> bool:
-    """Put aside what is damaged of a stage's result, else what only its making needed.
+def finalise(stage: "Stage", folder: Path) -> bool:
+    """Rename damaged files of a stage; of an intact result, remove what only its making needed.
 
     Returns whether the stage is done. No other process may be making it.
     """

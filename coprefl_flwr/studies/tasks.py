@@ -294,8 +294,9 @@ class Task(TrainingStage):
         self.pretraining, self.tasks, self.how = pretraining, tasks, how
         self.task = self.number = number
         self.architecture, self.phases = pretraining.architecture, [how.trained]
-        self.population_name, self.before = task_name(number), 1 if how.head else 0
-        super().__init__(pretraining.run, title, path, pretraining.start, self.before + how.rounds)
+        self.population_name, self.warmup_rounds = task_name(number), 1 if how.head else 0
+        rounds = self.warmup_rounds + how.rounds
+        super().__init__(pretraining.run, title, path, pretraining.start, rounds)
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to: the head's is round 1."""
@@ -306,9 +307,9 @@ class Task(TrainingStage):
         how = self.how
         run = self.run.of_strategy(
             self.population_name,
-            clients=self.at_once(),
+            clients=self.max_parallel_clients(),
             # The comparison is paired: all clients answer, or the round is repeated.
-            min_replies=self.at_once(),
+            min_replies=self.max_parallel_clients(),
             evaluate_every=how.evaluate_every or self.rounds,
         )
         trained, phase = how.trained.strategy(**run), how.head
@@ -336,16 +337,9 @@ class Task(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase."""
-        samples, phase = self.population.clients[client_id], self.phase_of(server_round)
         module = self.architecture.shared(len(self.population.classes))
-        client = phase.algorithm.client(
-            phase.options,
-            module,
-            samples.train,
-            {"state": ClientState(folders.states)},
-            test=samples.test,
-            training=phase.training,
-        )
+        samples, state = self.population.clients[client_id], ClientState(folders.states)
+        client = self.phase_of(server_round).client(module, samples, state=state)
         client.metrics = self.how.metrics.functions
         return client
 
@@ -362,13 +356,13 @@ class Task(TrainingStage):
         if self.how.head or self.how.diagnostics:
             self.architecture.head_layer(self.tasks.classes, self.how.head_layer)
 
-    def at_once(self) -> int:
+    def max_parallel_clients(self) -> int:
         """Return its clients, all of which take part in every round."""
         return self.tasks.spread.clients or len(self.population.clients)
 
     def domains(self) -> Sequence[str]:
         """Return no domain for each client."""
-        return [""] * self.at_once()
+        return [""] * self.max_parallel_clients()
 
     def identity(self) -> Mapping[str, Any]:
         """Return what its results depend on."""

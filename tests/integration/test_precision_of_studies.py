@@ -93,7 +93,7 @@ def test_every_method_pre_trains_near_float32(changed, carried, every_method, tm
 
 def losses(study, store):
     """Return each stage's losses: of every round, and of its clients' tests."""
-    results = [read_result(store.folder(one)) for one in study.stages if one.measures]
+    results = [read_result(store.folder(one)) for one in study.stages if one.has_client_rows]
     return [
         [row["loss"] for row in (*result["rounds"], *result["rows"]) if "loss" in row]
         for result in results

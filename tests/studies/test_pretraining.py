@@ -117,7 +117,7 @@ def test_phases_one_after_the_other():
     text = "cyclic:rounds=3,participants=2+fedprox"
     chosen = start(text, rounds=9, participants=4)
     assert [phase.name for phase in chosen.phases] == ["cyclic", "fedprox"]
-    assert (chosen.rounds, chosen.switch) == (12, 3)
+    assert (chosen.rounds, chosen.phase_switch) == (12, 3)
     assert [chosen.phase_of(n).name for n in (1, 3, 4, 12)] == [
         "cyclic",
         "cyclic",
