@@ -115,17 +115,10 @@ def partition(
     >>> cp.partition(cp.load_dataset("glyphs"), clients=4, scheme="iid", only=range(10))
     <4 clients, 300 to 300 samples each, 10 classes>
     """
-    numbers = {"seed": seed, "server_reserve": server_reserve}
-    drawn = checked_options(numbers, declared(Clients))
-    spread = Spread(
-        clients=clients,
-        scheme=scheme,
-        alpha=alpha,
-        classes_per_client=classes_per_client,
-        min_samples=min_samples,
-    )
-    source = LoadedSource.of(dataset, only, relabel, batch)
-    result = Clients(source, spread, **drawn)
+    options = {"seed": seed, "server_reserve": server_reserve}
+    drawn = checked_options(options, declared(Clients))
+    spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
+    result = Clients(LoadedSource.of(dataset, only, relabel, batch), spread, **drawn)
     _ = result.population  # Raises an error now, if there is no such partition.
     return result
 
@@ -185,17 +178,10 @@ def tasks(
     """
     if number == 0:
         raise SettingsError("number = 0: at least one task is needed")
-    numbers = {"number": number, "classes": classes, "train_fraction": train_fraction, "seed": seed}
-    drawn = checked_options(numbers, declared(Tasks))
-    spread = Spread(
-        clients=clients,
-        scheme=scheme,
-        alpha=alpha,
-        classes_per_client=classes_per_client,
-        min_samples=min_samples,
-    )
-    source = LoadedSource.of(dataset, only, relabel, batch)
-    result = Tasks(source, spread, **drawn)
+    options = {"number": number, "classes": classes, "train_fraction": train_fraction, "seed": seed}
+    drawn = checked_options(options, declared(Tasks))
+    spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
+    result = Tasks(LoadedSource.of(dataset, only, relabel, batch), spread, **drawn)
     for task in range(len(result)):
         _ = result[task]  # Raises an error now, if there is no such task.
     return result
@@ -376,6 +362,14 @@ def evaluate_starts(
     with finished(study, checkpoint, Layout.PATH, quiet) as store:
         rows, of_rounds = gather(study, store)
     return StartsResult(frames.accuracies(rows), of_rounds, {"seed": tasks.seed})
+
+
+def _spread(
+    clients: int | None, scheme: Scheme, alpha: float, classes: int, samples: int
+) -> Spread:
+    """Return how samples are spread: `classes` per client, at least so many `samples` each."""
+    limits: Any = {"alpha": alpha, "classes_per_client": classes, "min_samples": samples}
+    return Spread(clients=clients, scheme=scheme, **limits)
 
 
 def _pretraining(

@@ -251,6 +251,14 @@ def check_declared(owner: Any) -> None:
             option.checked(getattr(owner, option.name), option.name)
 
 
+class Checked:
+    """A dataclass whose options are checked when it is made."""
+
+    def __post_init__(self) -> None:
+        """Raise a SettingsError if an option is out of its limits."""
+        check_declared(self)
+
+
 def schema(owner: type[Any]) -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each option that a class declares, by key."""
     return {key: option.schema for key, option in declared(owner).items()}

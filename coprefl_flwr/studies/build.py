@@ -12,7 +12,7 @@ from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.architecture import BuiltArchitecture
-from coprefl_flwr.studies.identity import contents, texts_of
+from coprefl_flwr.studies.identity import contents, texts_of, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
@@ -125,6 +125,11 @@ class Builder:
         ]
 
 
+OF_BOTH_PHASES = ("dataset", "samples-per-class", "relabel", "image-size", "pretraining-domains")
+OF_TASKS = ("task-dataset", "task-reserve", "downstream-domains")
+"""Settings that the samples of a phase depend on, and those of the tasks besides."""
+
+
 @dataclass(frozen=True, eq=False)
 class DividedSource(Source):
     """The part of datasets that one phase has: 0 the pre-training, 1 the tasks."""
@@ -153,29 +158,16 @@ class DividedSource(Source):
 
     def identity(self) -> Mapping[str, Any]:
         """Return the settings of the datasets, the contents of their files, and the classes."""
-        settings = self.datasets.settings
-        named, about = (
-            [settings.dataset],
-            {
-                "dataset": settings.dataset,
-                "samples-per-class": settings.samples_per_class,
-                "relabel": settings.relabel,
-                "image-size": settings.image_size,
-                "pretraining-domains": settings.pretraining_domains,
-                "seed": self.datasets.seed,
-            },
-        )
+        settings, about = self.datasets.settings, dict[str, Any](seed=self.datasets.seed)
+        files, keys = [settings.dataset], [*OF_BOTH_PHASES]
         if self.phase or settings.task_reserve:  # Then some samples are kept for the tasks.
-            named.append(settings.task_dataset)
-            about |= {
-                "task-dataset": settings.task_dataset,
-                "task-reserve": settings.task_reserve,
-                "downstream-domains": settings.downstream_domains,
-                "downstream": self.datasets.classes[1],
-            }
+            files.append(settings.task_dataset)
+            keys += OF_TASKS
+            about["downstream"] = self.datasets.classes[1]
+        values = values_of(settings)
         # Grey images become colour where those of the tasks' dataset are.
         about |= {"classes": self.classes, "shape": self.dataset.shape}
-        return about | {"contents": contents(named)}
+        return about | {key: values[key] for key in keys} | {"contents": contents(files)}
 
 
 def _personal_data(

@@ -20,7 +20,7 @@ from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
-from coprefl_flwr.options import WORDS, check_declared, option
+from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.studies.identity import contents, values_of
 from coprefl_flwr.studies.populations import ClientData
 
@@ -33,7 +33,7 @@ PIXELS, SCRATCH = "pixels", "scratch"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PersonalOptions:
+class PersonalOptions(Checked):
     """The clients of a personalised study, and what their networks see."""
 
     personal_datasets: str = option(
@@ -81,10 +81,6 @@ class PersonalOptions:
     noise_kind: str = option("laplace", "its distribution", choices=("laplace", "gaussian"))
     noise_scale: float = option(0.05, "its scale s, of pixels from 0 to 1", minimum=0)
     noise_share: float = option(0.1, "p in (1 - p) x + noise", minimum=0, maximum=1)
-
-    def __post_init__(self) -> None:
-        """Check each value."""
-        check_declared(self)
 
     @property
     def from_scratch(self) -> bool:

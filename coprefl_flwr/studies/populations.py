@@ -29,7 +29,7 @@ from coprefl_flwr.data.sources import StandIn
 from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, concerning, short, unknown, wrong_type
 from coprefl_flwr.models import as_array
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import Checked, check_declared, option
 from coprefl_flwr.studies.identity import contents
 
 _FINGERPRINT = 64
@@ -224,7 +224,7 @@ class Population:
 
 
 @dataclass(eq=False, repr=False)
-class Clients:
+class Clients(Checked):
     """The clients of a pre-training: `len` is their number, `[i]` a client's samples.
 
     Parameters
@@ -252,10 +252,6 @@ class Clients:
     )
     server_share: float | None = None
     tested: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the seed and the reserve."""
-        check_declared(self)
 
     @classmethod
     def of_datasets(cls, datasets: Sequence[Any]) -> "Clients":

@@ -19,7 +19,7 @@ from coprefl_flwr.data import SCHEMES, DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_text
 from coprefl_flwr.methods import PERSONALISED, short_forms
-from coprefl_flwr.options import WORDS, Option, Value, check_declared, declared, option
+from coprefl_flwr.options import WORDS, Checked, Option, Value, check_declared, declared, option
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, Methods
 from coprefl_flwr.studies.personal_data import PersonalOptions
@@ -74,7 +74,7 @@ class FolderSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
+class ModelSettings(Checked):
     """The network."""
 
     model: str = option(
@@ -84,13 +84,9 @@ class ModelSettings:
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
 
-    def __post_init__(self) -> None:
-        """Check each value."""
-        check_declared(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class TaskDataSettings:
+class TaskDataSettings(Checked):
     """The data of the downstream tasks, and of their clients."""
 
     tasks: int = option(
@@ -113,10 +109,6 @@ class TaskDataSettings:
         above=0,
         maximum=0.99,
     )
-
-    def __post_init__(self) -> None:
-        """Check each value."""
-        check_declared(self)
 
 
 @dataclass(frozen=True, kw_only=True)

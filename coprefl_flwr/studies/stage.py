@@ -32,7 +32,7 @@ from coprefl_flwr.federation.client_state import VERSION
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
-from coprefl_flwr.options import WORDS, check_declared, option
+from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
@@ -55,7 +55,7 @@ CLIENT_ACCURACY = "client-accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(Checked):
     """How stages are run: the seed, and when to wait, to give up and to keep a checkpoint."""
 
     seed: int = option(0, "every random choice is a function of it", minimum=0)
@@ -88,10 +88,6 @@ class RunOptions:
         "that every client computes on its test samples",
         takes=(WORDS,),
     )
-
-    def __post_init__(self) -> None:
-        """Check each value."""
-        check_declared(self)
 
     def of_strategy(self, population: str, **changes: Any) -> dict[str, Any]:
         """Return the options that the strategy of a population takes from these."""

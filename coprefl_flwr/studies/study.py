@@ -18,7 +18,9 @@ Its folder, OUTPUT-DIR/RUN-NAME:
 A study that was interrupted continues with the first stage whose result is not there.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, S
 from coprefl_flwr.studies.store import STATES
 
 
+@dataclass(eq=False)
 class Study:
     """Stages that are run one after the other; the same in every process that takes part.
 
@@ -46,20 +49,15 @@ class Study:
         The settings that a report names: those that count for a result and have no default's value.
     """
 
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        config: Mapping[str, Any] | None = None,
-        root: Path | None = None,
-        changed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.stages, self.config, self.root = stages, config or {}, root or Path()
-        self.changed = changed or {}
-        self._by_path = {stage.path: stage for stage in stages}
+    stages: Sequence[Stage]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    root: Path = Path()
+    changed: Mapping[str, Any] = field(default_factory=dict)
 
-    def stage(self, path: str) -> Stage:
-        """Return the stage of a path, such as "starts/coprefl"."""
-        return self._by_path[path]
+    @functools.cached_property
+    def by_path(self) -> Mapping[str, Stage]:
+        """The stages by their paths, such as "starts/coprefl"."""
+        return {stage.path: stage for stage in self.stages}
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
@@ -69,7 +67,7 @@ class Study:
 
     def client(self, context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
         """Return the client that a message with this config is about: a `client_fn` of an app."""
-        stage = self.stage(str(config[STAGE]))
+        stage = self.by_path[str(config[STAGE])]
         assert isinstance(stage, TrainingStage)
         states = self._folder(config, FOLDER) / STATES
         features = self._folder(config, FEATURES) if FEATURES in config else self.root
