@@ -205,10 +205,7 @@ def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple
         tested=bool(data.test_every),
     )
     spread_of_tasks = replace(
-        spread,
-        clients=tasks.task_clients,
-        scheme=tasks.task_partition,
-        alpha=tasks.task_alpha,
+        spread, clients=tasks.task_clients, scheme=tasks.task_partition, alpha=tasks.task_alpha
     )
     downstream_tasks = Tasks(
         DividedSource(datasets, 1),

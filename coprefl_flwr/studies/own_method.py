@@ -22,12 +22,7 @@ from coprefl_flwr.models import model_arrays, save_model
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 from coprefl_flwr.studies.method import START, Method
-from coprefl_flwr.studies.phases import (
-    Phase,
-    TrainingOptions,
-    made_phase,
-    single_phase,
-)
+from coprefl_flwr.studies.phases import Phase, TrainingOptions, made_phase, single_phase
 from coprefl_flwr.studies.pretraining import Start, parts_of
 from coprefl_flwr.studies.provenance import versions
 from coprefl_flwr.studies.stage import RunOptions, TrainingStage
@@ -83,10 +78,7 @@ def task_options(method: RoundStrategy | str) -> dict[str, Option]:
 
 
 def start_of_method(
-    method: RoundStrategy | str,
-    training: TrainingOptions,
-    options: Mapping[str, Any],
-    clients: int,
+    method: RoundStrategy | str, training: TrainingOptions, options: Mapping[str, Any], clients: int
 ) -> Start:
     """Return the start that a method makes.
 

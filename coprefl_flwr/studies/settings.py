@@ -140,8 +140,7 @@ class TaskSettings:
         takes=(WORDS,),
     )
     task_method: Method = option(
-        Method.parse("fedavg"),
-        "algorithm of the tasks, with its own settings as in `fedprox:mu=1`",
+        Method.parse("fedavg"), "algorithm of the tasks, with its own settings as in `fedprox:mu=1`"
     )
     task_rounds: int = option(
         50, "rounds R of a task; 0: only that of its head", unit="rounds", minimum=0

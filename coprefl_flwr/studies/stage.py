@@ -37,14 +37,7 @@ from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.store import (
-    CHECKPOINT,
-    SECONDS,
-    STATES,
-    Store,
-    read_result,
-    write_result,
-)
+from coprefl_flwr.studies.store import CHECKPOINT, SECONDS, STATES, Store, read_result, write_result
 
 STAGE, FOLDER, FEATURES = "stage", "folder", "features"
 """Settings of a message: its stage's path, and names below the client's own folder, of its stage's

@@ -281,11 +281,7 @@ class Task(TrainingStage):
     kind, phase = TASK_KIND, "downstream"
 
     def __init__(
-        self,
-        number: int,
-        pretraining: Pretraining,
-        tasks: Tasks,
-        how: Downstream,
+        self, number: int, pretraining: Pretraining, tasks: Tasks, how: Downstream
     ) -> None:
         title, path = (
             f"task {number} from {pretraining.name}",
