@@ -68,8 +68,8 @@ def _(stage: Pretraining) -> Counts:
     size = _model_size(stage, stage.architecture.num_classes)
     if stage.phases and test_every:
         outputs += _times(stage.rounds, test_every) * len(stage.clients.test_samples())
-    if stage.phases and stage.run.stop_at_loss is not None:
-        outputs += _times(stage.rounds, stage.run.stop_check_every) * _training_samples(
+    if stage.phases and stage.run_options.stop_at_loss is not None:
+        outputs += _times(stage.rounds, stage.run_options.stop_check_every) * _training_samples(
             stage.population.clients
         )
     phases = [
@@ -96,10 +96,9 @@ def _(stage: Task) -> Counts:
 
 @counts_of.register
 def _(stage: Diagnosis) -> Counts:
-    clients = stage.of.population.clients
-    work = Work(
-        len(clients), [len(client.train) for client in clients], stage.of.how.trained.training
-    )
+    task = stage.diagnosed
+    clients = task.population.clients
+    work = Work(len(clients), [len(client.train) for client in clients], task.how.trained.training)
     samples = _training_samples(clients)
     products = 3 * HESSIAN_PRODUCTS * min(samples, HESSIAN_SAMPLES)
     return Counts(
@@ -119,9 +118,9 @@ def _(stage: StartLoss) -> Counts:
 def _(stage: PersonalStage) -> Counts:
     clients, size = stage.data.images, serialised(stage.first_arrays())
     evaluated = _times(stage.rounds, stage.test_every or stage.rounds) * _test_samples(clients)
-    trained = _of_all(stage.of, stage.training, clients, size, stage.rounds)
+    trained = _of_all(stage.trained, stage.training, clients, size, stage.rounds)
     own = serialised(stage.network.arrays) * len(clients)
-    stateful = issubclass(stage.of.algorithm.client_class, StatefulClient)
+    stateful = issubclass(stage.trained.algorithm.client_class, StatefulClient)
     return total([trained, Counts(outputs=evaluated, disk=size + stateful * own)])
 
 
@@ -282,20 +281,20 @@ def computing(stage: Stage) -> Computing:
     """Return what a stage computes with."""
     if isinstance(stage, PersonalStage):
         options, own, shape = stage.data.options, stage.training, stage.data.input_shape
-        head = f"a {stage.of.algorithm.client_class.network} head"
+        head = f"a {stage.trained.algorithm.client_class.network} head"
         model = stage.model[0] if options.from_scratch else head
         name = _named(model, options.head_norm or "batch", shape, own)
         return Computing(name, lambda: stage.network.module, shape, own)
     assert isinstance(stage, Pretraining | Task | Diagnosis | StartMeasurement)
-    of = stage.of if isinstance(stage, Diagnosis) else stage
-    pretraining = of if isinstance(of, Pretraining) else of.pretraining
+    task = stage.diagnosed if isinstance(stage, Diagnosis) else stage
+    pretraining = task if isinstance(task, Pretraining) else task.pretraining
     architecture, source = pretraining.architecture, pretraining.architecture.source.dataset
     assert isinstance(architecture, BuiltArchitecture)
     training = TrainingOptions()
     if pretraining.phases:
         training = pretraining.phases[0].training
-    elif isinstance(of, Task):
-        training = of.how.trained.training
+    elif isinstance(task, Task):
+        training = task.how.trained.training
     name = _named(architecture.name, architecture.norm, source.shape, training)
     text = source if isinstance(source, TextDataset) else None
     return Computing(name, architecture.make, source.shape, training, text)

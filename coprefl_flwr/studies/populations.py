@@ -35,7 +35,7 @@ from coprefl_flwr.studies.identity import contents
 _FINGERPRINT = 64
 """Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
 
-PRETRAINING = "pretrain"
+PRETRAIN = "pretrain"
 """The population of the pre-training."""
 
 
@@ -263,7 +263,7 @@ class Clients(Checked):
         # No client need have all classes, so these have the names of their labels.
         classes = tuple(range(1 + max(int(own.labels.max()) for own in samples)))
         clients = cls(LoadedSource(samples[0].dataset, classes), Spread(clients=len(samples)))
-        clients.population = Population(PRETRAINING, classes, tuple(map(ClientData, samples)))
+        clients.population = Population(PRETRAIN, classes, tuple(map(ClientData, samples)))
         return clients
 
     @functools.cached_property
@@ -274,8 +274,8 @@ class Clients(Checked):
         Raises a SettingsError if the partition, or a client's samples, cannot be had as set.
         """
         everything, _ = self._reserve
-        samples = self.spread.over_clients(everything, self.seed, PRETRAINING)
-        return Population(PRETRAINING, self.source.classes, tuple(map(ClientData, samples)))
+        samples = self.spread.over_clients(everything, self.seed, PRETRAIN)
+        return Population(PRETRAIN, self.source.classes, tuple(map(ClientData, samples)))
 
     @property
     def number(self) -> int:
@@ -298,7 +298,7 @@ class Clients(Checked):
         everything = self.source.samples(self.source.classes)
         if self.tested:
             everything, _ = by_source_part(everything)
-        order = seeds.generator(self.seed, PRETRAINING, "server").permutation(len(everything))
+        order = seeds.generator(self.seed, PRETRAIN, "server").permutation(len(everything))
         reserved = order[: round(self.server_reserve * len(everything))]
         rest = np.sort(order[len(reserved) :])
         return everything.take(rest), everything.take(reserved)

@@ -32,8 +32,7 @@ from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.identity import hash_of, hash_of_file
 from coprefl_flwr.studies.method import START, Method, folder_of
 from coprefl_flwr.studies.phases import Phase, TrainingOptions, read_phase
-from coprefl_flwr.studies.populations import PRETRAINING as POPULATION
-from coprefl_flwr.studies.populations import Clients, Population, hash_of_samples
+from coprefl_flwr.studies.populations import PRETRAIN, Clients, Population, hash_of_samples
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
 from coprefl_flwr.studies.store import STATES, Store, read_about, read_result
@@ -146,7 +145,7 @@ class Pretraining(TrainingStage):
         """Make the strategy of all phases."""
         if self.how.strategy:
             strategy = copy.deepcopy(self.how.strategy)
-            strategy.population, strategy.clients = POPULATION, self.clients.number
+            strategy.population, strategy.clients = PRETRAIN, self.clients.number
             strategy.evaluate_every = 0  # What a start is worth, tasks say.
             return strategy
         strategies = self.strategies()
@@ -157,7 +156,7 @@ class Pretraining(TrainingStage):
 
     def strategies(self, server: ServerDataOf | None = None) -> list[RoundStrategy]:
         """Make the strategy of each phase; `server` gives the study's own data, or others."""
-        run = self.run.of_strategy(POPULATION, clients=self.clients.number)
+        run = self.run_options.of_strategy(PRETRAIN, clients=self.clients.number)
         server, strategies = server or self.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
@@ -178,7 +177,7 @@ class Pretraining(TrainingStage):
             return model_arrays(weights)
         network = self.architecture.of_pretraining()
         if weights is not None:
-            return arrays_from(weights, network, self.run.seed, needs_head=self.keeps_head)
+            return arrays_from(weights, network, self.run_options.seed, needs_head=self.keeps_head)
         first = self.phases[0].algorithm.strategy_class if self.phases else RoundStrategy
         return first.initial(network)
 
@@ -197,7 +196,7 @@ class Pretraining(TrainingStage):
         return phase.training.wrapped(client) if client_id in drawn else client
 
     def _wrapped_clients(self, phase: Phase) -> frozenset[int]:
-        return phase.training.wrapped_clients(self.run.seed, self.clients.number)
+        return phase.training.wrapped_clients(self.run_options.seed, self.clients.number)
 
     @property
     def has_clients(self) -> bool:
@@ -279,8 +278,8 @@ class Pretraining(TrainingStage):
 
     def tester(self) -> EvaluateFn | None:
         """Return what tests the model on the dataset's own test part, when that is due."""
-        every, checked = self.test_every, self.run.stop_check_every
-        wanted = self.run.stop_at_loss
+        every, checked = self.test_every, self.run_options.stop_check_every
+        wanted = self.run_options.stop_at_loss
         test = clients = None
         if every:
             test = ServerData(self.architecture.make(), self.clients.test_samples())
@@ -336,7 +335,7 @@ class Pretraining(TrainingStage):
 
     def reached(self, loss: float) -> bool:
         """Tell whether a loss is one to stop at."""
-        return self.run.stop_at_loss is not None and loss <= self.run.stop_at_loss
+        return self.run_options.stop_at_loss is not None and loss <= self.run_options.stop_at_loss
 
     def ends(self, report: RoundReport) -> bool:
         """Tell whether the loss to stop at was reached in a round in which it was checked."""
@@ -350,15 +349,15 @@ class Pretraining(TrainingStage):
         about = {
             "method": phases,
             "network": self.architecture.identity(),
-            "seed": self.run.seed,
-            "min-replies": self.run.min_replies,
+            "seed": self.run_options.seed,
+            "min-replies": self.run_options.min_replies,
         }
         if self.how.strategy is not None:
             about |= _identity_of(self.how.strategy)
         if self._clients is not None:
             about |= {"clients": self.clients.identity(), "test-every": self.test_every}
-        if self.run.stop_at_loss is not None and self.phases:
-            about["stop"] = [self.run.stop_at_loss, self.run.stop_check_every]
+        if self.run_options.stop_at_loss is not None and self.phases:
+            about["stop"] = [self.run_options.stop_at_loss, self.run_options.stop_check_every]
         if isinstance(self.how.weights, nn.Module):
             about["weights"] = checksum_of(self.weights())
         elif self.how.weights is not None:

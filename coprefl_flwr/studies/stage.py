@@ -180,9 +180,11 @@ class TrainingStage(Stage):
     warmup_rounds: int = 0
     """Rounds that prepare, before those that are counted: the last of them is round 0."""
 
-    def __init__(self, run: RunOptions, title: str, path: str, start: str, rounds: int) -> None:
+    def __init__(
+        self, run_options: RunOptions, title: str, path: str, start: str, rounds: int
+    ) -> None:
         super().__init__(title, path, start, rounds)
-        self.run = run
+        self.run_options = run_options
 
     @abstractmethod
     def strategy(self) -> RoundStrategy:
@@ -268,12 +270,12 @@ def _train(stage: TrainingStage, making: Making) -> None:
         making.grid,
         to_record(stage.initial(store), copy=False),
         stage.rounds,
-        stage.run.timeout,
+        stage.run_options.timeout,
         ConfigRecord(dict(config)),
         ConfigRecord(dict(config)),
         evaluate_fn=stage.tester(),
         checkpoint=checkpoint if store.checkpoints else None,
-        checkpoint_every=stage.run.checkpoint_every,
+        checkpoint_every=stage.run_options.checkpoint_every,
         resume=checkpoint.exists(),
         stop=stage.ends,
         hooks=[finish, *making.hooks],

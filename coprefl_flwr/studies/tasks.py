@@ -292,7 +292,7 @@ class Task(TrainingStage):
         self.architecture, self.phases = pretraining.architecture, [how.trained]
         self.population_name, self.warmup_rounds = task_name(number), 1 if how.head else 0
         rounds = self.warmup_rounds + how.rounds
-        super().__init__(pretraining.run, title, path, pretraining.start, rounds)
+        super().__init__(pretraining.run_options, title, path, pretraining.start, rounds)
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to: the head's is round 1."""
@@ -301,7 +301,7 @@ class Task(TrainingStage):
     def strategy(self) -> RoundStrategy:
         """Make the strategy of the tasks, in which all clients take part every round."""
         how = self.how
-        run = self.run.of_strategy(
+        run = self.run_options.of_strategy(
             self.population_name,
             clients=self.max_parallel_clients(),
             # The comparison is paired: all clients answer, or the round is repeated.
@@ -383,29 +383,30 @@ class Diagnosis(Measurement):
     def __init__(self, task: Task) -> None:
         title = f"diagnosis of {task.pretraining.name} in task {task.task}"
         super().__init__(title, task.path.replace("tasks", "diagnoses", 1), task.start)
-        self.of, self.task = task, task.task
+        self.diagnosed, self.task = task, task.task
 
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return what was measured at the weights that the task begins with."""
-        task = self.of
+        task = self.diagnosed
         clients = [
             ClientSamples(client.train, client.test)
             for client in task.population.clients
             if client.test is not None
         ]
         network = task.architecture.make(task.tasks.classes)
-        key = (task.run.seed, task.population_name, "diagnosis")
+        key = (task.run_options.seed, task.population_name, "diagnosis")
         return diagnose(network, task.initial(store), clients, task.how.trained.training, key)
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what was measured depends on: no rounds, and no computed head."""
-        start = hash_of(self.of.pretraining.identity())
-        return {"start": start, "clients": self.of.tasks.identity(), **self.of.how.of_start()}
+        """Return what the numbers depend on: no rounds, and no computed head."""
+        task = self.diagnosed
+        start = hash_of(task.pretraining.identity())
+        return {"start": start, "clients": task.tasks.identity(), **task.how.of_start()}
 
     @property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
-        return f"{self.of.pretraining.key}/diagnoses/{self.task}-{hash_of(self.identity())}"
+        return f"{self.diagnosed.pretraining.key}/diagnoses/{self.task}-{hash_of(self.identity())}"
 
 
 def comparison(

@@ -11,7 +11,7 @@ import torch
 from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build, populations
-from coprefl_flwr.studies.populations import PRETRAINING
+from coprefl_flwr.studies.populations import PRETRAIN
 from coprefl_flwr.studies.settings import Settings, TaskDataSettings
 from coprefl_flwr.studies.tasks import task_name
 
@@ -24,7 +24,7 @@ def of(settings):
 
 def population(settings, name):
     clients, tasks = of(settings)
-    if name == PRETRAINING:
+    if name == PRETRAIN:
         return clients.population
     tasks = copy.copy(tasks)
     tasks.number = 100  # More than a study of these settings has.
@@ -67,13 +67,13 @@ def test_classes_of_pretraining_and_tasks_are_disjoint(tiny_settings):
     pretraining, downstream = class_split(tiny_settings)
     assert (len(pretraining), len(downstream)) == (5, 3)
     assert sorted(pretraining + downstream) == list(range(8))
-    assert population(tiny_settings, PRETRAINING).classes == pretraining
+    assert population(tiny_settings, PRETRAIN).classes == pretraining
     for number in range(20):
         assert set(population(tiny_settings, task_name(number)).classes) <= set(downstream)
 
 
 def test_pretraining_uses_every_sample_of_its_classes_once(tiny_settings):
-    group = population(tiny_settings, PRETRAINING)
+    group = population(tiny_settings, PRETRAIN)
     assert len(group.clients) == 6
     indices = [index for client in group.clients for index in indices_of(client.train)]
     indices += indices_of(server_samples(tiny_settings))
@@ -84,7 +84,7 @@ def test_pretraining_uses_every_sample_of_its_classes_once(tiny_settings):
 def test_a_smaller_server_share_leaves_the_clients_what_they_hold(tiny_settings):
     """150 samples, 8 in reserve: a share of 2 % is the first 3 of them."""
     small = replace(tiny_settings, server_share=0.02)
-    before, after = population(tiny_settings, PRETRAINING), population(small, PRETRAINING)
+    before, after = (population(tiny_settings, PRETRAIN), population(small, PRETRAIN))
     for client, other in zip(before.clients, after.clients, strict=True):
         assert list(indices_of(client.train)) == list(indices_of(other.train))
     assert len(server_samples(tiny_settings)) == 8
@@ -97,7 +97,7 @@ def test_a_smaller_server_share_leaves_the_clients_what_they_hold(tiny_settings)
 def test_the_clients_can_be_given_everything(tiny_settings):
     """Table 41: no data at the server, all of it at the clients."""
     settings = replace(tiny_settings, server_reserve=0.0, server_share=0.0)
-    group = population(settings, PRETRAINING)
+    group = population(settings, PRETRAIN)
     indices = [index for client in group.clients for index in indices_of(client.train)]
     assert sorted(indices) == of_classes(settings, group.classes)
     assert len(server_samples(settings)) == 0
@@ -120,7 +120,7 @@ def test_a_task_uses_every_sample_of_its_classes_once(tiny_settings, scheme):
 
 def test_labels_are_positions_of_the_classes(tiny_settings):
     labels = dataset(tiny_settings).labels
-    for name in (PRETRAINING, task_name(0), task_name(1)):
+    for name in (PRETRAIN, task_name(0), task_name(1)):
         group = population(tiny_settings, name)
         for client in group.clients:
             for part in filter(None, (client.train, client.test)):
@@ -193,11 +193,11 @@ def domains_of(settings, rows):
 
 def test_a_domain_is_held_out():
     settings = in_domains()
-    pretraining = used(settings, PRETRAINING) + indices_of(server_samples(settings))
+    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
     assert domains_of(settings, pretraining) == {"plain", "inverted", "outlined"}
     assert sorted(pretraining) == list(range(2520))
     assert used(settings, "task-0") == list(range(2520, 3360))
-    assert population(settings, "task-0").classes == population(settings, PRETRAINING).classes
+    assert population(settings, "task-0").classes == population(settings, PRETRAIN).classes
 
 
 def test_without_lists_of_domains_all_are_used():
@@ -206,7 +206,7 @@ def test_without_lists_of_domains_all_are_used():
         downstream_classes="list:0-2", task_classes=3,
     )  # fmt: skip
     assert set(used(settings, "task-0")) == set(of_classes(settings, (0, 1, 2)))
-    pretraining = used(settings, PRETRAINING) + indices_of(server_samples(settings))
+    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
     assert sorted(pretraining) == of_classes(settings, (3, 4, 5, 6))
 
 
@@ -242,11 +242,11 @@ def test_seen_and_unseen_classes_are_mixed_as_in_the_paper(tiny_settings):
     settings = replace(tiny_settings, **MIXED)
     assert class_split(settings) == ((0, 1, 2, 3, 4), (3, 4, 5, 6))
     apart = replace(tiny_settings, pretraining_classes="list:0-4", downstream_classes="list:5-7")
-    assert used(settings, PRETRAINING) == used(apart, PRETRAINING)
+    assert used(settings, PRETRAIN) == used(apart, PRETRAIN)
     drawn = [set(population(settings, task_name(number)).classes) for number in range(30)]
     assert {frozenset(classes & {3, 4}) for classes in drawn} > {frozenset(), frozenset({3})}
     number = next(number for number, classes in enumerate(drawn) if 3 in classes)
-    assert set(used(settings, task_name(number))) & set(used(settings, PRETRAINING))
+    assert set(used(settings, task_name(number))) & set(used(settings, PRETRAIN))
 
 
 @pytest.mark.parametrize("reserve", [0.3, 0.5])
@@ -254,7 +254,7 @@ def test_tasks_and_pretraining_share_no_sample_where_some_are_reserved(tiny_sett
     settings = replace(
         tiny_settings, **MIXED, task_reserve=reserve, task_classes=4, server_reserve=0.1
     )
-    pretraining = used(settings, PRETRAINING) + indices_of(server_samples(settings))
+    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
     of_task = used(settings, "task-0")
     assert not set(pretraining) & set(of_task)
     assert sorted(pretraining + of_task) == of_classes(settings, range(7))
@@ -270,7 +270,7 @@ def test_tasks_and_pretraining_share_no_sample_where_some_are_reserved(tiny_sett
 def test_a_reserve_without_shared_samples_changes_nothing(tiny_settings):
     for settings in (tiny_settings, in_domains()):
         reserved = replace(settings, task_reserve=0.5)
-        for name in (PRETRAINING, "task-0"):
+        for name in (PRETRAIN, "task-0"):
             assert used(reserved, name) == used(settings, name)
 
 
@@ -278,7 +278,7 @@ def test_of_domains_in_both_phases_only_the_shared_one_is_split():
     settings = in_domains(
         downstream_domains="outlined turned", allow_class_overlap=True, task_reserve=0.25
     )
-    pretraining = used(settings, PRETRAINING) + indices_of(server_samples(settings))
+    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
     of_task = used(settings, "task-0")
     assert sorted(pretraining + of_task) == list(range(3360))
     domains = dataset(settings).domains[of_task]
@@ -330,7 +330,7 @@ def test_tasks_are_of_their_own_dataset(two_datasets):
     expected = np.flatnonzero(np.isin(task_dataset(two_datasets).labels, group.classes))
     assert rows == expected.tolist()
     assert all(c.train.dataset is task_dataset(two_datasets) for c in group.clients)
-    pretraining = used(two_datasets, PRETRAINING) + indices_of(server_samples(two_datasets))
+    pretraining = used(two_datasets, PRETRAIN) + indices_of(server_samples(two_datasets))
     assert sorted(pretraining) == list(range(240))
 
 
@@ -355,7 +355,7 @@ def test_colour_to_pretrain_with_makes_the_tasks_colour(two_datasets):
         two_datasets, dataset=two_datasets.task_dataset, task_dataset=two_datasets.dataset
     )
     assert task_dataset(swapped).shape == (3, 6, 6)
-    assert len(population(swapped, PRETRAINING).classes) == 4
+    assert len(population(swapped, PRETRAIN).classes) == 4
 
 
 def test_few_samples_of_a_class_are_the_pretrainings_only(two_datasets):
