@@ -26,7 +26,7 @@ from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.architecture import (
     Architecture,
     check_network,
-    unchanged,
+    copies_of,
 )
 from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, folder_of
@@ -342,7 +342,7 @@ def evaluate_starts(
     how_made, chosen = _starts(starts), checked_options(options, task_options(method))
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(numbers, declared(Downstream))
-    training = _training(
+    training = _local_training(
         chosen,
         rounds=max(of_tasks["rounds"], 1),
         participants=len(tasks[0].clients),
@@ -386,15 +386,15 @@ def _pretraining(
             raise wrong_type("clients", clients, needed, "cp.partition(dataset, clients=100)")
         clients = Clients.of_datasets(clients)
     chosen, number = checked_options(options, pretraining_options(method)), len(clients)
-    training = _training(chosen, rounds=rounds, participants=number)
+    training = _local_training(chosen, rounds=rounds, participants=number)
     seed = chosen.get("seed", 0) if isinstance(method, str) else method.seed
-    architecture = Architecture(type(model).__name__, unchanged(model), clients.source, seed)
+    architecture = Architecture(type(model).__name__, copies_of(model), clients.source, seed)
     architecture.check("model", clients[0])
     start = start_of_method(method, training, chosen, number)
     return Pretraining(start, clients, architecture, RunOptions(seed=seed))
 
 
-def _training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
+def _local_training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
     """Return local training with those of the options that belong to it, instead of defaults."""
     known = {option.name for option in declared(TrainingOptions).values()}
     chosen = {name: value for name, value in options.items() if name in known}

@@ -235,12 +235,12 @@ def zeros_like(arrays: Arrays) -> Arrays:
 
 
 def append_prefixed(arrays: Arrays, label: str, more: Arrays) -> Arrays:
-    """Return `arrays` and behind them `more`, named "LABEL/NAME": two quantities in one record."""
+    """Return `arrays`, then `more`, named "LABEL/NAME": two quantities in one record."""
     return arrays | {f"{label}/{name}": array for name, array in more.items()}
 
 
 def split_prefixed(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
-    """Undo `behind`."""
+    """Undo `append_prefixed`."""
     mark = f"{label}/"
     first = {name: array for name, array in arrays.items() if not name.startswith(mark)}
     more = {n.removeprefix(mark): array for n, array in arrays.items() if n.startswith(mark)}
@@ -281,7 +281,7 @@ def mismatch(
     return None
 
 
-LARGEST = 1e200
+LARGEST_NUMBER = 1e200
 """The largest number that counts as finite, so that a sum of float64 is finite too."""
 
 
@@ -307,7 +307,7 @@ def _range(dtype: np.dtype[Any]) -> tuple[float, float]:
         return 0, 1
     if dtype.kind in "iu":
         return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    most = min(float(np.finfo(dtype).max), LARGEST)
+    most = min(float(np.finfo(dtype).max), LARGEST_NUMBER)
     return -most, most
 
 

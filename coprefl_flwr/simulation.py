@@ -25,7 +25,7 @@ from coprefl_flwr.options import Value
 
 SCRIPT = Path(__file__).with_name("simulate.sh")
 
-LONGEST = 600.0
+LONGEST_SIMULATION = 600.0
 """Seconds after which a simulation is taken to hang; on a busy machine it takes minutes."""
 
 OURS = "coprefl_flwr.server_app:app"
@@ -89,13 +89,13 @@ def simulated(
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=LONGEST)
+        output, _ = process.communicate(timeout=LONGEST_SIMULATION)
     except BaseException as error:
         os.kill(process.pid, signal.SIGTERM)  # The script then stops what it started.
         output, _ = process.communicate(timeout=60)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
-        output += f"\nit did not end within {LONGEST:g} s\n"
+        output += f"\nit did not end within {LONGEST_SIMULATION:g} s\n"
     return subprocess.CompletedProcess(process.args, process.returncode or 0, output)
 
 

@@ -194,7 +194,7 @@ def check_network(what: str, network: Any, example: str) -> None:
     check_weights(network, what)
 
 
-def unchanged(network: nn.Module) -> Factory:
+def copies_of(network: nn.Module) -> Factory:
     """Return what makes copies of a network on the CPU, whatever the number of classes."""
     original = copy.deepcopy(network).cpu()
     return lambda _: copy.deepcopy(original)

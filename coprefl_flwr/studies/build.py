@@ -125,8 +125,8 @@ class Builder:
         ]
 
 
-OF_BOTH_PHASES = ("dataset", "samples-per-class", "relabel", "image-size", "pretraining-domains")
-OF_TASKS = ("task-dataset", "task-reserve", "downstream-domains")
+SAMPLE_SETTINGS = ("dataset", "samples-per-class", "relabel", "image-size", "pretraining-domains")
+TASK_SAMPLE_SETTINGS = ("task-dataset", "task-reserve", "downstream-domains")
 """Settings that the samples of a phase depend on, and those of the tasks besides."""
 
 
@@ -159,10 +159,10 @@ class DividedSource(Source):
     def identity(self) -> Mapping[str, Any]:
         """Return the settings of the datasets, the contents of their files, and the classes."""
         settings, about = self.datasets.settings, dict[str, Any](seed=self.datasets.seed)
-        files, keys = [settings.dataset], [*OF_BOTH_PHASES]
+        files, keys = [settings.dataset], [*SAMPLE_SETTINGS]
         if self.phase or settings.task_reserve:  # Then some samples are kept for the tasks.
             files.append(settings.task_dataset)
-            keys += OF_TASKS
+            keys += TASK_SAMPLE_SETTINGS
             about["downstream"] = self.datasets.classes[1]
         values = values_of(settings)
         # Grey images become colour where those of the tasks' dataset are.

@@ -277,7 +277,7 @@ class Computing(NamedTuple):
     text: TextDataset | None = None
 
 
-def computing(stage: Stage) -> Computing:
+def computing_of(stage: Stage) -> Computing:
     """Return what a stage computes with."""
     if isinstance(stage, PersonalStage):
         options, own, shape = stage.data.options, stage.training, stage.data.input_shape
@@ -304,7 +304,7 @@ def computing_features(stage: PersonalStage) -> Computing:
     """Return the backbones that make a personalised stage's features; pixels are only kept."""
     data = stage.data
     if not data.networks:
-        return computing(stage)
+        return computing_of(stage)
     shape = data.domains[0].images.shape
     name = f"{data.options.backbones}, {'x'.join(map(str, shape))}"
     return Computing(name, lambda: Each(data.networks), shape, None)

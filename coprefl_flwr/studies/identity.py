@@ -24,7 +24,7 @@ def hash_of(content: Mapping[str, Any]) -> str:
 
     The folder of a user's own file does not count: its text does (see `contents`).
     """
-    text = json.dumps(portable(content), sort_keys=True)
+    text = json.dumps(portable_content(content), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -87,12 +87,12 @@ def _texts(content: Any) -> Iterator[str]:
         yield from _texts(vars(content))
 
 
-def portable(content: Any) -> Any:
+def portable_content(content: Any) -> Any:
     """Return content with all places of a user's own as `plugins.portable` has them."""
     if isinstance(content, Mapping):
-        return {key: portable(value) for key, value in content.items()}
+        return {key: portable_content(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [portable(value) for value in content]
+        return [portable_content(value) for value in content]
     if isinstance(content, Method):
         return content.portable
     return plugins.portable(content) if isinstance(content, str) else content

@@ -44,12 +44,12 @@ def own_metric(chosen: MetricLike) -> Metric:
 
     Raises a SettingsError if it is neither, has no name, or does not say which way is better.
     """
-    what = _name(chosen)
+    what = _metric_name(chosen)
     metric = plugins.find("metric", chosen) if isinstance(chosen, str) else chosen
     if not isinstance(metric, Metric):
         if not callable(metric) or isinstance(metric, type):
             raise SettingsError(f"{what}: a metric is a function of (logits, labels)")
-        name = _name(metric)
+        name = _metric_name(metric)
         if name == "<lambda>":
             raise SettingsError("a metric is a lambda, which has no name: write it with def")
         metric = Metric(
@@ -62,7 +62,7 @@ def own_metric(chosen: MetricLike) -> Metric:
     return metric
 
 
-def _name(metric: Any) -> str:
+def _metric_name(metric: Any) -> str:
     """Return a place as it is, and the name of a metric that is given itself."""
     if isinstance(metric, str):
         return metric
@@ -89,7 +89,7 @@ class ClientMetrics:
     @functools.cached_property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
         """Return what each metric's name calls; raises a SettingsError for one that cannot be."""
-        metrics = [(_name(metric), own_metric(metric)) for metric in self.metrics]
+        metrics = [(_metric_name(metric), own_metric(metric)) for metric in self.metrics]
         functions = {
             metric.name: functools.partial(_measured, place, metric.fn) for place, metric in metrics
         }
@@ -115,11 +115,13 @@ class ClientMetrics:
             return {}
         named = [metric for metric in self.metrics if isinstance(metric, str)]
         own = {
-            _name(metric): _text(metric) for metric in self.metrics if not isinstance(metric, str)
+            _metric_name(metric): _text(metric)
+            for metric in self.metrics
+            if not isinstance(metric, str)
         }
         return {
             "client-metrics": [
-                list(map(_name, self.metrics)),
+                list(map(_metric_name, self.metrics)),
                 contents(named),
                 *filter(None, [own]),
             ]

@@ -56,7 +56,7 @@ def read_method(method: Any, usage: str, *, classes: bool = False) -> RoundStrat
 
 def name_of(strategy: RoundStrategy) -> str:
     """Return the name of a strategy in rows and progress, such as "cyclic+fedavg"."""
-    return "+".join(_algorithm(part).label for part, _ in parts_of(strategy, 1))
+    return "+".join(_algorithm_of(part).label for part, _ in parts_of(strategy, 1))
 
 
 def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
@@ -67,13 +67,13 @@ def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
     training = declared(TrainingOptions).items()
     options = {key: option for key, option in training if key not in of_strategy}
     for part, _ in parts_of(method, 1):
-        options |= declared(_algorithm(part).client_class)
+        options |= declared(_algorithm_of(part).client_class)
     return options
 
 
 def task_options(method: RoundStrategy | str) -> dict[str, Option]:
     """Return the options of tasks by key: of local training, and of a strategy's client."""
-    of_client = {} if isinstance(method, str) else declared(_algorithm(method).client_class)
+    of_client = {} if isinstance(method, str) else declared(_algorithm_of(method).client_class)
     return {**declared(LocalTraining), **of_client}
 
 
@@ -106,7 +106,7 @@ def start_of_method(
     phases = []
     for part, rounds in parts_of(method, training.rounds):
         how = replace(training, rounds=rounds, participants=part.participants or clients)
-        phases.append(_phase(part, PRETRAINING, how, options))
+        phases.append(_phase_of(part, PRETRAINING, how, options))
     name = name_of(method)
     return Start(name, name, phases, strategy=method)
 
@@ -124,7 +124,7 @@ def task_phase(
     name = type(method).__name__
     if isinstance(method, ServerRefined):
         raise SettingsError(f"method = {name}: tasks have no server data to refine a model on")
-    phase = _phase(method, TASK, training, options)
+    phase = _phase_of(method, TASK, training, options)
     for option in declared(RoundStrategy).values():
         value = getattr(method, option.name)
         if option.name not in AGGREGATION and value != option.default:
@@ -135,17 +135,17 @@ def task_phase(
     return replace(phase, template=method)
 
 
-def _algorithm(strategy: RoundStrategy) -> Algorithm:
+def _algorithm_of(strategy: RoundStrategy) -> Algorithm:
     """Return a strategy's class as an algorithm; of a refined one, that of the inner strategy."""
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     return Algorithm(inner.name or type(inner).__name__, type(inner))
 
 
-def _phase(
+def _phase_of(
     strategy: RoundStrategy, role: str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Phase:
     """Return a phase of a strategy that has the role, with the options of its client, by name."""
-    algorithm = _algorithm(strategy)
+    algorithm = _algorithm_of(strategy)
     if role not in algorithm.roles:
         others = ", ".join(name for name, other in with_role(role).items() if not other.refined)
         problem = f"{algorithm.label} is a method of the role {' and '.join(algorithm.roles)}"

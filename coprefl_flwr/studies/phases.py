@@ -187,23 +187,24 @@ class Phase:
             raise SettingsError(f"{what}, {self.name}: {error}", *error.keys, what) from error
 
     def about(self) -> dict[str, Any]:
-        """Return the method and everything that it heeds, "" for what is not set.
+        """Return the method and every option that it uses, by key; "" for what is not set.
 
-        A method without client wrappers heeds no option of them, and a mean none of robust rules.
+        Options of client wrappers are left out where there are none, and those of robust rules for
+        a mean.
         """
         values = values_of(self.training)
         if values["learning-rate"] is None:  # However it is written, it is the same.
             values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
-        unheeded = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
+        unused = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.options.get(AGGREGATION[0], MEAN) == MEAN:
-            unheeded |= {
+            unused |= {
                 key for key, option in self.algorithm.options.items() if option.name in AGGREGATION
             }
         keys = training_keys(self.algorithm, self.role)
         of_training = {key: "" if values[key] is None else values[key] for key in keys}
         own = {**self.options, **of_training}
         own = {key: str(v) if isinstance(v, Named) else v for key, v in own.items()}
-        return {"method": self.algorithm.name} | {k: own[k] for k in own if k not in unheeded}
+        return {"method": self.algorithm.name} | {k: own[k] for k in own if k not in unused}
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""
@@ -215,7 +216,7 @@ class Phase:
 
 
 def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
-    """Return the settings of the training that an algorithm heeds, and may set for itself."""
+    """Return the settings of the training that an algorithm uses, and may set for itself."""
     if role == PERSONALISED:
         return tuple(
             key for key, option in declared(TrainingOptions).items() if not option.starts_only

@@ -34,7 +34,7 @@ STARTS = "starts"
 LONGEST_SETTINGS = 2**18
 """Bytes of the settings' file, which has 3,000 where nothing long is listed."""
 
-LARGEST = 10**9
+LARGEST_COUNT = 10**9
 """The most of anything that is counted, a thousand times what any study has."""
 
 
@@ -199,8 +199,13 @@ class Settings(
             raise SettingsError(problem, "task-clients", "diagnostics")
         for key, option in declared(Settings).items():
             number = getattr(self, option.name)
-            if int in option.kinds and key != "seed" and number is not None and number > LARGEST:
-                raise SettingsError(f"{key} = {number}: must be at most {LARGEST:,}", key)
+            if (
+                int in option.kinds
+                and key != "seed"
+                and number is not None
+                and number > LARGEST_COUNT
+            ):
+                raise SettingsError(f"{key} = {number}: must be at most {LARGEST_COUNT:,}", key)
         for key, most in (("participants", "clients"), ("min-replies", "participants")):
             value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
             if value > limit:

@@ -263,9 +263,9 @@ def _train(stage: TrainingStage, making: Making) -> None:
             rows = client_rows(stage, report.evaluation) if stage.has_client_rows else []
             write_result(folder, rows, round_rows(stage, report.history, more))
 
-    config = {STAGE: stage.path, FOLDER: _name(folder, store)}
+    config = {STAGE: stage.path, FOLDER: _name_in_messages(folder, store)}
     if stage.features():
-        config[FEATURES] = _name(store.shared(stage.features()), store)
+        config[FEATURES] = _name_in_messages(store.shared(stage.features()), store)
     strategy.start(
         making.grid,
         to_record(stage.initial(store), copy=False),
@@ -282,7 +282,7 @@ def _train(stage: TrainingStage, making: Making) -> None:
     )
 
 
-def _name(folder: Path, store: Store) -> str:
+def _name_in_messages(folder: Path, store: Store) -> str:
     """Return a folder's name for messages, which clients look for below their own folder."""
     return folder.relative_to(store.base).as_posix()
 

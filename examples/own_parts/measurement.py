@@ -4,7 +4,7 @@ In a recipe, or for `flwr run`: measurements: "measurement.py:OnEveryClient".
 In Python: `on_every_client(model, clients)`.
 """
 
-from coprefl_flwr.studies.architecture import Architecture, unchanged
+from coprefl_flwr.studies.architecture import Architecture, copies_of
 from coprefl_flwr.studies.measurements import StartMeasurement
 from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.running import finished
@@ -30,7 +30,7 @@ class OnEveryClient(StartMeasurement):
 
 def on_every_client(model, clients):
     """Return these numbers of a network, on the clients that `cp.partition` returns."""
-    architecture = Architecture("model", unchanged(model), clients.source, clients.seed)
+    architecture = Architecture("model", copies_of(model), clients.source, clients.seed)
     start = Pretraining(Start("model", "model", weights=model), clients, architecture, RunOptions())
     measurement = OnEveryClient(start)
     study = Study([start, measurement])

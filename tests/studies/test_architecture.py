@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.studies.architecture import Architecture, unchanged
+from coprefl_flwr.studies.architecture import Architecture, copies_of
 from coprefl_flwr.studies.populations import LoadedSource, Spread
 from coprefl_flwr.studies.tasks import Tasks, architecture_of_tasks
 from tests.common.checks import refusal
@@ -37,7 +37,7 @@ def test_the_identity_is_that_of_the_head_where_tasks_replace_one(tasks):
     )
     assert architecture.identity() == other.identity()
     whole = [
-        Architecture("a", unchanged(Perceptron(seed=seed)), tasks.source, 0) for seed in (0, 1)
+        Architecture("a", copies_of(Perceptron(seed=seed)), tasks.source, 0) for seed in (0, 1)
     ]
     assert whole[0].head == frozenset()
     assert whole[0].identity() != whole[1].identity()
@@ -45,7 +45,7 @@ def test_the_identity_is_that_of_the_head_where_tasks_replace_one(tasks):
 
 def test_an_unchanged_network_is_a_copy(tasks):
     first = Perceptron()
-    architecture = Architecture("a", unchanged(first), tasks.source, 0)
+    architecture = Architecture("a", copies_of(first), tasks.source, 0)
     with torch.no_grad():
         first.last.bias.fill_(5)
     assert not torch.equal(architecture.make().last.bias, first.last.bias)
