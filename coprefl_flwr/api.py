@@ -23,11 +23,7 @@ from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.architecture import (
-    Architecture,
-    check_network,
-    copies_of,
-)
+from coprefl_flwr.studies.architecture import Architecture, check_network, copies_of
 from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, folder_of
 from coprefl_flwr.studies.own_method import (

@@ -53,7 +53,7 @@ __all__ = ["client", "server"]
 """
 
 
-def run_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str:
+def simulate_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str:
     """Run a study of these settings by `flwr run` on the CPU; return why it failed, "" if not.
 
     The app and Flower's files go into `folder`. Modules that this process can import can be

@@ -114,11 +114,8 @@ class ClientMetrics:
         if not self.metrics:
             return {}
         named = [metric for metric in self.metrics if isinstance(metric, str)]
-        own = {
-            _metric_name(metric): _text(metric)
-            for metric in self.metrics
-            if not isinstance(metric, str)
-        }
+        others = [metric for metric in self.metrics if not isinstance(metric, str)]
+        own = {_metric_name(metric): _text(metric) for metric in others}
         return {
             "client-metrics": [
                 list(map(_metric_name, self.metrics)),

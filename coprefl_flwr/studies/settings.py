@@ -199,12 +199,7 @@ class Settings(
             raise SettingsError(problem, "task-clients", "diagnostics")
         for key, option in declared(Settings).items():
             number = getattr(self, option.name)
-            if (
-                int in option.kinds
-                and key != "seed"
-                and number is not None
-                and number > LARGEST_COUNT
-            ):
+            if int in option.kinds and key != "seed" and (number or 0) > LARGEST_COUNT:
                 raise SettingsError(f"{key} = {number}: must be at most {LARGEST_COUNT:,}", key)
         for key, most in (("participants", "clients"), ("min-replies", "participants")):
             value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)

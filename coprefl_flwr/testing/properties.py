@@ -107,7 +107,7 @@ def same_under_flower(case: Case) -> str:
         raise NotApplicable("other processes do not know a registered name")
     first = _that_runs(case).rows
     settings = case.settings("flower")
-    problem = simulation.run_study(settings.to_config(), case.folder, nodes=2)
+    problem = simulation.simulate_study(settings.to_config(), case.folder, nodes=2)
     if problem:
         raise Broken(f"`flwr run`: {problem}")
     stage = build(settings).stages[-1]
