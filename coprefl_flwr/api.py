@@ -363,7 +363,7 @@ def evaluate_starts(
 def _spread(
     clients: int | None, scheme: Scheme, alpha: float, classes: int, samples: int
 ) -> Spread:
-    """Return how samples are spread: `classes` per client, at least so many `samples` each."""
+    """Return how samples are spread: `classes` per client, at least `samples` samples each."""
     limits: Any = {"alpha": alpha, "classes_per_client": classes, "min_samples": samples}
     return Spread(clients=clients, scheme=scheme, **limits)
 
