@@ -153,7 +153,7 @@ def test_strategies_get_their_settings():
         "max_failed_rounds": 5,
     }  # fmt: skip
     base = {
-        "participants": 7, "seed": 3, "population": clients_of.PRETRAINING,
+        "participants": 7, "seed": 3, "population": clients_of.PRETRAIN,
         "min_available_nodes": 2, "min_replies": 4, "max_failed_rounds": 5, "evaluate_every": 0,
     }  # fmt: skip
     fedavg = strategy("fedavg", **settings)
