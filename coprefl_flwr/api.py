@@ -23,12 +23,8 @@ from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.architecture import (
-    Architecture,
-    check_network,
-    unchanged,
-)
-from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
+from coprefl_flwr.studies.architecture import Architecture, check_network, copies_of
+from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, folder_of
 from coprefl_flwr.studies.own_method import (
     AppPretraining,
@@ -115,19 +111,12 @@ def partition(
     >>> cp.partition(cp.load_dataset("glyphs"), clients=4, scheme="iid", only=range(10))
     <4 clients, 300 to 300 samples each, 10 classes>
     """
-    given = {"seed": seed, "server_reserve": server_reserve}
-    drawn = checked_options(given, declared(Clients))
-    spread = Spread(
-        clients=clients,
-        scheme=scheme,
-        alpha=alpha,
-        classes_per_client=classes_per_client,
-        min_samples=min_samples,
-    )
-    source = LoadedSource.of(dataset, only, relabel, batch)
-    made = Clients(source, spread, **drawn)
-    _ = made.population  # Raises an error now, if there is no such partition.
-    return made
+    options = {"seed": seed, "server_reserve": server_reserve}
+    drawn = checked_options(options, declared(Clients))
+    spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
+    result = Clients(LoadedSource.of(dataset, only, relabel, batch), spread, **drawn)
+    _ = result.population  # Raises an error now, if there is no such partition.
+    return result
 
 
 def tasks(
@@ -185,20 +174,13 @@ def tasks(
     """
     if number == 0:
         raise SettingsError("number = 0: at least one task is needed")
-    given = {"number": number, "classes": classes, "train_fraction": train_fraction, "seed": seed}
-    drawn = checked_options(given, declared(Tasks))
-    spread = Spread(
-        clients=clients,
-        scheme=scheme,
-        alpha=alpha,
-        classes_per_client=classes_per_client,
-        min_samples=min_samples,
-    )
-    source = LoadedSource.of(dataset, only, relabel, batch)
-    made = Tasks(source, spread, **drawn)
-    for task in range(len(made)):
-        _ = made[task]  # Raises an error now, if there is no such task.
-    return made
+    options = {"number": number, "classes": classes, "train_fraction": train_fraction, "seed": seed}
+    drawn = checked_options(options, declared(Tasks))
+    spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
+    result = Tasks(LoadedSource.of(dataset, only, relabel, batch), spread, **drawn)
+    for task in range(len(result)):
+        _ = result[task]  # Raises an error now, if there is no such task.
+    return result
 
 
 def pretrain(
@@ -282,9 +264,9 @@ def pretrain(
     with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, app, **grid) as store:
         arrays, _ = load_saved_model(store.root)
         metrics = frames.frame(store.result(stage)["rounds"])
-    made = copy.deepcopy(model)
-    load_arrays(made, arrays)
-    return (made, metrics) if history else made
+    start = copy.deepcopy(model)
+    load_arrays(start, arrays)
+    return (start, metrics) if history else start
 
 
 def evaluate_starts(
@@ -295,7 +277,7 @@ def evaluate_starts(
     method: str | RoundStrategy | type[RoundStrategy] = "fedavg",
     head: str = str(FRESH),
     network: Callable[[int], nn.Module] | None = None,
-    client_metrics: Given | Sequence[Given] = (),
+    client_metrics: MetricLike | Sequence[MetricLike] = (),
     evaluate_every: int = 1,
     diagnostics: bool = False,
     checkpoint: str | Path | None = None,
@@ -353,10 +335,10 @@ def evaluate_starts(
     if not isinstance(tasks, Tasks):
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
     method = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))", classes=True)
-    made, chosen = _starts(starts), checked_options(options, task_options(method))
-    given = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
-    of_tasks = checked_options(given, declared(Downstream))
-    training = _training(
+    how_made, chosen = _starts(starts), checked_options(options, task_options(method))
+    numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
+    of_tasks = checked_options(numbers, declared(Downstream))
+    training = _local_training(
         chosen,
         rounds=max(of_tasks["rounds"], 1),
         participants=len(tasks[0].clients),
@@ -369,11 +351,21 @@ def evaluate_starts(
     how = Downstream(trained, head=computed, keeps_head=keeps, metrics=metrics, **of_tasks)
     architecture = architecture_of_tasks(starts.values(), network, tasks, keeps_head=keeps)
     of_run = RunOptions(seed=tasks.seed)
-    stages = [Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in made]
+    stages = [
+        Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in how_made
+    ]
     study = Study(comparison(stages, tasks, how))
     with finished(study, checkpoint, Layout.PATH, quiet) as store:
         rows, of_rounds = gather(study, store)
     return StartsResult(frames.accuracies(rows), of_rounds, {"seed": tasks.seed})
+
+
+def _spread(
+    clients: int | None, scheme: Scheme, alpha: float, classes: int, samples: int
+) -> Spread:
+    """Return how samples are spread: `classes` per client, at least `samples` samples each."""
+    limits: Any = {"alpha": alpha, "classes_per_client": classes, "min_samples": samples}
+    return Spread(clients=clients, scheme=scheme, **limits)
 
 
 def _pretraining(
@@ -390,34 +382,34 @@ def _pretraining(
             raise wrong_type("clients", clients, needed, "cp.partition(dataset, clients=100)")
         clients = Clients.of_datasets(clients)
     chosen, number = checked_options(options, pretraining_options(method)), len(clients)
-    training = _training(chosen, rounds=rounds, participants=number)
+    training = _local_training(chosen, rounds=rounds, participants=number)
     seed = chosen.get("seed", 0) if isinstance(method, str) else method.seed
-    architecture = Architecture(type(model).__name__, unchanged(model), clients.source, seed)
+    architecture = Architecture(type(model).__name__, copies_of(model), clients.source, seed)
     architecture.check("model", clients[0])
     start = start_of_method(method, training, chosen, number)
     return Pretraining(start, clients, architecture, RunOptions(seed=seed))
 
 
-def _training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
+def _local_training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
     """Return local training with those of the options that belong to it, instead of defaults."""
-    known = {one.name for one in declared(TrainingOptions).values()}
+    known = {option.name for option in declared(TrainingOptions).values()}
     chosen = {name: value for name, value in options.items() if name in known}
     return TrainingOptions(**{**defaults, **chosen})
 
 
-def _starts(given: Any) -> list[Start]:
+def _starts(starts: Any) -> list[Start]:
     """Return starts of networks or files, or raise a SettingsError for something else."""
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(starts, Mapping) or not starts:
         example = "{'random': Net(), 'coprefl': start}"
-        raise wrong_type("starts", given, "a mapping of names to networks or files", example)
-    names = {name: folder_of(name) if isinstance(name, str) else "" for name in given}
+        raise wrong_type("starts", starts, "a mapping of names to networks or files", example)
+    names = {name: folder_of(name) if isinstance(name, str) else "" for name in starts}
     for name, folder in names.items():
         if not folder.strip("-") or list(names.values()).count(folder) > 1:
             problem = f"start {short(repr(name))}: a name must be a text"
             raise SettingsError(f"{problem}, and names must differ in letters and digits")
-        if not isinstance(given[name], str | Path):
-            check_network(f"start {name!r}", given[name], "Net() or 'model.safetensors'")
+        if not isinstance(starts[name], str | Path):
+            check_network(f"start {name!r}", starts[name], "Net() or 'model.safetensors'")
     return [
-        Start(name, name, given=one if isinstance(one, nn.Module) else f"{FILE}{one}")
-        for name, one in given.items()
+        Start(name, name, weights=start if isinstance(start, nn.Module) else f"{FILE}{start}")
+        for name, start in starts.items()
     ]

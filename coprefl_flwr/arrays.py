@@ -156,12 +156,12 @@ SEAL = "coprefl"
 
 def checksum_of(arrays: Arrays, text: str = "") -> str:
     """Return the SHA-256 of arrays, in whatever order, and of a text that belongs to them."""
-    made = hashlib.sha256(text.encode())
+    digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         array = np.asarray(arrays[name], order="C")
-        made.update(f"\0{name} {array.dtype.str} {array.shape}\0".encode())
-        made.update(array.reshape(-1).view(np.uint8).data)  # Its bytes, not a copy of them.
-    return made.hexdigest()
+        digest.update(f"\0{name} {array.dtype.str} {array.shape}\0".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)  # Its bytes, not a copy of them.
+    return digest.hexdigest()
 
 
 def write_sealed(file: str | Path, arrays: Arrays, text: str) -> None:
@@ -178,13 +178,13 @@ def read_sealed(file: str | Path) -> tuple[Arrays, str]:
     """
     try:
         with safe_open(str(file), framework="numpy") as opened:
-            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             known, _, text = opened.metadata()[SEAL].partition(" ")
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(one_line(error)) from error
-    if known != checksum_of(found, text):
+    if known != checksum_of(arrays, text):
         raise ValueError("it is damaged, as its checksum says")
-    return found, text
+    return arrays, text
 
 
 # ---- numbers -------------------------------------------------------------------------------------
@@ -235,12 +235,12 @@ def zeros_like(arrays: Arrays) -> Arrays:
 
 
 def append_prefixed(arrays: Arrays, label: str, more: Arrays) -> Arrays:
-    """Return `arrays` and behind them `more`, named "LABEL/NAME": two quantities in one record."""
+    """Return `arrays`, then `more`, named "LABEL/NAME": two quantities in one record."""
     return arrays | {f"{label}/{name}": array for name, array in more.items()}
 
 
 def split_prefixed(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
-    """Undo `behind`."""
+    """Undo `append_prefixed`."""
     mark = f"{label}/"
     first = {name: array for name, array in arrays.items() if not name.startswith(mark)}
     more = {n.removeprefix(mark): array for n, array in arrays.items() if n.startswith(mark)}
@@ -281,7 +281,7 @@ def mismatch(
     return None
 
 
-LARGEST = 1e200
+LARGEST_NUMBER = 1e200
 """The largest number that counts as finite, so that a sum of float64 is finite too."""
 
 
@@ -295,9 +295,9 @@ def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -
     least, most = _range(dtype)
     for number in (low, high):
         # Not divided by 1: whole numbers beyond 2^53 are compared as they are.
-        one = number if weight == 1 else number / weight
-        if not least <= (one if dtype.kind == "f" else round(one)) <= most:
-            return f"{one:g}, which is beyond {dtype}"
+        mean = number if weight == 1 else number / weight
+        if not least <= (mean if dtype.kind == "f" else round(mean)) <= most:
+            return f"{mean:g}, which is beyond {dtype}"
     return None
 
 
@@ -308,7 +308,7 @@ def _range(dtype: np.dtype[Any]) -> tuple[float, float]:
         return 0, 1
     if dtype.kind in "iu":
         return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    most = min(float(np.finfo(dtype).max), LARGEST)
+    most = min(float(np.finfo(dtype).max), LARGEST_NUMBER)
     return -most, most
 
 

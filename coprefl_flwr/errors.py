@@ -130,7 +130,7 @@ _HOW_DEVICE = (
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
-    spelled = {one.lower(): one for one in known}
+    spelled = {spelling.lower(): spelling for spelling in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     names = ", ".join(spelled.values())
     if what in ("setting", "option") and name.lower() in _DEVICE:

@@ -95,9 +95,9 @@ def remove_unfinished(folder: Path, *, shared: bool = False, below: bool = True)
 def remove_named(folder: Path, name: re.Pattern[str]) -> None:
     """Remove the files below a folder that have such names, and folders that are empty then."""
     for place, _, files in os.walk(folder, topdown=False):
-        for one in files:
-            if name.fullmatch(one) or _PART.fullmatch(one):
-                Path(place, one).unlink(missing_ok=True)
+        for file in files:
+            if name.fullmatch(file) or _PART.fullmatch(file):
+                Path(place, file).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # It holds something else.
             os.rmdir(place)
 
@@ -214,8 +214,8 @@ def _integer(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    found = float(text)
-    return found if math.isfinite(found) else _refused_number(text)
+    number = float(text)
+    return number if math.isfinite(number) else _refused_number(text)
 
 
 def _refused_number(text: str) -> NoReturn:
@@ -228,16 +228,16 @@ def read_json(path: Path, kind: type = object) -> Any:
     Raises a SettingsError with the file's name if it is not there, or damaged.
     """
     try:
-        found = parse_json(read_bytes(path))
+        content = parse_json(read_bytes(path))
     except SettingsError:
         raise
     except ValueError as error:
         raise SettingsError(f"{path} is damaged: {one_line(error)}") from error
-    if not isinstance(found, kind):
+    if not isinstance(content, kind):
         raise SettingsError(
-            f"{path} is damaged: it holds a {type(found).__name__}, and not a {kind.__name__}"
+            f"{path} is damaged: it holds a {type(content).__name__}, and not a {kind.__name__}"
         )
-    return found
+    return content
 
 
 def inside(root: Path, name: str) -> Path:
@@ -247,7 +247,7 @@ def inside(root: Path, name: str) -> Path:
     """
     parts = name.split("/")
     for part in parts:
-        dots, wrong = part in ("", ".", ".."), any(one in part for one in "\\:\0")
+        dots, wrong = part in ("", ".", ".."), any(sign in part for sign in "\\:\0")
         if dots or wrong or len(part.encode()) > LONGEST_NAME:
             raise SettingsError(f"{name[:LONGEST_NAME]!r} cannot name a folder of this node")
     return root.joinpath(*parts)
@@ -262,10 +262,10 @@ def alone(lock: Path, problem: str) -> Iterator[None]:
     check_links(lock.parent, lock)
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
-        held = filelock.FileLock(lock).acquire(blocking=False)
+        acquired = filelock.FileLock(lock).acquire(blocking=False)
     except filelock.Timeout:
         raise SettingsError(problem) from None
-    with held:
+    with acquired:
         yield
 
 
@@ -275,9 +275,9 @@ SUMS = "SHA256SUMS"
 
 def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]) -> None:
     """Write the checksums of files of a folder, and of others that are about to be written."""
-    found = {name: sha256_of(folder / name) for name in names}
-    found |= {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    lines = [f"{found[name]}  {name}\n" for name in sorted(found)]
+    sums = {name: sha256_of(folder / name) for name in names}
+    sums |= {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    lines = [f"{sums[name]}  {name}\n" for name in sorted(sums)]
     write_atomically(folder / SUMS, "".join(lines).encode())
 
 

@@ -59,8 +59,8 @@ class Algorithm:
         named = self.strategy_class.client
         if not isinstance(named, str):
             return named
-        found: type[TorchClient] = plugins.find("method", named)
-        return found
+        client_class: type[TorchClient] = plugins.find("method", named)
+        return client_class
 
     @property
     def label(self) -> str:
@@ -111,8 +111,12 @@ class Algorithm:
 
     def defaults(self, role: str) -> dict[str, Value]:
         """Return the values of its own options, and of local training, where a user sets none."""
-        own = {key: one.default for key, one in self.options.items() if one.default is not None}
-        personal = {key: one.personal for key, one in self.options.items()}
+        own = {
+            key: option.default
+            for key, option in self.options.items()
+            if option.default is not None
+        }
+        personal = {key: option.personal for key, option in self.options.items()}
         other = {k: v for k, v in personal.items() if v is not None and role == PERSONALISED}
         return {**own, **self.strategy_class.training_defaults, **other}
 
@@ -136,7 +140,7 @@ class Algorithm:
         **run : options that all strategies take
         """
         declarations = _own(self.strategy_class) | _of_averages(self.strategy_class)
-        own = {one.name: options[key] for key, one in declarations.items()}
+        own = {option.name: options[key] for key, option in declarations.items()}
         if self.strategy_class.server_data:
             own["server"] = _server_data(server, self.strategy_class.server_data, training)
         if "training" in getattr(self.strategy_class, "__dataclass_fields__", {}):
@@ -144,10 +148,10 @@ class Algorithm:
         strategy = self.strategy_class(**run, **own)
         if not self.refined:
             return strategy
-        refinement = {one.name: options[key] for key, one in _own(ServerRefined).items()}
-        held = _server_data(server, "server", training)
+        refinement = {option.name: options[key] for key, option in _own(ServerRefined).items()}
+        data = _server_data(server, "server", training)
         size = training.samples_per_step
-        return ServerRefined(strategy, held, batch_size=size, **refinement)
+        return ServerRefined(strategy, data, batch_size=size, **refinement)
 
     def client(
         self,
@@ -158,38 +162,40 @@ class Algorithm:
         **more: Any,
     ) -> TorchClient:
         """Return a client with its own of the `options`, and what it needs of what is offered."""
-        own = {one.name: options[key] for key, one in declared(self.client_class).items()}
+        own = {option.name: options[key] for key, option in declared(self.client_class).items()}
         needed = {name: offered[name] for name in self.client_class.injected if name in offered}
         return self.client_class(model, train, **more, **own, **needed)
 
     def check_samples(self, fewest: int, options: Mapping[str, Any]) -> None:
         """Raise a SettingsError if a client of so few samples cannot take part."""
-        own = {one.name: options[key] for key, one in declared(self.client_class).items()}
+        own = {option.name: options[key] for key, option in declared(self.client_class).items()}
         self.client_class.check_samples(fewest, **own)
 
 
 def _own(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
     """Return the options of a strategy that not every strategy has."""
     shared = declared(RoundStrategy)
-    return {key: one for key, one in declared(strategy_class).items() if key not in shared}
+    return {key: option for key, option in declared(strategy_class).items() if key not in shared}
 
 
 def _of_averages(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
     """Return the options of its aggregation, if it is a strategy that averages."""
     if not strategy_class.averages:
         return {}
-    return {k: one for k, one in declared(strategy_class).items() if one.name in AGGREGATION}
+    return {
+        k: option for k, option in declared(strategy_class).items() if option.name in AGGREGATION
+    }
 
 
 def _server_data(server: ServerDataOf | None, whose: str, training: LocalTraining) -> ServerData:
     """Return what a strategy computes on at the server, in the precision of the training."""
     if server is None:
         raise AssertionError("this stage has no data at the server")
-    found = server(whose)
-    if found.precision != training.precision:
-        found = copy.copy(found)  # It may be another phase's too.
-        found.precision = training.precision
-    return found
+    data = server(whose)
+    if data.precision != training.precision:
+        data = copy.copy(data)  # It may be another phase's too.
+        data.precision = training.precision
+    return data
 
 
 REFINED = {"coprefl": "coprefl-sgd", "coprefl-std": "coprefl-std-sgd"}
@@ -203,16 +209,16 @@ That of fedpcl: its head has Table 7's BatchNorm by default."""
 def _built_in() -> dict[str, Algorithm]:
     """Return the methods of the table in `coprefl_flwr.strategies`, then their refined forms."""
     classes = [
-        one
-        for one in vars(strategies).values()
-        if isinstance(one, type) and issubclass(one, RoundStrategy) and one.name
+        kind
+        for kind in vars(strategies).values()
+        if isinstance(kind, type) and issubclass(kind, RoundStrategy) and kind.name
     ]
-    plain = {one.name: Algorithm(one.name, one) for one in classes}
+    plain = {kind.name: Algorithm(kind.name, kind) for kind in classes}
     refined = {
-        name: Algorithm(name, one, refined=True)
-        for one in classes
-        if PRETRAINING in one.roles and not one.server_data
-        for name in [REFINED.get(one.name, f"{one.name}-refined")]
+        name: Algorithm(name, kind, refined=True)
+        for kind in classes
+        if PRETRAINING in kind.roles and not kind.server_data
+        for name in [REFINED.get(kind.name, f"{kind.name}-refined")]
     }
     return plain | refined
 
@@ -242,26 +248,26 @@ def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Algorit
     return method
 
 
-def _checked(place: str, found: Any) -> type[RoundStrategy]:
+def _checked(place: str, strategy_class: Any) -> type[RoundStrategy]:
     """Return the class at a place, or raise a SettingsError that says why it is no method."""
-    if not (isinstance(found, type) and issubclass(found, RoundStrategy)):
+    if not (isinstance(strategy_class, type) and issubclass(strategy_class, RoundStrategy)):
         raise SettingsError(f"{place}: must be a subclass of coprefl_flwr.strategies.RoundStrategy")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
+    if inspect.isabstract(strategy_class):
+        missing = ", ".join(sorted(strategy_class.__abstractmethods__))
         raise SettingsError(f"{place}: must define {missing}")
-    if any(isinstance(one, Field) for one in vars(found).values()):
+    if any(isinstance(value, Field) for value in vars(strategy_class).values()):
         raise SettingsError(f"{place}: has options, so needs @dataclass(kw_only=True, eq=False)")
-    for role in found.roles:
+    for role in strategy_class.roles:
         if role not in ROLES:
             raise SettingsError(f"{place}: roles: {unknown('role', role, ROLES)}")
-    if HEAD in found.roles and "head" not in found.__dataclass_fields__:
+    if HEAD in strategy_class.roles and "head" not in strategy_class.__dataclass_fields__:
         raise SettingsError(f"{place}: a head needs a field `head`, as LinearHead has one")
-    client = Algorithm(place, found).client_class
+    client = Algorithm(place, strategy_class).client_class
     if not (isinstance(client, type) and issubclass(client, TorchClient)):
         raise SettingsError(
             f"{place}: client must be a subclass of coprefl_flwr.clients.TorchClient"
         )
-    return found
+    return strategy_class
 
 
 def with_role(role: str) -> dict[str, Algorithm]:
@@ -276,10 +282,12 @@ def short_forms() -> Mapping[str, tuple[Option, ...]]:
     Those of heads are written behind the head alone, as is what is a setting of local training too:
     a method that does not train so may have an option of that name.
     """
-    found: dict[str, list[Option]] = {}
-    for method in [one for one in METHODS.values() if HEAD not in one.roles]:
-        for key in [key for key in method.options if key not in declared(LocalTraining)]:
-            one = method.options[key]
-            if one not in found.setdefault(key, []):
-                found[key].append(one)
-    return {key: tuple(declarations) for key, declarations in found.items()}
+    declarations: dict[str, list[Option]] = {}
+    for method in METHODS.values():
+        if HEAD in method.roles:
+            continue
+        for key, option in method.options.items():
+            known = declarations.setdefault(key, [])
+            if option not in known and key not in declared(LocalTraining):
+                known.append(option)
+    return {key: tuple(known) for key, known in declarations.items() if known}

@@ -68,18 +68,20 @@ class Named:
 
     def changed(self, change: Callable[[str], str]) -> "Named":
         """Return the same with its name, and every text among its options, changed."""
-        texts = {key: change(one) for key, one in self.options if isinstance(one, str)}
-        inner = {key: one.changed(change) for key, one in self.options if isinstance(one, Named)}
+        texts = {key: change(value) for key, value in self.options if isinstance(value, str)}
+        inner = {
+            key: value.changed(change) for key, value in self.options if isinstance(value, Named)
+        }
         return replace(self, name=change(self.name)).having({**texts, **inner})
 
     def texts(self) -> Iterator[str]:
         """Yield its name, and every text among its options."""
         yield self.name
-        for _, one in self.options:
-            if isinstance(one, Named):
-                yield from one.texts()
-            elif isinstance(one, str):
-                yield one
+        for _, value in self.options:
+            if isinstance(value, Named):
+                yield from value.texts()
+            elif isinstance(value, str):
+                yield value
 
 
 def written(options: Iterable[tuple[str, Value | Named]], between: str = ",") -> str:

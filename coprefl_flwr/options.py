@@ -72,7 +72,7 @@ def option(
     starts_only : str
         Why a personalised study does not use this setting; "" if it does.
     """
-    metadata = {name: one for name, one in locals().items() if name != "default"}
+    metadata = {name: value for name, value in locals().items() if name != "default"}
     return field(default=default, metadata=metadata)
 
 
@@ -108,7 +108,9 @@ class Option:
     def _adapter(self) -> "TypeAdapter[Any]":
         """Pydantic's check of the type and the limits of a value."""
         limits = {"ge": self.minimum, "le": self.maximum, "gt": self.above}
-        checks: dict[str, Any] = {name: one for name, one in limits.items() if one is not None}
+        checks: dict[str, Any] = {
+            name: limit for name, limit in limits.items() if limit is not None
+        }
         if self.kind is float:
             checks["allow_inf_nan"] = False
         annotation: Any = Annotated[self.kind, Field(strict=True, **checks)]
@@ -152,14 +154,14 @@ class Option:
                 return self.kind.read(value)  # type: ignore[attr-defined]
             value = self._adapter.validate_python(value)
         except TypeError as error:
-            raise SettingsError(f"{name} = {short(repr(value))}: {error}", self.key) from error
+            raise SettingsError(f"{name} = {short(repr(value))}: {error}", self.key) from None
         except ValidationError as error:
             problem = error.errors()[0]["type"]
             wanted = _KINDS[self.kind] if problem.endswith("_type") else self.limits
             if problem == "finite_number":
                 wanted = "a finite number"
             shown = short(repr(value) if isinstance(value, str) else value)
-            raise SettingsError(f"{name} = {shown}: must be {wanted}", self.key) from error
+            raise SettingsError(f"{name} = {shown}: must be {wanted}", self.key) from None
         if self.choices and value not in self.choices and not self._is_own(value):
             raise SettingsError(f"{name}: {unknown('value', value, self.choices)}", self.key)
         return value
@@ -204,38 +206,39 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
     """
     if owner not in _DECLARED:
         if dataclasses.is_dataclass(owner):
-            made = {one.name: one for one in dataclasses.fields(owner) if "meaning" in one.metadata}
+            every = {field.name: field for field in dataclasses.fields(owner)}
+            fields = {name: field for name, field in every.items() if "meaning" in field.metadata}
         else:
-            of_each = [vars(one).get("options", {}) for one in reversed(owner.__mro__)]
-            every = {name: one for options in of_each for name, one in options.items()}
-            made = {name: one for name, one in every.items() if one is not None}
-        options = [_option(owner, name, one) for name, one in made.items()]
-        _DECLARED[owner] = {one.key: one for one in options}
+            of_each = [vars(base).get("options", {}) for base in reversed(owner.__mro__)]
+            every = {name: field for options in of_each for name, field in options.items()}
+            fields = {name: field for name, field in every.items() if field is not None}
+        options = [_option(owner, name, field) for name, field in fields.items()]
+        _DECLARED[owner] = {option.key: option for option in options}
     return _DECLARED[owner]
 
 
-def _option(owner: type[Any], name: str, made: "dataclasses.Field[Any]") -> Option:
+def _option(owner: type[Any], name: str, field: "dataclasses.Field[Any]") -> Option:
     """Return the option of a field, whose type is its default's where it is in no dataclass."""
-    kinds: tuple[type, ...] = (type(made.default),)
-    if made.type is not None:
+    kinds: tuple[type, ...] = (type(field.default),)
+    if field.type is not None:
         # Of this field alone: others may name types that are imported for type checkers only.
-        alone = types.SimpleNamespace(__annotations__={name: made.type})
+        alone = types.SimpleNamespace(__annotations__={name: field.type})
         hint = typing.get_type_hints(alone, vars(sys.modules[owner.__module__]))[name]
         kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    key = made.metadata["key"] or name.replace("_", "-")
-    return Option(**{**made.metadata, "key": key}, name=name, default=made.default, kinds=kinds)
+    key = field.metadata["key"] or name.replace("_", "-")
+    return Option(**{**field.metadata, "key": key}, name=name, default=field.default, kinds=kinds)
 
 
-def checked_options(given: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
+def checked_options(values: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
     """Return keyword arguments by their Python names, each checked as it is declared in `known`.
 
     Raises a SettingsError, which names the argument, for an unknown one or a wrong value.
     """
-    by_name = {one.name: one for one in known.values()}
-    for name in given:
+    by_name = {option.name: option for option in known.values()}
+    for name in values:
         if name not in by_name:
             raise SettingsError(unknown("option", name, by_name))
-    return {name: by_name[name].checked(value, name) for name, value in given.items()}
+    return {name: by_name[name].checked(value, name) for name, value in values.items()}
 
 
 def check_declared(owner: Any) -> None:
@@ -243,11 +246,19 @@ def check_declared(owner: Any) -> None:
 
     What a subclass sets only after its base's constructor, which checks, is not there yet.
     """
-    for one in declared(type(owner)).values():
-        if hasattr(owner, one.name):
-            one.checked(getattr(owner, one.name), one.name)
+    for option in declared(type(owner)).values():
+        if hasattr(owner, option.name):
+            option.checked(getattr(owner, option.name), option.name)
+
+
+class Checked:
+    """A dataclass whose options are checked when it is made."""
+
+    def __post_init__(self) -> None:
+        """Raise a SettingsError if an option is out of its limits."""
+        check_declared(self)
 
 
 def schema(owner: type[Any]) -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each option that a class declares, by key."""
-    return {key: one.schema for key, one in declared(owner).items()}
+    return {key: option.schema for key, option in declared(owner).items()}

@@ -89,7 +89,7 @@ def is_place(kind: str, text: str) -> bool:
 
 def brought(kind: str) -> list[str]:
     """Return the names that were registered as a kind, and those of all entry points."""
-    return [name for one, name in REGISTERED if one == kind] + list(_entry_points())
+    return [name for its_kind, name in REGISTERED if its_kind == kind] + list(_entry_points())
 
 
 def find(kind: str, text: str) -> Any:
@@ -112,7 +112,7 @@ def find(kind: str, text: str) -> Any:
         raise SettingsError(f"{place}: write module:NAME or path/file.py:NAME")
     if hasattr(module, name):
         return getattr(module, name)
-    public = [key for key, one in vars(module).items() if callable(one) and key[0] != "_"]
+    public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
     raise SettingsError(f"{place}: {unknown('name', name, public)}")
 
 
@@ -130,9 +130,13 @@ def call(what: str | Named, function: Callable[..., Any], arguments: tuple[Any, 
     """
     named = Named.parse(what) if isinstance(what, str) else what
     options = {key.replace("-", "_"): value for key, value in named.options}
-    taken = list(inspect.signature(function).parameters.values())
-    known = [one.name for one in taken[len(arguments) :] if one.kind is not one.VAR_KEYWORD]
-    if not any(one.kind is one.VAR_KEYWORD for one in taken):
+    parameters = list(inspect.signature(function).parameters.values())
+    known = [
+        parameter.name
+        for parameter in parameters[len(arguments) :]
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         for key in options:
             if key not in known:
                 raise SettingsError(f"{what}: {unknown('option', key, known)}")
@@ -151,8 +155,8 @@ def whole_path(file: str, folder: Path) -> str:
     Raises a SettingsError if settings cannot hold it: a space, `+` or `;` ends an entry of some.
     """
     path = str((folder / expanded(file)).resolve())
-    if found := re.search(r"[\s+;]", path):
-        problem = f"{path}: {found[0]!r} cannot be in the path of a file that settings name"
+    if sign := re.search(r"[\s+;]", path):
+        problem = f"{path}: {sign[0]!r} cannot be in the path of a file that settings name"
         raise SettingsError(f"{problem}; move it, or rename the folder")
     return path
 
@@ -198,7 +202,7 @@ def _hash_at(kind: str, text: str) -> str:
     file, libraries = file.resolve(), ("purelib", "platlib", "stdlib")
     installed = any(file.is_relative_to(sysconfig.get_path(name)) for name in libraries)
     files = {file} if installed else {file, *_imported(file).values()}
-    return _digest(one.read_bytes() for one in sorted(files))
+    return _digest(path.read_bytes() for path in sorted(files))
 
 
 # ---- what COPREFL_ALLOW says --------------------------------------------------------------------
@@ -221,10 +225,10 @@ def is_without_code() -> bool:
 
 def is_listed(place: str) -> bool:
     """Return whether COPREFL_ALLOW itself names the code at `module:NAME` or `file.py:NAME`."""
-    found, wanted = _parts(place)
+    parts, wanted = _parts(place)
     for entry in os.environ.get(VARIABLE, "").split(","):
         inside, name = _parts(entry.strip())
-        covers = found[: len(inside)] == inside != ("none",) and name in ("", wanted)
+        covers = parts[: len(inside)] == inside != ("none",) and name in ("", wanted)
         if covers or inside == ("all",):
             return True
     return False
@@ -277,16 +281,16 @@ _read: dict[Path, bytes] = {}
 def _module_of(file: Path, place: str) -> ModuleType:
     """Return the module of a file, read again once its text, or that of an import, has changed."""
     if not file.is_file():
-        near = [one.name for one in file.parent.glob("*.py")]
+        near = [path.name for path in file.parent.glob("*.py")]
         raise SettingsError(f"{place}: {unknown('file', file.name, near)}")
     file = file.resolve()
     others = _imported(file)
-    texts = {one: one.read_bytes() for one in (file, *others.values())}
+    texts = {path: path.read_bytes() for path in (file, *others.values())}
     name = f"{file.stem}_{_digest([str(file).encode(), *texts.values()])[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     # Modules that import a changed one hold the old one, so all of them are read again.
-    changed = any(_read.get(one, texts[one]) != texts[one] for one in others.values())
+    changed = any(_read.get(path, texts[path]) != texts[path] for path in others.values())
     for other, path in others.items():
         if (changed or path not in _read) and _origin(other) == path:
             del sys.modules[other]
@@ -329,12 +333,12 @@ def _origin(module: str) -> Path | None:
 
 def _imported(file: Path) -> dict[str, Path]:
     """Return {module: file} of what a file imports from its folder or package, also by others."""
-    root = next(one for one in file.parents if not (one / "__init__.py").is_file())
-    found, waiting, looked_for = dict[str, Path](), [file], set[tuple[Any, ...]]()
-    for one in waiting:  # It grows.
-        for level, names in _import_lines(one.read_bytes()):
+    root = next(source for source in file.parents if not (source / "__init__.py").is_file())
+    files, waiting, looked_for = dict[str, Path](), [file], set[tuple[Any, ...]]()
+    for source in waiting:  # It grows.
+        for level, names in _import_lines(source.read_bytes()):
             for folder in (file.parent, root):
-                start = one.parents[level - 1] if 0 < level <= len(one.parents) else folder
+                start = source.parents[level - 1] if 0 < level <= len(source.parents) else folder
                 if (folder, start, names) in looked_for:  # Files of a package import the same.
                     continue
                 looked_for.add((folder, start, names))
@@ -342,9 +346,9 @@ def _imported(file: Path) -> dict[str, Path]:
                     if other.is_relative_to(folder):
                         parts = other.relative_to(folder).with_suffix("").parts
                         module = ".".join(parts).removesuffix(".__init__")
-                        waiting += [] if module in found else [other]
-                        found[module] = other
-    return found
+                        waiting += [] if module in files else [other]
+                        files[module] = other
+    return files
 
 
 @functools.lru_cache(maxsize=256)
@@ -357,14 +361,15 @@ def _import_lines(text: bytes) -> list[tuple[int, tuple[str, ...]]]:
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # Importing the file says so.
         return []
-    whole = [(0, one.name) for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    imports = [node for node in nodes if isinstance(node, ast.Import)]
+    whole = [(0, alias.name) for node in imports for alias in node.names]
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
             module = f"{node.module}." if node.module else ""
-            whole += [(node.level, module + one.name) for one in node.names]
+            whole += [(node.level, module + alias.name) for alias in node.names]
     lines = [(level, tuple(name.split("."))) for level, name in whole]
-    found = ((level, p[:n]) for level, p in lines for n in range(not level, len(p) + 1))
-    return list(dict.fromkeys(found))  # Those of a module's names have its packages in common.
+    parts = ((level, p[:n]) for level, p in lines for n in range(not level, len(p) + 1))
+    return list(dict.fromkeys(parts))  # Those of a module's names have its packages in common.
 
 
 def _file_of(module: str) -> Path | None:
@@ -376,13 +381,13 @@ def _file_of(module: str) -> Path | None:
         return None
     if others:
         folders = spec.submodule_search_locations if spec else None
-        return next((f for one in folders or () for f in _sources(Path(one, *others))), None)
+        return next((f for folder in folders or () for f in _sources(Path(folder, *others))), None)
     return Path(spec.origin) if spec and spec.origin else None
 
 
 def _sources(module: Path) -> list[Path]:
     """Return the file of a module, which is at a path without a suffix, or none."""
-    return [one for one in (module / "__init__.py", Path(f"{module}.py")) if one.is_file()][:1]
+    return [path for path in (module / "__init__.py", Path(f"{module}.py")) if path.is_file()][:1]
 
 
 def _is_dotted(name: str) -> bool:
@@ -390,7 +395,7 @@ def _is_dotted(name: str) -> bool:
 
 
 def _digest(texts: Iterable[bytes]) -> str:
-    return hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in texts)).hexdigest()
+    return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in texts)).hexdigest()
 
 
 def _source(name: str, what: Any) -> bytes:
@@ -399,12 +404,12 @@ def _source(name: str, what: Any) -> bytes:
     They are also those of a method's client, and of bases in the same module.
     """
     parts = [what, getattr(what, "client", None), getattr(what, "fn", None)]
-    classes = [one for one in parts if isinstance(one, type)]
-    own = [base for one in classes for base in one.__mro__ if base.__module__ == one.__module__]
-    codes = [getattr(one, "__code__", None) for base in own for one in vars(base).values()]
-    codes += [getattr(one, "__code__", None) for one in parts]
+    classes = [part for part in parts if isinstance(part, type)]
+    own = [base for kind in classes for base in kind.__mro__ if base.__module__ == kind.__module__]
+    codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
+    codes += [getattr(part, "__code__", None) for part in parts]
     files = {code.co_filename for code in codes if code}
-    files |= {str(getattr(sys.modules.get(one.__module__), "__file__", "")) for one in own}
+    files |= {str(getattr(sys.modules.get(base.__module__), "__file__", "")) for base in own}
     lines = [line for file in sorted(files) for line in linecache.getlines(file)]
     if not lines:
         raise SettingsError(

@@ -25,7 +25,7 @@ from coprefl_flwr.options import Value
 
 SCRIPT = Path(__file__).with_name("simulate.sh")
 
-LONGEST = 600.0
+LONGEST_SIMULATION = 600.0
 """Seconds after which a simulation is taken to hang; on a busy machine it takes minutes."""
 
 OURS = "coprefl_flwr.server_app:app"
@@ -53,7 +53,7 @@ __all__ = ["client", "server"]
 """
 
 
-def run_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str:
+def simulate_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str:
     """Run a study of these settings by `flwr run` on the CPU; return why it failed, "" if not.
 
     The app and Flower's files go into `folder`. Modules that this process can import can be
@@ -89,13 +89,13 @@ def simulated(
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=LONGEST)
+        output, _ = process.communicate(timeout=LONGEST_SIMULATION)
     except BaseException as error:
         os.kill(process.pid, signal.SIGTERM)  # The script then stops what it started.
         output, _ = process.communicate(timeout=60)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
-        output += f"\nit did not end within {LONGEST:g} s\n"
+        output += f"\nit did not end within {LONGEST_SIMULATION:g} s\n"
     return subprocess.CompletedProcess(process.args, process.returncode or 0, output)
 
 
@@ -107,15 +107,15 @@ def _importable() -> list[str]:
     return [
         folder
         for folder in dict.fromkeys(folders)
-        if Path(folder).is_dir() and not any(Path(folder).is_relative_to(one) for one in own)
+        if Path(folder).is_dir() and not any(Path(folder).is_relative_to(place) for place in own)
     ]
 
 
 def _reason(output: str) -> str:
     """Return why a run failed: the last line of Flower's log, and why a client was left out."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    others = [one for one in lines if not one.startswith(("simulate.sh:", "status of the run:"))]
-    left_out = [one.partition(" is left out: ")[2] for one in others if " is left out: " in one]
+    others = [line for line in lines if not line.startswith(("simulate.sh:", "status of the run:"))]
+    left_out = [line.partition(" is left out: ")[2] for line in others if " is left out: " in line]
     last = others[-1] if others else "it printed nothing"
     return f"{last} ({left_out[0]})" if left_out else last
 
@@ -123,25 +123,25 @@ def _reason(output: str) -> str:
 def check_names(app: Path, options: Sequence[str]) -> None:
     """Raise a SettingsError for a setting in `options` that this package's own app lacks."""
     try:
-        made = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]
-        if made["app"]["components"]["serverapp"] != OURS:
+        app_config = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+            "flwr"
+        ]
+        if app_config["app"]["components"]["serverapp"] != OURS:
             return
-        known, given = flat(made["app"]["config"]), parse_run_config(_configs(options))
+        known, changes = flat(app_config["app"]["config"]), parse_run_config(_configs(options))
     except Exception:  # No app, or no TOML: Flower says which.
         return
-    for key in given:
+    for key in changes:
         if key not in known:
             raise SettingsError(unknown("setting", key, known), key)
 
 
 def _configs(options: Sequence[str]) -> list[str]:
     """Return what follows each -c or --run-config."""
-    found = [
-        text for option, text in itertools.pairwise(options) if option in ("-c", "--run-config")
-    ]
-    return found + [
-        one.removeprefix("--run-config=") for one in options if one.startswith("--run-config=")
-    ]
+    long = "--run-config"
+    separate = [text for option, text in itertools.pairwise(options) if option in ("-c", long)]
+    joined = [option for option in options if option.startswith(f"{long}=")]
+    return separate + [option.removeprefix(f"{long}=") for option in joined]
 
 
 def main(app: str, *options: str) -> int:

@@ -26,11 +26,11 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors in the CPU's memory, those that are there already as they are."""
-    there = {one.device for one in tensors.values() if one.device.type in WAITS}
-    found = {
-        name: one.detach().to("cpu", non_blocking=one.device in there)
-        for name, one in tensors.items()
+    there = {tensor.device for tensor in tensors.values() if tensor.device.type in WAITS}
+    copies = {
+        name: tensor.detach().to("cpu", non_blocking=tensor.device in there)
+        for name, tensor in tensors.items()
     }
     for device in there:
         WAITS[device.type](device)
-    return found
+    return copies

@@ -34,27 +34,27 @@ def losses_of(history):
 @pytest.mark.parametrize(
     "function",
     [cp.partition, cp.tasks, cp.pretrain, cp.evaluate_starts, cp.plot_history],
-    ids=lambda one: one.__name__,
+    ids=lambda function: function.__name__,
 )
 def test_the_example_of_a_docstring_runs(function):
     [example] = doctest.DocTestFinder(recurse=False).find(function, globs={})
-    found = doctest.DocTestRunner().run(example)
-    assert found.attempted > 1
-    assert found.failed == 0
+    results = doctest.DocTestRunner().run(example)
+    assert results.attempted > 1
+    assert results.failed == 0
 
 
 def test_the_history_has_every_round(clients):
     method = cp.CoPreFL(gamma=0.5, participants=2)
-    made, history = cp.pretrain(method, Perceptron(), clients, 3, history=True, **SMALL)
+    model, history = cp.pretrain(method, Perceptron(), clients, 3, history=True, **SMALL)
     assert history["round"].tolist() == [1, 2, 3]
     assert (history[["loss", "models-down"]] > 0).all(axis=None)
-    assert bytes_of(made) == bytes_of(cp.pretrain(method, Perceptron(), clients, 3, **SMALL))
+    assert bytes_of(model) == bytes_of(cp.pretrain(method, Perceptron(), clients, 3, **SMALL))
 
 
 def test_a_history_is_drawn(clients, tmp_path):
     (_, plain), (_, near) = (
-        cp.pretrain(one, Perceptron(), clients, rounds=2, history=True, **SMALL)
-        for one in (cp.FedAvg(), cp.FedProx(mu=1.0))
+        cp.pretrain(method, Perceptron(), clients, rounds=2, history=True, **SMALL)
+        for method in (cp.FedAvg(), cp.FedProx(mu=1.0))
     )
     cp.plot_history(plain, tmp_path / "one.png")
     drawn = cp.plot_history({"plain": plain, "near": near}, tmp_path / "two.pdf")
@@ -62,7 +62,7 @@ def test_a_history_is_drawn(clients, tmp_path):
     assert (tmp_path / "two.pdf").stat().st_size > 1000
     lines = [line.get_ydata() for line in drawn.axes[0].lines]
     assert [list(line) for line in lines] == [
-        list(losses_of(one).values()) for one in (plain, near)
+        list(losses_of(history).values()) for history in (plain, near)
     ]
     with pytest.raises(SettingsError, match="the strategy has not run"):
         cp.plot_history(History())
@@ -71,7 +71,7 @@ def test_a_history_is_drawn(clients, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "made",
+    "method_of",
     [
         lambda _: cp.SCAFFOLD(participants=2),  # Its clients keep a state.
         lambda _: cp.CoPreFL(gamma=0.5, participants=2),
@@ -81,79 +81,82 @@ def test_a_history_is_drawn(clients, tmp_path):
     ],
     ids=["scaffold", "coprefl", "schedule"],
 )
-def test_a_run_that_is_done_goes_on_with_more_rounds(made, clients, tmp_path):
-    kept = {"checkpoint": tmp_path / "run", **SMALL}
-    short, whole, longer = made(5), made(8), made(8)
-    kept["history"] = True
+def test_a_run_that_is_done_goes_on_with_more_rounds(method_of, clients, tmp_path):
+    options = {"checkpoint": tmp_path / "run", **SMALL}
+    short, whole, longer = method_of(5), method_of(8), method_of(8)
+    options["history"] = True
     expected, all_eight = cp.pretrain(whole, Perceptron(), clients, 8, history=True, **SMALL)
-    _, first_five = cp.pretrain(short, Perceptron(), clients, rounds=5, **kept)
-    found, again = cp.pretrain(longer, Perceptron(), clients, rounds=8, **kept)
-    assert bytes_of(found) == bytes_of(expected)
+    _, first_five = cp.pretrain(short, Perceptron(), clients, rounds=5, **options)
+    model, again = cp.pretrain(longer, Perceptron(), clients, rounds=8, **options)
+    assert bytes_of(model) == bytes_of(expected)
     assert losses_of(again) == losses_of(all_eight)
     assert losses_of(first_five) == dict(list(losses_of(all_eight).items())[:5])
     with pytest.raises(SettingsError, match="is of round 8 already"):
-        cp.pretrain(made(4), Perceptron(), clients, rounds=4, **kept)
+        cp.pretrain(method_of(4), Perceptron(), clients, rounds=4, **options)
 
 
 def test_a_text_goes_on_with_more_rounds_and_another_begins_anew(clients, tmp_path, caplog):
-    kept = {"checkpoint": tmp_path / "run", **SMALL}
+    options = {"checkpoint": tmp_path / "run", **SMALL}
     text = "cyclic:rounds=2,participants=2+moon:participants=2"
     whole = cp.pretrain(text, Perceptron(), clients, rounds=6, **SMALL)
-    cp.pretrain(text, Perceptron(), clients, rounds=2, **kept)
-    made = cp.pretrain(text, Perceptron(), clients, rounds=6, **kept)
-    assert bytes_of(made) == bytes_of(whole)
+    cp.pretrain(text, Perceptron(), clients, rounds=2, **options)
+    model = cp.pretrain(text, Perceptron(), clients, rounds=6, **options)
+    assert bytes_of(model) == bytes_of(whole)
     other = text.replace("rounds=2", "rounds=3")
-    cp.pretrain(other, Perceptron(), clients, rounds=6, **{**kept, "quiet": False})
+    cp.pretrain(other, Perceptron(), clients, rounds=6, **{**options, "quiet": False})
     aside = tmp_path / "run" / "earlier-1"
-    said = f"is run again (changed: method); the earlier results are moved to {aside}"
-    assert said in caplog.text
+    line = f"is run again (changed: method); the earlier results are moved to {aside}"
+    assert line in caplog.text
     arrays, _ = load_saved_model(aside)
     assert all((arrays[name] == array).all() for name, array in model_arrays(whole).items())
 
 
 def test_a_run_that_is_done_has_its_history_and_its_model(clients, tmp_path):
-    kept = {"checkpoint": tmp_path / "run", **SMALL}
-    method, kept = cp.FedAvg(participants=2), {**kept, "history": True}
-    made, history = cp.pretrain(method, Perceptron(), clients, rounds=2, **kept)
-    found, again = cp.pretrain(method, Perceptron(), clients, rounds=2, **kept)
-    assert bytes_of(found) == bytes_of(made)
+    options = {"checkpoint": tmp_path / "run", **SMALL}
+    method, options = cp.FedAvg(participants=2), {**options, "history": True}
+    model, history = cp.pretrain(method, Perceptron(), clients, rounds=2, **options)
+    same, again = cp.pretrain(method, Perceptron(), clients, rounds=2, **options)
+    assert bytes_of(same) == bytes_of(model)
     pd.testing.assert_frame_equal(again, history)
     lines = (tmp_path / "run" / "checkpoint.safetensors.rounds.jsonl").read_text().splitlines()
     assert [json.loads(line)["train"]["loss"] for line in lines] == history["loss"].tolist()
     tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
-    starts = {"made": made, "kept": tmp_path / "run"}
+    starts = {"returned": model, "stored": tmp_path / "run"}
     rows = cp.evaluate_starts(starts, tasks, rounds=1, **SMALL).rows
-    one, other = (rows[rows["start"] == name]["loss"].tolist() for name in starts)
-    assert one == other
+    losses, other = (rows[rows["start"] == name]["loss"].tolist() for name in starts)
+    assert losses == other
 
 
 def test_no_client_needs_to_have_every_class(tmp_path):
     """The model's file names classes that the first client's dataset does not know."""
     inputs, labels = torch.rand(24, 1, 6, 6), torch.arange(24) % 3
     of_each = [labels < 2, labels > 0]
-    held = [TensorDataset(inputs[some], labels[some]) for some in of_each]
-    cp.pretrain(cp.FedAvg(), Perceptron(), held, rounds=1, checkpoint=tmp_path, **SMALL)
+    datasets = [TensorDataset(inputs[some], labels[some]) for some in of_each]
+    cp.pretrain(cp.FedAvg(), Perceptron(), datasets, rounds=1, checkpoint=tmp_path, **SMALL)
     assert load_saved_model(tmp_path)[1]["classes"] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("strategy", "other"),
     [
         (lambda _: cp.FedAvg(), lambda _: cp.FedAvg(fraction_train=0.5)),
-        (lambda held: refined(held[0], steps=1), lambda held: refined(held[0], steps=9)),
-        (lambda held: refined(held[0]), lambda held: refined(held[1])),
+        (
+            lambda clients: refined(clients[0], steps=1),
+            lambda clients: refined(clients[0], steps=9),
+        ),
+        (lambda clients: refined(clients[0]), lambda clients: refined(clients[1])),
     ],
     ids=["who takes part", "steps of a refinement", "data at the server"],
 )
 def test_every_option_of_a_strategy_belongs_to_what_a_checkpoint_is_of(
-    one, other, clients, tmp_path
+    strategy, other, clients, tmp_path
 ):
     """The finished run of another strategy was returned."""
-    kept = {"rounds": 1, "checkpoint": tmp_path / "run", **SMALL}
-    cp.pretrain(one(clients), Perceptron(), clients, **kept)
-    found = cp.pretrain(other(clients), Perceptron(), clients, **kept)
+    options = {"rounds": 1, "checkpoint": tmp_path / "run", **SMALL}
+    cp.pretrain(strategy(clients), Perceptron(), clients, **options)
+    model = cp.pretrain(other(clients), Perceptron(), clients, **options)
     expected = cp.pretrain(other(clients), Perceptron(), clients, rounds=1, **SMALL)
-    assert bytes_of(found) == bytes_of(expected)
+    assert bytes_of(model) == bytes_of(expected)
     assert (tmp_path / "run" / "earlier-1" / "model.safetensors").exists()
 
 
@@ -182,14 +185,14 @@ def test_tasks_take_every_setting_of_local_training():
 def test_what_is_done_for_one_start_does_not_depend_on_the_others(tmp_path):
     """The first network is the architecture of all, and no part of another start's results."""
     tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
-    one, other = Perceptron(), Perceptron(seed=1)
-    for starts in ({"one": one, "other": other}, {"other": other, "one": one}):
+    start, other = Perceptron(), Perceptron(seed=1)
+    for starts in ({"one": start, "other": other}, {"other": other, "one": start}):
         cp.evaluate_starts(starts, tasks, rounds=1, checkpoint=tmp_path, **SMALL)
     assert not list(tmp_path.rglob("earlier-*"))
 
 
 @pytest.mark.parametrize(
-    ("function", "wrong", "said"),
+    ("function", "wrong", "problem"),
     [
         (cp.partition, {"server_reserve": 0.95}, "server_reserve = 0.95: .*between 0 and 0.9"),
         (cp.partition, {"alpha": 0}, "alpha = 0.0: .*above 0"),
@@ -202,17 +205,17 @@ def test_what_is_done_for_one_start_does_not_depend_on_the_others(tmp_path):
         (cp.tasks, {"min_samples": 1}, "min_samples = 1: .*at least 2"),
     ],
 )
-def test_an_argument_beyond_its_limits_is_refused_before_the_data_is_read(function, wrong, said):
+def test_an_argument_beyond_its_limits_is_refused_before_the_data_is_read(function, wrong, problem):
     class Unread:
         def __getattr__(self, name):
             pytest.fail("the dataset was read")
 
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=problem):
         function(Unread(), **wrong)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "problem"),
     [
         ({"rounds": "5"}, "rounds = '5': must be a whole number"),
         ({"rounds": 0}, "rounds = 0: needs .*ncm or ridge"),
@@ -220,7 +223,7 @@ def test_an_argument_beyond_its_limits_is_refused_before_the_data_is_read(functi
         ({"diagnostics": 1}, "diagnostics = 1: must be true or false"),
     ],
 )
-def test_an_argument_of_tasks_beyond_its_limits(wrong, said):
+def test_an_argument_of_tasks_beyond_its_limits(wrong, problem):
     tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=problem):
         cp.evaluate_starts({"a": Perceptron()}, tasks, **wrong)

@@ -64,9 +64,9 @@ def test_what_is_read_is_a_copy():
 )
 def test_whole_numbers_are_rounded(dtype, expected):
     """Not cut off: 2.6 is 3 and -1.6 is -2; halves go to the even one."""
-    found = cast(np.array([-1.6, -1.4, -0.4, 0.5, 1.5, 2.4, 2.6]), np.dtype(dtype))
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(found, expected)
+    rounded = cast(np.array([-1.6, -1.4, -0.4, 0.5, 1.5, 2.4, 2.6]), np.dtype(dtype))
+    assert rounded.dtype == dtype
+    np.testing.assert_array_equal(rounded, expected)
 
 
 def test_a_minority_does_not_make_a_mean_true():
@@ -76,11 +76,11 @@ def test_a_minority_does_not_make_a_mean_true():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cast_like_gives_the_templates_dtypes_and_order(dtype):
     template = {"b": np.zeros(2, dtype), "a": np.array(0, dtype), "absent": np.zeros(1)}
-    found = cast_like({"a": np.array(1.0), "b": np.array([0.0, 1.0])}, template)
-    assert list(found) == ["b", "a"]
-    assert {array.dtype for array in found.values()} == {np.dtype(dtype)}
-    assert found["a"].shape == ()
-    assert found["a"] == 1
+    arrays = cast_like({"a": np.array(1.0), "b": np.array([0.0, 1.0])}, template)
+    assert list(arrays) == ["b", "a"]
+    assert {array.dtype for array in arrays.values()} == {np.dtype(dtype)}
+    assert arrays["a"].shape == ()
+    assert arrays["a"] == 1
 
 
 TEMPLATE = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32), "n": np.array(0)}
@@ -138,8 +138,8 @@ def test_numbers_are_finite_in_the_dtype_that_was_sent(array, dtype, line):
     assert mismatch({"w": array}, {"w": np.zeros(array.shape, dtype)}) == line
     # A sum of ten such numbers.
     sums = {"w": 10 * np.float64(array)}
-    found = mismatch(sums, {"w": np.zeros(array.shape, dtype)}, weights={"w": 10.0})
-    assert found == line
+    problem = mismatch(sums, {"w": np.zeros(array.shape, dtype)}, weights={"w": 10.0})
+    assert problem == line
 
 
 ARRAYS_OF_ALL_KINDS = {
@@ -170,9 +170,9 @@ def test_it_is_what_flower_makes_of_the_array(array, copied):
     assert ours == flowers
     assert flowers == ours
     assert ours != flwr.app.Array(np.ones(2))
-    found, expected = ours.numpy(), flowers.numpy()
-    assert (found.dtype, found.flags.fnc) == (expected.dtype, expected.flags.fnc)
-    np.testing.assert_array_equal(found, expected)
+    own, expected = ours.numpy(), flowers.numpy()
+    assert (own.dtype, own.flags.fnc) == (expected.dtype, expected.flags.fnc)
+    np.testing.assert_array_equal(own, expected)
     for other in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
         assert type(other) is flwr.app.Array  # So that the other process needs nothing of ours.
         assert other == flowers
@@ -210,21 +210,23 @@ def test_what_cannot_be_serialised_is_refused_at_once():
 
 def test_a_round_on_the_local_grid_serialises_nothing(monkeypatch):
     """But for what Flower logs of the model's size, at the start and the end."""
-    federation, made = Federation.stochastic(), []
+    federation, serialised = Federation.stochastic(), []
     real = arrays_module.FlowerArray
 
     def counted(array):
-        made.append(array)
+        serialised.append(array)
         return real(array)
 
     def run(rounds):
-        made.clear()
+        serialised.clear()
         start, grid = to_record(federation.arrays()), federation.grid("2", CoPreFLClient)
         CoPreFL(participants=3, clients=grid.clients).start(grid, start, rounds)
-        return len(made)
+        return len(serialised)
 
     monkeypatch.setattr(arrays_module, "FlowerArray", counted)
-    monkeypatch.setattr(arrays_module.Array, "data", property(lambda one: counted(one.array).data))
+    monkeypatch.setattr(
+        arrays_module.Array, "data", property(lambda lazy: counted(lazy.array).data)
+    )
     assert run(3) == run(1)
 
 
@@ -233,10 +235,10 @@ def test_arrays_whatever_their_order(tmp_path):
     write_sealed(tmp_path / "a", arrays, "a text")
     write_sealed(tmp_path / "b", dict(reversed(arrays.items())), "a text")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    found, text = read_sealed(tmp_path / "a")
+    read, text = read_sealed(tmp_path / "a")
     assert text == "a text"
     for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], array, strict=True)
+        np.testing.assert_array_equal(read[name], array, strict=True)
     others = (
         {**arrays, "a": arrays["a"] + np.float64(1e-16) * (arrays["a"] == 0)},
         {**arrays, "b": np.array(7.0)},
@@ -244,5 +246,5 @@ def test_arrays_whatever_their_order(tmp_path):
         {"a": arrays["a"], "b": arrays["b"]},
     )
     known = checksum_of(arrays, "a text")
-    assert not any(checksum_of(one, "a text") == known for one in others)
+    assert not any(checksum_of(other, "a text") == known for other in others)
     assert checksum_of(arrays, "text") != checksum_of(arrays, "another")

@@ -54,19 +54,19 @@ def test_a_good_name(tmp_path):
 def test_what_killed_processes_were_writing_is_removed(tmp_path):
     (tmp_path / "below").mkdir()
     below = tmp_path / "below"
-    left = [tmp_path / ".a.json.77.coprefl-part", below / ".b.safetensors.8.coprefl-part"]
+    unfinished = [tmp_path / ".a.json.77.coprefl-part", below / ".b.safetensors.8.coprefl-part"]
     names = ("a.part.json", ".a.part", ".a.7.part", "llama.gguf.partial", "a.7.coprefl-part")
-    kept = [below / name for name in names]
-    for file in (*left, *kept):
+    whole = [below / name for name in names]
+    for file in (*unfinished, *whole):
         file.touch()
         os.utime(file, (time.time() - 30, time.time() - 30))
     remove_unfinished(tmp_path, shared=True)
-    assert all(file.exists() for file in left)  # Somebody may be writing them now.
-    os.utime(left[1], (time.time() - 100, time.time() - 100))
+    assert all(file.exists() for file in unfinished)  # Somebody may be writing them now.
+    os.utime(unfinished[1], (time.time() - 100, time.time() - 100))
     remove_unfinished(tmp_path, shared=True)
-    assert [file.exists() for file in left] == [True, False]
+    assert [file.exists() for file in unfinished] == [True, False]
     remove_unfinished(tmp_path)
-    assert {file for file in tmp_path.rglob("*") if file.is_file()} == set(kept)
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == set(whole)
 
 
 def test_a_folder_in_a_files_place_is_what_is_named(tmp_path):

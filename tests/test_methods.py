@@ -32,9 +32,9 @@ from coprefl_flwr.strategies import (
 )
 
 METHODS = {
-    one.name: one
-    for one in vars(strategies).values()
-    if isinstance(one, type) and issubclass(one, RoundStrategy) and one.name
+    kind.name: kind
+    for kind in vars(strategies).values()
+    if isinstance(kind, type) and issubclass(kind, RoundStrategy) and kind.name
 }
 OF_A_RUN = declared(RoundStrategy).keys()
 
@@ -69,8 +69,8 @@ def test_the_table_has_every_method_of_the_papers():
 def test_a_method_finds_its_client_and_its_own_options(name):
     method = METHODS[name]
     module, _, client = method.client.partition(":")
-    found = getattr(importlib.import_module(module), client)
-    assert issubclass(found, TorchClient)
+    client_class = getattr(importlib.import_module(module), client)
+    assert issubclass(client_class, TorchClient)
     assert set(method.roles) <= {"pretraining", "task", "personalised", "head"}
     assert method.server_data in ("", "server", "clients", "both")
     training = declared(LocalTraining)
@@ -78,7 +78,7 @@ def test_a_method_finds_its_client_and_its_own_options(name):
     own = declared(method).keys() - OF_A_RUN
     # Where it does not heed the settings of local training, an own option may have such a name.
     heeded = training.keys() if KINDS[name].trains_locally else set()
-    assert not own & (heeded | declared(found).keys())
+    assert not own & (heeded | declared(client_class).keys())
 
 
 def test_what_runs_as_a_task_or_personalised():
@@ -103,9 +103,9 @@ def test_keys_that_are_not_the_fields_names():
     refined = declared(ServerRefined)
     assert {refined[key].name for key in refined.keys() - OF_A_RUN} == {"steps", "learning_rate"}
     assert declared(LocalTraining)["max-local-steps"].name == "max_steps"
-    given = inspect.signature(ServerRefined).parameters
+    parameters = inspect.signature(ServerRefined).parameters
     for key in ("server-steps", "server-learning-rate"):
-        assert given[refined[key].name].default == refined[key].default
+        assert parameters[refined[key].name].default == refined[key].default
 
 
 @dataclass
@@ -156,18 +156,18 @@ def test_samples_that_are_needed():
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("arguments", "line"),
     [
         ({"min_evaluate_nodes": 2}, "Flower's min_evaluate_nodes is here min_replies, "),
         ({"min_train_nodes": 2}, "Flower's min_train_nodes is here participants, "),
         ({"participant": 2}, "unknown option 'participant': did you mean 'participants'"),
     ],
 )
-def test_arguments_that_a_strategy_does_not_have(given, line):
-    for one in (FedAvg, HybridCoPreFL, SCAFFOLD):
+def test_arguments_that_a_strategy_does_not_have(arguments, line):
+    for kind in (FedAvg, HybridCoPreFL, SCAFFOLD):
         with pytest.raises(SettingsError, match=line) as caught:
-            one(**given)
-        assert str(caught.value).startswith(f"{one.__name__}: ")
+            kind(**arguments)
+        assert str(caught.value).startswith(f"{kind.__name__}: ")
 
 
 def test_what_a_clients_constructor_is_given():
@@ -175,5 +175,5 @@ def test_what_a_clients_constructor_is_given():
     assert StatefulClient.injected == SCAFFOLDClient.injected == {"state", "initial"}
     assert FedPCLClient.injected == {"state", "initial", "noise"}
     for client in (StatefulClient, FedPCLClient):
-        given = inspect.signature(client.__init__).parameters
-        assert (client.injected - {"state", "initial"}) <= given.keys()
+        parameters = inspect.signature(client.__init__).parameters
+        assert (client.injected - {"state", "initial"}) <= parameters.keys()

@@ -50,7 +50,7 @@ OPTIONS = {
         (FedDyn, "alpha", -0.1),
         (MOON, "temperature", 0.0),
         *((PFedMe, name, 0.0) for name in ("mu", "meta_learning_rate")),
-        *((one, "global_learning_rate", 0.0) for one in (FedAdam, FedAvgM, PFedMe, SCAFFOLD)),
+        *((kind, "global_learning_rate", 0.0) for kind in (FedAdam, FedAvgM, PFedMe, SCAFFOLD)),
     ],
     "between 0 and": [
         (CoPreFL, "gamma", -0.1),
@@ -62,7 +62,7 @@ OPTIONS = {
     ],
     "above 0 and at most": [(FedAvg, "fraction_train", 1.5)],
     "a finite number": [
-        *((one, "mu", value) for one in (FedProx, MOON) for value in (math.nan, math.inf)),
+        *((kind, "mu", value) for kind in (FedProx, MOON) for value in (math.nan, math.inf)),
         (LocalTraining, "learning_rate", math.nan),
         *((QFFL, "q", value) for value in (math.nan, math.inf)),
         *((CoPreFL, "gamma", math.nan), (FedDyn, "alpha", math.inf)),
@@ -95,7 +95,7 @@ def test_an_option_has_its_json_schema():
     assert of_fedavg["fraction-train"]["exclusiveMinimum"] == 0
     assert of_fedavg["fraction-train"]["type"] == "number"
     assert of_fedmeta["variant"]["anyOf"] == [{"enum": ["maml", "fomaml", "meta-sgd"]}]
-    assert all(one["description"] for one in of_fedavg.values())
+    assert all(entry["description"] for entry in of_fedavg.values())
 
 
 def test_a_value_of_numpy_is_a_number_and_a_truth_value_is_none():
@@ -109,11 +109,11 @@ def test_a_value_of_numpy_is_a_number_and_a_truth_value_is_none():
 
 def test_keyword_arguments_are_checked_under_their_python_names():
     known = declared(LocalTraining)
-    found = checked_options({"max_steps": 3, "learning_rate": 1}, known)
-    assert found == {"max_steps": 3, "learning_rate": 1.0}
-    for given, said in (
+    checked = checked_options({"max_steps": 3, "learning_rate": 1}, known)
+    assert checked == {"max_steps": 3, "learning_rate": 1.0}
+    for arguments, problem in (
         ({"max_local_steps": 3}, "unknown option 'max_local_steps': did you mean"),
         ({"max_steps": 0}, "max_steps = 0: must be at least 1"),
     ):
-        with pytest.raises(SettingsError, match=said):
-            checked_options(given, known)
+        with pytest.raises(SettingsError, match=problem):
+            checked_options(arguments, known)

@@ -120,8 +120,8 @@ def test_two_files_share_what_both_import(tmp_path):
     (tmp_path / "shared_base.py").write_text("class Base:\n    pass\n")
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(f"from shared_base import Base\nWHICH = '{name}'\n")
-    found = [plugins.find("model", f"{tmp_path / name}.py:Base") for name in ("one", "two")]
-    assert found[0] is found[1]
+    bases = [plugins.find("model", f"{tmp_path / name}.py:Base") for name in ("one", "two")]
+    assert bases[0] is bases[1]
 
 
 # ---- refusing -----------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_without_it_all_may_be_named(allow, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "found"),
+    ("text", "place", "allowed"),
     [
         ("none", "os:system", False),
         ("none", "none:system", False),
@@ -329,11 +329,11 @@ def test_without_it_all_may_be_named(allow, text):
         (".", "nets/own.py:Net", True),
     ],
 )
-def test_what_is_named_there_is_allowed(allow, text, place, found):
+def test_what_is_named_there_is_allowed(allow, text, place, allowed):
     allow(text)
-    assert is_allowed(place) is plugins.is_listed(place) is found
+    assert is_allowed(place) is plugins.is_listed(place) is allowed
     with plugins.without_code("coprefl report"):
-        assert is_allowed(place) is found
+        assert is_allowed(place) is allowed
 
 
 def test_code_that_is_not_allowed_is_not_run(allow, marking, tmp_path):

@@ -72,25 +72,25 @@ def room_of(module):
 
 def imported(path):
     """Return the rooms that a file imports, also inside of functions."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "coprefl_flwr":
-            found |= {f"coprefl_flwr.{alias.name}" for alias in node.names}
+            names |= {f"coprefl_flwr.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add(node.module)
-    return {room_of(name) for name in found if name.startswith("coprefl_flwr")} - {""}
+            names.add(node.module)
+    return {room_of(name) for name in names if name.startswith("coprefl_flwr")} - {""}
 
 
 def files():
     """Return {file of the package: its room}."""
-    found = {}
+    rooms = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         if parts != ("__init__",):
-            found[path] = parts[0]
-    return found
+            rooms[path] = parts[0]
+    return rooms
 
 
 def test_imports_run_one_way():
@@ -108,27 +108,27 @@ def test_no_two_rooms_import_each_other():
     of_rooms = {}
     for path, room in files().items():
         of_rooms.setdefault(room, set()).update(imported(path) - {room})
-    both = [(a, b) for a, found in of_rooms.items() for b in found if a in of_rooms.get(b, ())]
+    both = [(a, b) for a, imports in of_rooms.items() for b in imports if a in of_rooms.get(b, ())]
     assert both == []
 
 
 def imports_of(path):
     """Return the modules of the package that a file imports when it is loaded, as files."""
-    found = set()
+    files = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("coprefl_flwr"):
             base = PACKAGE.joinpath(*node.module.split(".")[1:])
             for name in [base, *(base / alias.name for alias in node.names)]:
-                found |= {one for one in (name.with_suffix(".py"),) if one.exists()}
-    return found
+                files |= {file for file in (name.with_suffix(".py"),) if file.exists()}
+    return files
 
 
 def test_no_modules_import_each_other_in_a_circle():
     """Taken away are, again and again, modules that import none of those that are left."""
-    left = {path: imports_of(path) for path in PACKAGE.rglob("*.py")}
-    while free := {path for path, found in left.items() if not found & left.keys()}:
-        left = {path: found for path, found in left.items() if path not in free}
-    assert sorted(left) == []
+    remaining = {path: imports_of(path) for path in PACKAGE.rglob("*.py")}
+    while free := {path for path, imports in remaining.items() if not imports & remaining.keys()}:
+        remaining = {path: imports for path, imports in remaining.items() if path not in free}
+    assert sorted(remaining) == []
 
 
 def test_no_file_is_longer_than_450_lines():

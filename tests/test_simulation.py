@@ -24,9 +24,9 @@ from tests.common.simulation import ROOT
 )
 def test_a_misspelt_setting_is_named(options, tmp_path):
     (tmp_path / "some.toml").write_text("method = 'fedavg'\nronds = 3\n")
-    given = [str(tmp_path / "some.toml") if one == "FILE" else one for one in options]
+    arguments = [str(tmp_path / "some.toml") if option == "FILE" else option for option in options]
     with pytest.raises(SettingsError) as caught:
-        check_names(ROOT, given)
+        check_names(ROOT, arguments)
     assert str(caught.value) == "unknown setting 'ronds': did you mean 'rounds'?"
 
 

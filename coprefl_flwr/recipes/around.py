@@ -47,7 +47,7 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
     def measure() -> list[Floats]:
         logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
         samples = stage.clients.samples_of("clients")
-        rng = generator(stage.run.seed, "landscape-samples")
+        rng = generator(stage.run_options.seed, "landscape-samples")
         drawn = rng.permutation(len(samples))[:SAMPLES]
         data = ServerData(stage.architecture.make(), samples.take(np.sort(drawn)))
         arrays, _ = load_saved_model(folder)

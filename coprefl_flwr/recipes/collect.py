@@ -239,7 +239,7 @@ class _Table:
             values={m: [unit.get(m, math.nan) for unit in units] for m in self.recipe.metrics},
             rows=found.rows.assign(start=label),
             curves=found.curves.assign(start=label),
-            switch=runs[0].main.switch,
+            switch=runs[0].main.phase_switch,
             landscape=_figure("landscape", asked, loss_around, self.store, runs[0]),
             noised=_figure("noise", asked, image_with_noise, self.store, runs[0]),
             similarity=self._similarity(row, chosen),

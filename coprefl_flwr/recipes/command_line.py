@@ -47,10 +47,9 @@ from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
+from coprefl_flwr.studies.running import check_folders, check_place
 from coprefl_flwr.studies.settings import STARTS
-from coprefl_flwr.studies.stage import RESULT, check_folders, read_result
-from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.study import check_place
+from coprefl_flwr.studies.store import RESULT, Store, read_result
 from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")

@@ -32,10 +32,10 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.recipes.trackers import untracked
 from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.studies.running import Followed
+from coprefl_flwr.studies.running import run as make_stages
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.study import Followed
-from coprefl_flwr.studies.study import run as make_stages
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -203,14 +203,14 @@ class JobQueue:
             mark = f", seed {run.settings.seed}" if several else ""
             first, *_ = stages = run.study.stages
             for stage in stages:
-                store.settle(stage)
+                store.finalise(stage)
             for stage in stages:
                 if stage.key not in self.jobs and not store.has(stage):
                     self._add(run, stage, first, mark)
 
     def _add(self, run: Run, stage: Stage, first: Stage, mark: str) -> None:
-        about = stage.key, stage.title + mark, stage.kind, stage.rounds, stage.switch
-        job = StageJob(run, *about, stage.at_once() if stage.rounds else 1)
+        about = stage.key, stage.title + mark, stage.kind, stage.rounds, stage.phase_switch
+        job = StageJob(run, *about, stage.max_parallel_clients() if stage.rounds else 1)
         if first.key in self.jobs:
             self._waiting.setdefault(first.key, []).append(job)
         else:

@@ -15,8 +15,7 @@ from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.page import FOLDER, PAGE
 from coprefl_flwr.studies.method import Methods
 from coprefl_flwr.studies.settings import STARTS, read_settings
-from coprefl_flwr.studies.stage_files import ABOUT, RESULT, read_about
-from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
 
 logger = logging.getLogger("flwr.coprefl")
 

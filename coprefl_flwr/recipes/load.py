@@ -36,7 +36,7 @@ from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import heeded_by, keys_of
+from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.settings import STARTS, Settings, checked
 
 MOST_RUNS = 100_000
@@ -203,7 +203,7 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
         given = {key: value for key, value in options.items() if key != "method"}
         with places.at(*keys, "method"):
             _check_known(method, role)
-        has = keys_of(method, role)
+        has = option_keys(method, role)
         for key in given.keys() - has:
             with places.at(*keys, key):
                 raise SettingsError(f"{label}: {unknown('setting', key, sorted(has))}")
@@ -219,7 +219,7 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
 
 def _check_known(method: Method, role: str) -> None:
     """Raise a SettingsError for a method that is none, or none of this role."""
-    if role == PRETRAINING and method.is_made_elsewhere:
+    if role == PRETRAINING and method.is_external:
         return
     known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
     for phase in method.phases:
@@ -237,9 +237,9 @@ def _own_options(method: Method) -> dict[str, Option]:
 
 def _unused(tree: Tree, settings: Choices, rows: Sequence[RecipeRow]) -> list[tuple[str, str]]:
     """Return where options of methods are set that no method here has: (part, key) each."""
-    trained = {key for row in rows for key in keys_of(row.method, row.role)}
+    trained = {key for row in rows for key in option_keys(row.method, row.role)}
     of_tasks = {key: settings[key] for key in ("task-method", "head") if key in settings}
-    heeded = {key for config in combinations(of_tasks) for key in heeded_by(config)}
+    heeded = {key for config in combinations(of_tasks) for key in used_keys(config)}
     own = [key for key in settings if key in short_forms() and key not in trained | heeded]
     searched = [key for key in tree.get("search", {}) if key not in trained]
     return [*(("settings", key) for key in own), *(("search", key) for key in searched)]

@@ -20,8 +20,7 @@ from coprefl_flwr.studies.personal_data import PersonalOptions
 from coprefl_flwr.studies.results import left_out, trouble_in
 from coprefl_flwr.studies.settings import STARTS, Settings, TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.stage_files import ABOUT, RESULT, read_about
-from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
 
 BY_HALVING = (
     "Searched by halving: every value ran a quarter of the rounds, of the pre-training and of the "

@@ -32,16 +32,15 @@ from coprefl_flwr.report.tables import NONE, simple
 from coprefl_flwr.studies.costs import (
     Computing,
     Counts,
-    computing,
     computing_features,
+    computing_of,
     counts_of,
     counts_of_features,
     total,
 )
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.provenance import machine
-from coprefl_flwr.studies.stage_files import is_done
-from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.store import Store, is_done
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -116,7 +115,7 @@ class Plan:
                 self.done.add(key)
                 continue
             if key not in self.counted:
-                self._count(row, key, computing(stage), counts_of(stage))
+                self._count(row, key, computing_of(stage), counts_of(stage))
             if isinstance(stage, PersonalStage):
                 of, there = f"features/{stage.features()}", self.store.shared(stage.features())
                 if of not in self.counted and not there.exists():

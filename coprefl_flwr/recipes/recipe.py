@@ -68,9 +68,9 @@ from coprefl_flwr.report.columns import (
     is_column,
 )
 from coprefl_flwr.report.comparison import Printed
-from coprefl_flwr.studies.client_metrics import own_metric
+from coprefl_flwr.studies.measurements import own_metric
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import keys_of
+from coprefl_flwr.studies.phases import option_keys
 from coprefl_flwr.studies.settings import STARTS
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
@@ -120,7 +120,7 @@ class RecipeRow:
         """Return the method with options set in each of its phases that has them."""
 
         def added(phase: Named) -> Named:
-            has = keys_of(Method((phase,)), self.role)
+            has = option_keys(Method((phase,)), self.role)
             return phase.having({key: value for key, value in options.items() if key in has})
 
         return self.method.changed(added) if options else self.method

@@ -25,7 +25,7 @@ from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.costs import cost, rounds_for
 from coprefl_flwr.studies.identity import texts_of
 from coprefl_flwr.studies.method import Method, Methods
-from coprefl_flwr.studies.phases import heeded_by, keys_of
+from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
@@ -55,7 +55,7 @@ class Run:
         """
         role = ROLES[str(config.get("study", STARTS))]
         method = Method.read(method)
-        has = keys_of(method, role) | heeded_by(config)
+        has = option_keys(method, role) | used_keys(config)
         heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
         return cls(Settings.from_config(heeded | {"method": method, "seed": seed}))
 
@@ -82,7 +82,7 @@ class Run:
     @property
     def measured(self) -> list[Stage]:
         """The stages that leave a row per client: the tasks, or the personalised method."""
-        return [stage for stage in self.study.stages if stage.measures]
+        return [stage for stage in self.study.stages if stage.has_client_rows]
 
     @functools.cached_property
     def keys(self) -> tuple[str, ...]:

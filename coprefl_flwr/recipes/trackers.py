@@ -1,6 +1,6 @@
 """Where metrics go while a run is under way, besides its files.
 
-A tracker is a function of a stage, for `studies.study.run`: a context in which hooks of
+A tracker is a function of a stage, for `studies.running.run`: a context in which hooks of
 `RoundStrategy.start` are called after every round. Trackers go to workers, so they hold nothing
 that is open: what they write to is opened in the first round, and closed when the stage ends.
 """
@@ -19,8 +19,8 @@ from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.studies.running import Followed
 from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.study import Followed
 
 Write = Callable[[dict[str, float], int], object]
 """Writes the metrics of a round."""

@@ -70,7 +70,7 @@ class Architecture:
     def head(self) -> frozenset[str]:
         """Names of the arrays that have another shape for one class more, if there are any."""
         shapes, others = (
-            {name: one.shape for name, one in self.make(number).state_dict().items()}
+            {name: array.shape for name, array in self.make(number).state_dict().items()}
             for number in (self.num_classes, self.num_classes + 1)
         )
         return frozenset(name for name in shapes if shapes[name] != others.get(name))
@@ -123,17 +123,17 @@ class Architecture:
         Raises a SettingsError if there is none, or it does not give the classes.
         """
         sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU)
-        found = last_linear(self.make(num_classes), sample, named)
-        has_bias = f"{found}.bias" in self.head
-        if f"{found}.weight" not in self.head:
-            problem = f"head-layer = {named or 'not set'}: {found} does not give the classes"
+        layer = last_linear(self.make(num_classes), sample, named)
+        has_bias = f"{layer}.bias" in self.head
+        if f"{layer}.weight" not in self.head:
+            problem = f"head-layer = {named or 'not set'}: {layer} does not give the classes"
             raise SettingsError(f"{problem}; of those arrays there are {', '.join(self.head)}")
-        return HeadLayer(found, f"{found}.weight", f"{found}.bias" if has_bias else "")
+        return HeadLayer(layer, f"{layer}.weight", f"{layer}.bias" if has_bias else "")
 
     def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
         """Raise a SettingsError, which calls the network `what`, if it does not fit the samples."""
         network, classes = self.make(), self.num_classes
-        if not any(one.requires_grad for one in network.parameters()):
+        if not any(parameter.requires_grad for parameter in network.parameters()):
             raise SettingsError(f"{what} has no parameters that are trained (requires_grad)")
         outputs = _outputs(network, what, samples).shape[1]
         if outputs < classes:
@@ -182,22 +182,22 @@ def _head_names(
     return head_names(model, num_classes, shape, norm)
 
 
-def check_network(what: str, given: Any, example: str) -> None:
+def check_network(what: str, network: Any, example: str) -> None:
     """Raise a SettingsError, which calls it `what`, unless something is a network with weights."""
-    if not isinstance(given, nn.Module):
-        if isinstance(given, type) and issubclass(given, nn.Module):
-            example = f"{given.__name__}()"
-        raise wrong_type(what, given, "a network, an nn.Module", example)
-    if any(isinstance(one, UninitializedParameter) for one in given.parameters()):
+    if not isinstance(network, nn.Module):
+        if isinstance(network, type) and issubclass(network, nn.Module):
+            example = f"{network.__name__}()"
+        raise wrong_type(what, network, "a network, an nn.Module", example)
+    if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
         problem = f"{what} has layers that do not know their size yet"
         raise SettingsError(f"{problem}: call it once with a batch of samples")
-    check_weights(given, what)
+    check_weights(network, what)
 
 
-def unchanged(network: nn.Module) -> Factory:
+def copies_of(network: nn.Module) -> Factory:
     """Return what makes copies of a network on the CPU, whatever the number of classes."""
-    kept = copy.deepcopy(network).cpu()
-    return lambda _: copy.deepcopy(kept)
+    original = copy.deepcopy(network).cpu()
+    return lambda _: copy.deepcopy(original)
 
 
 def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
@@ -205,20 +205,20 @@ def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
 
     Raises a SettingsError if its outputs for the samples do not come from such a layer.
     """
-    kept = copy.deepcopy(network).cpu()
-    outputs = _outputs(kept, "a start", samples)
-    name = last_linear(kept, samples.batch(slice(0, 2), CPU)[0])
-    last = kept.get_submodule(name)
+    original = copy.deepcopy(network).cpu()
+    outputs = _outputs(original, "a start", samples)
+    name = last_linear(original, samples.batch(slice(0, 2), CPU)[0])
+    last = original.get_submodule(name)
     assert isinstance(last, nn.Linear)
     if last.out_features != outputs.shape[1]:
         line = f"its outputs do not come from {name}, the nn.Linear that it calls last"
         raise SettingsError(f"a start: {line}; pass network=, which makes it for a task")
 
     def make(classes: int) -> nn.Module:
-        made, bias = copy.deepcopy(kept), last.bias is not None
+        changed, bias = copy.deepcopy(original), last.bias is not None
         new = nn.Linear(last.in_features, classes, bias, dtype=last.weight.dtype)
-        made.set_submodule(name, new)
-        return made
+        changed.set_submodule(name, new)
+        return changed
 
     return make
 
@@ -232,11 +232,11 @@ def checked_factory(network: Any, classes: int) -> Factory:
         needed = "a function of the number of classes that returns a network"
         raise wrong_type("network", network, needed, "lambda classes: Net(classes)")
     try:
-        made = network(classes)
+        module = network(classes)
     except Exception as error:  # Whatever the caller's own code raises.
         problem = f"network({classes}) failed: {one_line(error)}"
         raise SettingsError(f"{problem}; it is called with the number of classes") from error
-    check_network(f"network({classes})", made, "Net(classes)")
+    check_network(f"network({classes})", module, "Net(classes)")
     factory: Factory = network
     return factory
 

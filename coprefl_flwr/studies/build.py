@@ -1,20 +1,19 @@
 """Settings become a study here alone: of the parts that a Python program makes of its objects."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
-from coprefl_flwr.options import Value, declared
+from coprefl_flwr.options import Value
 from coprefl_flwr.studies.architecture import BuiltArchitecture
-from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import contents, texts_of, values_of
-from coprefl_flwr.studies.measurements import StartLoss, own_measurements
+from coprefl_flwr.studies.measurements import ClientMetrics, StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
 from coprefl_flwr.studies.personalised import PersonalStage
@@ -32,23 +31,38 @@ from coprefl_flwr.studies.stage import RunOptions, Stage
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.tasks import Downstream, Tasks, comparison
 
+Parts = ParamSpec("Parts")
+Made = TypeVar("Made")
+
 
 def build(settings: Settings) -> Study:
     """Return the study of these settings, alone (see `Builder.study`)."""
     return Builder().study(settings)
 
 
-class Builder:
-    """Makes studies of settings; the studies of one builder share data, clients and networks.
+def remembered(most: int, make: Callable[Parts, Made]) -> Callable[Parts, Made]:
+    """Return `make`, which remembers what it made of the last `most` parts of settings.
 
-    A builder remembers the last dozens of settings. Where a file of the user's own has changed, the
-    studies that name it are made again.
+    Where a file of the user's own has changed that the parts name, it is made again.
     """
 
+    @functools.lru_cache(maxsize=most)
+    def make_once(_: tuple[str, ...], *parts: Any) -> Made:
+        return make(*parts)  # type: ignore[call-arg]
+
+    def make_or_remember(*parts: Parts.args, **_: Parts.kwargs) -> Made:
+        return make_once(texts_of(parts), *parts)
+
+    return make_or_remember
+
+
+class Builder:
+    """Makes studies of settings; the studies of one builder share data, clients and networks."""
+
     def __init__(self) -> None:
-        self._studies = functools.lru_cache(maxsize=8)(self._study)
-        self._populations = functools.lru_cache(maxsize=64)(populations)
-        self._personal_data = functools.lru_cache(maxsize=4)(_personal_data)
+        self._studies = remembered(8, self._study)
+        self._populations = remembered(64, populations)
+        self._personal_data = remembered(4, _personal_data)
 
     def study(self, settings: Settings) -> Study:
         """Return the study of these settings, for one folder from which `output-dir` counts.
@@ -57,25 +71,23 @@ class Builder:
         option, an entry of `method` named twice, an option that no method has, or a setting that
         this kind of study does not use.
         """
-        return self._studies(settings, texts_of(settings), Path.cwd())
+        return self._studies(settings, Path.cwd())
 
-    def _study(self, settings: Settings, _: tuple[str, ...], __: Path) -> Study:
+    def _study(self, settings: Settings, _: Path) -> Study:
+        settings.check_used()
         of_kind = self._personalised if settings.study == PERSONALISED else self._starts
-        root = expanded(settings.output_dir).resolve()
-        return Study(of_kind(settings), settings.to_config(), root, settings.changed())
+        config, root = settings.to_config(), expanded(settings.output_dir).resolve()
+        return Study(of_kind(settings, config), config, root, settings.changed())
 
-    def _starts(self, settings: Settings) -> Sequence[Stage]:
+    def _starts(self, settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
         """Return the stages of a study of starting models."""
-        for key in declared(PersonalOptions):
-            _not_set(settings, key, "set study = personalised to use it")
         of_run, data = settings.part(RunOptions), settings.part(DataSettings)
         of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
         training, short = settings.part(TrainingOptions), dict(settings.short)
         settings.method.check([RANDOM, *with_role(PRETRAINING)])
-        texts = texts_of(values_of(data) | values_of(task_data))
-        clients, tasks = self._populations(data, task_data, of_run.seed, texts)
+        clients, tasks = self._populations(data, task_data, of_run.seed)
         architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
-        made = [
+        starts = [
             Pretraining(
                 Start.of(method, training, short),
                 clients,
@@ -83,39 +95,39 @@ class Builder:
                 of_run,
                 keeps_head=of_tasks.head == KEEP,
                 test_every=data.test_every,
-                settings=settings.to_config(),
+                settings=config,
             )
             for method in settings.method
         ]
         metrics = ClientMetrics(of_run.client_metrics)
         how = downstream(of_tasks, task_data.task_clients, training, short, metrics)
-        phases = [phase for start in made for phase in start.phases]
+        phases = [phase for start in starts for phase in start.phases]
         check_all_used(short, [*phases, how.trained, *([how.head] if how.head else [])])
         if len(tasks):
             how.trained.check_aggregation("task-method", task_data.task_clients)
         measurements = own_measurements(of_tasks.measurements)
         if of_tasks.start_loss:
             measurements = [StartLoss, *measurements]
-        return comparison(made, tasks, how, measurements)
+        return comparison(starts, tasks, how, measurements)
 
-    def _personalised(self, settings: Settings) -> Sequence[Stage]:
-        """Return the stages of a personalised study; refuses settings that it does not use."""
-        for key, one in declared(Settings).items():
-            if one.starts_only:
-                _not_set(settings, key, one.starts_only)
+    def _personalised(self, settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
+        """Return the stages of a personalised study."""
         of_run, data = settings.part(RunOptions), settings.part(DataSettings)
         training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
         settings.method.check(list(with_role(PERSONALISED)))
         phases = {method: _personal_phase(method, training, settings) for method in settings.method}
         check_all_used(dict(settings.short), list(phases.values()))
-        texts = texts_of(values_of(personal) | values_of(data))
-        clients = self._personal_data(personal, data, of_run.seed, training.precision, texts)
+        clients = self._personal_data(personal, data, of_run.seed, training.precision)
         model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
-        config = settings.to_config()
         return [
             PersonalStage(method, phase, clients, model, data.test_every, of_run, metrics, config)
             for method, phase in phases.items()
         ]
+
+
+SAMPLE_SETTINGS = ("dataset", "samples-per-class", "relabel", "image-size", "pretraining-domains")
+TASK_SAMPLE_SETTINGS = ("task-dataset", "task-reserve", "downstream-domains")
+"""Settings that the samples of a phase depend on, and those of the tasks besides."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,33 +158,20 @@ class DividedSource(Source):
 
     def identity(self) -> Mapping[str, Any]:
         """Return the settings of the datasets, the contents of their files, and the classes."""
-        settings = self.datasets.settings
-        named, about = (
-            [settings.dataset],
-            {
-                "dataset": settings.dataset,
-                "samples-per-class": settings.samples_per_class,
-                "relabel": settings.relabel,
-                "image-size": settings.image_size,
-                "pretraining-domains": settings.pretraining_domains,
-                "seed": self.datasets.seed,
-            },
-        )
+        settings, about = self.datasets.settings, dict[str, Any](seed=self.datasets.seed)
+        files, keys = [settings.dataset], [*SAMPLE_SETTINGS]
         if self.phase or settings.task_reserve:  # Then some samples are kept for the tasks.
-            named.append(settings.task_dataset)
-            about |= {
-                "task-dataset": settings.task_dataset,
-                "task-reserve": settings.task_reserve,
-                "downstream-domains": settings.downstream_domains,
-                "downstream": self.datasets.classes[1],
-            }
+            files.append(settings.task_dataset)
+            keys += TASK_SAMPLE_SETTINGS
+            about["downstream"] = self.datasets.classes[1]
+        values = values_of(settings)
         # Grey images become colour where those of the tasks' dataset are.
         about |= {"classes": self.classes, "shape": self.dataset.shape}
-        return about | {"contents": contents(named)}
+        return about | {key: values[key] for key in keys} | {"contents": contents(files)}
 
 
 def _personal_data(
-    options: PersonalOptions, data: DataSettings, seed: int, precision: str, _: tuple[str, ...]
+    options: PersonalOptions, data: DataSettings, seed: int, precision: str
 ) -> PersonalData:
     return PersonalData(
         options,
@@ -187,9 +186,7 @@ def _personal_data(
     )
 
 
-def populations(
-    data: DataSettings, tasks: TaskDataSettings, seed: int, _: tuple[str, ...] = ()
-) -> tuple[Clients, Tasks]:
+def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple[Clients, Tasks]:
     """Return the clients of the pre-training and of the tasks; they load data when asked for it."""
     datasets = Datasets(data, seed)
     spread = Spread(
@@ -208,12 +205,9 @@ def populations(
         tested=bool(data.test_every),
     )
     spread_of_tasks = replace(
-        spread,
-        clients=tasks.task_clients,
-        scheme=tasks.task_partition,
-        alpha=tasks.task_alpha,
+        spread, clients=tasks.task_clients, scheme=tasks.task_partition, alpha=tasks.task_alpha
     )
-    made = Tasks(
+    downstream_tasks = Tasks(
         DividedSource(datasets, 1),
         spread_of_tasks,
         tasks.tasks,
@@ -222,7 +216,7 @@ def populations(
         seed,
         {"number": "tasks", "classes": "task-classes", "only": "downstream-classes"},
     )
-    return clients, made
+    return clients, downstream_tasks
 
 
 def downstream(
@@ -262,10 +256,3 @@ def _personal_phase(method: Method, training: TrainingOptions, settings: Setting
         problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
         raise SettingsError(problem, "backbones")
     return phase
-
-
-def _not_set(settings: Settings, key: str, why: str) -> None:
-    """Raise a SettingsError if a setting is not at its default."""
-    value = values_of(settings)[key]
-    if value != declared(Settings)[key].default:
-        raise SettingsError(f"{key} = {value}: {why}", key)

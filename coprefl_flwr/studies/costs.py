@@ -68,8 +68,10 @@ def _(stage: Pretraining) -> Counts:
     size = _model_size(stage, stage.architecture.num_classes)
     if stage.phases and test_every:
         outputs += _times(stage.rounds, test_every) * len(stage.clients.test_samples())
-    if stage.phases and stage.run.stop_at_loss is not None:
-        outputs += _times(stage.rounds, stage.run.stop_check_every) * _held(_clients(stage))
+    if stage.phases and stage.run_options.stop_at_loss is not None:
+        outputs += _times(stage.rounds, stage.run_options.stop_check_every) * _training_samples(
+            stage.population.clients
+        )
     phases = [
         _rounds(strategy, work, size, phase.training.rounds)
         for phase, strategy, work in works(stage)
@@ -80,9 +82,9 @@ def _(stage: Pretraining) -> Counts:
 @counts_of.register
 def _(stage: Task) -> Counts:
     how, clients = stage.how, stage.population.clients
-    size = _model_size(stage.made, stage.tasks.classes)
-    evaluated = _times(stage.rounds, how.evaluate_every or stage.rounds) * _tested(clients)
-    head = Counts(outputs=_held(clients), sent=len(clients) * size, disk=ROUND_BYTES)
+    size = _model_size(stage.pretraining, stage.tasks.classes)
+    evaluated = _times(stage.rounds, how.evaluate_every or stage.rounds) * _test_samples(clients)
+    head = Counts(outputs=_training_samples(clients), sent=len(clients) * size, disk=ROUND_BYTES)
     return total(
         [
             _of_all(how.trained, how.trained.training, clients, size, how.rounds),
@@ -94,39 +96,40 @@ def _(stage: Task) -> Counts:
 
 @counts_of.register
 def _(stage: Diagnosis) -> Counts:
-    clients = stage.of.population.clients
-    work = Work(len(clients), [len(one.train) for one in clients], stage.of.how.trained.training)
-    held = _held(clients)
-    products = 3 * HESSIAN_PRODUCTS * min(held, HESSIAN_SAMPLES)
+    task = stage.diagnosed
+    clients = task.population.clients
+    work = Work(len(clients), [len(client.train) for client in clients], task.how.trained.training)
+    samples = _training_samples(clients)
+    products = 3 * HESSIAN_PRODUCTS * min(samples, HESSIAN_SAMPLES)
     return Counts(
         steps=work.participants * work.mean(work.training.steps),
-        gradients=work.participants * work.samples_seen + held + products,
-        outputs=2 * POINTS * (held - held / len(clients)) + held + _tested(clients),
+        gradients=work.participants * work.samples_seen + samples + products,
+        outputs=2 * POINTS * (samples - samples / len(clients)) + samples + _test_samples(clients),
         disk=ROUND_BYTES,
     )
 
 
 @counts_of.register
 def _(stage: StartLoss) -> Counts:
-    return Counts(outputs=_held(_clients(stage.made)), disk=ROUND_BYTES)
+    return Counts(outputs=_training_samples(stage.pretraining.population.clients), disk=ROUND_BYTES)
 
 
 @counts_of.register
 def _(stage: PersonalStage) -> Counts:
     clients, size = stage.data.images, serialised(stage.first_arrays())
-    evaluated = _times(stage.rounds, stage.test_every or stage.rounds) * _tested(clients)
-    trained = _of_all(stage.of, stage.training, clients, size, stage.rounds)
+    evaluated = _times(stage.rounds, stage.test_every or stage.rounds) * _test_samples(clients)
+    trained = _of_all(stage.trained, stage.training, clients, size, stage.rounds)
     own = serialised(stage.network.arrays) * len(clients)
-    stateful = issubclass(stage.of.algorithm.client_class, StatefulClient)
+    stateful = issubclass(stage.trained.algorithm.client_class, StatefulClient)
     return total([trained, Counts(outputs=evaluated, disk=size + stateful * own)])
 
 
 def counts_of_features(stage: PersonalStage) -> Counts:
     """Return what a personalised stage's features take, made once for all that train on them."""
     data = stage.data
-    held = _held(data.images) + _tested(data.images)
-    outputs = held if data.networks else 0
-    return Counts(outputs=outputs, disk=4 * held * math.prod(data.input_shape))
+    samples = _training_samples(data.images) + _test_samples(data.images)
+    outputs = samples if data.networks else 0
+    return Counts(outputs=outputs, disk=4 * samples * math.prod(data.input_shape))
 
 
 def _rounds(strategy: RoundStrategy, work: Work, size: float, rounds: int) -> Counts:
@@ -155,8 +158,8 @@ def _of_all(
     return _rounds(phase.algorithm.strategy(phase.options, training), work, size, rounds)
 
 
-def _model_size(made: Pretraining, classes: int) -> int:
-    architecture = made.architecture
+def _model_size(pretraining: Pretraining, classes: int) -> int:
+    architecture = pretraining.architecture
     assert isinstance(architecture, BuiltArchitecture)
     return _size(architecture.name, classes, architecture.input_shape, architecture.norm)
 
@@ -166,15 +169,11 @@ def _size(model: str, classes: int, shape: tuple[int, ...], norm: str) -> int:
     return serialised(model_arrays(build_model(model, classes, shape, norm)))
 
 
-def _clients(made: Pretraining) -> Sequence[ClientData]:
-    return made.population.clients
-
-
-def _held(clients: Sequence[ClientData]) -> int:
+def _training_samples(clients: Sequence[ClientData]) -> int:
     return sum(len(client.train) for client in clients)
 
 
-def _tested(clients: Sequence[ClientData]) -> int:
+def _test_samples(clients: Sequence[ClientData]) -> int:
     return sum(len(client.test or ()) for client in clients)
 
 
@@ -193,58 +192,67 @@ class Cost(NamedTuple):
     gradients: float
 
 
-def works(made: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
+def works(pretraining: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
     """Return each phase of a pre-training with its strategy, and what a round of it works on."""
-    sizes = [len(client.train) for client in made.population.clients]
+    sizes = [len(client.train) for client in pretraining.population.clients]
 
     def server(whose: str) -> ServerData:
-        return ServerData(nn.Identity(), made.clients.samples_of(whose))  # Only its size counts.
+        return ServerData(
+            nn.Identity(), pretraining.clients.samples_of(whose)
+        )  # Only its size counts.
 
     return [
         (phase, strategy, Work(phase.training.participants, sizes, phase.training, phase.options))
-        for phase, strategy in zip(made.phases, made.strategies(server), strict=True)
+        for phase, strategy in zip(pretraining.phases, pretraining.strategies(server), strict=True)
     ]
 
 
-def by_round(made: Pretraining) -> Iterator[Cost]:
+def by_round(pretraining: Pretraining) -> Iterator[Cost]:
     """Yield what each round costs, in order; the last phase continues without end."""
     first = 1
-    for phase, strategy, work in works(made):
+    for phase, strategy, work in works(pretraining):
         training, budget = phase.training, strategy.budget(work)
-        last = phase is made.phases[-1]
+        last = phase is pretraining.phases[-1]
         step_sizes = budget.step_sizes(training, first)
         for step_size in itertools.islice(step_sizes, None if last else training.rounds):
             yield Cost(step_size, budget.gradients)
         first += training.rounds
 
 
-def cost(made: Pretraining, rounds: int | None = None) -> Cost:
+def cost(pretraining: Pretraining, rounds: int | None = None) -> Cost:
     """Return what a pre-training costs, or its first `rounds`; nothing for random weights.
 
     What weights that were made elsewhere took is not known.
     """
-    if made.from_elsewhere:
+    if pretraining.is_external:
         return Cost(math.nan, math.nan)
-    if not made.phases:
+    if not pretraining.phases:
         return Cost(0.0, 0.0)
-    each = list(itertools.islice(by_round(made), made.rounds if rounds is None else rounds))
-    return Cost(math.fsum(one.step_size for one in each), math.fsum(one.gradients for one in each))
+    rounds_cost = list(
+        itertools.islice(by_round(pretraining), pretraining.rounds if rounds is None else rounds)
+    )
+    return Cost(
+        math.fsum(round_cost.step_size for round_cost in rounds_cost),
+        math.fsum(round_cost.gradients for round_cost in rounds_cost),
+    )
 
 
-def rounds_for(made: Pretraining, step_size: float) -> int:
+def rounds_for(pretraining: Pretraining, step_size: float) -> int:
     """Return the rounds of the last phase after which the summed step size is nearest to this.
 
     Raises a SettingsError if there are none: the method's steps have no size, or these do not add
     up to as much.
     """
-    before = made.rounds - made.phases[-1].training.rounds
-    reached, problem = 0.0, f"the summed step size of {made.name}"
-    for number, one in enumerate(itertools.islice(by_round(made), MOST_ROUNDS), 1):
-        if number > 1 and one.step_size == 0:
+    before = pretraining.rounds - pretraining.phases[-1].training.rounds
+    reached, problem = 0.0, f"the summed step size of {pretraining.name}"
+    for number, round_cost in enumerate(itertools.islice(by_round(pretraining), MOST_ROUNDS), 1):
+        if number > 1 and round_cost.step_size == 0:
             break  # Of a rate that has decayed.
-        if not one.step_size > 0:
-            raise SettingsError(f"{problem} is {one.step_size:g} a round: no rounds make it equal")
-        farther = reached + one.step_size
+        if not round_cost.step_size > 0:
+            raise SettingsError(
+                f"{problem} is {round_cost.step_size:g} a round: no rounds make it equal"
+            )
+        farther = reached + round_cost.step_size
         if farther >= step_size and number > before:
             nearest = number - (step_size - reached < farther - step_size)
             return max(nearest - before, 1)
@@ -269,24 +277,24 @@ class Computing(NamedTuple):
     text: TextDataset | None = None
 
 
-def computing(stage: Stage) -> Computing:
+def computing_of(stage: Stage) -> Computing:
     """Return what a stage computes with."""
     if isinstance(stage, PersonalStage):
         options, own, shape = stage.data.options, stage.training, stage.data.input_shape
-        head = f"a {stage.of.algorithm.client_class.network} head"
+        head = f"a {stage.trained.algorithm.client_class.network} head"
         model = stage.model[0] if options.from_scratch else head
         name = _named(model, options.head_norm or "batch", shape, own)
         return Computing(name, lambda: stage.network.module, shape, own)
     assert isinstance(stage, Pretraining | Task | Diagnosis | StartMeasurement)
-    of = stage.of if isinstance(stage, Diagnosis) else stage
-    made = of if isinstance(of, Pretraining) else of.made
-    architecture, source = made.architecture, made.architecture.source.dataset
+    task = stage.diagnosed if isinstance(stage, Diagnosis) else stage
+    pretraining = task if isinstance(task, Pretraining) else task.pretraining
+    architecture, source = pretraining.architecture, pretraining.architecture.source.dataset
     assert isinstance(architecture, BuiltArchitecture)
     training = TrainingOptions()
-    if made.phases:
-        training = made.phases[0].training
-    elif isinstance(of, Task):
-        training = of.how.trained.training
+    if pretraining.phases:
+        training = pretraining.phases[0].training
+    elif isinstance(task, Task):
+        training = task.how.trained.training
     name = _named(architecture.name, architecture.norm, source.shape, training)
     text = source if isinstance(source, TextDataset) else None
     return Computing(name, architecture.make, source.shape, training, text)
@@ -296,7 +304,7 @@ def computing_features(stage: PersonalStage) -> Computing:
     """Return the backbones that make a personalised stage's features; pixels are only kept."""
     data = stage.data
     if not data.networks:
-        return computing(stage)
+        return computing_of(stage)
     shape = data.domains[0].images.shape
     name = f"{data.options.backbones}, {'x'.join(map(str, shape))}"
     return Computing(name, lambda: Each(data.networks), shape, None)
@@ -316,4 +324,4 @@ class Each(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features of all of them, (b, size)."""
-        return torch.cat([one.features(images) for one in self.backbones], dim=1)
+        return torch.cat([backbone.features(images) for backbone in self.backbones], dim=1)

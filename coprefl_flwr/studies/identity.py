@@ -24,14 +24,14 @@ def hash_of(content: Mapping[str, Any]) -> str:
 
     The folder of a user's own file does not count: its text does (see `contents`).
     """
-    text = json.dumps(portable(content), sort_keys=True)
+    text = json.dumps(portable_content(content), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def values_of(group: Any, *leave_out: str) -> dict[str, Any]:
     """Return a group of settings by key, without some keys."""
-    found = {key: getattr(group, one.name) for key, one in declared(type(group)).items()}
-    return {key: value for key, value in found.items() if key not in leave_out}
+    values = {key: getattr(group, option.name) for key, option in declared(type(group)).items()}
+    return {key: value for key, value in values.items() if key not in leave_out}
 
 
 def contents(names: Iterable[str]) -> dict[str, str]:
@@ -41,24 +41,24 @@ def contents(names: Iterable[str]) -> dict[str, str]:
     something of a user's own, whose place is named. A Hugging Face dataset on disk counts by all
     its files; others, torchvision's datasets and folders of images by their name alone.
     """
-    found = {}
+    hashes = {}
     for name in names:
         file = name.partition("@")[0]
         paths = [Path(file), Path(file.rpartition(":")[0]), Path(file) / "model.safetensors"]
         for path in filter(Path.is_file, [] if ".py:" in name else paths):
-            found[name] = hash_of_file(path)
+            hashes[name] = hash_of_file(path)
         if stored := files_of(file):
-            found[name] = hash_of({"files": [hash_of_file(path) for path in stored]})
+            hashes[name] = hash_of({"files": [hash_of_file(path) for path in stored]})
         own = {kind: plugins.hash_at(kind, file) for kind in OWN if plugins.is_place(kind, file)}
         texts = sorted({text for text in own.values() if text})
-        if name not in found and texts:
-            found[_free(plugins.portable(file), found)] = " ".join(texts)
-    return found
+        if name not in hashes and texts:
+            hashes[_free(plugins.portable(file), hashes)] = " ".join(texts)
+    return hashes
 
 
-def _free(name: str, found: Mapping[str, str]) -> str:
+def _free(name: str, hashes: Mapping[str, str]) -> str:
     """Return a name that is not taken: files of two folders may have one name."""
-    return name if name not in found else _free(f"{name}, another", found)
+    return name if name not in hashes else _free(f"{name}, another", hashes)
 
 
 def texts_of(settings: Any) -> tuple[str, ...]:
@@ -87,12 +87,12 @@ def _texts(content: Any) -> Iterator[str]:
         yield from _texts(vars(content))
 
 
-def portable(content: Any) -> Any:
+def portable_content(content: Any) -> Any:
     """Return content with all places of a user's own as `plugins.portable` has them."""
     if isinstance(content, Mapping):
-        return {key: portable(value) for key, value in content.items()}
+        return {key: portable_content(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [portable(value) for value in content]
+        return [portable_content(value) for value in content]
     if isinstance(content, Method):
         return content.portable
     return plugins.portable(content) if isinstance(content, str) else content

@@ -1,21 +1,140 @@
-"""Stages that measure a starting model, without training it: its loss, and a user's own."""
+"""What is measured of a model: metrics of every client, and numbers of a starting model.
 
+Both may be a user's own.
+"""
+
+import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, concerning, short
+from coprefl_flwr.errors import SettingsError, concerning, short, unknown
 from coprefl_flwr.federation.progress import TASK_KIND
+from coprefl_flwr.learning import Metric
+from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
-from coprefl_flwr.report.columns import START_LOSS
-from coprefl_flwr.studies.identity import hash_of
+from coprefl_flwr.plugins import METRIC, is_without_code
+from coprefl_flwr.report.columns import OWN_HEADINGS, START_LOSS, Better, Heading
+from coprefl_flwr.studies.identity import contents, hash_of
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import Making, Stage, Store
-from coprefl_flwr.studies.stage_files import write_result
+from coprefl_flwr.studies.stage import Making, Stage
+from coprefl_flwr.studies.store import Store, write_result
+
+# ---- metrics of every client ---------------------------------------------------------------------
+
+
+BETTER = ("higher", "lower")
+
+MetricLike = str | Metric | Callable[..., float]
+"""A place of a metric, or the metric itself."""
+
+
+def own_metric(chosen: MetricLike) -> Metric:
+    """Return a metric, a `Metric` or a function of (logits, labels), and remember its heading.
+
+    A function's name, its attribute `title` and its attribute `better` ("higher" if it has none)
+    are the metric's; options behind a place are keyword arguments.
+
+    Raises a SettingsError if it is neither, has no name, or does not say which way is better.
+    """
+    what = _metric_name(chosen)
+    metric = plugins.find("metric", chosen) if isinstance(chosen, str) else chosen
+    if not isinstance(metric, Metric):
+        if not callable(metric) or isinstance(metric, type):
+            raise SettingsError(f"{what}: a metric is a function of (logits, labels)")
+        name = _metric_name(metric)
+        if name == "<lambda>":
+            raise SettingsError("a metric is a lambda, which has no name: write it with def")
+        metric = Metric(
+            name, getattr(metric, "title", name), getattr(metric, "better", "higher"), metric
+        )
+    if metric.better not in BETTER:
+        raise SettingsError(f"{what}: better: {unknown('value', str(metric.better), BETTER)}")
+    better: Better = "lower" if metric.better == "lower" else "higher"
+    OWN_HEADINGS[f"{METRIC}{metric.name}"] = Heading(metric.title, better)
+    return metric
+
+
+def _metric_name(metric: Any) -> str:
+    """Return a place as it is, and the name of a metric that is given itself."""
+    if isinstance(metric, str):
+        return metric
+    if isinstance(metric, Metric):
+        return metric.name
+    return str(getattr(metric, "__name__", type(metric).__name__))
+
+
+def _measured(place: str, fn: Callable[..., float], logits: Tensor, labels: Tensor) -> float:
+    """Return what a metric gives, with the options that follow its place."""
+    value: float = plugins.call(place, fn, (logits, labels))
+    return value
+
+
+class ClientMetrics:
+    """Metrics that clients compute: one or several; a text has places, separated by spaces."""
+
+    def __init__(self, metrics: MetricLike | Sequence[MetricLike]) -> None:
+        several = metrics.split() if isinstance(metrics, str) else metrics
+        self.metrics = several if isinstance(several, Sequence) else [several]
+        if not is_without_code():
+            _ = self.functions  # Better now than in the last round.
+
+    @functools.cached_property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """Return what each metric's name calls; raises a SettingsError for one that cannot be."""
+        metrics = [(_metric_name(metric), own_metric(metric)) for metric in self.metrics]
+        functions = {
+            metric.name: functools.partial(_measured, place, metric.fn) for place, metric in metrics
+        }
+        if len(functions) < len(metrics):
+            names = [metric.name for _, metric in metrics]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise SettingsError(f"client-metrics: two are called '{twice}'", "client-metrics")
+        return functions
+
+    @concerning("client-metrics")
+    def check(self, classes: int) -> None:
+        """Raise a SettingsError if one fails on logits of this many classes, each seen twice."""
+        if is_without_code():
+            return
+        logits, numbers = torch.eye(classes).repeat(2, 1), torch.arange(classes)
+        labels = torch.cat([numbers, numbers.roll(1)])
+        for name, fn in self.functions.items():  # Better now than in the last round.
+            number_of(name, fn(logits, labels))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what rows depend on where there are metrics."""
+        if not self.metrics:
+            return {}
+        named = [metric for metric in self.metrics if isinstance(metric, str)]
+        others = [metric for metric in self.metrics if not isinstance(metric, str)]
+        own = {_metric_name(metric): _text(metric) for metric in others}
+        return {
+            "client-metrics": [
+                list(map(_metric_name, self.metrics)),
+                contents(named),
+                *filter(None, [own]),
+            ]
+        }
+
+
+def _text(metric: Metric | Callable[..., float]) -> str:
+    """Return the text of a metric's function, "" where it is not to be found."""
+    try:
+        return inspect.getsource(metric.fn if isinstance(metric, Metric) else metric)
+    except (OSError, TypeError):
+        return ""
+
+
+# ---- numbers of a starting model -----------------------------------------------------------------
+
 
 MEASUREMENT = "measurement"
 """The kind of plugin that a user's own measurement is."""
@@ -64,8 +183,9 @@ class StartMeasurement(Measurement):
         phase = "worst-client"
 
         def measure(self, store):
-            arrays, every = self.model(store), self.made.clients.samples
-            return {"worst-loss": max(self.made.evaluate(arrays, own)["loss"] for own in every)}
+            arrays, clients = self.model(store), self.pretraining.clients.samples
+            losses = [self.pretraining.evaluate(arrays, client)["loss"] for client in clients]
+            return {"worst-loss": max(losses)}
     ```
 
     With the setting `measurements: "worst.py:WorstClient"` a report has a column
@@ -73,20 +193,23 @@ class StartMeasurement(Measurement):
 
     Parameters
     ----------
-    made : Pretraining
+    pretraining : Pretraining
         The stage that makes the starting model.
     """
 
     kind = TASK_KIND
 
-    def __init__(self, made: Pretraining) -> None:
-        title, path = f"{self.phase} of {made.name}", f"{self.phase}/{folder_of(made.name)}"
-        super().__init__(title, path, made.start)
-        self.made = made
+    def __init__(self, pretraining: Pretraining) -> None:
+        title, path = (
+            f"{self.phase} of {pretraining.name}",
+            f"{self.phase}/{folder_of(pretraining.name)}",
+        )
+        super().__init__(title, path, pretraining.start)
+        self.pretraining = pretraining
 
     def model(self, store: Store) -> Arrays:
         """Return the arrays of the starting model."""
-        return load_saved_model(store.folder(self.made))[0]
+        return load_saved_model(store.folder(self.pretraining))[0]
 
     def identity(self) -> Mapping[str, Any]:
         """Return what the result depends on: the model, and the text of a user's own class."""
@@ -94,12 +217,12 @@ class StartMeasurement(Measurement):
         if kind.__module__ != __name__:
             module = inspect.getmodule(kind)  # A notebook's has no file.
             text = inspect.getsource(module if module and module.__file__ else kind)
-        return {"start": hash_of(self.made.identity()), "text": hash_of({"text": text})}
+        return {"start": hash_of(self.pretraining.identity()), "text": hash_of({"text": text})}
 
     @property
     def key(self) -> str:
         """Return the model's key, the measurement's name and a hash."""
-        return f"{self.made.key}/{self.phase}-{hash_of(self.identity())}"
+        return f"{self.pretraining.key}/{self.phase}-{hash_of(self.identity())}"
 
 
 class StartLoss(StartMeasurement):
@@ -114,8 +237,8 @@ class StartLoss(StartMeasurement):
 
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the loss."""
-        samples = self.made.clients.samples_of("clients")
-        return {START_LOSS: self.made.evaluate(self.model(store), samples)["loss"]}
+        samples = self.pretraining.clients.samples_of("clients")
+        return {START_LOSS: self.pretraining.evaluate(self.model(store), samples)["loss"]}
 
 
 @concerning("measurements")
@@ -124,7 +247,7 @@ def own_measurements(text: str) -> Sequence[StageOf]:
 
     Raises a SettingsError where a place holds no class of stages.
     """
-    found: list[StageOf] = []
+    kinds: list[StageOf] = []
     for place in text.split():
         kind = plugins.find(MEASUREMENT, place)
         if not (isinstance(kind, type) and issubclass(kind, Stage)):
@@ -134,5 +257,5 @@ def own_measurements(text: str) -> Sequence[StageOf]:
         if not isinstance(phase, str) or phase in RESERVED or folder_of(phase) != phase:
             problem = f"measurements: {place}: phase = {short(repr(phase))}"
             raise SettingsError(f"{problem}: must be a new name, such as 'worst-client'")
-        found.append(kind)
-    return found
+        kinds.append(kind)
+    return kinds

@@ -50,7 +50,7 @@ class Method:
         return str(self.changed(lambda phase: phase.changed(plugins.portable)))
 
     @property
-    def is_made_elsewhere(self) -> bool:
+    def is_external(self) -> bool:
         """Whether it is no method but weights that were made elsewhere."""
         first, *others = self.phases
         built_in = first.name.partition(":")[0] in (RANDOM, *METHODS)
@@ -62,7 +62,7 @@ class Method:
 
         Raises a SettingsError if there is no such algorithm.
         """
-        if self in UNTRAINED or self.is_made_elsewhere:
+        if self in UNTRAINED or self.is_external:
             return []
         return [find_method(phase.name) for phase in self.phases if phase.name != RANDOM]
 
@@ -103,18 +103,18 @@ class Methods(tuple[Method, ...]):
     @property
     def portable(self) -> str:
         """The texts without the folders of files."""
-        return " ".join(one.portable for one in self)
+        return " ".join(method.portable for method in self)
 
     def check(self, allowed: Sequence[str]) -> None:
         """Raise a SettingsError for no method, or two of one text or of one folder."""
         if not self:
             raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
-        folders = [folder_of(one.portable) for one in self]
-        for one, folder in zip(self, folders, strict=True):
-            if self.count(one) > 1:
-                raise SettingsError(f"method names '{one}' twice")
+        folders = [folder_of(method.portable) for method in self]
+        for method, folder in zip(self, folders, strict=True):
+            if self.count(method) > 1:
+                raise SettingsError(f"method names '{method}' twice")
             if folders.count(folder) > 1:
-                raise SettingsError(f"method: '{one}' and another would share {folder}/")
+                raise SettingsError(f"method: '{method}' and another would share {folder}/")
 
 
 START = Method.parse(RANDOM)

@@ -22,45 +22,41 @@ from coprefl_flwr.models import model_arrays, save_model
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 from coprefl_flwr.studies.method import START, Method
-from coprefl_flwr.studies.phases import (
-    Phase,
-    TrainingOptions,
-    made_phase,
-    single_phase,
-)
+from coprefl_flwr.studies.phases import Phase, TrainingOptions, made_phase, single_phase
 from coprefl_flwr.studies.pretraining import Start, parts_of
 from coprefl_flwr.studies.provenance import versions
-from coprefl_flwr.studies.stage import RunOptions, Store, TrainingStage
+from coprefl_flwr.studies.stage import RunOptions, TrainingStage
+from coprefl_flwr.studies.store import Store
 
 
-def read_method(given: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:
+def read_method(method: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:
     """Return a method as a strategy of this package or a text.
 
     A class of a strategy is called without arguments where `classes` are allowed.
 
     Raises a SettingsError for anything else; `usage` is an example of the call.
     """
-    if classes and isinstance(given, type) and issubclass(given, RoundStrategy):
+    if classes and isinstance(method, type) and issubclass(method, RoundStrategy):
         try:
-            return given()
+            return method()
         except TypeError as error:
-            problem = f"method = {given.__name__}: {one_line(error)}"
+            problem = f"method = {method.__name__}: {one_line(error)}"
             raise SettingsError(f"{problem}; pass a strategy object") from error
-    if isinstance(given, RoundStrategy | str):
-        return given
-    if isinstance(given, Strategy):
-        return of_flower(given)
-    kind = given if isinstance(given, type) else type(given)
-    if any(one.__module__.startswith("flwr.server.strategy") for one in kind.__mro__):
+    if isinstance(method, RoundStrategy | str):
+        return method
+    if isinstance(method, Strategy):
+        return of_flower(method)
+    kind = method if isinstance(method, type) else type(method)
+    if any(base.__module__.startswith("flwr.server.strategy") for base in kind.__mro__):
         problem = f"method is {kind.__name__}, a strategy of Flower's older kind"
         raise SettingsError(f"{problem}; pass one of flwr.serverapp.strategy")
     example = f"{kind.__name__}()" if issubclass(kind, Strategy) else usage
-    raise wrong_type("method", given, "a strategy, or a text such as 'fedavg'", example)
+    raise wrong_type("method", method, "a strategy, or a text such as 'fedavg'", example)
 
 
 def name_of(strategy: RoundStrategy) -> str:
     """Return the name of a strategy in rows and progress, such as "cyclic+fedavg"."""
-    return "+".join(_algorithm(one).label for one, _ in parts_of(strategy, 1))
+    return "+".join(_algorithm_of(part).label for part, _ in parts_of(strategy, 1))
 
 
 def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
@@ -68,23 +64,21 @@ def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
     if isinstance(method, str):
         return {**declared(TrainingOptions), "seed": declared(RunOptions)["seed"]}
     of_strategy = declared(RoundStrategy)
-    found = {key: one for key, one in declared(TrainingOptions).items() if key not in of_strategy}
-    for one, _ in parts_of(method, 1):
-        found |= declared(_algorithm(one).client_class)
-    return found
+    training = declared(TrainingOptions).items()
+    options = {key: option for key, option in training if key not in of_strategy}
+    for part, _ in parts_of(method, 1):
+        options |= declared(_algorithm_of(part).client_class)
+    return options
 
 
 def task_options(method: RoundStrategy | str) -> dict[str, Option]:
     """Return the options of tasks by key: of local training, and of a strategy's client."""
-    of_client = {} if isinstance(method, str) else declared(_algorithm(method).client_class)
+    of_client = {} if isinstance(method, str) else declared(_algorithm_of(method).client_class)
     return {**declared(LocalTraining), **of_client}
 
 
 def start_of_method(
-    method: RoundStrategy | str,
-    training: TrainingOptions,
-    options: Mapping[str, Any],
-    clients: int,
+    method: RoundStrategy | str, training: TrainingOptions, options: Mapping[str, Any], clients: int
 ) -> Start:
     """Return the start that a method makes.
 
@@ -103,16 +97,16 @@ def start_of_method(
     """
     if isinstance(method, str):
         described = Method.parse(method)
-        if described == START or described.is_made_elsewhere:
+        if described == START or described.is_external:
             raise SettingsError(f"method = {method!r}: it trains nothing; use the model as it is")
         return Start.of(described, training, {})
     if method.clients is not None:
         line = f"clients = {method.clients} of the strategy"
         raise SettingsError(f"{line}: leave it out, the clients are those of the call")
     phases = []
-    for one, rounds in parts_of(method, training.rounds):
-        how = replace(training, rounds=rounds, participants=one.participants or clients)
-        phases.append(_phase(one, PRETRAINING, how, options))
+    for part, rounds in parts_of(method, training.rounds):
+        how = replace(training, rounds=rounds, participants=part.participants or clients)
+        phases.append(_phase_of(part, PRETRAINING, how, options))
     name = name_of(method)
     return Start(name, name, phases, strategy=method)
 
@@ -130,37 +124,41 @@ def task_phase(
     name = type(method).__name__
     if isinstance(method, ServerRefined):
         raise SettingsError(f"method = {name}: tasks have no server data to refine a model on")
-    phase = _phase(method, TASK, training, options)
-    for one in declared(RoundStrategy).values():
-        value = getattr(method, one.name)
-        if one.name not in AGGREGATION and value != one.default:
+    phase = _phase_of(method, TASK, training, options)
+    for option in declared(RoundStrategy).values():
+        value = getattr(method, option.name)
+        if option.name not in AGGREGATION and value != option.default:
             why = "all clients of a task take part, and its seed is that of the tasks"
-            raise SettingsError(f"method = {name}: {one.name} = {value!r}: leave it out, as {why}")
-    return replace(phase, given=method)
+            raise SettingsError(
+                f"method = {name}: {option.name} = {value!r}: leave it out, as {why}"
+            )
+    return replace(phase, template=method)
 
 
-def _algorithm(strategy: RoundStrategy) -> Algorithm:
+def _algorithm_of(strategy: RoundStrategy) -> Algorithm:
     """Return a strategy's class as an algorithm; of a refined one, that of the inner strategy."""
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     return Algorithm(inner.name or type(inner).__name__, type(inner))
 
 
-def _phase(
+def _phase_of(
     strategy: RoundStrategy, role: str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Phase:
     """Return a phase of a strategy that has the role, with the options of its client, by name."""
-    algorithm = _algorithm(strategy)
+    algorithm = _algorithm_of(strategy)
     if role not in algorithm.roles:
-        others = ", ".join(n for n, one in with_role(role).items() if not one.refined)
+        others = ", ".join(name for name, other in with_role(role).items() if not other.refined)
         problem = f"{algorithm.label} is a method of the role {' and '.join(algorithm.roles)}"
         needed = f"a method of the role {role} is needed, as {others}"
         raise SettingsError(f"method = {type(strategy).__name__}: {problem}; {needed}")
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     of_client = declared(algorithm.client_class)
     own = {
-        k: getattr(inner, one.name) for k, one in algorithm.options.items() if k not in of_client
+        key: getattr(inner, option.name)
+        for key, option in algorithm.options.items()
+        if key not in of_client
     }
-    own |= {key: options[one.name] for key, one in of_client.items() if one.name in options}
+    own |= {key: options[o.name] for key, o in of_client.items() if o.name in options}
     return made_phase(algorithm, role, own, training, {})
 
 
@@ -187,7 +185,7 @@ class AppPretraining(TrainingStage):
     Raises a SettingsError for a number of rounds or nodes below 1.
     """
 
-    kind, phase, measures = PRETRAINING_KIND, "pretraining", False
+    kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
 
     def __init__(
         self, strategy: RoundStrategy, network: nn.Module, rounds: int, nodes: int
@@ -196,13 +194,13 @@ class AppPretraining(TrainingStage):
         parts, name = parts_of(strategy, ROUNDS.checked(rounds, "rounds")), name_of(strategy)
         of_run, title = RunOptions(seed=strategy.seed), f"pre-training {name}"
         super().__init__(of_run, title, name, name, sum(number for _, number in parts))
-        self.given, self.first = copy.deepcopy(strategy), model_arrays(network)
-        self.given.evaluate_every = 0  # Tasks say what a start is worth.
+        self._strategy, self.first = copy.deepcopy(strategy), model_arrays(network)
+        self._strategy.evaluate_every = 0  # Tasks say what a start is worth.
 
     def identity(self) -> Mapping[str, Any]:
         """Return what the model depends on, except for the app."""
         weights = checksum_of(self.first)
-        return {"method": self.given.options(), "model": weights, "nodes": self.nodes}
+        return {"method": self._strategy.options(), "model": weights, "nodes": self.nodes}
 
     @property
     def key(self) -> str:
@@ -211,13 +209,13 @@ class AppPretraining(TrainingStage):
 
     def strategy(self) -> RoundStrategy:
         """Return the strategy."""
-        return self.given
+        return self._strategy
 
     def initial(self, store: Store) -> Arrays:
         """Return the network's weights."""
         return self.first
 
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the starting model."""
         save_model(folder, arrays, {"start": self.start, "versions": versions()})
         return {}

@@ -20,7 +20,7 @@ from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
-from coprefl_flwr.options import WORDS, check_declared, option
+from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.studies.identity import contents, values_of
 from coprefl_flwr.studies.populations import ClientData
 
@@ -33,7 +33,7 @@ PIXELS, SCRATCH = "pixels", "scratch"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PersonalOptions:
+class PersonalOptions(Checked):
     """The clients of a personalised study, and what their networks see."""
 
     personal_datasets: str = option(
@@ -93,10 +93,6 @@ class PersonalOptions:
         maximum=1,
     )
 
-    def __post_init__(self) -> None:
-        """Check each value."""
-        check_declared(self)
-
     @property
     def from_scratch(self) -> bool:
         """Whether a whole network is trained, on images."""
@@ -153,18 +149,18 @@ class PersonalData:
         Raises a SettingsError if one cannot be had, is not of images, or has other classes than the
         first.
         """
-        found = tuple(one for name in self.datasets.split() for one in self._of(name))
-        first = found[0].images
-        for domain in found[1:]:
+        domains = tuple(domain for name in self.datasets.split() for domain in self._of(name))
+        first = domains[0].images
+        for domain in domains[1:]:
             classes = domain.images.classes
             same_names = sorted(classes) == sorted(first.classes)
             if len(classes) != len(first.classes) or (same_names and classes != first.classes):
                 raise SettingsError(
                     f"personal-datasets: {domain.name} has the classes {', '.join(classes)}; all "
-                    f"must have those of {found[0].name}, in their order: "
+                    f"must have those of {domains[0].name}, in their order: "
                     f"{', '.join(first.classes)}"
                 )
-        return found
+        return domains
 
     def _of(self, name: str) -> list[Domain]:
         """Return what one entry names: a dataset, DATASET@DOMAIN, or all domains by DATASET@*."""
@@ -176,7 +172,7 @@ class PersonalData:
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
         if not at:
             short = Path(name).stem if "/" in name or name.endswith(".npz") else name
-            found = {short: np.arange(len(source.labels))}
+            rows_of = {short: np.arange(len(source.labels))}
         elif source.domains is None:
             raise SettingsError(f"personal-datasets: {name}: the dataset names no domains")
         else:
@@ -184,8 +180,12 @@ class PersonalData:
             if wanted not in ("*", *known):
                 raise SettingsError(f"personal-datasets: {unknown('domain', wanted, known)}")
             chosen = known if wanted == "*" else (wanted,)
-            found = {one: np.flatnonzero(source.domains == known.index(one)) for one in chosen}
-        return [Domain(one, Samples(source, r, source.labels[r])) for one, r in found.items()]
+            numbers = [known.index(domain) for domain in chosen]
+            rows_of = {known[n]: np.flatnonzero(source.domains == n) for n in numbers}
+        return [
+            Domain(domain, Samples(source, rows, source.labels[rows]))
+            for domain, rows in rows_of.items()
+        ]
 
     @property
     def num_classes(self) -> int:
@@ -231,8 +231,10 @@ class PersonalData:
         dealt = deal(self.domains, counts, ratio, (*key, "samples"))
         for client, (_, test) in enumerate(dealt):
             if not len(test):
-                left = f"{self.domain_of(client).name} leaves client {client} no sample to test on"
-                raise SettingsError(f"train-per-class = {wanted}: {left}", "train-per-class")
+                problem = (
+                    f"{self.domain_of(client).name} leaves client {client} no sample to test on"
+                )
+                raise SettingsError(f"train-per-class = {wanted}: {problem}", "train-per-class")
         return tuple(ClientData(train, test) for train, test in dealt)
 
     @property
@@ -259,30 +261,31 @@ class PersonalData:
     def features_of(self, client: int, folder: Path) -> ClientData:
         """Return a client's features; they are computed once, unless `folder` has their files."""
         if (client, folder) not in self._features:
-            held, device = self.images[client], default_device()
-            if held.test is None:
+            images, device = self.images[client], default_device()
+            if images.test is None:
                 raise TypeError("a client of a personalised study has test samples")
             encoders: list[Encoder] = [
-                functools.partial(one.features, precision=self.precision) for one in self.networks
+                functools.partial(network.features, precision=self.precision)
+                for network in self.networks
             ] or [self.pixels]
             files = [folder / f"{client}-{part}.npy" for part in ("train", "test")]
             noise = _noise_of(self, client)
             self._features[client, folder] = ClientData(
-                features_of(held.train, encoders, device, files[0], noise),
-                features_of(held.test, encoders, device, files[1]),
+                features_of(images.train, encoders, device, files[0], noise),
+                features_of(images.test, encoders, device, files[1]),
             )
         return self._features[client, folder]
 
     def identity(self, model: str) -> dict[str, Any]:
         """Return what the features depend on, by key; also on `model`, that from scratch."""
         options = self.options
-        found = values_of(options) | {"seed": self.seed, "dataset": self.datasets}
-        found |= {"image-size": self.image_size, "relabel": self.relabel}
-        found["precision"] = self.precision
+        about = values_of(options) | {"seed": self.seed, "dataset": self.datasets}
+        about |= {"image-size": self.image_size, "relabel": self.relabel}
+        about["precision"] = self.precision
         if options.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
-            found |= {"alpha": self.alpha, "min-samples": self.min_samples}
+            about |= {"alpha": self.alpha, "min-samples": self.min_samples}
         backbones = [name.partition("=")[2] or name for name in options.backbones.split()]
-        return found | {"contents": contents([*self.datasets.split(), *backbones, model])}
+        return about | {"contents": contents([*self.datasets.split(), *backbones, model])}
 
     @functools.cached_property
     def _features(self) -> dict[tuple[int, Path], ClientData]:

@@ -22,14 +22,14 @@ from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import hash_of
+from coprefl_flwr.studies.measurements import ClientMetrics
 from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.provenance import made_by
-from coprefl_flwr.studies.stage import ClientFolders, RunOptions, Store, TrainingStage
-from coprefl_flwr.studies.stage_files import ABOUT
+from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
+from coprefl_flwr.studies.store import ABOUT, Store
 
 GLOBAL = "global.safetensors"
 """The global arrays: a model, a body, or prototypes."""
@@ -44,7 +44,7 @@ class PersonalStage(TrainingStage):
     ----------
     method : Method
         As the setting `method` names it.
-    of : Phase
+    trained : Phase
         How it is run.
     data : PersonalData
         What the clients hold, and have instead of a network of everybody.
@@ -63,7 +63,7 @@ class PersonalStage(TrainingStage):
     def __init__(
         self,
         method: Method,
-        of: Phase,
+        trained: Phase,
         data: PersonalData,
         model: tuple[str, str],
         test_every: int,
@@ -71,21 +71,22 @@ class PersonalStage(TrainingStage):
         metrics: ClientMetrics,
         settings: Mapping[str, Any],
     ) -> None:
-        self.of, self.data, self.model, self.test_every = of, data, model, test_every
-        self.metrics, self.settings, self.phases = metrics, settings, [of]
+        self.trained, self.data, self.model, self.test_every = trained, data, model, test_every
+        self.metrics, self.settings, self.phases = metrics, settings, [trained]
         name, path = str(method), f"methods/{folder_of(method.portable)}"
-        super().__init__(run, name, path, name, of.training.rounds)
+        super().__init__(run, name, path, name, trained.training.rounds)
 
     @functools.cached_property
     def network(self) -> Network:
         """What its clients train, which all clients of a process share."""
-        classes, shape, key = self.data.num_classes, self.data.input_shape, (self.run.seed, "model")
+        classes, shape = self.data.num_classes, self.data.input_shape
+        key = (self.run_options.seed, "model")
         (model, model_norm), options = self.model, self.data.options
         norm = options.head_norm or "batch"
         if options.from_scratch:
             head = head_names(model, classes, shape, model_norm)
             module = build_model(model, classes, shape, model_norm, key)
-        elif self.of.algorithm.client_class.network == "projection":
+        elif self.trained.algorithm.client_class.network == "projection":
             head, module = frozenset(), projection_head(shape[0], norm, key)
         else:
             head = frozenset({"classifier.weight", "classifier.bias"})
@@ -95,57 +96,51 @@ class PersonalStage(TrainingStage):
     @property
     def training(self) -> LocalTraining:
         """How its clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
-        set_here = self.of.training
-        values = {one.name: getattr(set_here, one.name) for one in fields(LocalTraining)}
+        set_here = self.trained.training
+        values = {field.name: getattr(set_here, field.name) for field in fields(LocalTraining)}
         if set_here.local_steps is None and set_here.local_epochs is None:
             values["local_epochs"] = 1
         return LocalTraining(**values | {"algorithm": ADAM})
 
     def first_arrays(self) -> Arrays:
         """Return the global arrays that it begins with: what travels, and no more."""
-        return self.of.algorithm.strategy_class.initial(self.network)
+        return self.trained.algorithm.strategy_class.initial(self.network)
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
         _ = self.data.images
         self.metrics.check(self.data.num_classes)
         self.first_arrays()
-        self.of.check_aggregation("method", self.data.num_clients)
+        self.trained.check_aggregation("method", self.data.num_clients)
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method."""
-        held = self.data.features_of(client_id, folders.features)
-        offered = {
-            "state": ClientState(folders.states),
-            "initial": self.network.arrays,
-            "noise": self.data.options.noise("prototypes"),
-        }
-        client = self.of.algorithm.client(
-            self.of.options,
+        client = self.trained.client(
             self.network.module,
-            held.train,
-            offered,
-            test=held.test,
-            training=self.training,
+            self.data.features_of(client_id, folders.features),
+            self.training,
+            state=ClientState(folders.states),
+            initial=self.network.arrays,
+            noise=self.data.options.noise("prototypes"),
         )
         client.metrics = self.metrics.functions
         return client
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy: every client takes part in every round, or it is repeated."""
-        run = self.run.of_strategy(
+        run = self.run_options.of_strategy(
             PERSONAL,
             clients=self.data.num_clients,
             min_replies=self.data.num_clients,
             evaluate_every=self.test_every or self.rounds,
         )
-        return self.of.algorithm.strategy(self.of.options, self.training, **run)
+        return self.trained.algorithm.strategy(self.trained.options, self.training, **run)
 
     def initial(self, store: Store) -> Arrays:
         """Return what the method begins with."""
         return self.first_arrays()
 
-    def at_once(self) -> int:
+    def max_parallel_clients(self) -> int:
         """Return its clients, all of which take part in every round."""
         return self.data.num_clients
 
@@ -154,7 +149,7 @@ class PersonalStage(TrainingStage):
         every = range(self.data.num_clients)
         return [self.data.domain_of(client).name for client in every]
 
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the global arrays and every client's prototypes; return what a client sends.
 
         The paper's "# of Comm Params" (Table 2) leaves out biases and BatchNorm.
@@ -164,7 +159,7 @@ class PersonalStage(TrainingStage):
             if some:
                 plain = {name: np.asarray(array, order="C") for name, array in some.items()}
                 write_atomically(folder / file, safetensors.numpy.save(plain))
-        about = {"phases": [self.of.about()], "settings": self.settings, **made_by()}
+        about = {"phases": [self.trained.about()], "settings": self.settings, **made_by()}
         write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
         return {
             "weights-sent": sum(array.size for array in arrays.values() if array.ndim > 1),
@@ -174,18 +169,18 @@ class PersonalStage(TrainingStage):
     def identity(self) -> Mapping[str, Any]:
         """Return what its results depend on."""
         return {
-            "method": self.of.identity(),
+            "method": self.trained.identity(),
             "features": self.data.identity(self.model[0]),
             "network": self.model,
             "test-every": self.test_every,
-            "min-replies": self.run.min_replies,
+            "min-replies": self.run_options.min_replies,
             **self.metrics.identity(),
         }
 
     @property
     def key(self) -> str:
         """Return the method's name and a hash."""
-        return f"{self.of.name}-{hash_of(self.identity())}"
+        return f"{self.trained.name}-{hash_of(self.identity())}"
 
     def features(self) -> str:
         """Return a hash of what the clients' features depend on."""

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flwr.client import NumPyClient
+from torch import nn
 
 from coprefl_flwr import plugins, seeds
+from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.learning import LocalTraining, default_device
@@ -27,12 +29,13 @@ from coprefl_flwr.methods import (
     find_method,
     with_role,
 )
-from coprefl_flwr.models.precision import check_precision
+from coprefl_flwr.models.precision import FLOAT32, check_precision
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
+from coprefl_flwr.studies.populations import ClientData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +96,20 @@ class TrainingOptions(LocalTraining):
             with concerning(WRAPPER):
                 plugins.check(WRAPPER, place)
 
+    def check_wrapper(self, clients: int) -> None:
+        """Raise a SettingsError if the share of this many clients to wrap is not one client."""
+        share = self.client_wrapper_share
+        if share and not round(share * clients):
+            problem = f"client-wrapper-share = {share}: is none of clients = {clients}"
+            raise SettingsError(problem, "client-wrapper-share", "clients")
+
     def wrapped_clients(self, seed: int, clients: int) -> frozenset[int]:
         """Return the ids of the pre-training's clients that are wrapped.
 
-        Raises a SettingsError if the share of this many clients is not one client.
+        They are round(share x clients); those of a smaller share are among those of a larger.
         """
-        share = self.client_wrapper_share
-        found = _drawn(seed, clients, share)
-        if share and not found:
-            problem = f"client-wrapper-share = {share}: is none of clients = {clients}"
-            raise SettingsError(problem, "client-wrapper-share", "clients")
-        return found
+        order = _order(seed, clients)
+        return frozenset(order[: round(self.client_wrapper_share * clients)])
 
     def wrapped(self, client: NumPyClient) -> NumPyClient:
         """Return what the client wrapper makes of a client.
@@ -111,18 +117,17 @@ class TrainingOptions(LocalTraining):
         Raises a SettingsError if that is not a NumPyClient.
         """
         place = str(self.client_wrapper)
-        found = plugins.call(place, plugins.find(WRAPPER, place), (client,))
-        if not isinstance(found, NumPyClient):
-            problem = f"{place} returned a {type(found).__name__}"
+        replacement = plugins.call(place, plugins.find(WRAPPER, place), (client,))
+        if not isinstance(replacement, NumPyClient):
+            problem = f"{place} returned a {type(replacement).__name__}"
             raise SettingsError(f"{problem}; a client wrapper returns a NumPyClient", WRAPPER)
-        return found
+        return replacement
 
 
 @functools.lru_cache(maxsize=64)
-def _drawn(seed: int, clients: int, share: float) -> frozenset[int]:
-    """Return round(share x clients) ids; those of a smaller share are among those of a larger."""
-    order = seeds.generator(seed, "attackers").permutation(clients)
-    return frozenset(map(int, order[: round(share * clients)]))
+def _order(seed: int, clients: int) -> tuple[int, ...]:
+    """Return the ids of clients in the order in which they are drawn to be wrapped."""
+    return tuple(map(int, seeds.generator(seed, "attackers").permutation(clients)))
 
 
 TRAINING_KEYS = tuple(declared(TrainingOptions))
@@ -138,24 +143,39 @@ _OF_EPOCHS = ("local-epochs", "max-local-steps")
 class Phase:
     """A phase to be run: its algorithm, with all options and the training, defaults included.
 
-    `options` has a value for each of the algorithm's own options, by key. `given` is the strategy,
-    where a caller made it.
+    `options` has a value for each of the algorithm's own options, by key. `template` is a strategy
+    that a caller made, which is copied.
     """
 
     algorithm: Algorithm
     role: str
     options: Mapping[str, Any]
     training: TrainingOptions
-    given: RoundStrategy | None = None
+    template: RoundStrategy | None = None
 
     def strategy(self, server: ServerDataOf | None = None, **run: Any) -> RoundStrategy:
-        """Make the strategy, or copy the one that is given, with these options of a run."""
-        if self.given is None:
+        """Make the strategy, or copy the template, with these options of a run."""
+        if self.template is None:
             return self.algorithm.strategy(self.options, self.training, server, **run)
-        made = copy.deepcopy(self.given)
+        strategy = copy.deepcopy(self.template)
         for name, value in run.items():
-            setattr(made, name, value)
-        return made
+            setattr(strategy, name, value)
+        return strategy
+
+    def client(
+        self,
+        module: nn.Module,
+        samples: ClientData,
+        training: LocalTraining | None = None,
+        **offered: Any,
+    ) -> TorchClient:
+        """Return a client of the method, with what it needs of what is offered by name.
+
+        It trains a module on a client's samples, as this phase does if nothing else is set.
+        """
+        how = training or self.training
+        algorithm, options, test = self.algorithm, self.options, samples.test
+        return algorithm.client(options, module, samples.train, offered, test=test, training=how)
 
     @property
     def name(self) -> str:
@@ -164,7 +184,7 @@ class Phase:
 
     def check_aggregation(self, what: str, clients: int) -> None:
         """Raise a SettingsError if this many clients a round are too few for its aggregation."""
-        own = {one.name: self.options[key] for key, one in self.algorithm.options.items()}
+        own = {option.name: self.options[key] for key, option in self.algorithm.options.items()}
         if own.get(AGGREGATION[0], MEAN) == MEAN:
             return
         try:
@@ -173,23 +193,24 @@ class Phase:
             raise SettingsError(f"{what}, {self.name}: {error}", *error.keys, what) from error
 
     def about(self) -> dict[str, Any]:
-        """Return the method and everything that it heeds, "" for what is not set.
+        """Return the method and every option that it uses, by key; "" for what is not set.
 
-        A method without client wrappers heeds no option of them, and a mean none of robust rules.
+        Options of client wrappers are left out where there are none, and those of robust rules for
+        a mean.
         """
         values = values_of(self.training)
         if values["learning-rate"] is None:  # However it is written, it is the same.
             values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
-        unheeded = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
+        unused = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.options.get(AGGREGATION[0], MEAN) == MEAN:
-            unheeded |= {
-                key for key, one in self.algorithm.options.items() if one.name in AGGREGATION
+            unused |= {
+                key for key, option in self.algorithm.options.items() if option.name in AGGREGATION
             }
         keys = training_keys(self.algorithm, self.role)
         of_training = {key: "" if values[key] is None else values[key] for key in keys}
         own = {**self.options, **of_training}
-        own = {key: str(one) if isinstance(one, Named) else one for key, one in own.items()}
-        return {"method": self.algorithm.name} | {k: own[k] for k in own if k not in unheeded}
+        own = {key: str(v) if isinstance(v, Named) else v for key, v in own.items()}
+        return {"method": self.algorithm.name} | {k: own[k] for k in own if k not in unused}
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""
@@ -201,9 +222,11 @@ class Phase:
 
 
 def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
-    """Return the settings of the training that an algorithm heeds, and may set for itself."""
+    """Return the settings of the training that an algorithm uses, and may set for itself."""
     if role == PERSONALISED:
-        return tuple(key for key, one in declared(TrainingOptions).items() if not one.starts_only)
+        return tuple(
+            key for key, option in declared(TrainingOptions).items() if not option.starts_only
+        )
     if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
         return ()
     drawn = algorithm.samples_clients
@@ -224,14 +247,14 @@ def read_phase(
     Raises a SettingsError for an unknown method or option, or a value that cannot be.
     """
     algorithm = _algorithm(what, chosen, role)
-    where, given = f"{what}, {chosen}: ", dict(chosen.options)
+    where, options = f"{what}, {chosen}: ", dict(chosen.options)
     _check_known(
-        where, algorithm.label, given, [*algorithm.options, *training_keys(algorithm, role)]
+        where, algorithm.label, options, [*algorithm.options, *training_keys(algorithm, role)]
     )
     try:
-        return made_phase(algorithm, role, given, training, short)
+        return made_phase(algorithm, role, options, training, short)
     except SettingsError as error:
-        elsewhere = [key for key in error.keys if key not in given]
+        elsewhere = [key for key in error.keys if key not in options]
         raise SettingsError(f"{where}{error}", *elsewhere, what) from error
 
 
@@ -253,16 +276,18 @@ def head_phase(head: Method, training: TrainingOptions, short: Mapping[str, Valu
 def made_phase(
     algorithm: Algorithm,
     role: str,
-    given: Mapping[str, Any],
+    set_here: Mapping[str, Any],
     training: TrainingOptions,
     short: Mapping[str, Value],
 ) -> Phase:
     """Return a phase of a method with what it was given, by key; `training`, `short` as above."""
-    chosen, keys = {**short, **given}, training_keys(algorithm, role)
-    own = {key: one.read(chosen[key]) for key, one in algorithm.options.items() if key in chosen}
+    chosen, keys = {**short, **set_here}, training_keys(algorithm, role)
+    own = {
+        key: option.read(chosen[key]) for key, option in algorithm.options.items() if key in chosen
+    }
     options = {key: algorithm.defaults(role).get(key) for key in algorithm.options} | own
     if keys:
-        own_training = {key: given[key] for key in keys if key in given}
+        own_training = {key: set_here[key] for key in keys if key in set_here}
         training = _training(training, own_training, algorithm)
     algorithm.strategy_class.check_training(options, training.clip_norm)
     return Phase(algorithm, role, options, training)
@@ -289,38 +314,43 @@ def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:
 
 
 def _training(
-    training: TrainingOptions, given: Mapping[str, Value], algorithm: Algorithm
+    training: TrainingOptions, set_here: Mapping[str, Value], algorithm: Algorithm
 ) -> TrainingOptions:
     """Return the study's training with what a method sets, and its defaults for what nobody set."""
-    found = declared(TrainingOptions)
-    changes = {found[key].name: found[key].read(value) for key, value in given.items()}
+    known = declared(TrainingOptions)
+    changes = {known[key].name: known[key].read(value) for key, value in set_here.items()}
     # Which of steps and epochs is the method's own takes the place of the other for all.
-    for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
-        if changes.get(one) is not None and other not in changes:
+    for name, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
+        if changes.get(name) is not None and other not in changes:
             changes[other] = None
     values = vars(training) | changes
     for key, default in algorithm.strategy_class.training_defaults.items():
         by_steps = key in _OF_EPOCHS and values["local_steps"] is not None
-        if values[found[key].name] is None and not by_steps:
-            values[found[key].name] = default
+        if values[known[key].name] is None and not by_steps:
+            values[known[key].name] = default
     return TrainingOptions(**values)
 
 
-def _check_known(where: str, name: str, given: Iterable[str], has: Sequence[str]) -> None:
+def _check_known(where: str, name: str, keys: Iterable[str], has: Sequence[str]) -> None:
     """Raise a SettingsError if a key is none of those that the method `name` has."""
-    for key in given:
+    for key in keys:
         if key not in has:
             near = difflib.get_close_matches(key, has, n=1)
             hint = f", did you mean '{near[0]}'?" if near else ""
             own = ", ".join(has) or "no settings"
-            others = [n for n, one in METHODS.items() if key in one.options and not one.refined]
+            others = [
+                n
+                for n, algorithm in METHODS.items()
+                if key in algorithm.options and not algorithm.refined
+            ]
             who = f"; methods that have it: {', '.join(others)}" if others else ""
             raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}{who}")
 
 
 def check_precisions(phases: Sequence[Phase]) -> None:
     """Raise a SettingsError if this process cannot compute as one of the phases is to."""
-    for precision in {phase.training.precision for phase in phases}:
+    # Of float32 no device is asked: which one computes is logged when something does.
+    for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
         check_precision(precision, default_device())
 
 
@@ -333,19 +363,21 @@ def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
             raise SettingsError(f"{key} = {value}: no method here has this setting; {own}", key)
 
 
-def heeded_by(config: Mapping[str, Any]) -> set[str]:
+def used_keys(config: Mapping[str, Any]) -> set[str]:
     """Return the keys that the tasks' method and head have, whatever trained the model before."""
     of_tasks = Method.read(config.get("task-method", "fedavg"))
-    return keys_of(of_tasks, TASK) | keys_of(Method.read(config.get("head", FRESH)), HEAD)
+    return option_keys(of_tasks, TASK) | option_keys(Method.read(config.get("head", FRESH)), HEAD)
 
 
-def keys_of(method: Method, role: str) -> set[str]:
+def option_keys(method: Method, role: str) -> set[str]:
     """Return the keys that any phase of a method has; none where one cannot be found.
 
     That there is no such method is reported where the method is to be used.
     """
     with contextlib.suppress(SettingsError):
         return {
-            key for one in method.algorithms for key in (*one.options, *training_keys(one, role))
+            key
+            for algorithm in method.algorithms
+            for key in (*algorithm.options, *training_keys(algorithm, role))
         }
     return set()

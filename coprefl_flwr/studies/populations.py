@@ -29,13 +29,13 @@ from coprefl_flwr.data.sources import StandIn
 from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, concerning, short, unknown, wrong_type
 from coprefl_flwr.models import as_array
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import Checked, check_declared, option
 from coprefl_flwr.studies.identity import contents
 
 _FINGERPRINT = 64
 """Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
 
-PRETRAINING = "pretrain"
+PRETRAIN = "pretrain"
 """The population of the pre-training."""
 
 
@@ -95,7 +95,7 @@ class LoadedSource(Source):
     @classmethod
     def of(
         cls,
-        given: Any,
+        dataset: Any,
         only: Sequence[int | str] | None = None,
         relabel: bool = False,
         batch: Pick | None = None,
@@ -107,16 +107,16 @@ class LoadedSource(Source):
 
         Raises a SettingsError for something else, or a class that the dataset does not have.
         """
-        _check_dataset(given)
-        loaded = as_dataset("dataset", given, relabel, batch=batch)
-        if isinstance(loaded, ImageDataset) and not isinstance(given, Dataset):
+        _check_dataset(dataset)
+        loaded = as_dataset("dataset", dataset, relabel, batch=batch)
+        if isinstance(loaded, ImageDataset) and not isinstance(dataset, Dataset):
             loaded = loaded.without_normalisation()
         names = list(loaded.classes)
         if only is None:
             return cls(loaded, tuple(range(len(names))))
         if isinstance(only, str) or not isinstance(only, Iterable):
             raise wrong_type("only", only, "a list of class numbers or names", "[0, 1, 2]")
-        used = {_class_number(one, names) for one in only}
+        used = {_class_number(number, names) for number in only}
         if not used:
             raise SettingsError("only = []: at least one class is needed")
         return cls(loaded, tuple(sorted(used)))
@@ -218,13 +218,13 @@ class Population:
     clients: tuple[ClientData, ...]
 
     def __repr__(self) -> str:
-        sizes = [len(one.train) + len(one.test or ()) for one in self.clients]
+        sizes = [len(client.train) + len(client.test or ()) for client in self.clients]
         each = f"{min(sizes)} to {max(sizes)} samples each"
         return f"<{self.name}: {len(sizes)} clients, {each}, {len(self.classes)} classes>"
 
 
 @dataclass(eq=False, repr=False)
-class Clients:
+class Clients(Checked):
     """The clients of a pre-training: `len` is their number, `[i]` a client's samples.
 
     Parameters
@@ -253,22 +253,18 @@ class Clients:
     server_share: float | None = None
     tested: bool = False
 
-    def __post_init__(self) -> None:
-        """Check the seed and the reserve."""
-        check_declared(self)
-
     @classmethod
     def of_datasets(cls, datasets: Sequence[Any]) -> "Clients":
         """Return clients that have a dataset each; the server has no samples.
 
         Raises a SettingsError for something that is not a dataset.
         """
-        held = [as_samples(f"clients[{number}]", one) for number, one in enumerate(datasets)]
+        samples = [as_samples(f"clients[{number}]", data) for number, data in enumerate(datasets)]
         # No client need have all classes, so these have the names of their labels.
-        classes = tuple(range(1 + max(int(one.labels.max()) for one in held)))
-        made = cls(LoadedSource(held[0].dataset, classes), Spread(clients=len(held)))
-        made.population = Population(PRETRAINING, classes, tuple(map(ClientData, held)))
-        return made
+        classes = tuple(range(1 + max(int(own.labels.max()) for own in samples)))
+        clients = cls(LoadedSource(samples[0].dataset, classes), Spread(clients=len(samples)))
+        clients.population = Population(PRETRAIN, classes, tuple(map(ClientData, samples)))
+        return clients
 
     @functools.cached_property
     @concerning("partition", "clients", "dataset")
@@ -278,8 +274,8 @@ class Clients:
         Raises a SettingsError if the partition, or a client's samples, cannot be had as set.
         """
         everything, _ = self._reserve
-        held = self.spread.over_clients(everything, self.seed, PRETRAINING)
-        return Population(PRETRAINING, self.source.classes, tuple(map(ClientData, held)))
+        samples = self.spread.over_clients(everything, self.seed, PRETRAIN)
+        return Population(PRETRAIN, self.source.classes, tuple(map(ClientData, samples)))
 
     @property
     def number(self) -> int:
@@ -289,7 +285,7 @@ class Clients:
     @property
     def samples(self) -> tuple[Samples, ...]:
         """Each client's samples, with labels from 0 to the number of classes less 1."""
-        return tuple(one.train for one in self.population.clients)
+        return tuple(client.train for client in self.population.clients)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -302,7 +298,7 @@ class Clients:
         everything = self.source.samples(self.source.classes)
         if self.tested:
             everything, _ = by_source_part(everything)
-        order = seeds.generator(self.seed, PRETRAINING, "server").permutation(len(everything))
+        order = seeds.generator(self.seed, PRETRAIN, "server").permutation(len(everything))
         reserved = order[: round(self.server_reserve * len(everything))]
         rest = np.sort(order[len(reserved) :])
         return everything.take(rest), everything.take(reserved)
@@ -338,7 +334,9 @@ class Clients:
 
     def counts(self) -> pd.DataFrame:
         """Return how many samples of each class (a column) each client (a row) holds."""
-        counted = [np.bincount(one.labels, minlength=len(self.classes)) for one in self.samples]
+        counted = [
+            np.bincount(samples.labels, minlength=len(self.classes)) for samples in self.samples
+        ]
         return pd.DataFrame(counted, columns=list(self.classes)).rename_axis("client")
 
     def identity(self) -> dict[str, Any]:
@@ -360,7 +358,7 @@ class Clients:
         return self.population.clients[client].train
 
     def __repr__(self) -> str:
-        sizes = [len(one) for one in self.samples]
+        sizes = [len(samples) for samples in self.samples]
         each = f"{min(sizes)} to {max(sizes)} samples each"
         return f"<{len(self)} clients, {each}, {len(self.classes)} classes>"
 
@@ -374,15 +372,15 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
     return samples.take(np.flatnonzero(~of_test)), samples.take(np.flatnonzero(of_test))
 
 
-def hash_of_samples(held: Sequence[Samples]) -> str:
+def hash_of_samples(parts: Sequence[Samples]) -> str:
     """Return a hash of which samples with which labels are whose, and of some of their inputs."""
-    made = hashlib.sha256()
-    for samples in held:
-        made.update(samples.indices.tobytes() + samples.labels.tobytes())
+    digest = hashlib.sha256()
+    for samples in parts:
+        digest.update(samples.indices.tobytes() + samples.labels.tobytes())
         some = np.linspace(0, len(samples) - 1, min(len(samples), _FINGERPRINT)).astype(np.int64)
         inputs, _ = samples.batch(some, torch.device("cpu"))
-        made.update(as_array(inputs.contiguous(), "an input").tobytes())
-    return made.hexdigest()
+        digest.update(as_array(inputs.contiguous(), "an input").tobytes())
+    return digest.hexdigest()
 
 
 def abridged(names: Sequence[str]) -> str:
@@ -390,20 +388,24 @@ def abridged(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def _check_dataset(given: Any) -> None:
+def _check_dataset(dataset: Any) -> None:
     """Raise a SettingsError for what is often given instead of a dataset."""
-    arrays = isinstance(given, tuple) and all(isinstance(one, Tensor | np.ndarray) for one in given)
-    of_dataset = isinstance(given, Samples) or isinstance(getattr(given, "source", None), Source)
-    if arrays or of_dataset or isinstance(given, str | type | Tensor | np.ndarray):
+    arrays = isinstance(dataset, tuple) and all(
+        isinstance(array, Tensor | np.ndarray) for array in dataset
+    )
+    of_dataset = isinstance(dataset, Samples) or isinstance(
+        getattr(dataset, "source", None), Source
+    )
+    if arrays or of_dataset or isinstance(dataset, str | type | Tensor | np.ndarray):
         example = "torch.utils.data.TensorDataset(inputs, labels)"
-        if isinstance(given, str):
-            example = f"cp.load_dataset({short(repr(given))})"
-        raise wrong_type("dataset", given, "a torch or Hugging Face Dataset", example)
+        if isinstance(dataset, str):
+            example = f"cp.load_dataset({short(repr(dataset))})"
+        raise wrong_type("dataset", dataset, "a torch or Hugging Face Dataset", example)
 
 
-def _class_number(given: Any, names: Sequence[str]) -> int:
+def _class_number(chosen: Any, names: Sequence[str]) -> int:
     """Return the number of a class from its number or its name."""
-    value = given.item() if isinstance(given, Tensor) else given
+    value = chosen.item() if isinstance(chosen, Tensor) else chosen
     if isinstance(value, str):
         if value not in names:
             raise SettingsError(f"only: {unknown('class', value, names)}")

@@ -32,18 +32,10 @@ from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.identity import hash_of, hash_of_file
 from coprefl_flwr.studies.method import START, Method, folder_of
 from coprefl_flwr.studies.phases import Phase, TrainingOptions, read_phase
-from coprefl_flwr.studies.populations import PRETRAINING as POPULATION
-from coprefl_flwr.studies.populations import Clients, Population, hash_of_samples
+from coprefl_flwr.studies.populations import PRETRAIN, Clients, Population, hash_of_samples
 from coprefl_flwr.studies.provenance import made_by
-from coprefl_flwr.studies.stage import (
-    STATES,
-    ClientFolders,
-    RunOptions,
-    Store,
-    TrainingStage,
-    read_result,
-)
-from coprefl_flwr.studies.stage_files import read_about
+from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
+from coprefl_flwr.studies.store import STATES, Store, read_about, read_result
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +50,8 @@ class Start:
         The same without the folders of files.
     phases : Sequence[Phase]
         None of them where nothing is trained.
-    given : str or nn.Module, optional
-        Weights: a module's, or a place that `models.weights` reads.
+    weights : str or nn.Module, optional
+        What it is instead of a method: a module's weights, or a place that `models.weights` reads.
     strategy : RoundStrategy, optional
         Runs all phases; not set: each phase's own, one after the other.
     """
@@ -67,17 +59,17 @@ class Start:
     name: str
     label: str
     phases: Sequence[Phase] = ()
-    given: str | nn.Module | None = None
+    weights: str | nn.Module | None = None
     strategy: RoundStrategy | None = None
 
     @classmethod
     def of(cls, method: Method, training: TrainingOptions, short: Mapping[str, Value]) -> "Start":
         """Return how a method makes a starting model; `training` and `short` as in `read_phase`."""
         name, label = str(method), method.portable
-        if method.is_made_elsewhere:
-            return cls(name, label, given=name)
+        if method.is_external:
+            return cls(name, label, weights=name)
         chosen = () if method == START else method.phases
-        phases = [read_phase("method", one, PRETRAINING, training, short) for one in chosen]
+        phases = [read_phase("method", phase, PRETRAINING, training, short) for phase in chosen]
         return cls(name, label, phases)
 
 
@@ -104,7 +96,7 @@ class Pretraining(TrainingStage):
         Whether it keeps its last checkpoint, so that it can continue with more rounds.
     """
 
-    kind, phase, measures = PRETRAINING_KIND, "pretraining", False
+    kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
 
     def __init__(
         self,
@@ -131,18 +123,18 @@ class Pretraining(TrainingStage):
                 )
             phase.check_aggregation("method", wanted)
             try:
-                phase.training.wrapped_clients(run.seed, most)
+                phase.training.check_wrapper(most)
             except SettingsError as error:
                 raise SettingsError(f"method, {start.name}: {error}", *error.keys) from error
         rounds = [phase.training.rounds for phase in self.phases]
         title, path = f"pre-training {self.name}", f"starts/{folder_of(self.name)}"
         super().__init__(run, title, path, start.name, sum(rounds))
-        self.switch = rounds[0] if len(rounds) > 1 else 0
+        self.phase_switch = rounds[0] if len(rounds) > 1 else 0
 
     @property
-    def from_elsewhere(self) -> bool:
+    def is_external(self) -> bool:
         """Whether its weights are given, and not made here."""
-        return self.how.given is not None
+        return self.how.weights is not None
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to."""
@@ -152,24 +144,24 @@ class Pretraining(TrainingStage):
     def strategy(self) -> RoundStrategy:
         """Make the strategy of all phases."""
         if self.how.strategy:
-            given = copy.deepcopy(self.how.strategy)
-            given.population, given.clients = POPULATION, self.clients.number
-            given.evaluate_every = 0  # What a start is worth, tasks say.
-            return given
-        made = self.strategies()
-        if len(made) == 1:
-            return made[0]
+            strategy = copy.deepcopy(self.how.strategy)
+            strategy.population, strategy.clients = PRETRAIN, self.clients.number
+            strategy.evaluate_every = 0  # What a start is worth, tasks say.
+            return strategy
+        strategies = self.strategies()
+        if len(strategies) == 1:
+            return strategies[0]
         rounds = [phase.training.rounds for phase in self.phases]
-        return Schedule(list(zip(made, rounds, strict=True)))
+        return Schedule(list(zip(strategies, rounds, strict=True)))
 
     def strategies(self, server: ServerDataOf | None = None) -> list[RoundStrategy]:
         """Make the strategy of each phase; `server` gives the study's own data, or others."""
-        run = self.run.of_strategy(POPULATION, clients=self.clients.number)
-        server, made = server or self.server_data, []
+        run = self.run_options.of_strategy(PRETRAIN, clients=self.clients.number)
+        server, strategies = server or self.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
-            made.append(phase.strategy(server, **run))
-        return made
+            strategies.append(phase.strategy(server, **run))
+        return strategies
 
     def initial(self, store: Store) -> Arrays:
         """Return what its first method begins with: the same random weights for every start."""
@@ -180,12 +172,12 @@ class Pretraining(TrainingStage):
 
         Raises a SettingsError if weights that are given are not the network's.
         """
-        given = self.how.given
-        if isinstance(given, nn.Module):
-            return model_arrays(given)
+        weights = self.how.weights
+        if isinstance(weights, nn.Module):
+            return model_arrays(weights)
         network = self.architecture.of_pretraining()
-        if given is not None:
-            return arrays_from(given, network, self.run.seed, needs_head=self.keeps_head)
+        if weights is not None:
+            return arrays_from(weights, network, self.run_options.seed, needs_head=self.keeps_head)
         first = self.phases[0].algorithm.strategy_class if self.phases else RoundStrategy
         return first.initial(network)
 
@@ -198,20 +190,13 @@ class Pretraining(TrainingStage):
         phase = self.phase_of(server_round)
         module = self.architecture.shared(len(self.population.classes))
         # In the run's folder: any node may run any client, so they share a file system.
-        state, held = ClientState(folders.states), self.population.clients[client_id]
-        client = phase.algorithm.client(
-            phase.options,
-            module,
-            held.train,
-            {"state": state},
-            test=held.test,
-            training=phase.training,
-        )
+        state, samples = ClientState(folders.states), self.population.clients[client_id]
+        client = phase.client(module, samples, state=state)
         drawn = self._wrapped_clients(phase)
         return phase.training.wrapped(client) if client_id in drawn else client
 
     def _wrapped_clients(self, phase: Phase) -> frozenset[int]:
-        return phase.training.wrapped_clients(self.run.seed, self.clients.number)
+        return phase.training.wrapped_clients(self.run_options.seed, self.clients.number)
 
     @property
     def has_clients(self) -> bool:
@@ -233,8 +218,8 @@ class Pretraining(TrainingStage):
     def check(self) -> None:
         """Raise a SettingsError if its data, weights or clients cannot be had as set."""
         _ = self.architecture.head
-        held = self.population.clients if self.has_clients else ()
-        fewest = min((len(client.train) for client in held), default=0)
+        clients = self.population.clients if self.has_clients else ()
+        fewest = min((len(client.train) for client in clients), default=0)
         self.check_weights()
         first = 1
         for phase in self.phases:
@@ -248,21 +233,21 @@ class Pretraining(TrainingStage):
     def _check_server_data(self, phase: Phase) -> None:
         """Raise a SettingsError if a method would find less data at the server than it needs."""
         clients, participants = self.clients, phase.training.participants
-        held = len(clients.server)
+        available = len(clients.server)
         needed = phase.algorithm.strategy_class.server_samples_needed(participants)
-        if phase.algorithm.uses_server_data and held < needed:
+        if phase.algorithm.uses_server_data and available < needed:
             parts = needed == participants > 1
             why = f" ({needed} participants, a part for each)" if parts else ""
             share, reserve = clients.server_share, clients.server_reserve
             problem = (
-                f"server-share = {share}, server-reserve = {reserve}: the server has {held} "
+                f"server-share = {share}, server-reserve = {reserve}: the server has {available} "
                 f"samples, and {self.start} needs at least {needed}{why}"
             )
             raise SettingsError(problem, "server-share", "server-reserve")
 
     def check_weights(self) -> None:
         """Raise a SettingsError if weights that are given are not the network's."""
-        if self.how.given is None:
+        if self.how.weights is None:
             return
         network = self.architecture.make()
         of_head = frozenset() if self.keeps_head else self.architecture.head
@@ -271,7 +256,7 @@ class Pretraining(TrainingStage):
         except SettingsError as error:
             raise SettingsError(f"start {self.start!r}: {error}") from error
 
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the starting model, and how it was made."""
         architecture, pixels = self.architecture, {}
         dataset = architecture.source.dataset
@@ -293,8 +278,8 @@ class Pretraining(TrainingStage):
 
     def tester(self) -> EvaluateFn | None:
         """Return what tests the model on the dataset's own test part, when that is due."""
-        every, checked = self.test_every, self.run.stop_check_every
-        wanted = self.run.stop_at_loss
+        every, checked = self.test_every, self.run_options.stop_check_every
+        wanted = self.run_options.stop_at_loss
         test = clients = None
         if every:
             test = ServerData(self.architecture.make(), self.clients.test_samples())
@@ -303,15 +288,15 @@ class Pretraining(TrainingStage):
 
         def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             model, last = from_record(arrays, copy=False), server_round == self.rounds
-            found: dict[str, float] = {}
+            metrics: dict[str, float] = {}
             if clients and server_round and (last or server_round % checked == 0):
-                found[START_LOSS] = clients.evaluate(model)["loss"]
-                last = last or self.reached(found[START_LOSS])
+                metrics[START_LOSS] = clients.evaluate(model)["loss"]
+                last = last or self.reached(metrics[START_LOSS])
             if test and (last or server_round % every == 0):
                 of_test = test.evaluate(model)
-                found["accuracy"] = 100 * of_test["correct"] / of_test["num-examples"]
-                found["loss"] = of_test["loss"]
-            return MetricRecord(dict(found)) if found else None
+                metrics["accuracy"] = 100 * of_test["correct"] / of_test["num-examples"]
+                metrics["loss"] = of_test["loss"]
+            return MetricRecord(dict(metrics)) if metrics else None
 
         return measure if test or clients else None
 
@@ -335,9 +320,9 @@ class Pretraining(TrainingStage):
             comparable=last.loss_of != "more",
         )
 
-    def at_once(self) -> int:
+    def max_parallel_clients(self) -> int:
         """Return the participants of a round; in a chain they follow each other."""
-        wide = [one for one in self.phases if one.algorithm.strategy_class.loss_of != "chain"]
+        wide = [phase for phase in self.phases if phase.algorithm.strategy_class.loss_of != "chain"]
         return max([1, *(phase.training.participants for phase in wide)])
 
     def chained(self, server_round: int) -> bool:
@@ -350,7 +335,7 @@ class Pretraining(TrainingStage):
 
     def reached(self, loss: float) -> bool:
         """Tell whether a loss is one to stop at."""
-        return self.run.stop_at_loss is not None and loss <= self.run.stop_at_loss
+        return self.run_options.stop_at_loss is not None and loss <= self.run_options.stop_at_loss
 
     def ends(self, report: RoundReport) -> bool:
         """Tell whether the loss to stop at was reached in a round in which it was checked."""
@@ -361,30 +346,30 @@ class Pretraining(TrainingStage):
         phases = [phase.identity() for phase in self.phases]
         if self.open_ended and phases:
             del phases[-1]["rounds"]
-        found = {
+        about = {
             "method": phases,
             "network": self.architecture.identity(),
-            "seed": self.run.seed,
-            "min-replies": self.run.min_replies,
+            "seed": self.run_options.seed,
+            "min-replies": self.run_options.min_replies,
         }
         if self.how.strategy is not None:
-            found |= _identity_of(self.how.strategy)
+            about |= _identity_of(self.how.strategy)
         if self._clients is not None:
-            found |= {"clients": self.clients.identity(), "test-every": self.test_every}
-        if self.run.stop_at_loss is not None and self.phases:
-            found["stop"] = [self.run.stop_at_loss, self.run.stop_check_every]
-        if isinstance(self.how.given, nn.Module):
-            found["weights"] = checksum_of(self.weights())
-        elif self.how.given is not None:
-            found["weights"] = _origin(self.how.given)
-        return found
+            about |= {"clients": self.clients.identity(), "test-every": self.test_every}
+        if self.run_options.stop_at_loss is not None and self.phases:
+            about["stop"] = [self.run_options.stop_at_loss, self.run_options.stop_check_every]
+        if isinstance(self.how.weights, nn.Module):
+            about["weights"] = checksum_of(self.weights())
+        elif self.how.weights is not None:
+            about["weights"] = _origin(self.how.weights)
+        return about
 
     @property
     def key(self) -> str:
         """Return the model's methods and a hash."""
         name = "-".join([phase.name for phase in self.phases] or [RANDOM])
-        if self.from_elsewhere:
-            module = isinstance(self.how.given, nn.Module)
+        if self.is_external:
+            module = isinstance(self.how.weights, nn.Module)
             name = folder_of(self.name if module else Path(self.start).name)
         return f"{name}-{hash_of(self.identity())}"
 
@@ -399,8 +384,8 @@ def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, 
 
 def _identity_of(strategy: RoundStrategy) -> dict[str, Any]:
     """Return what a strategy object depends on: all its options, and its data at the server."""
-    servers = [getattr(one, "server", None) for one, _ in parts_of(strategy, 1)]
-    samples = [one.samples for one in servers if isinstance(one, ServerData)]
+    servers = [getattr(part, "server", None) for part, _ in parts_of(strategy, 1)]
+    samples = [server.samples for server in servers if isinstance(server, ServerData)]
     return {"strategy": strategy.options(), "server": hash_of_samples(samples)}
 
 

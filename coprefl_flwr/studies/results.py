@@ -28,8 +28,7 @@ from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.stage_files import read_result
-from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.store import Store, read_result
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
@@ -47,9 +46,11 @@ def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def frames_of(results: Iterable[tuple[str, Result]]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return (a row per client, a row per round) of results, each of the start of that name."""
-    found = list(results)
+    results_of_starts = list(results)
     rows, rounds = (
-        frame([{**row, "start": start} for start, result in found for row in result[kind]])
+        frame(
+            [{**row, "start": start} for start, result in results_of_starts for row in result[kind]]
+        )
         for kind in ("rows", "rounds")
     )
     return rows, rounds
@@ -69,20 +70,22 @@ def write_results(study: Study, store: Store) -> None:
 
 def _about(study: Study, store: Store) -> dict[str, Any]:
     """Return what a report says besides the rows (see `Outcome`)."""
-    made = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
+    pretrainings = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
     chained, costs, lost = {}, {}, log_lost_replies(study, store)
-    for start, stage in made.items():
+    for start, stage in pretrainings.items():
         rounds = read_result(store.folder(stage))["rounds"]
         chained[start] = [row["round"] for row in rounds if stage.chained(row["round"])]
-        if not stage.from_elsewhere:
+        if not stage.is_external:
             step_size, gradients = cost(stage, len(rounds))
             of_start = {STEP_SIZE: step_size, "gradients": gradients / 1e6}
-            costs[start] = {key: one for key, one in of_start.items() if math.isfinite(one)}
+            costs[start] = {
+                key: number for key, number in of_start.items() if math.isfinite(number)
+            }
     troubles, how, seed = log_troubles(study, store), made_by(), study.config["seed"]
     known = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
     return {
-        "title": "Starting models" if made else "Personalised methods",
+        "title": "Starting models" if pretrainings else "Personalised methods",
         "seed": seed,
         "starts": list(dict.fromkeys(stage.start for stage in study.stages)),
         "chained": chained,
@@ -103,7 +106,7 @@ def trouble_in(study: Study, store: Store, stage: Stage) -> Trouble | None:
         return None
     loss = None
     for other in study.stages:
-        if isinstance(other, StartLoss) and other.made is stage and store.has(other):
+        if isinstance(other, StartLoss) and other.pretraining is stage and store.has(other):
             measured = store.result(other)["rounds"][0][START_LOSS]
             loss = math.nan if measured is None else float(measured)
     return stage.trouble(store.folder(stage), loss)
@@ -114,10 +117,10 @@ def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
     some = [row for row in rounds if row.get("replies-left-out")]
     if not some:
         return ""
-    lost, asked = (
+    lost, sent = (
         sum(int(row.get(f"replies-{of}") or 0) for row in some) for of in ("left-out", "asked")
     )
-    return f"{lost} of {asked} replies were left out in {len(some)} of the {len(rounds)} rounds"
+    return f"{lost} of {sent} replies were left out in {len(some)} of the {len(rounds)} rounds"
 
 
 def log_lost_replies(study: Study, store: Store) -> list[str]:

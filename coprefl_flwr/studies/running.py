@@ -6,10 +6,11 @@ A program's study runs in its own process or on Ray, in a folder that it names o
 import contextlib
 import io
 import logging
+import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import yaml
@@ -17,20 +18,27 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import wrong_type
+from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.machine import MOST_WORKERS
 from coprefl_flwr.federation.progress import Progress, quiet_flower
-from coprefl_flwr.files import expanded, remove_named, write_atomically
+from coprefl_flwr.federation.run import Hook
+from coprefl_flwr.files import check_links, expanded, remove_named, write_atomically
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.options import Option
 from coprefl_flwr.studies.personal_data import FEATURE_FILE
 from coprefl_flwr.studies.results import write_results
-from coprefl_flwr.studies.stage import check_folders
-from coprefl_flwr.studies.store import Layout, Store
-from coprefl_flwr.studies.study import SETTINGS, Study, check_place, run
+from coprefl_flwr.studies.stage import Making, Stage
+from coprefl_flwr.studies.store import RESULT, STATES, Layout, Store, finalise, is_done, read_result
+from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
+
+SETTINGS = "settings.yaml"
+
+Followed = Callable[[Stage], AbstractContextManager[Sequence[Hook]]]
+"""Gives the hooks that follow a stage, and ends what they write to."""
+
 
 WORKERS = Option("workers", "workers", 1, (int,), "processes", minimum=1, maximum=MOST_WORKERS)
 
@@ -115,3 +123,100 @@ def _store(folder: str | Path | None, layout: Layout) -> Iterator[Store]:
     check_place("checkpoint", store.root)
     with store.owned(f"checkpoint = {folder}"):
         yield store
+
+
+# ---- the driver ----------------------------------------------------------------------------------
+
+
+def run(
+    study: Study,
+    grid: Grid,
+    store: Store,
+    progress: Progress | None = None,
+    *,
+    run_name: str = "run",
+    only: Collection[str] | None = None,
+    followed: Followed = lambda _: nullcontext(()),
+) -> None:
+    """Run the stages of a study, except those that are done in the store; run again, it continues.
+
+    What the store holds of a stage that was made of other parts is put aside, which the log says
+    before anything is made.
+
+    Parameters
+    ----------
+    progress : Progress, optional
+        Who is shown how far it is, and knows of all stages; not set: the log.
+    run_name : str
+        As messages and clients' states name the run.
+    only : Collection[str], optional
+        Keys of the stages that are run; not set: all.
+
+    Raises a RunFailedError if the clients failed a round too often; what was finished stays.
+    """
+    check_folders(study.stages, store)
+    store.prepare(study.stages)
+    if progress is None:
+        progress = Progress()
+        progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
+    with quiet_flower():
+        for stage in study.stages:
+            if only is None or stage.key in only:
+                with store.locked(stage), followed(stage) as hooks:
+                    run_stage(stage, grid, store, progress, hooks, run_name)
+
+
+def run_stage(
+    stage: Stage,
+    grid: Grid,
+    store: Store,
+    progress: Progress,
+    hooks: Sequence[Hook] = (),
+    run_name: str = "run",
+) -> None:
+    """Run a stage into its folder, unless that is done; a damaged result is made again."""
+    folder = store.folder(stage)
+    if stage.open_ended:
+        _go_on(stage, folder)
+    if finalise(stage, folder):
+        progress.note(stage.title, stage.kind, stage.rounds, "already done")
+        return
+    stage.make(Making(grid, store, folder, progress, hooks, run_name))
+    if stage.rounds and (trouble := stage.trouble(folder)):
+        logger.warning("%s: %s", stage.title, trouble)
+    finalise(stage, folder)
+
+
+def _go_on(stage: Stage, folder: Path) -> None:
+    """Take the result away of a stage that is done with fewer rounds than it has now.
+
+    Raises a SettingsError if it is done with more.
+    """
+    if not is_done(folder):
+        return
+    rounds = read_result(folder)["rounds"]
+    last = int(rounds[-1]["round"]) if rounds else 0
+    if last > stage.rounds:
+        raise SettingsError(f"rounds = {stage.rounds}: {folder} is of round {last} already")
+    if last < stage.rounds:
+        (folder / RESULT).unlink()
+
+
+def check_folders(stages: Iterable[Stage], store: Store) -> None:
+    """Raise a SettingsError if a folder that stages write into is a link, or is behind one."""
+    for stage in stages:
+        check_links(store.base, store.folder(stage) / STATES)
+        if stage.features():
+            check_links(store.base, store.shared(stage.features()))
+
+
+def check_place(option: str, folder: Path) -> None:
+    """Raise a SettingsError if no such folder can be made."""
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise SettingsError(f"{option}: {place} is a file, not a folder")
+        if place.is_symlink() and not place.exists():
+            raise SettingsError(f"{option}: {place} is a link to nothing")
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SettingsError(f"{option}: {there} cannot be written to")

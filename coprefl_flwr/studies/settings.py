@@ -19,7 +19,7 @@ from coprefl_flwr.data import SCHEMES, DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_text
 from coprefl_flwr.methods import PERSONALISED, short_forms
-from coprefl_flwr.options import WORDS, Option, Value, check_declared, declared, option
+from coprefl_flwr.options import WORDS, Checked, Option, Value, check_declared, declared, option
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, Methods
 from coprefl_flwr.studies.personal_data import PersonalOptions
@@ -34,7 +34,7 @@ STARTS = "starts"
 LONGEST_SETTINGS = 2**18
 """Bytes of the settings' file, which has 3,000 where nothing long is listed."""
 
-LARGEST = 10**9
+LARGEST_COUNT = 10**9
 """The most of anything that is counted, a thousand times what any study has."""
 
 
@@ -75,7 +75,7 @@ class FolderSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
+class ModelSettings(Checked):
     """The network."""
 
     model: str = option(
@@ -85,13 +85,9 @@ class ModelSettings:
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
 
-    def __post_init__(self) -> None:
-        """Check each value."""
-        check_declared(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class TaskDataSettings:
+class TaskDataSettings(Checked):
     """The data of the downstream tasks, and of their clients."""
 
     tasks: int = option(
@@ -114,10 +110,6 @@ class TaskDataSettings:
         above=0,
         maximum=0.99,
     )
-
-    def __post_init__(self) -> None:
-        """Check each value."""
-        check_declared(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +144,7 @@ class TaskSettings:
         takes=(WORDS,),
     )
     task_method: Method = option(
-        Method.parse("fedavg"),
-        "algorithm of the tasks, with its own settings as in `fedprox:mu=1`",
+        Method.parse("fedavg"), "algorithm of the tasks, with its own settings as in `fedprox:mu=1`"
     )
     task_rounds: int = option(
         50, "rounds R of a task; 0: only the round that computes its head", unit="rounds", minimum=0
@@ -209,17 +200,17 @@ class Settings(
     def __post_init__(self) -> None:
         """Read methods that are given as texts; check each group, and what holds between them."""
         for name in ("method", "task_method", "head"):
-            one = declared(Settings)[name.replace("_", "-")]
-            object.__setattr__(self, name, one.checked(getattr(self, name), one.key))
+            option = declared(Settings)[name.replace("_", "-")]
+            object.__setattr__(self, name, option.checked(getattr(self, name), option.key))
         for group in GROUPS:
             self.part(group)
         if self.diagnostics and self.task_clients < 2:
             problem = "diagnostics = true: the barrier is between two clients; task-clients = 1"
             raise SettingsError(problem, "task-clients", "diagnostics")
-        for key, one in declared(Settings).items():
-            number = getattr(self, one.name)
-            if int in one.kinds and key != "seed" and number is not None and number > LARGEST:
-                raise SettingsError(f"{key} = {number}: must be at most {LARGEST:,}", key)
+        for key, option in declared(Settings).items():
+            number = getattr(self, option.name)
+            if int in option.kinds and key != "seed" and (number or 0) > LARGEST_COUNT:
+                raise SettingsError(f"{key} = {number}: must be at most {LARGEST_COUNT:,}", key)
         for key, most in (("participants", "clients"), ("min-replies", "participants")):
             value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
             if value > limit:
@@ -228,8 +219,21 @@ class Settings(
 
     def part(self, group: type[Group]) -> Group:
         """Return one group of the settings."""
-        names = [one.name for one in fields(group)]  # type: ignore[arg-type]
+        names = [field.name for field in fields(group)]  # type: ignore[arg-type]
         return group(**{name: getattr(self, name) for name in names})
+
+    def check_used(self) -> None:
+        """Raise a SettingsError for a setting that is set and that its kind of study ignores."""
+        known = declared(Settings)
+        if self.study == PERSONALISED:
+            unused = {key: option.starts_only for key, option in known.items()}
+        else:
+            why = "set study = personalised to use it"
+            unused = dict.fromkeys(declared(PersonalOptions), why)
+        for key, why in unused.items():
+            value = getattr(self, known[key].name)
+            if why and value != known[key].default:
+                raise SettingsError(f"{key} = {value}: {why}", key)
 
     def named(self) -> "Settings":
         """Return the same with a name of the run: date and time where the user set none."""
@@ -245,15 +249,15 @@ class Settings(
         for key, value in config.items():
             if key in known:
                 values[known[key].name] = known[key].read(value)
-            elif (given := checked(key, value)) != "":
-                short[key] = given
+            elif (typed := checked(key, value)) != "":
+                short[key] = typed
         return cls(**values, short=tuple(sorted(short.items())))
 
     @classmethod
     def of(cls, **values: Value | None) -> "Settings":
         """Make settings from keyword arguments, options of methods among them: `gamma=0.5`."""
-        given = {name.replace("_", "-"): "" if v is None else v for name, v in values.items()}
-        return cls.from_config(given)
+        config = {name.replace("_", "-"): "" if v is None else v for name, v in values.items()}
+        return cls.from_config(config)
 
     def to_config(self) -> dict[str, Value]:
         """Return the settings as run-config has them: methods as texts, "" for what is not set."""
@@ -299,10 +303,10 @@ def checked(key: str, value: object) -> Any:
 
 def _of_a_method(declarations: tuple[Option, ...], value: object) -> Any:
     """Return a value that at least one of the methods that have this option allows."""
-    for one in declarations:
+    for declaration in declarations:
         with contextlib.suppress(SettingsError):
-            return one.read(value)
-    every = tuple(dict.fromkeys(choice for one in declarations for choice in one.choices))
+            return declaration.read(value)
+    every = tuple(dict.fromkeys(choice for known in declarations for choice in known.choices))
     return replace(declarations[0], choices=every).read(value)  # Raises.
 
 

@@ -13,12 +13,11 @@ last checkpoint, and ends with the very bytes of one that was not.
 """
 
 import json
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,25 +26,18 @@ from flwr.client import NumPyClient
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
-from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.federation.checkpoint import History, State, remove_checkpoint
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.federation.checkpoint import History, State
 from coprefl_flwr.federation.client_state import STATE_FILE
-from coprefl_flwr.federation.progress import PERSONAL_KIND, Progress
+from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.federation.run import EvaluateFn, Hook
-from coprefl_flwr.files import check_links, remove_named, remove_unfinished, write_atomically
-from coprefl_flwr.options import WORDS, check_declared, option
+from coprefl_flwr.files import remove_named, write_atomically
+from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.stage_files import CHECKPOINT, SECONDS, is_done, put_aside_damaged
-from coprefl_flwr.studies.stage_files import RESULT as RESULT
-from coprefl_flwr.studies.stage_files import read_result as read_result
-from coprefl_flwr.studies.stage_files import write_result as write_result
-
-logger = logging.getLogger("flwr.coprefl")
-
-STATES = "client-state"
+from coprefl_flwr.studies.store import CHECKPOINT, SECONDS, STATES, Store, read_result, write_result
 
 STAGE, FOLDER, FEATURES = "stage", "folder", "features"
 """Settings of a message: its stage's path, and names below the client's own folder, of its stage's
@@ -56,7 +48,7 @@ CLIENT_ACCURACY = "client-accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(Checked):
     """How stages are run: the seed, and when to wait, to give up and to keep a checkpoint."""
 
     seed: int = option(0, "seed of every random choice", minimum=0)
@@ -100,33 +92,11 @@ class RunOptions:
         takes=(WORDS,),
     )
 
-    def __post_init__(self) -> None:
-        """Check each value."""
-        check_declared(self)
-
     def of_strategy(self, population: str, **changes: Any) -> dict[str, Any]:
         """Return the options that the strategy of a population takes from these."""
-        taken = ("seed", "min_available_nodes", "min_replies", "max_failed_rounds")
-        own = {name: getattr(self, name) for name in taken} | {"population": population}
+        names = ("seed", "min_available_nodes", "min_replies", "max_failed_rounds")
+        own = {name: getattr(self, name) for name in names} | {"population": population}
         return own | {"evaluate_every": 0} | changes
-
-
-class Store(Protocol):
-    """Where stages are (see `studies.store`)."""
-
-    @property
-    def checkpoints(self) -> bool:
-        """Whether stages under way leave checkpoints."""
-
-    @property
-    def base(self) -> Path:
-        """The folder from which clients count."""
-
-    def folder(self, stage: "Stage") -> Path:
-        """Return the folder of a stage."""
-
-    def shared(self, key: str) -> Path:
-        """Return the folder of what several stages share."""
 
 
 class ClientFolders(NamedTuple):
@@ -155,14 +125,14 @@ class Stage(ABC):
     """What it has the pace of, for the time that is left."""
     phase: ClassVar[str]
     """What its rounds say that it is."""
-    measures: ClassVar[bool] = False
+    has_client_rows: ClassVar[bool] = False
     """Whether it leaves a row per client, which tables compare: tasks, personalised methods."""
     phases: Sequence[Phase] = ()
     """The methods that it trains by, one after the other."""
     open_ended: bool = False
     """Whether it keeps its last checkpoint, so that it can continue with more rounds."""
     task: int | None = None
-    switch: int = 0
+    phase_switch: int = 0
     """The last round of the first of several phases; 0 for one phase."""
 
     def __init__(self, title: str, path: str, start: str, rounds: int = 0) -> None:
@@ -184,7 +154,7 @@ class Stage(ABC):
     def make(self, making: "Making") -> None:
         """Compute the result, and write it into the folder of the stage."""
 
-    def at_once(self) -> int:
+    def max_parallel_clients(self) -> int:
         """Return how many clients work at the same time, at most: of more nodes it has no use."""
         return 1
 
@@ -214,15 +184,17 @@ class Making(NamedTuple):
 class TrainingStage(Stage):
     """A method on one population, from arrays that it begins with."""
 
-    measures: ClassVar[bool] = True
+    has_client_rows: ClassVar[bool] = True
     timed: ClassVar[bool] = False
     """Whether it leaves how long its rounds took."""
-    before: int = 0
+    warmup_rounds: int = 0
     """Rounds that prepare, before those that are counted: the last of them is round 0."""
 
-    def __init__(self, run: RunOptions, title: str, path: str, start: str, rounds: int) -> None:
+    def __init__(
+        self, run_options: RunOptions, title: str, path: str, start: str, rounds: int
+    ) -> None:
         super().__init__(title, path, start, rounds)
-        self.run = run
+        self.run_options = run_options
 
     @abstractmethod
     def strategy(self) -> RoundStrategy:
@@ -240,7 +212,7 @@ class TrainingStage(Stage):
         """Return the domain of each client that it measures, "" where there are no domains."""
         return ()
 
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write what it leaves besides rows and rounds; return more columns of every round.
 
         Called after the last round, before the result is written, with the final arrays.
@@ -269,75 +241,14 @@ class TrainingStage(Stage):
         """Train for all rounds; without rounds, keep the arrays that it begins with."""
         if not self.rounds:
             making.progress.note(self.title)
-            self.keep(making.folder, self.initial(making.store), {})
+            self.save_extras(making.folder, self.initial(making.store), {})
             write_result(making.folder, [], [])
             return
-        part = making.progress.begin(self.title, self.kind, self.rounds, self.switch)
+        part = making.progress.begin(self.title, self.kind, self.rounds, self.phase_switch)
         try:
             _train(self, making._replace(hooks=[*making.hooks, part]))
         finally:
             making.progress.end(part)
-
-
-def check_folders(stages: Iterable[Stage], store: Store) -> None:
-    """Raise a SettingsError if a folder that stages write into is a link, or is behind one."""
-    for stage in stages:
-        check_links(store.base, store.folder(stage) / STATES)
-        if stage.features():
-            check_links(store.base, store.shared(stage.features()))
-
-
-def run_stage(
-    stage: Stage,
-    grid: Grid,
-    store: Store,
-    progress: Progress,
-    hooks: Sequence[Hook] = (),
-    run_name: str = "run",
-) -> None:
-    """Run a stage into its folder, unless that is done; a damaged result is made again."""
-    folder = store.folder(stage)
-    if stage.open_ended:
-        _go_on(stage, folder)
-    if settle(stage, folder):
-        progress.note(stage.title, stage.kind, stage.rounds, "already done")
-        return
-    stage.make(Making(grid, store, folder, progress, hooks, run_name))
-    if stage.rounds and (trouble := stage.trouble(folder)):
-        logger.warning("%s: %s", stage.title, trouble)
-    settle(stage, folder)
-
-
-def _go_on(stage: Stage, folder: Path) -> None:
-    """Take the result away of a stage that is done with fewer rounds than it has now.
-
-    Raises a SettingsError if it is done with more.
-    """
-    if not is_done(folder):
-        return
-    rounds = read_result(folder)["rounds"]
-    last = int(rounds[-1]["round"]) if rounds else 0
-    if last > stage.rounds:
-        raise SettingsError(f"rounds = {stage.rounds}: {folder} is of round {last} already")
-    if last < stage.rounds:
-        (folder / RESULT).unlink()
-
-
-def settle(stage: Stage, folder: Path) -> bool:
-    """Put aside what is damaged of a stage's result, else what only its making needed.
-
-    Returns whether the stage is done. No other process may be making it.
-    """
-    put_aside_damaged(folder)
-    if not (folder / RESULT).exists():
-        return False
-    remove_unfinished(folder, below=False)  # Others may be making what lies below it.
-    if stage.open_ended:
-        return True
-    remove_checkpoint(folder / CHECKPOINT)
-    if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
-        remove_named(folder / STATES, STATE_FILE)
-    return True
 
 
 def _train(stage: TrainingStage, making: Making) -> None:
@@ -351,37 +262,37 @@ def _train(stage: TrainingStage, making: Making) -> None:
     def finish(report: RoundReport) -> None:
         """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""
         if report.evaluation:
-            found = _of_evaluation(stage, report.evaluation)
-            mean = float((100 * found["correct"] / found["num-examples"]).mean())
+            metrics = _of_evaluation(stage, report.evaluation)
+            mean = float((100 * metrics["correct"] / metrics["num-examples"]).mean())
             report.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         seconds.append(report.seconds)
         if report.round == report.num_rounds:
             if stage.timed:  # Not in the result, which is the same however long it took.
                 write_atomically(folder / SECONDS, json.dumps(seconds).encode())
-            more = stage.keep(folder, report.arrays, report.state)
-            rows = client_rows(stage, report.evaluation) if stage.measures else []
+            more = stage.save_extras(folder, report.arrays, report.state)
+            rows = client_rows(stage, report.evaluation) if stage.has_client_rows else []
             write_result(folder, rows, round_rows(stage, report.history, more))
 
-    config = {STAGE: stage.path, FOLDER: _name(folder, store)}
+    config = {STAGE: stage.path, FOLDER: _name_in_messages(folder, store)}
     if stage.features():
-        config[FEATURES] = _name(store.shared(stage.features()), store)
+        config[FEATURES] = _name_in_messages(store.shared(stage.features()), store)
     strategy.start(
         making.grid,
         to_record(stage.initial(store), copy=False),
         stage.rounds,
-        stage.run.timeout,
+        stage.run_options.timeout,
         ConfigRecord(dict(config)),
         ConfigRecord(dict(config)),
         evaluate_fn=stage.tester(),
         checkpoint=checkpoint if store.checkpoints else None,
-        checkpoint_every=stage.run.checkpoint_every,
+        checkpoint_every=stage.run_options.checkpoint_every,
         resume=checkpoint.exists(),
         stop=stage.ends,
         hooks=[finish, *making.hooks],
     )
 
 
-def _name(folder: Path, store: Store) -> str:
+def _name_in_messages(folder: Path, store: Store) -> str:
     """Return a folder's name for messages, which clients look for below their own folder."""
     return folder.relative_to(store.base).as_posix()
 
@@ -392,8 +303,8 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
     Raises a RunFailedError if a client did not evaluate: metrics over the others would not be
     comparable.
     """
-    found = evaluation.clients if evaluation else ()
-    missing = sorted(set(range(len(stage.domains()))) - set(found))
+    answered = evaluation.clients if evaluation else ()
+    missing = sorted(set(range(len(stage.domains()))) - set(answered))
     if missing or evaluation is None:
         raise RunFailedError(f"{stage.title}: no evaluation from clients {missing}")
     metrics, domains = _of_evaluation(stage, evaluation), stage.domains()
@@ -431,8 +342,8 @@ def round_rows(
     rows, about = [], {"phase": stage.phase, "start": stage.start, "task": stage.task}
     for number, metrics in history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
-        measured = {"accuracy": accuracy} if stage.measures else {}
-        own = {**about, "round": number - stage.before, **measured}
+        measured = {"accuracy": accuracy} if stage.has_client_rows else {}
+        own = {**about, "round": number - stage.warmup_rounds, **measured}
         # A node may answer with metrics of any name, which are not to take the place of these.
         rows.append({**own, **metrics, **more, **own})
     return rows

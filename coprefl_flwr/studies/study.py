@@ -18,43 +18,22 @@ Its folder, OUTPUT-DIR/RUN-NAME:
 A study that was interrupted continues with the first stage whose result is not there.
 """
 
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.client import NumPyClient
-from flwr.serverapp import Grid
 
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation.progress import Progress, quiet_flower
-from coprefl_flwr.federation.run import Hook
-from coprefl_flwr.files import (
-    check_links,
-    inside,
-)
+from coprefl_flwr.files import check_links, inside
 from coprefl_flwr.studies.phases import check_precisions
-from coprefl_flwr.studies.stage import (
-    FEATURES,
-    FOLDER,
-    STAGE,
-    STATES,
-    ClientFolders,
-    Stage,
-    TrainingStage,
-    check_folders,
-    run_stage,
-)
-from coprefl_flwr.studies.store import Store
-
-SETTINGS = "settings.yaml"
-
-Followed = Callable[[Stage], AbstractContextManager[Sequence[Hook]]]
-"""Gives the hooks that follow a stage, and ends what they write to."""
+from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
+from coprefl_flwr.studies.store import STATES
 
 
+@dataclass(eq=False)
 class Study:
     """Stages that are run one after the other; the same in every process that takes part.
 
@@ -70,20 +49,15 @@ class Study:
         The settings that a report names: those that count for a result and have no default's value.
     """
 
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        config: Mapping[str, Any] | None = None,
-        root: Path | None = None,
-        changed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.stages, self.config, self.root = stages, config or {}, root or Path()
-        self.changed = changed or {}
-        self._by_path = {stage.path: stage for stage in stages}
+    stages: Sequence[Stage]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    root: Path = Path()
+    changed: Mapping[str, Any] = field(default_factory=dict)
 
-    def stage(self, path: str) -> Stage:
-        """Return the stage of a path, such as "starts/coprefl"."""
-        return self._by_path[path]
+    @functools.cached_property
+    def by_path(self) -> Mapping[str, Stage]:
+        """The stages by their paths, such as "starts/coprefl"."""
+        return {stage.path: stage for stage in self.stages}
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
@@ -93,7 +67,7 @@ class Study:
 
     def client(self, context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
         """Return the client that a message with this config is about: a `client_fn` of an app."""
-        stage = self.stage(str(config[STAGE]))
+        stage = self.by_path[str(config[STAGE])]
         assert isinstance(stage, TrainingStage)
         states = self._folder(config, FOLDER) / STATES
         features = self._folder(config, FEATURES) if FEATURES in config else self.root
@@ -105,53 +79,3 @@ class Study:
         folder = inside(self.root, str(config.get(key, "")))
         check_links(self.root, folder)
         return folder
-
-
-def run(
-    study: Study,
-    grid: Grid,
-    store: Store,
-    progress: Progress | None = None,
-    *,
-    run_name: str = "run",
-    only: Collection[str] | None = None,
-    followed: Followed = lambda _: nullcontext(()),
-) -> None:
-    """Run the stages of a study, except those that are done in the store; run again, it continues.
-
-    What the store holds of a stage that was made of other parts is put aside, which the log says
-    before anything is made.
-
-    Parameters
-    ----------
-    progress : Progress, optional
-        Who is shown how far it is, and knows of all stages; not set: the log.
-    run_name : str
-        As messages and clients' states name the run.
-    only : Collection[str], optional
-        Keys of the stages that are run; not set: all.
-
-    Raises a RunFailedError if the clients failed a round too often; what was finished stays.
-    """
-    check_folders(study.stages, store)
-    store.prepare(study.stages)
-    if progress is None:
-        progress = Progress()
-        progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
-    with quiet_flower():
-        for stage in study.stages:
-            if only is None or stage.key in only:
-                with store.held(stage), followed(stage) as hooks:
-                    run_stage(stage, grid, store, progress, hooks, run_name)
-
-
-def check_place(option: str, folder: Path) -> None:
-    """Raise a SettingsError if no such folder can be made."""
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise SettingsError(f"{option}: {place} is a file, not a folder")
-        if place.is_symlink() and not place.exists():
-            raise SettingsError(f"{option}: {place} is a link to nothing")
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise SettingsError(f"{option}: {there} cannot be written to")

@@ -26,9 +26,8 @@ from coprefl_flwr.studies.architecture import (
     checked_factory,
     with_new_last_layer,
 )
-from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import hash_of, values_of
-from coprefl_flwr.studies.measurements import Measurement
+from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.populations import (
@@ -40,7 +39,8 @@ from coprefl_flwr.studies.populations import (
     hash_of_samples,
 )
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import ClientFolders, Stage, Store, TrainingStage
+from coprefl_flwr.studies.stage import ClientFolders, Stage, TrainingStage
+from coprefl_flwr.studies.store import Store
 
 TASK_RATE = 0.01
 """The default local learning rate in tasks."""
@@ -162,7 +162,9 @@ class Tasks:
         """Return what the samples of the tasks' clients depend on; each task's number besides."""
         if self.source.in_memory:
             every = [client for number in range(len(self)) for client in self[number].clients]
-            parts = [part for one in every for part in (one.train, one.test) if part is not None]
+            parts = [
+                part for client in every for part in (client.train, client.test) if part is not None
+            ]
             return {"samples": hash_of_samples(parts)}
         return {
             "source": self.source.identity(),
@@ -194,10 +196,10 @@ def architecture_of_tasks(
     sample, classes = tasks[0].clients[0].train, tasks.classes
     if network is not None:
         factory = checked_factory(network, classes)
-        made = Architecture("starts", factory, tasks.source, tasks.seed, classes)
-        made.check(f"network({classes})", sample, needs_head=not keeps_head)
-        return made
-    first = next((one for one in starts if isinstance(one, nn.Module)), None)
+        architecture = Architecture("starts", factory, tasks.source, tasks.seed, classes)
+        architecture.check(f"network({classes})", sample, needs_head=not keeps_head)
+        return architecture
+    first = next((start for start in starts if isinstance(start, nn.Module)), None)
     if first is None:
         raise SettingsError("starts are only files: pass network=, which makes the network")
     factory = with_new_last_layer(first, sample)
@@ -268,7 +270,7 @@ class Task(TrainingStage):
     ----------
     number : int
         The task's.
-    made : Pretraining
+    pretraining : Pretraining
         The stage that makes the starting model.
     tasks : Tasks
         What the clients of all tasks hold.
@@ -279,18 +281,18 @@ class Task(TrainingStage):
     kind, phase = TASK_KIND, "downstream"
 
     def __init__(
-        self,
-        number: int,
-        made: Pretraining,
-        tasks: Tasks,
-        how: Downstream,
+        self, number: int, pretraining: Pretraining, tasks: Tasks, how: Downstream
     ) -> None:
-        title, path = f"task {number} from {made.name}", f"tasks/{number}/{folder_of(made.name)}"
-        self.made, self.tasks, self.how = made, tasks, how
+        title, path = (
+            f"task {number} from {pretraining.name}",
+            f"tasks/{number}/{folder_of(pretraining.name)}",
+        )
+        self.pretraining, self.tasks, self.how = pretraining, tasks, how
         self.task = self.number = number
-        self.architecture, self.phases = made.architecture, [how.trained]
-        self.population_name, self.before = task_name(number), 1 if how.head else 0
-        super().__init__(made.run, title, path, made.start, self.before + how.rounds)
+        self.architecture, self.phases = pretraining.architecture, [how.trained]
+        self.population_name, self.warmup_rounds = task_name(number), 1 if how.head else 0
+        rounds = self.warmup_rounds + how.rounds
+        super().__init__(pretraining.run_options, title, path, pretraining.start, rounds)
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to: the head's is round 1."""
@@ -299,11 +301,11 @@ class Task(TrainingStage):
     def strategy(self) -> RoundStrategy:
         """Make the strategy of the tasks, in which all clients take part every round."""
         how = self.how
-        run = self.run.of_strategy(
+        run = self.run_options.of_strategy(
             self.population_name,
-            clients=self.at_once(),
+            clients=self.max_parallel_clients(),
             # The comparison is paired: all clients answer, or the round is repeated.
-            min_replies=self.at_once(),
+            min_replies=self.max_parallel_clients(),
             evaluate_every=how.evaluate_every or self.rounds,
         )
         trained, phase = how.trained.strategy(**run), how.head
@@ -315,7 +317,7 @@ class Task(TrainingStage):
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model, with the head that this task begins with."""
-        return self.first(load_saved_model(store.folder(self.made))[0])
+        return self.first(load_saved_model(store.folder(self.pretraining))[0])
 
     def first(self, start: Arrays) -> Arrays:
         """Return what it begins with: a starting model under the head of all starts, or its own."""
@@ -331,24 +333,17 @@ class Task(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase."""
-        held, phase = self.population.clients[client_id], self.phase_of(server_round)
         module = self.architecture.shared(len(self.population.classes))
-        client = phase.algorithm.client(
-            phase.options,
-            module,
-            held.train,
-            {"state": ClientState(folders.states)},
-            test=held.test,
-            training=phase.training,
-        )
+        samples, state = self.population.clients[client_id], ClientState(folders.states)
+        client = self.phase_of(server_round).client(module, samples, state=state)
         client.metrics = self.how.metrics.functions
         return client
 
     def check(self) -> None:
         """Raise a SettingsError if its data or its head cannot be had as set."""
         classes = [self.tasks.source.dataset.classes[n] for n in self.population.classes]
-        learnt = self.made.architecture.source.class_names
-        if self.how.keeps_head and self.made.has_clients and classes != learnt:
+        learnt = self.pretraining.architecture.source.class_names
+        if self.how.keeps_head and self.pretraining.has_clients and classes != learnt:
             raise SettingsError(
                 f"head = keep: a task has {len(classes)} classes ({abridged(classes)}), and the "
                 f"pre-training {len(learnt)} ({abridged(learnt)}); they must be the same",
@@ -357,23 +352,23 @@ class Task(TrainingStage):
         if self.how.head or self.how.diagnostics:
             self.architecture.head_layer(self.tasks.classes, self.how.head_layer)
 
-    def at_once(self) -> int:
+    def max_parallel_clients(self) -> int:
         """Return its clients, all of which take part in every round."""
         return self.tasks.spread.clients or len(self.population.clients)
 
     def domains(self) -> Sequence[str]:
         """Return no domain for each client."""
-        return [""] * self.at_once()
+        return [""] * self.max_parallel_clients()
 
     def identity(self) -> Mapping[str, Any]:
         """Return what its results depend on."""
-        start = hash_of(self.made.identity())
+        start = hash_of(self.pretraining.identity())
         return {"start": start, "clients": self.tasks.identity(), **self.how.identity()}
 
     @property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
-        return f"{self.made.key}/tasks/{self.task}-{hash_of(self.identity())}"
+        return f"{self.pretraining.key}/tasks/{self.task}-{hash_of(self.identity())}"
 
 
 class Diagnosis(Measurement):
@@ -386,31 +381,32 @@ class Diagnosis(Measurement):
     kind, phase = TASK_KIND, DIAGNOSIS
 
     def __init__(self, task: Task) -> None:
-        title = f"diagnosis of {task.made.name} in task {task.task}"
+        title = f"diagnosis of {task.pretraining.name} in task {task.task}"
         super().__init__(title, task.path.replace("tasks", "diagnoses", 1), task.start)
-        self.of, self.task = task, task.task
+        self.diagnosed, self.task = task, task.task
 
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return what was measured at the weights that the task begins with."""
-        task = self.of
+        task = self.diagnosed
         clients = [
-            ClientSamples(held.train, held.test)
-            for held in task.population.clients
-            if held.test is not None
+            ClientSamples(client.train, client.test)
+            for client in task.population.clients
+            if client.test is not None
         ]
         network = task.architecture.make(task.tasks.classes)
-        key = (task.run.seed, task.population_name, "diagnosis")
+        key = (task.run_options.seed, task.population_name, "diagnosis")
         return diagnose(network, task.initial(store), clients, task.how.trained.training, key)
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what was measured depends on: no rounds, and no computed head."""
-        start = hash_of(self.of.made.identity())
-        return {"start": start, "clients": self.of.tasks.identity(), **self.of.how.of_start()}
+        """Return what the numbers depend on: no rounds, and no computed head."""
+        task = self.diagnosed
+        start = hash_of(task.pretraining.identity())
+        return {"start": start, "clients": task.tasks.identity(), **task.how.of_start()}
 
     @property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
-        return f"{self.of.made.key}/diagnoses/{self.task}-{hash_of(self.identity())}"
+        return f"{self.diagnosed.pretraining.key}/diagnoses/{self.task}-{hash_of(self.identity())}"
 
 
 def comparison(

@@ -12,8 +12,7 @@ from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.methods import HEAD
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.stage import read_result
-from coprefl_flwr.studies.store import Layout, Store
+from coprefl_flwr.studies.store import Layout, Store, read_result
 from coprefl_flwr.testing.small_study import (
     INTERRUPTED_IN,
     RUN_NAME,
@@ -108,7 +107,7 @@ def same_under_flower(case: Case) -> str:
         raise NotApplicable("other processes do not know a registered name")
     first = _undisturbed(case).rows
     settings = case.settings("flower")
-    problem = simulation.run_study(settings.to_config(), case.folder, nodes=2)
+    problem = simulation.simulate_study(settings.to_config(), case.folder, nodes=2)
     if problem:
         raise Broken(f"`flwr run`: {problem}")
     stage = build(settings).stages[-1]

@@ -29,9 +29,10 @@ from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.running import run_stage
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import STATES, TrainingStage, read_result, run_stage
-from coprefl_flwr.studies.store import Layout, Store
+from coprefl_flwr.studies.stage import TrainingStage
+from coprefl_flwr.studies.store import STATES, Layout, Store, read_result
 from coprefl_flwr.studies.study import Study
 
 RUN_NAME = "checked"

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from coprefl_flwr.studies.stage_files import MADE_OF
+from coprefl_flwr.studies.store import MADE_OF
 from tests.chaos.forked import Kill
 from tests.chaos.length import LENGTHS, counted, draws
 from tests.chaos.works import COMMANDS, check_whole, is_lock, left, recipe

@@ -37,7 +37,7 @@ from coprefl_flwr.recipes.yaml_file import parse_yaml
 from coprefl_flwr.strategies import CoPreFL, FedAvg
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage_files import RESULT, read_result, write_result
+from coprefl_flwr.studies.store import RESULT, read_result, write_result
 from tests.chaos import inputs
 from tests.chaos.forked import quiet
 from tests.chaos.hostile import Client, Heard

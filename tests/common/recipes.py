@@ -8,8 +8,7 @@ from coprefl_flwr import client_app
 from coprefl_flwr.cli import main
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import execute
-from coprefl_flwr.studies.stage import RESULT, write_result
-from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.store import RESULT, Store, write_result
 from tests.common import studies
 from tests.common.checks import Killed
 

@@ -4,11 +4,15 @@ On workers: tests/recipes/test_execute.py. Under `flwr run`: tests/federation/te
 """
 
 import csv
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+import coprefl_flwr as cp
+from coprefl_flwr import plugins
 from coprefl_flwr.cli import main
 from tests.common.simulation import ROOT
 
@@ -67,3 +71,16 @@ def test_an_option_out_of_its_limits_is_told_before_any_work(parts, tmp_path, ca
     assert line.startswith(f"coprefl: {recipe}, line ")
     assert line.endswith("step = 1.8: must be above 0 and at most 1")
     assert not (tmp_path / "here").exists()
+
+
+def test_a_stage_of_your_own_runs_in_a_recipe_and_from_python(parts, tmp_path):
+    own = ["--set", f"measurements={parts / 'measurement.py'}:OnEveryClient"]
+    assert run(parts, tmp_path / "out", *own, "--set", "methods=[random]") == 0
+    results = (tmp_path / "models").rglob("on-every-client-*/result.json")
+    (row,) = (json.loads(path.read_text())["rounds"][0] for path in results)
+    assert 0 <= row["lowest"] <= row["mean"] <= row["highest"] <= 100
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    clients = cp.partition(cp.load_dataset("glyphs"), clients=3, scheme="iid", only=range(10))
+    on_every_client = plugins.find("measurement", f"{parts / 'measurement.py'}:on_every_client")
+    numbers = on_every_client(network, clients)
+    assert 0 <= numbers["lowest"] <= numbers["mean"] <= numbers["highest"] <= 100

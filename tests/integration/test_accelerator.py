@@ -21,8 +21,8 @@ from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_stage
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.store import Layout, Store
 from coprefl_flwr.transfer import on_cpu, on_device
 from tests.common.accelerator import CPU, DEVICE, Remote, accelerator

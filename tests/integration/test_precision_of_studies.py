@@ -13,10 +13,9 @@ from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.running import run_stage
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import run_stage
-from coprefl_flwr.studies.stage_files import read_result
-from coprefl_flwr.studies.store import Layout, Store
+from coprefl_flwr.studies.store import Layout, Store, read_result
 from tests.common.data import write_domain
 from tests.common.networks import network
 
@@ -94,7 +93,7 @@ def test_every_method_pre_trains_near_float32(changed, carried, every_method, tm
 
 def losses(study, store):
     """Return each stage's losses: of every round, and of its clients' tests."""
-    results = [read_result(store.folder(one)) for one in study.stages if one.measures]
+    results = [read_result(store.folder(one)) for one in study.stages if one.has_client_rows]
     return [
         [row["loss"] for row in (*result["rounds"], *result["rows"]) if "loss" in row]
         for result in results

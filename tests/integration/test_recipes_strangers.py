@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from coprefl_flwr.cli import main
-from coprefl_flwr.studies.stage_files import read_result, write_result
+from coprefl_flwr.studies.store import read_result, write_result
 from tests.common.checks import files
 from tests.common.recipes import tiny_recipe, write_recipe
 from tests.common.simulation import ROOT

@@ -15,7 +15,7 @@ from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.results import log_troubles
-from coprefl_flwr.studies.stage import write_result
+from coprefl_flwr.studies.store import write_result
 from tests.common.recipes import keep, keep_task, result_file
 
 

@@ -465,7 +465,7 @@ def test_what_another_process_makes_is_left_alone(tiny_images, tmp_path):
     assert LocalExecutor(store)(runs) == {}
     stage = runs[0].study.stages[1]
     half = store.folder(stage) / ".result.json.1.coprefl-part"
-    with store.held(stage):
+    with store.locked(stage):
         half.touch()
         JobQueue(runs, store)
         assert half.exists()

@@ -16,8 +16,7 @@ from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.overlays import merge
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import check_runs, table_rows
-from coprefl_flwr.studies.stage import RESULT
-from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.store import RESULT, Store
 from tests.common.recipes import tiny_recipe, write_recipe
 
 METHODS = [

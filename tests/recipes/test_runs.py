@@ -300,7 +300,7 @@ def test_one_at_a_time(base, tmp_path):
 
     def work():
         for _ in range(5):
-            with store.held(of.main):
+            with store.locked(of.main):
                 inside.append(1)
                 most.append(len(inside))
                 time.sleep(0.002)
@@ -322,7 +322,7 @@ from coprefl_flwr.studies.store import Store
 from pathlib import Path
 from subprocess import PIPE
 run = Run.of(json.loads(sys.argv[2]), "random", 0)
-with Store(Path(sys.argv[1])).held(run.main):
+with Store(Path(sys.argv[1])).locked(run.main):
     print(run.key, flush=True)
     sys.stdin.readline()
 """
@@ -334,7 +334,7 @@ def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
     inside = threading.Event()
 
     def wait():
-        with store.held(of.main):
+        with store.locked(of.main):
             inside.set()
 
     arguments = [sys.executable, "-c", HOLD, str(tmp_path), json.dumps(base)]
@@ -352,7 +352,7 @@ def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
         waiting.join(30)
     assert inside.is_set()
     # One that is free is not waited for.
-    with store.held(of.main):
+    with store.locked(of.main):
         assert caplog.messages == [said]
 
 
@@ -369,7 +369,7 @@ def test_what_a_killed_process_was_writing_is_removed(base, tmp_path):
     for left in (".rounds.jsonl.77.coprefl-part", "tasks/0-ab/.result.json.77.coprefl-part"):
         (folder / left).touch()
     (folder / "model.json").touch()
-    with pytest.raises(ValueError, match="stop"), store.held(of.main):
+    with pytest.raises(ValueError, match="stop"), store.locked(of.main):
         raise ValueError("stop")
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["model.json"]
 

@@ -13,7 +13,7 @@ from coprefl_flwr.recipes import execute
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.strategies import RoundReport
-from coprefl_flwr.studies.stage import read_result
+from coprefl_flwr.studies.store import read_result
 from tests.common.checks import Killed
 from tests.common.recipes import Witness, tiny_recipe, write_recipe
 

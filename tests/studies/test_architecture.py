@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.studies.architecture import Architecture, unchanged
+from coprefl_flwr.studies.architecture import Architecture, copies_of
 from coprefl_flwr.studies.populations import LoadedSource, Spread
 from coprefl_flwr.studies.tasks import Tasks, architecture_of_tasks
 from tests.common.checks import refusal
@@ -19,25 +19,25 @@ def tasks():
 
 def test_a_task_replaces_the_last_layer_alone(tasks):
     first = Perceptron()
-    made = architecture_of_tasks([first], None, tasks, keeps_head=False)
-    before, after = model_arrays(first), model_arrays(made.make())
+    architecture = architecture_of_tasks([first], None, tasks, keeps_head=False)
+    before, after = model_arrays(first), model_arrays(architecture.make())
     changed = {name for name in after if after[name].shape != before[name].shape}
-    assert changed == made.head == {"last.weight", "last.bias"}
-    assert made.make(7).last.out_features == 7
-    one, again, other = (model_arrays(made.make(3, key)) for key in ("a", "a", "b"))
+    assert changed == architecture.head == {"last.weight", "last.bias"}
+    assert architecture.make(7).last.out_features == 7
+    weights, again, other = (model_arrays(architecture.make(3, key)) for key in ("a", "a", "b"))
     for name in after:
-        assert (one[name] == again[name]).all()
-        assert (one[name] == other[name]).all() == (name not in made.head)
+        assert (weights[name] == again[name]).all()
+        assert (weights[name] == other[name]).all() == (name not in architecture.head)
 
 
 def test_the_identity_is_that_of_the_head_where_tasks_replace_one(tasks):
-    one, other = (
+    architecture, other = (
         architecture_of_tasks([Perceptron(seed=seed)], None, tasks, keeps_head=False)
         for seed in (0, 1)
     )
-    assert one.identity() == other.identity()
+    assert architecture.identity() == other.identity()
     whole = [
-        Architecture("a", unchanged(Perceptron(seed=seed)), tasks.source, 0) for seed in (0, 1)
+        Architecture("a", copies_of(Perceptron(seed=seed)), tasks.source, 0) for seed in (0, 1)
     ]
     assert whole[0].head == frozenset()
     assert whole[0].identity() != whole[1].identity()
@@ -45,10 +45,10 @@ def test_the_identity_is_that_of_the_head_where_tasks_replace_one(tasks):
 
 def test_an_unchanged_network_is_a_copy(tasks):
     first = Perceptron()
-    made = Architecture("a", unchanged(first), tasks.source, 0)
+    architecture = Architecture("a", copies_of(first), tasks.source, 0)
     with torch.no_grad():
         first.last.bias.fill_(5)
-    assert not torch.equal(made.make().last.bias, first.last.bias)
+    assert not torch.equal(architecture.make().last.bias, first.last.bias)
 
 
 def test_starts_that_are_files_alone_need_a_function(tasks):

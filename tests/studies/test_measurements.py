@@ -20,8 +20,8 @@ class Worst(StartMeasurement):
     phase = "worst-client"
 
     def measure(self, store):
-        arrays, every = self.model(store), self.made.clients.samples
-        losses = [self.made.evaluate(arrays, own)["loss"] for own in every]
+        arrays, every = self.model(store), self.pretraining.clients.samples
+        losses = [self.pretraining.evaluate(arrays, own)["loss"] for own in every]
         return {"worst-loss": max(losses), "clients": len(losses)}
 """
 
@@ -43,15 +43,15 @@ def test_its_numbers_are_stored_and_reported(tiny_settings, own):
     )
     folder = run(settings)
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    found = {row["start"]: row for row in rows if row["phase"] == "worst-client"}
+    measured = {row["start"]: row for row in rows if row["phase"] == "worst-client"}
     every = {row["start"]: row["start-loss"] for row in rows if row["phase"] == "start-loss"}
-    assert set(found) == {"random", "fedavg"}
-    for start, row in found.items():
+    assert set(measured) == {"random", "fedavg"}
+    for start, row in measured.items():
         assert row["clients"] == settings.clients
         assert row["worst-loss"] > every[start]  # The mean over all clients.
     page = (folder / "report" / "report.html").read_text()
     assert "worst-loss" in page
-    assert f"{found['fedavg']['worst-loss']:.3f}" in page
+    assert f"{measured['fedavg']['worst-loss']:.3f}" in page
 
 
 def test_it_is_made_again_when_its_file_changes(tiny_settings, own):
@@ -63,16 +63,16 @@ def test_it_is_made_again_when_its_file_changes(tiny_settings, own):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "problem"),
     [
         ('Worst = "a text"', "is a str; a class of studies.stage.Stage"),
         (WORST.replace('"worst-client"', '"tasks"'), "phase = 'tasks': must be a new name"),
         (WORST.replace('phase = "worst-client"', "pass"), "phase = None: must be a new name"),
     ],
 )
-def test_what_is_no_measurement_is_refused(own, code, said):
+def test_what_is_no_measurement_is_refused(own, code, problem):
     own.write_text(code)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=problem):
         own_measurements(f"{own}:Worst")
 
 

@@ -48,38 +48,38 @@ def labels_of(samples):
 def test_feature_shift_gives_every_client_the_same_of_each_class(two):
     """Table 8: one client a dataset."""
     assert (data(two).num_clients, data(two).shift) == (2, "feature")
-    for client, held in enumerate(data(two).images):
-        assert labels_of(held.train) == [5] * CLASSES
-        assert labels_of(held.test) == [10] * CLASSES
-        assert held.train.dataset is data(two).domains[client].samples.dataset
+    for client, samples in enumerate(data(two).images):
+        assert labels_of(samples.train) == [5] * CLASSES
+        assert labels_of(samples.test) == [10] * CLASSES
+        assert samples.train.dataset is data(two).domains[client].samples.dataset
 
 
 def test_datasets_go_round_and_nobody_shares_a_sample(two):
     """b has 25 of a class: 10 to train on, so 7 of the 20 to be tested on, each, are left."""
     settings = replace(two, personal_clients=4)
-    held = data(settings).images
+    clients = data(settings).images
     assert [data(settings).domain_of(client).name for client in range(4)] == ["a", "b", "a", "b"]
-    assert [labels_of(one.test) for one in held] == [[10] * 3, [7] * 3] * 2
-    for dataset in (held[:4:2], held[1:4:2]):
+    assert [labels_of(client.test) for client in clients] == [[10] * 3, [7] * 3] * 2
+    for dataset in (clients[:4:2], clients[1:4:2]):
         rows = np.concatenate([part.indices for d in dataset for part in (d.train, d.test)])
         assert len(set(rows.tolist())) == len(rows)
-    for one in held:
-        for part in (one.train, one.test):
+    for client in clients:
+        for part in (client.train, client.test):
             assert part.labels.tolist() == part.dataset.labels[part.indices].tolist()
 
 
 @pytest.mark.parametrize("kind", ["label", "both"])
 def test_label_shift_deals_the_same_number_out_unevenly(two, kind):
     """Tables 9 and 10: the sizes differ, their sum is that of feature shift."""
-    one = two.personal_datasets.split()[0] if kind == "label" else two.personal_datasets
-    settings = replace(two, personal_datasets=one, shift=kind, personal_clients=2, seed=3)
+    datasets = two.personal_datasets.split()[0] if kind == "label" else two.personal_datasets
+    settings = replace(two, personal_datasets=datasets, shift=kind, personal_clients=2, seed=3)
     even, key = np.full((2, CLASSES), 5), (3, "personal")
     counts = dirichlet_counts(data(settings).domains, even, key, alpha=1.0, min_samples=2)
     assert counts.sum(axis=0).tolist() == [10] * CLASSES
     assert counts[0].tolist() != counts[1].tolist()
-    for client, held in enumerate(data(settings).images):
-        assert labels_of(held.train) == counts[client].tolist()
-        tested = np.array(labels_of(held.test))
+    for client, samples in enumerate(data(settings).images):
+        assert labels_of(samples.train) == counts[client].tolist()
+        tested = np.array(labels_of(samples.test))
         assert (tested <= 2 * counts[client]).all()
         assert ((tested > 0) <= (counts[client] > 0)).all()
 
@@ -100,12 +100,12 @@ def test_another_seed_draws_other_samples(two):
 def test_domains_of_one_file(tmp_path):
     numbers = np.tile([1, 0], CLASSES * 20)
     path = write(tmp_path / "p.npz", domains=numbers, domain_names=["photo", "sketch"])
-    found = data(of(personal_datasets=f"{path}@*")).domains
-    assert [domain.name for domain in found] == ["photo", "sketch"]
-    for number, domain in enumerate(found):
+    domains = data(of(personal_datasets=f"{path}@*")).domains
+    assert [domain.name for domain in domains] == ["photo", "sketch"]
+    for number, domain in enumerate(domains):
         assert domain.samples.indices.tolist() == np.flatnonzero(numbers == number).tolist()
     (sketch,) = data(of(personal_datasets=f"{path}@sketch")).domains
-    assert sketch.samples.indices.tolist() == found[1].samples.indices.tolist()
+    assert sketch.samples.indices.tolist() == domains[1].samples.indices.tolist()
     with pytest.raises(SettingsError, match="unknown domain 'sketsh': did you mean 'sketch'"):
         build(of(personal_datasets=f"{path}@sketsh")).check()
     plain = write(tmp_path / "plain.npz")

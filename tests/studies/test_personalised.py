@@ -22,7 +22,7 @@ from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import main
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import read_result
+from coprefl_flwr.studies.store import read_result
 from tests.common.data import write_domain
 
 PERSONAL_METHODS = list(with_role(PERSONALISED))
@@ -59,22 +59,22 @@ def run(settings, nodes=2):
 
 def first_arrays(settings, name):
     """Return the global arrays that a method of the study begins with."""
-    (stage,) = (one for one in build(settings).stages if one.start == name)
+    (stage,) = (stage for stage in build(settings).stages if stage.start == name)
     return stage.initial(None)
 
 
 def files(folder):
     """Return {path: bytes} of all that a run leaves, but for other settings and for times."""
-    found = {
+    contents = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(Path(folder).rglob("*"))
         if path.is_file() and path.name not in ("settings.yaml", "seconds.json")
     }
-    for path in [path for path in found if path.endswith("model.json")]:
-        about = json.loads(found[path])
+    for path in [path for path in contents if path.endswith("model.json")]:
+        about = json.loads(contents[path])
         del about["settings"]["output-dir"]
-        found[path] = about
-    return found
+        contents[path] = about
+    return contents
 
 
 def test_all_methods_learn_something_of_their_own(settings):
@@ -156,11 +156,13 @@ def test_a_result_is_written_before_the_last_checkpoint(settings, tmp_path):
 
 
 def test_hosting_does_not_matter(settings, tmp_path):
-    found = []
+    prototypes = []
     for nodes in (1, 3):
         folder = run(replace(settings, output_dir=str(tmp_path / str(nodes))), nodes)
-        found.append(load_file(folder / "methods" / "fedpcl" / "global.safetensors")["prototypes"])
-    assert found[0] == pytest.approx(found[1], abs=1e-6)
+        prototypes.append(
+            load_file(folder / "methods" / "fedpcl" / "global.safetensors")["prototypes"]
+        )
+    assert prototypes[0] == pytest.approx(prototypes[1], abs=1e-6)
 
 
 def test_features_of_this_packages_models(settings, tmp_path):
@@ -245,8 +247,8 @@ def test_the_kind_of_a_study_is_said(settings):
 def test_rounds_of_every_method(settings):
     folder = run(replace(settings, method="fedpcl solo", test_every=2, rounds=3))
     rounds = read_rounds(folder / "rounds.jsonl")
-    said = ["phase", "start", "round"]
-    assert rounds[said].values.tolist() == [
+    columns = ["phase", "start", "round"]
+    assert rounds[columns].values.tolist() == [
         ["personalised", name, number] for name in ("fedpcl", "solo") for number in (1, 2, 3)
     ]
     assert rounds["accuracy"].notna().tolist() == [False, True, True] * 2

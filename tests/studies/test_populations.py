@@ -11,7 +11,7 @@ import torch
 from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build, populations
-from coprefl_flwr.studies.populations import PRETRAINING
+from coprefl_flwr.studies.populations import PRETRAIN
 from coprefl_flwr.studies.settings import Settings, TaskDataSettings
 from coprefl_flwr.studies.tasks import task_name
 
@@ -24,7 +24,7 @@ def of(settings):
 
 def population(settings, name):
     clients, tasks = of(settings)
-    if name == PRETRAINING:
+    if name == PRETRAIN:
         return clients.population
     tasks = copy.copy(tasks)
     tasks.number = 100  # More than a study of these settings has.
@@ -44,10 +44,10 @@ def task_dataset(settings):
 
 
 def class_split(settings):
-    return tuple(one.source.classes for one in of(settings))
+    return tuple(clients.source.classes for clients in of(settings))
 
 
-def held(samples):
+def indices_of(samples):
     return [int(index) for index in samples.indices]
 
 
@@ -58,7 +58,7 @@ def of_classes(settings, classes):
 def contents(group):
     """Return everything that makes two populations the same."""
     return group.name, group.classes, [
-        (held(c.train), c.train.labels.tolist(), held(c.test), c.test.labels.tolist())
+        (indices_of(c.train), c.train.labels.tolist(), indices_of(c.test), c.test.labels.tolist())
         for c in group.clients
     ]  # fmt: skip
 
@@ -67,16 +67,16 @@ def test_classes_of_pretraining_and_tasks_are_disjoint(tiny_settings):
     pretraining, downstream = class_split(tiny_settings)
     assert (len(pretraining), len(downstream)) == (5, 3)
     assert sorted(pretraining + downstream) == list(range(8))
-    assert population(tiny_settings, PRETRAINING).classes == pretraining
+    assert population(tiny_settings, PRETRAIN).classes == pretraining
     for number in range(20):
         assert set(population(tiny_settings, task_name(number)).classes) <= set(downstream)
 
 
 def test_pretraining_uses_every_sample_of_its_classes_once(tiny_settings):
-    group = population(tiny_settings, PRETRAINING)
+    group = population(tiny_settings, PRETRAIN)
     assert len(group.clients) == 6
-    indices = [index for client in group.clients for index in held(client.train)]
-    indices += held(server_samples(tiny_settings))
+    indices = [index for client in group.clients for index in indices_of(client.train)]
+    indices += indices_of(server_samples(tiny_settings))
     assert sorted(indices) == of_classes(tiny_settings, group.classes)
     assert all(client.test is None for client in group.clients)
 
@@ -84,18 +84,21 @@ def test_pretraining_uses_every_sample_of_its_classes_once(tiny_settings):
 def test_a_smaller_server_share_leaves_the_clients_what_they_hold(tiny_settings):
     """150 samples, 8 in reserve: a share of 2 % is the first 3 of them."""
     small = replace(tiny_settings, server_share=0.02)
-    before, after = population(tiny_settings, PRETRAINING), population(small, PRETRAINING)
-    for one, other in zip(before.clients, after.clients, strict=True):
-        assert list(held(one.train)) == list(held(other.train))
+    before, after = (population(tiny_settings, PRETRAIN), population(small, PRETRAIN))
+    for client, other in zip(before.clients, after.clients, strict=True):
+        assert list(indices_of(client.train)) == list(indices_of(other.train))
     assert len(server_samples(tiny_settings)) == 8
-    assert list(held(server_samples(small))) == list(held(server_samples(tiny_settings)))[:3]
+    assert (
+        list(indices_of(server_samples(small)))
+        == list(indices_of(server_samples(tiny_settings)))[:3]
+    )
 
 
 def test_the_clients_can_be_given_everything(tiny_settings):
     """Table 41: no data at the server, all of it at the clients."""
     settings = replace(tiny_settings, server_reserve=0.0, server_share=0.0)
-    group = population(settings, PRETRAINING)
-    indices = [index for client in group.clients for index in held(client.train)]
+    group = population(settings, PRETRAIN)
+    indices = [index for client in group.clients for index in indices_of(client.train)]
     assert sorted(indices) == of_classes(settings, group.classes)
     assert len(server_samples(settings)) == 0
 
@@ -106,7 +109,7 @@ def test_a_task_uses_every_sample_of_its_classes_once(tiny_settings, scheme):
     for number in range(4):
         group = population(settings, task_name(number))
         assert len(group.clients) == 3
-        parts = [held(part) for c in group.clients for part in (c.train, c.test)]
+        parts = [indices_of(part) for c in group.clients for part in (c.train, c.test)]
         assert sorted(index for part in parts for index in part) == of_classes(
             settings, group.classes
         )
@@ -117,7 +120,7 @@ def test_a_task_uses_every_sample_of_its_classes_once(tiny_settings, scheme):
 
 def test_labels_are_positions_of_the_classes(tiny_settings):
     labels = dataset(tiny_settings).labels
-    for name in (PRETRAINING, task_name(0), task_name(1)):
+    for name in (PRETRAIN, task_name(0), task_name(1)):
         group = population(tiny_settings, name)
         for client in group.clients:
             for part in filter(None, (client.train, client.test)):
@@ -181,7 +184,7 @@ def used(settings, name):
     """Return the rows that the clients of a population hold, ascending."""
     group = population(settings, name)
     parts = [part for c in group.clients for part in (c.train, c.test) if part is not None]
-    return sorted(index for part in parts for index in held(part))
+    return sorted(index for part in parts for index in indices_of(part))
 
 
 def domains_of(settings, rows):
@@ -190,11 +193,11 @@ def domains_of(settings, rows):
 
 def test_a_domain_is_held_out():
     settings = in_domains()
-    pretraining = used(settings, PRETRAINING) + held(server_samples(settings))
+    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
     assert domains_of(settings, pretraining) == {"plain", "inverted", "outlined"}
     assert sorted(pretraining) == list(range(2520))
     assert used(settings, "task-0") == list(range(2520, 3360))
-    assert population(settings, "task-0").classes == population(settings, PRETRAINING).classes
+    assert population(settings, "task-0").classes == population(settings, PRETRAIN).classes
 
 
 def test_without_lists_of_domains_all_are_used():
@@ -203,7 +206,7 @@ def test_without_lists_of_domains_all_are_used():
         downstream_classes="list:0-2", task_classes=3,
     )  # fmt: skip
     assert set(used(settings, "task-0")) == set(of_classes(settings, (0, 1, 2)))
-    pretraining = used(settings, PRETRAINING) + held(server_samples(settings))
+    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
     assert sorted(pretraining) == of_classes(settings, (3, 4, 5, 6))
 
 
@@ -219,7 +222,7 @@ def test_a_held_out_domain_has_no_part_in_the_normalisation():
 
 def test_the_pretrained_model_is_tested_on_the_domains_it_saw():
     settings = in_domains(test_every=1)
-    tested = held(of(settings)[0].test_samples())
+    tested = indices_of(of(settings)[0].test_samples())
     assert len(tested) == 3 * 7 * 20
     assert domains_of(settings, tested) == {"plain", "inverted", "outlined"}
 
@@ -239,11 +242,11 @@ def test_seen_and_unseen_classes_are_mixed_as_in_the_paper(tiny_settings):
     settings = replace(tiny_settings, **MIXED)
     assert class_split(settings) == ((0, 1, 2, 3, 4), (3, 4, 5, 6))
     apart = replace(tiny_settings, pretraining_classes="list:0-4", downstream_classes="list:5-7")
-    assert used(settings, PRETRAINING) == used(apart, PRETRAINING)
+    assert used(settings, PRETRAIN) == used(apart, PRETRAIN)
     drawn = [set(population(settings, task_name(number)).classes) for number in range(30)]
     assert {frozenset(classes & {3, 4}) for classes in drawn} > {frozenset(), frozenset({3})}
     number = next(number for number, classes in enumerate(drawn) if 3 in classes)
-    assert set(used(settings, task_name(number))) & set(used(settings, PRETRAINING))
+    assert set(used(settings, task_name(number))) & set(used(settings, PRETRAIN))
 
 
 @pytest.mark.parametrize("reserve", [0.3, 0.5])
@@ -251,7 +254,7 @@ def test_tasks_and_pretraining_share_no_sample_where_some_are_reserved(tiny_sett
     settings = replace(
         tiny_settings, **MIXED, task_reserve=reserve, task_classes=4, server_reserve=0.1
     )
-    pretraining = used(settings, PRETRAINING) + held(server_samples(settings))
+    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
     of_task = used(settings, "task-0")
     assert not set(pretraining) & set(of_task)
     assert sorted(pretraining + of_task) == of_classes(settings, range(7))
@@ -267,7 +270,7 @@ def test_tasks_and_pretraining_share_no_sample_where_some_are_reserved(tiny_sett
 def test_a_reserve_without_shared_samples_changes_nothing(tiny_settings):
     for settings in (tiny_settings, in_domains()):
         reserved = replace(settings, task_reserve=0.5)
-        for name in (PRETRAINING, "task-0"):
+        for name in (PRETRAIN, "task-0"):
             assert used(reserved, name) == used(settings, name)
 
 
@@ -275,7 +278,7 @@ def test_of_domains_in_both_phases_only_the_shared_one_is_split():
     settings = in_domains(
         downstream_domains="outlined turned", allow_class_overlap=True, task_reserve=0.25
     )
-    pretraining = used(settings, PRETRAINING) + held(server_samples(settings))
+    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
     of_task = used(settings, "task-0")
     assert sorted(pretraining + of_task) == list(range(3360))
     domains = dataset(settings).domains[of_task]
@@ -327,7 +330,7 @@ def test_tasks_are_of_their_own_dataset(two_datasets):
     expected = np.flatnonzero(np.isin(task_dataset(two_datasets).labels, group.classes))
     assert rows == expected.tolist()
     assert all(c.train.dataset is task_dataset(two_datasets) for c in group.clients)
-    pretraining = used(two_datasets, PRETRAINING) + held(server_samples(two_datasets))
+    pretraining = used(two_datasets, PRETRAIN) + indices_of(server_samples(two_datasets))
     assert sorted(pretraining) == list(range(240))
 
 
@@ -352,7 +355,7 @@ def test_colour_to_pretrain_with_makes_the_tasks_colour(two_datasets):
         two_datasets, dataset=two_datasets.task_dataset, task_dataset=two_datasets.dataset
     )
     assert task_dataset(swapped).shape == (3, 6, 6)
-    assert len(population(swapped, PRETRAINING).classes) == 4
+    assert len(population(swapped, PRETRAIN).classes) == 4
 
 
 def test_few_samples_of_a_class_are_the_pretrainings_only(two_datasets):
@@ -402,13 +405,13 @@ def test_images_of_floats_can_be_the_tasks_too(tiny_settings, tmp_path):
         downstream_classes="4",
         pretraining_classes="",
     )
-    found = population(both, "task-0").clients[0].train
+    samples = population(both, "task-0").clients[0].train
     first = dataset(both)
-    assert first.shape == found.dataset.shape == (3, 6, 6)
-    assert (len(first.classes), len(found.dataset.classes)) == (6, 4)
+    assert first.shape == samples.dataset.shape == (3, 6, 6)
+    assert (len(first.classes), len(samples.dataset.classes)) == (6, 4)
     images = torch.rand(80, 3, 6, 6, generator=torch.Generator().manual_seed(1))
-    inputs, _ = found.batch(slice(None), torch.device("cpu"))
-    assert torch.equal(inputs, images[found.indices])
+    inputs, _ = samples.batch(slice(None), torch.device("cpu"))
+    assert torch.equal(inputs, images[samples.indices])
     with pytest.raises(SettingsError, match=r"inputs are 3x7x7 of torch.float32 and 3x6x6 of tor"):
         population(replace(both, task_dataset=f"{here}:side=7"), "task-0")
     with pytest.raises(SettingsError, match=r"both must be images of bytes .*, or tensors"):

@@ -45,9 +45,9 @@ def only(text, **settings):
 
 def strategy(text, server=None, **settings):
     """Return the strategy of the pre-training of a study of one start."""
-    made = start(text, **settings)
-    made.server_data = server or no_server
-    return made.strategy()
+    stage = start(text, **settings)
+    stage.server_data = server or no_server
+    return stage.strategy()
 
 
 def no_server(_):
@@ -117,7 +117,7 @@ def test_phases_one_after_the_other():
     text = "cyclic:rounds=3,participants=2+fedprox"
     chosen = start(text, rounds=9, participants=4)
     assert [phase.name for phase in chosen.phases] == ["cyclic", "fedprox"]
-    assert (chosen.rounds, chosen.switch) == (12, 3)
+    assert (chosen.rounds, chosen.phase_switch) == (12, 3)
     assert [chosen.phase_of(n).name for n in (1, 3, 4, 12)] == [
         "cyclic",
         "cyclic",
@@ -153,7 +153,7 @@ def test_strategies_get_their_settings():
         "max_failed_rounds": 5,
     }  # fmt: skip
     base = {
-        "participants": 7, "seed": 3, "population": clients_of.PRETRAINING,
+        "participants": 7, "seed": 3, "population": clients_of.PRETRAIN,
         "min_available_nodes": 2, "min_replies": 4, "max_failed_rounds": 5, "evaluate_every": 0,
     }  # fmt: skip
     fedavg = strategy("fedavg", **settings)
@@ -195,10 +195,10 @@ def test_every_option_of_a_method_arrives(name, federation, tmp_path):
         f"{key}={'false' if value is False else value}" for key, value in values.items()
     )
     server = ServerData(tiny_model(), federation.samples[3])
-    made = strategy(f"{name}:{text}", lambda _: server)
-    inner = made.inner if isinstance(made, ServerRefined) else made
+    refined = strategy(f"{name}:{text}", lambda _: server)
+    inner = refined.inner if isinstance(refined, ServerRefined) else refined
     assert type(inner) is method.strategy_class
-    assert isinstance(made, ServerRefined) == method.refined
+    assert isinstance(refined, ServerRefined) == method.refined
     phase = only(f"{name}:{text}")
     training, state = phase.training, ClientState(tmp_path)
     client = method.client(
@@ -209,18 +209,20 @@ def test_every_option_of_a_method_arrives(name, federation, tmp_path):
         field = FOUND_AS.get(key, key.replace("-", "_"))
         refining = key in ("server-steps", "server-learning-rate")
         heeded = [training] if method.trains_locally else []
-        holders = [made.training] if refining else [inner, client, *heeded]
+        holders = [refined.training] if refining else [inner, client, *heeded]
         arrived = [getattr(holder, field) for holder in holders if hasattr(holder, field)]
         assert arrived, key
-        assert all(one == value for one in arrived), key
+        assert all(option_value == value for option_value in arrived), key
 
 
 def test_both_sides_of_a_schedule_agree_on_the_phase():
     text = "cyclic:rounds=1+fedprox:rounds=2+fedavg"
     schedule = strategy(text, rounds=4)
     for number in range(1, 9):
-        one, _ = schedule.phase(number)
-        assert type(one) is start(text, rounds=4).phase_of(number).algorithm.strategy_class
+        phase_strategy, _ = schedule.phase(number)
+        assert (
+            type(phase_strategy) is start(text, rounds=4).phase_of(number).algorithm.strategy_class
+        )
 
 
 def test_scenario_two_gets_the_server_and_its_settings(federation):
@@ -253,9 +255,9 @@ def test_centralised_training_is_on_what_the_clients_hold(federation):
         for n, name in enumerate(("server", "clients", "both"))
     }
     for name, pool in (("centralised", "clients"), ("centralised-hybrid", "both")):
-        made = strategy(name, pools.__getitem__, local_epochs=1)
-        assert issubclass(type(made), Centralised)
-        assert (made.server, made.training.local_epochs) == (pools[pool], 1)
+        centralised = strategy(name, pools.__getitem__, local_epochs=1)
+        assert issubclass(type(centralised), Centralised)
+        assert (centralised.server, centralised.training.local_epochs) == (pools[pool], 1)
         assert METHODS[name].uses_server_data == (pool == "both")
 
 
@@ -266,18 +268,18 @@ def test_a_task_is_run_by_its_own_method():
     ))  # fmt: skip
     stage = study.stages[3]
     assert (stage.title, stage.rounds) == ("task 2 from random", 7)
-    made = stage.strategy()
-    assert (type(made), made.mu) == (FedProx, 1)
-    assert (made.participants, made.min_replies, made.evaluate_every) == (None, 3, 7)
-    assert (made.population, made.seed) == ("task-2", 4)
+    fedprox = stage.strategy()
+    assert (type(fedprox), fedprox.mu) == (FedProx, 1)
+    assert (fedprox.participants, fedprox.min_replies, fedprox.evaluate_every) == (None, 3, 7)
+    assert (fedprox.population, fedprox.seed) == ("task-2", 4)
     assert build(Settings()).stages[-1].how.trained.name == "fedavg"
 
 
-def client(settings, held, **config):
+def client(settings, data, **config):
     """Return the first client of a study in which every population is one client of a dataset."""
     study = build(settings)
 
-    only = Population("one client", (0, 1, 2), (held,))
+    only = Population("one client", (0, 1, 2), (data,))
     vars(study.stages[0].clients)["population"] = only
     for stage in study.stages[1:]:
         stage.tasks._made[stage.number] = only
@@ -296,14 +298,14 @@ def test_clients_get_their_settings(federation, tmp_path):
             "stage": f"starts/{folder_of(name)}",
             "folder": "run/starts/a",
         }
-        made = client(settings, data, **about)
-        assert type(made) is METHODS[name].client_class
-        assert (made.train, made.test) == (data.train, data.test)
-        assert made.training == TrainingOptions(local_epochs=2, batch_size=4, momentum=0.5)
-        if isinstance(made, CoPreFLClient):
-            assert (made.support_fraction, made.resplit) == (0.6, False)
-        if isinstance(made, StatefulClient):
-            assert made.state.folder == tmp_path / "run" / "starts" / "a" / "client-state"
+        own = client(settings, data, **about)
+        assert type(own) is METHODS[name].client_class
+        assert (own.train, own.test) == (data.train, data.test)
+        assert own.training == TrainingOptions(local_epochs=2, batch_size=4, momentum=0.5)
+        if isinstance(own, CoPreFLClient):
+            assert (own.support_fraction, own.resplit) == (0.6, False)
+        if isinstance(own, StatefulClient):
+            assert own.state.folder == tmp_path / "run" / "starts" / "a" / "client-state"
 
 
 def test_local_training(federation):

@@ -1,5 +1,6 @@
 """The settings: defaults in one place, and one clear line for whatever cannot be used."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -47,15 +48,15 @@ def three_datasets(tmp_path_factory):
 @pytest.fixture
 def bases(tiny_settings, three_datasets):
     """The run-configs that the rows of refused.yaml change."""
-    every, kept = "list:0-6", {"run-name": "tiny", "output-dir": tiny_settings.output_dir}
+    every, folder = "list:0-6", {"run-name": "tiny", "output-dir": tiny_settings.output_dir}
     split = {"pretraining-domains": "plain inverted outlined", "downstream-domains": "turned"}
     classes = {"pretraining-classes": every, "downstream-classes": every, "task-classes": 7}
     sizes = {"clients": 6, "participants": 3, "task-clients": 4}
     personal = {"personal-datasets": three_datasets, "method": "fedpcl", "train-per-class": 6}
     return {
         "tiny": tiny_settings.to_config(),
-        "domains": {"dataset": "glyphs:domains", **split, **classes, **sizes, **kept},
-        "personalised": {"study": "personalised", "test-per-class": 20, **personal, **kept},
+        "domains": {"dataset": "glyphs:domains", **split, **classes, **sizes, **folder},
+        "personalised": {"study": "personalised", "test-per-class": 20, **personal, **folder},
     }
 
 
@@ -65,7 +66,7 @@ def test_what_cannot_be_is_one_line_before_any_work(of, changes, named, bases, t
     with pytest.raises(SettingsError) as caught:
         run_study(None, build(Settings.from_config(bases[of] | changes)))
     line = str(caught.value)
-    assert [str(one) for one in named if str(one) not in line] == [], line
+    assert [str(value) for value in named if str(value) not in line] == [], line
     assert "\n" not in line
     assert not (tmp_path / "outputs").exists()
 
@@ -113,14 +114,14 @@ def test_a_key_near_to_none_is_told_all_keys():
 
 @pytest.mark.parametrize(("key", "end"), [(key, end) for key, end, _, _ in ENDS])
 def test_ends_of_ranges_are_allowed(key, end):
-    kept = Settings.from_config({key: end}).to_config()[key]
-    assert typed({key: kept}) == typed({key: end})
+    written = Settings.from_config({key: end}).to_config()[key]
+    assert typed({key: written}) == typed({key: end})
 
 
 def of_numbers():
     """Return the keys of all settings and of all options of methods that are numbers."""
-    options = [*declared(Settings).values(), *(o for one in short_forms().values() for o in one)]
-    return sorted({one.key for one in options if float in one.kinds})
+    options = [*declared(Settings).values(), *itertools.chain.from_iterable(short_forms().values())]
+    return sorted({option.key for option in options if float in option.kinds})
 
 
 @pytest.mark.parametrize("key", of_numbers())
@@ -182,9 +183,9 @@ def test_a_count_can_be_a_whole_number():
     ids=short,
 )
 def test_numbers_and_texts_of_any_size_are_one_short_line(key, value, line):
-    found = refusal({key: value})
-    assert found.startswith(line)
-    assert len(found) < 300
+    problem = refusal({key: value})
+    assert problem.startswith(line)
+    assert len(problem) < 300
 
 
 def test_a_seed_may_be_large():
@@ -211,16 +212,16 @@ def test_a_line_has_an_end():
 def test_a_personalised_study_refuses_each_setting_that_it_does_not_use():
     """Each alone, and set to what a study of starting models allows."""
     texts = {"partition": "iid", "task-dataset": "MNIST", "client-wrapper": "a.py:Wrapper"}
-    for key, one in declared(Settings).items():
-        if not one.starts_only or key.startswith("client-wrapper"):
+    for key, option in declared(Settings).items():
+        if not option.starts_only or key.startswith("client-wrapper"):
             continue
-        value = texts.get(key, "list:1" if one.kind is str else True)
-        if one.kind in (int, float):
-            value = (one.default or 0) + (1 if one.kind is int else 0.01)
+        value = texts.get(key, "list:1" if option.kind is str else True)
+        if option.kind in (int, float):
+            value = (option.default or 0) + (1 if option.kind is int else 0.01)
         settings = Settings.from_config(
             {"study": "personalised", "method": "fedavg", "server-reserve": 0.05} | {key: value}
         )
-        with pytest.raises(SettingsError, match=re.escape(one.starts_only)) as caught:
+        with pytest.raises(SettingsError, match=re.escape(option.starts_only)) as caught:
             build(settings)
         assert caught.value.keys == (key,)
 

@@ -12,7 +12,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.frames import frame, read_rounds
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
-from coprefl_flwr.studies.stage import RESULT, read_result, write_result
+from coprefl_flwr.studies.store import RESULT, read_result, write_result
 
 OWN = """\
 from coprefl_flwr.clients import TorchClient
@@ -41,7 +41,7 @@ def test_a_metric_called_as_a_column_is_refused_in_the_first_round(
     with pytest.raises(RunFailedError, match=r"^round 1 failed"):
         run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
     line = f"is left out: metric '{name}' cannot be called so; give it another name"
-    assert any(said.endswith(line) for said in caplog.messages)
+    assert any(message.endswith(line) for message in caplog.messages)
 
 
 def test_a_node_that_answers_with_such_a_metric_changes_no_column(tiny_settings):
@@ -56,13 +56,13 @@ def test_a_node_that_answers_with_such_a_metric_changes_no_column(tiny_settings)
             return reply
 
     settings = replace(tiny_settings, method="fedavg", tasks=1)
-    found = {}
+    rounds = {}
     for kind in (LocalGrid, Naming):
-        one = replace(settings, run_name=kind.__name__.lower())
-        folder = run_study(kind(app, 1, one.to_config()), build(one))
-        found[kind] = read_rounds(folder / "rounds.jsonl")
+        study = replace(settings, run_name=kind.__name__.lower())
+        folder = run_study(kind(app, 1, study.to_config()), build(study))
+        rounds[kind] = read_rounds(folder / "rounds.jsonl")
     columns = ["phase", "start", "task", "round"]
-    plain, named = found[LocalGrid], found[Naming]
+    plain, named = rounds[LocalGrid], rounds[Naming]
     assert named[columns].equals(plain[columns])
     of_task = plain["phase"] == "downstream"
     assert named["accuracy"][of_task].equals(plain["accuracy"][of_task])

@@ -23,7 +23,7 @@ from coprefl_flwr.report.frames import frame, read_rounds, read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import read_result
+from coprefl_flwr.studies.store import read_result
 from tests.common.checks import Killed
 from tests.common.networks import network
 from tests.common.studies import start_named, tiny_study
@@ -31,7 +31,7 @@ from tests.common.studies import start_named, tiny_study
 STARTS = ("random", "fedavg", "coprefl:gamma=0.25")
 FOLDERS = ("random", "fedavg", "coprefl-gamma-0.25")
 LAST = "starts/coprefl-gamma-0.25"
-TASKS = tuple((f"task-{n}", f"tasks/{n}/{one}") for n in (0, 1) for one in FOLDERS)
+TASKS = tuple((f"task-{n}", f"tasks/{n}/{folder_name}") for n in (0, 1) for folder_name in FOLDERS)
 
 
 class Witness(LocalGrid):
@@ -106,8 +106,8 @@ def test_files(whole, module_settings):
             for suffix in ("png", "pdf")
         ),
     }
-    kept = yaml.safe_load((whole / "settings.yaml").read_text())
-    assert Settings.from_config(kept) == module_settings
+    settings = yaml.safe_load((whole / "settings.yaml").read_text())
+    assert Settings.from_config(settings) == module_settings
 
 
 def test_rows_are_those_of_the_clients_and_make_the_table(whole, module_settings):
@@ -264,9 +264,9 @@ def test_a_finished_study_is_not_run_again(tiny_settings, whole, module_settings
 def test_number_of_nodes_does_not_matter(tiny_settings, whole):
     settings = replace(tiny_settings, method="coprefl:gamma=0.25", tasks=0)
     folder = run_study(Witness(settings, nodes=1), build(settings)) / "starts" / FOLDERS[2]
-    found = load_file(folder / "model.safetensors")
+    arrays = load_file(folder / "model.safetensors")
     for name, array in load_file(whole / "starts" / FOLDERS[2] / "model.safetensors").items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(arrays[name], array, rtol=0, atol=1e-6, err_msg=name)
     assert not (folder.parents[1] / "rows.jsonl").exists()
 
 
@@ -282,8 +282,8 @@ def test_what_a_changed_setting_makes_anew_is_said_and_the_earlier_results_stay(
     caplog.clear()
     run_study(grid, build(changed))
     assert {stage for _, _, stage in grid.seen} == {"tasks/0/random", "tasks/0/fedavg"}
-    said = [line for line in caplog.messages if "is run again" in line]
-    assert said == [
+    lines = [line for line in caplog.messages if "is run again" in line]
+    assert lines == [
         f"task 0 from {name} is run again (changed: rounds); the earlier results are moved to "
         f"{folder}/tasks/0/{name}/earlier-1"
         for name in ("random", "fedavg")

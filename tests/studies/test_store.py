@@ -14,25 +14,25 @@ from coprefl_flwr.files import LOCK, SUMS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.running import run_study
-from coprefl_flwr.studies.stage import run_stage
-from coprefl_flwr.studies.stage_files import (
+from coprefl_flwr.studies.running import run_stage, run_study
+from coprefl_flwr.studies.store import (
     CHECKPOINT,
     RESULT,
+    Layout,
+    Store,
     is_done,
     put_aside_damaged,
     read_about,
     read_result,
     write_result,
 )
-from coprefl_flwr.studies.store import Layout, Store
 from tests.common.checks import Killed, flip, refusal
 
 ROWS = [{"start": "a", "client": 0, "loss": 0.5, "n": 4, "correct": 1}]
 
 
 @pytest.fixture
-def kept(tmp_path):
+def folder(tmp_path):
     (tmp_path / "model.json").write_text("{}")
     write_result(tmp_path, ROWS, [])
     return tmp_path
@@ -52,64 +52,64 @@ def damage(file, how):
     ["flip", b"", b"null", b"[]", b"{}", b'{"rows": 1, "rounds": []}', b"[" * 99999, b"\0"],
     ids=short,
 )
-def test_a_damaged_result_is_named_and_put_aside(kept, how, caplog):
-    damage(kept / RESULT, how)
-    assert refusal(read_result, kept).startswith(f"{kept / RESULT} is damaged: ")
+def test_a_damaged_result_is_named_and_put_aside(folder, how, caplog):
+    damage(folder / RESULT, how)
+    assert refusal(read_result, folder).startswith(f"{folder / RESULT} is damaged: ")
     with caplog.at_level(logging.WARNING):
-        assert not is_done(kept)
-        assert not is_done(kept)
-        put_aside_damaged(kept)
-    told = [line for line in caplog.messages if str(kept) in line]
-    assert told[0].endswith("it is left out until the same command is run again")
-    assert told[1] == f"{kept}: damaged: result.json; put aside as NAME.damaged, and made again"
-    assert len(told) == 2
-    left = sorted(path.name for path in kept.iterdir())
-    assert left == [f"{SUMS}.damaged", "model.json", "result.json.damaged"]
+        assert not is_done(folder)
+        assert not is_done(folder)
+        put_aside_damaged(folder)
+    lines = [line for line in caplog.messages if str(folder) in line]
+    assert lines[0].endswith("it is left out until the same command is run again")
+    assert lines[1] == f"{folder}: damaged: result.json; put aside as NAME.damaged, and made again"
+    assert len(lines) == 2
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [f"{SUMS}.damaged", "model.json", "result.json.damaged"]
 
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b"{}", b'{"num-classes": "5"}', b"\xff", b"["])
-def test_how_a_model_was_made_is_read_or_named(kept, content):
+def test_how_a_model_was_made_is_read_or_named(folder, content):
     """A list in the place of its keys ended in a traceback when all else was done."""
-    (kept / "model.json").write_bytes(content)
+    (folder / "model.json").write_bytes(content)
     with pytest.raises(SettingsError, match=r"model\.json is damaged: "):
-        read_about(kept, num_classes=int)
+        read_about(folder, num_classes=int)
 
 
 @pytest.mark.parametrize("cut", [-1, -20, 77])
-def test_checksums_that_are_cut_short_are_damage(kept, cut):
+def test_checksums_that_are_cut_short_are_damage(folder, cut):
     """Where a line ended, they were taken for those of a folder without a result."""
-    (kept / "a.safetensors").write_bytes(b"1")
-    write_result(kept, ROWS, [])
-    whole = (kept / SUMS).read_text()
-    (kept / SUMS).write_text(whole[: whole.index("\n") + 1] if cut > 0 else whole[:cut])
-    put_aside_damaged(kept)
-    assert not is_done(kept)
-    assert (kept / f"{SUMS}.damaged").exists()
+    (folder / "a.safetensors").write_bytes(b"1")
+    write_result(folder, ROWS, [])
+    whole = (folder / SUMS).read_text()
+    (folder / SUMS).write_text(whole[: whole.index("\n") + 1] if cut > 0 else whole[:cut])
+    put_aside_damaged(folder)
+    assert not is_done(folder)
+    assert (folder / f"{SUMS}.damaged").exists()
 
 
-def test_a_whole_result_stays(kept):
-    before = {path: path.read_bytes() for path in kept.iterdir()}
-    put_aside_damaged(kept)
-    assert is_done(kept)
-    assert read_result(kept) == {"rows": ROWS, "rounds": []}
-    assert {path: path.read_bytes() for path in kept.iterdir()} == before
+def test_a_whole_result_stays(folder):
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    put_aside_damaged(folder)
+    assert is_done(folder)
+    assert read_result(folder) == {"rows": ROWS, "rounds": []}
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_result_without_its_checksum_is_damaged(kept):
-    (kept / SUMS).unlink()
+def test_a_result_without_its_checksum_is_damaged(folder):
+    (folder / SUMS).unlink()
     with pytest.raises(SettingsError, match="SHA256SUMS next to it does not fit"):
-        read_result(kept)
-    put_aside_damaged(kept)
-    assert not (kept / RESULT).exists()
-    assert (kept / f"{RESULT}.damaged").exists()
+        read_result(folder)
+    put_aside_damaged(folder)
+    assert not (folder / RESULT).exists()
+    assert (folder / f"{RESULT}.damaged").exists()
 
 
-def test_a_process_that_died_before_the_result_leaves_a_stage_to_be_made(kept):
-    (kept / RESULT).unlink()
-    put_aside_damaged(kept)
-    assert not is_done(kept)
-    write_result(kept, ROWS, [])
-    assert read_result(kept)["rows"] == ROWS
+def test_a_process_that_died_before_the_result_leaves_a_stage_to_be_made(folder):
+    (folder / RESULT).unlink()
+    put_aside_damaged(folder)
+    assert not is_done(folder)
+    write_result(folder, ROWS, [])
+    assert read_result(folder)["rows"] == ROWS
 
 
 def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplog):
@@ -126,8 +126,8 @@ def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplo
         run_stage(stage, grid, store, Progress(2))
     assert [file.read_bytes() for file in files] == before
     assert all(file.with_name(f"{file.name}.damaged").exists() for file in files)
-    told = [line for line in caplog.messages if "put aside" in line]
-    assert [line.rpartition("; put")[0] for line in told] == [
+    lines = [line for line in caplog.messages if "put aside" in line]
+    assert [line.rpartition("; put")[0] for line in lines] == [
         f"{folder}/starts/fedavg: damaged: model.safetensors",
         f"{folder}/tasks/0/fedavg: damaged: result.json",
     ]
@@ -158,12 +158,12 @@ def test_a_study_writes_through_no_link(place, tiny_settings, tmp_path):
     settings = replace(tiny_settings, method="random", tasks=0)
     grid = LocalGrid(app, 1, settings.to_config())
     outputs = run_study(grid, build(settings)).parent
-    (found,) = outputs.glob(place)
-    found.rename(tmp_path / "elsewhere")
-    found.symlink_to(tmp_path / "elsewhere")
+    (written,) = outputs.glob(place)
+    written.rename(tmp_path / "elsewhere")
+    written.symlink_to(tmp_path / "elsewhere")
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
-    with pytest.raises(SettingsError, match=f"{found.name} is a link, through which nothing is"):
+    with pytest.raises(SettingsError, match=f"{written.name} is a link, through which nothing is"):
         run_study(grid, build(settings))
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files} == before
@@ -178,9 +178,9 @@ def test_a_study_does_not_run_in_a_folder_of_other_files(tiny_settings, tmp_path
         (folder / name).write_bytes(b"mine")
     with pytest.raises(SettingsError, match=r"run-name = tiny: .* coprefl did not write"):
         run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
-    found = [file for file in tmp_path.rglob("*") if file.is_file() and "outputs" in file.parts]
-    assert {str(file.relative_to(folder)) for file in found} == set(names)
-    assert {file.read_bytes() for file in found} == {b"mine"}
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and "outputs" in file.parts]
+    assert {str(file.relative_to(folder)) for file in files} == set(names)
+    assert {file.read_bytes() for file in files} == {b"mine"}
 
 
 def test_two_studies_of_one_name_and_what_a_killed_one_left(tiny_settings):
@@ -216,9 +216,9 @@ def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
 
     grid = Watching(app, 1, settings.to_config())
     folder = run_study(grid, build(settings))
-    named = [one["folder"] for one in seen if "folder" in one]
+    named = [config["folder"] for config in seen if "folder" in config]
     assert set(named) == {"tiny/starts/scaffold"}
-    assert not any(str(tmp_path) in str(value) for one in seen for value in one.values())
+    assert not any(str(tmp_path) in str(value) for config in seen for value in config.values())
     assert {path.relative_to(folder).parts[:3] for path in states} == {
         ("starts", "scaffold", "client-state")
     }
@@ -232,11 +232,11 @@ def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
 def test_a_node_says_itself_where_its_clients_keep_files(tiny_settings, tmp_path):
     """In a deployment by its node-config; a run-config of the server's does not count there."""
     config = replace(tiny_settings, method="scaffold").to_config()
-    asked = {"population": "pretrain", "stage": "starts/scaffold", "server-round": 1}
-    asked["folder"] = "tiny/starts/scaffold"
-    found = {}
+    message = {"population": "pretrain", "stage": "starts/scaffold", "server-round": 1}
+    message["folder"] = "tiny/starts/scaffold"
+    folders = {}
     for node in ({}, {"state-dir": str(tmp_path / "mine")}):
         context = Context(1, 1, node, RecordDict(), config)
-        found[len(node)] = client_fn(context, 0, asked).state.folder
+        folders[len(node)] = client_fn(context, 0, message).state.folder
     below = "tiny/starts/scaffold/client-state"
-    assert found == {0: tmp_path / "outputs" / below, 1: tmp_path / "mine" / below}
+    assert folders == {0: tmp_path / "outputs" / below, 1: tmp_path / "mine" / below}
