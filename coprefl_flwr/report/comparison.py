@@ -136,6 +136,7 @@ class Report:
     methods: Mapping[str, str] = field(default_factory=dict)  # each row with all that it heeds
     made: Mapping[str, str] = field(default_factory=dict)  # provenance: versions, machine, seeds
     command: str = ""  # what repeats it
+    command_folder: str = "the folder above this page's"  # where to give it
     warnings: Sequence[str] = ()  # notes that are not to be missed: what did not learn, and so on
 
     def __post_init__(self) -> None:

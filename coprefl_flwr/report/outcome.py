@@ -30,7 +30,14 @@ OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", col
 """The columns of starting models and of personalised methods."""
 
 _KINDS = {"title": str, "seed": int, "tasks": int, "warnings": list, "settings": dict, "made": dict}
-_KINDS |= {"columns": dict, "starts": list, "chained": dict, "costs": dict, "troubles": dict}
+_KINDS |= {
+    "command": str,
+    "columns": dict,
+    "starts": list,
+    "chained": dict,
+    "costs": dict,
+    "troubles": dict,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +47,8 @@ class Outcome:
     `about` has any of these: "title", "seed", "tasks" (how many), "starts" (in order), "chained"
     ({start: rounds in which the model went from client to client}), "costs" ({start: {column:
     number}}), "seconds" ({start: of each task}), "troubles" ({start: what is wrong with it}),
-    "columns" ({metric of the user's own: [title, better]}), "warnings" (lines), "made" (how), and
-    "settings".
+    "columns" ({metric of the user's own: [title, better]}), "warnings" (lines), "made" (how),
+    "settings", and "command" (of `flwr run`, in the app's folder).
     """
 
     rows: pd.DataFrame
@@ -187,6 +194,8 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         figures=["accuracies"] * (not first.rows.empty) + ["curves"] * (not first.rounds.empty),
         settings=first.about.get("settings", {}),
         made=first.about.get("made", {}),
+        command="" if len(outcomes) > 1 else first.about.get("command", ""),
+        command_folder="the folder of the app",
         warnings=[str(line) for one in outcomes for line in one.about.get("warnings", [])],
     )
 

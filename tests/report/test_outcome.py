@@ -82,7 +82,7 @@ def starts() -> Outcome:
         "title": "T", "seed": 5, "starts": ["random", "coprefl"], "chained": {"coprefl": [2]},
         "costs": {"coprefl": {"step-size": 1.5}}, "troubles": {"coprefl": "did not learn"},
         "warnings": ["coprefl: did not learn."], "made": {"machine": "An engine"},
-        "settings": {"rounds": 8},
+        "settings": {"rounds": 8}, "command": "flwr run . --run-config rounds=8",
     }  # fmt: skip
     return Outcome(pd.DataFrame(two_starts()), frame(curve_rows(["coprefl"])), about)
 
@@ -108,6 +108,8 @@ def test_a_folder_gives_the_same_report(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in page.parent.rglob("*.*")}
     assert page.with_name("figures") / "table-curves.png" in before
     assert "An engine" in page.read_text(encoding="utf-8")
+    command = "the folder of the app: <code>flwr run . --run-config rounds=8</code>"
+    assert command in page.read_text(encoding="utf-8")
     again = Outcome.read(tmp_path)
     assert again.about == starts().about
     again.write(tmp_path)

@@ -3,6 +3,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -128,9 +129,12 @@ def test_a_report_without_a_source_has_no_empty_paragraph(tmp_path: Path) -> Non
     assert not re.findall(r"<p[^>]*>\s*</p>", text)
 
 
-def test_links_of_the_page_stay_on_it(index: Path) -> None:
+def test_the_page_links_to_every_file_beside_it(index: Path) -> None:
     page = Page(index.read_text(encoding="utf-8"))
-    assert all(str(link["href"]).startswith("#") for link in page.all("a"))
+    links = {unquote(str(link["href"])) for link in page.all("a")}
+    files = {path for path in index.parent.rglob("*.*") if path.suffix and path != index}
+    names = {str(path.relative_to(index.parent)) for path in files}
+    assert links == names - {".coprefl"}
 
 
 def test_the_page_shows_every_character(index: Path) -> None:
@@ -149,7 +153,8 @@ def test_failed_runs_and_missing_figures_are_on_the_page(tmp_path: Path) -> None
     assert ("li", "No data for the figure switch.") in page.texts
     assert not list(tmp_path.glob("figures/*"))
     assert (tmp_path / "tables" / "overview.md").exists()
-    assert {str(link["href"]) for link in page.all("a")} == {"#participants-20", "#b"}
+    links = {str(link["href"]) for link in page.all("a")}
+    assert {"#participants-20", "#b", "tables/overview.md", "tables/b.tex"} <= links
     assert {"participants-20", "b"} <= {str(part.get("id")) for part in page.all("section")}
 
 
@@ -209,7 +214,7 @@ def test_here_stands_beside_the_papers_numbers_alone(tmp_path: Path) -> None:
     without = comparison(paper={})
     page = Page(write_report(Report("T", "", [], [without]), tmp_path / "a").read_text())
     heads = [text for tag, text in page.texts if tag == "th"]
-    assert "p" in heads
+    assert "p (Holm)" in heads
     assert "here" not in heads
     page = Page(write_report(Report("T", "", [], [comparison()]), tmp_path / "b").read_text())
     assert [text for tag, text in page.texts if tag == "th"].count("here") == 2

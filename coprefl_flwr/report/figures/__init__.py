@@ -31,7 +31,7 @@ class Picture(NamedTuple):
     """A figure of a comparison."""
 
     kind: str  # one of `comparison.FIGURES`
-    files: dict[str, bytes]  # PNG and PDF, by name
+    files: dict[str, bytes]  # PNG and PDF, by path from the page's folder
     svg: str  # for a page, in its colours
     narrow: str  # the same for a phone
     caption: str
@@ -48,7 +48,7 @@ def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
         except NothingToDrawError:
             continue
         name = f"{comparison.name}-{kind}"
-        files = {f"{name}.{suffix}": content_of(figure, suffix) for suffix in ("png", "pdf")}
+        files = {f"figures/{name}.{end}": content_of(figure, end) for end in ("png", "pdf")}
         svg, told = as_svg(figure, name), f"{caption} Of {rows}."
         with style.narrow():
             figure, _ = _KINDS[kind](comparison)
