@@ -24,6 +24,10 @@ MOST_VALUES, DEEPEST = 100_000, 50
 # YAML 1.1 reads 1e-3 as a text; everybody means the number.
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
+# What the parser says of a tab, a wrong indentation, or a colon in the wrong place.
+_SPACING = re.compile(r"\\t|mapping values are not allowed|expected (':'|<block end>)")
+_HINT = "; indent with spaces; a key needs a space after its colon; quote a value with ': ' in it"
+
 Keys = tuple[str | int, ...]
 """Keys, and positions in lists, from the root of a file to a value."""
 Lines = dict[Keys, str]
@@ -83,7 +87,9 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise SettingsError(f"{name}{line}: not YAML: {error.problem}") from error
+        problem = str(error.problem)
+        hint = _HINT if _SPACING.search(problem) else ""
+        raise SettingsError(f"{name}{line}: not YAML: {problem}{hint}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
     except RecursionError:
