@@ -78,8 +78,9 @@ def _sentence(row: "pd.Series[Any]", reference: str, points: str) -> str:
     quantile = stats.t.ppf((1 + CONFIDENCE) / 2, row["pairs"] - 1)
     half = quantile * row["difference-std"] / math.sqrt(row["pairs"])
     low, high = row["difference"] - half, row["difference"] + half
-    text += f", {CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}, {row['pairs']} seeds"
+    interval = f"{CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}"
+    text += f", {interval} (of this row alone), {row['pairs']} seeds"
     if math.isnan(row["p-holm"]):
         return f"{text}."
     p = "p < 0.001" if row["p-holm"] < 0.001 else f"p = {row['p-holm']:.3f}"
-    return f"{text}; {'decided' if row['p-holm'] < LEVEL else 'not decided'} ({p})."
+    return f"{text}; {'decided' if row['p-holm'] < LEVEL else 'not decided'} (Holm: {p})."

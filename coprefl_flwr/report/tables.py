@@ -12,7 +12,7 @@ from coprefl_flwr.report.comparison import Comparison, Measured, Tried
 from coprefl_flwr.report.frames import TASK_METRICS
 from coprefl_flwr.report.statistics import Summary, holm, paired, seed_means, summarise
 
-HERE, PAPER, P = "here", "paper", "p"
+HERE, PAPER, P = "here", "paper", "p (Holm)"
 PARTS = (HERE, PAPER, P)
 """What a column has: measured numbers, those that a paper prints, or p-values."""
 

@@ -19,10 +19,11 @@ def test_a_difference_has_its_interval_and_says_whether_it_is_decided() -> None:
     assert first == "coprefl:gamma=0.5 has the highest accuracy: 78.00 %."
     half = stats.t.ppf(0.975, 3) * 2**0.5 / 2
     assert half == pytest.approx(2.25, abs=0.005)
-    interval = "95% interval -7.25 to -2.75, 4 seeds; decided (p = 0.006)."
-    assert other == f"fedavg minus coprefl:gamma=0.5: -5.00 points, {interval}"
+    interval = "95% interval -7.25 to -2.75 (of this row alone)"
+    decided = "4 seeds; decided (Holm: p = 0.006)."
+    assert other == f"fedavg minus coprefl:gamma=0.5: -5.00 points, {interval}, {decided}"
     few = replace(found, units=["seed 0", "seed 0", "seed 1", "seed 1"])
-    assert answers(few)[1].endswith("2 seeds; not decided (p = 0.126).")
+    assert answers(few)[1].endswith("2 seeds; not decided (Holm: p = 0.126).")
 
 
 def test_one_seed_has_no_interval() -> None:

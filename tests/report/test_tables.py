@@ -83,7 +83,7 @@ def test_numbers_of_a_row() -> None:
     assert of_fedavg["p-holm"] == pytest.approx(2 * P_ACCURACY)
     assert cell(comparison(), fedavg, "accuracy", "paper") == "78.90 ± 2.98"
     assert cell(comparison(), fedavg, "variance", "paper") == "64.80"
-    assert cell(comparison(), coprefl, "accuracy", "p") == NONE
+    assert cell(comparison(), coprefl, "accuracy", "p (Holm)") == NONE
     assert cell(comparison(), fedmeta, "accuracy") == NONE
     assert cell(comparison(), fedmeta, "accuracy", "paper") == "82.45 ± 2.61"
 
@@ -138,7 +138,10 @@ def test_markdown_shows_every_character() -> None:
     assert html.count("<tr>") == 5
     assert "<strong>78.00 ± 3.56</strong>" in html
     head, _, fedavg = text.splitlines()[2:5]
-    assert head == "| Method | Chosen | Accuracy % | paper | p | Variance %² | paper | p |"
+    assert (
+        head
+        == "| Method | Chosen | Accuracy % | paper | p (Holm) | Variance %² | paper | p (Holm) |"
+    )
     assert fedavg.startswith("| fedavg | – | 73.00 ± 2.58 | 78.90 ± 2.98 | 0.012 | 55.00 ± 12.91 |")
     assert f"<li>{shown}, seed 0, task 1: client 3 sent a NaN</li>" in html
 
@@ -166,7 +169,7 @@ def test_the_note_counts_what_is_of_the_pretraining() -> None:
     assert "| coprefl | 5.00 ± 2.58 | – | 51.00 ± 1.41 |" in text
     # A cell without a number says why.
     assert "– random: the start was not trained, or test-every is not set (Final %)." in text
-    assert "– below p: no p-value (reference row, too few seeds, or identical" in text
+    assert "– below p (Holm): no p-value (reference row, too few seeds, or identical" in text
 
 
 def test_one_unit_has_no_deviation_and_no_test() -> None:
@@ -206,7 +209,7 @@ def test_latex_escapes_everything() -> None:
     )
     assert r"coprefl & gamma=0.5 & \textbf{78.00 $\pm$ 3.56} &" in text
     assert r"\quad paper &  & 78.90 $\pm$ 2.98 & 64.80 \\" in text
-    assert r"\quad p &  & 0.012 &" in text
+    assert r"\quad p (Holm) &  & 0.012 &" in text
     assert text.isascii()
     cells = [line.count(" & ") for line in text.splitlines() if line.endswith(r"\\")]
     assert set(cells) == {3}
