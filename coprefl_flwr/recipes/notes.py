@@ -78,14 +78,14 @@ def scored(recipe: Recipe) -> str:
 
 def troubles(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs that diverged or did not learn."""
-    found = [(run, one, trouble_in(run.study, store, one)) for run, one in _stages(runs)]
-    return [f"{_place(run, stage)}: {trouble}" for run, stage, trouble in found if trouble]
+    checks = [(run, stage, trouble_in(run.study, store, stage)) for run, stage in _stages(runs)]
+    return [f"{_place(run, stage)}: {trouble}" for run, stage, trouble in checks if trouble]
 
 
 def lost_replies(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs of which replies were left out."""
-    found = [(run, one, left_out(store.result(one)["rounds"])) for run, one in _stages(runs)]
-    return [f"{_place(run, stage)}: {lost}" for run, stage, lost in found if lost]
+    checks = [(run, stage, left_out(store.result(stage)["rounds"])) for run, stage in _stages(runs)]
+    return [f"{_place(run, stage)}: {lost}" for run, stage, lost in checks if lost]
 
 
 def _stages(runs: Sequence[Run]) -> list[tuple[Run, Stage]]:
@@ -100,7 +100,7 @@ def _place(run: Run, stage: Stage) -> str:
 # ---- how the results were made -------------------------------------------------------------------
 
 
-def made(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
+def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
     """Return how those runs that are there were made.
 
     All of it is the results' own, so that a report that is made again says the same.
@@ -109,9 +109,11 @@ def made(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
     done = [folder for folder in folders if (folder / RESULT).exists()]
     abouts = [read_about(folder) for folder in done if (folder / ABOUT).exists()]
     versions = [about.get("versions") for about in abouts]
-    of_each = [dict(one) if isinstance(one, dict) else {} for one in versions]
+    of_each = [dict(packages) if isinstance(packages, dict) else {} for packages in versions]
     return {
-        "versions": _joined(", ".join(f"{k} {v}" for k, v in of.items()) for of in of_each)
+        "versions": _joined(
+            ", ".join(f"{k} {v}" for k, v in packages.items()) for packages in of_each
+        )
         or NOT_DONE,
         "commit of the package": _joined(str(about.get("commit", "")) for about in abouts)
         or "not recorded: an installed package",

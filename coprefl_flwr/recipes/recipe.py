@@ -265,8 +265,8 @@ def with_needs_of_columns(settings: Choices, metrics: Sequence[str]) -> Choices:
     needs |= settings
     own = [n for n in metrics if not n.startswith(METRIC) and plugins.is_place("metric", n)]
     if own:
-        (given,) = settings.get("client-metrics", ("",))
-        needs["client-metrics"] = (" ".join(dict.fromkeys([*str(given).split(), *own])),)
+        (places,) = settings.get("client-metrics", ("",))
+        needs["client-metrics"] = (" ".join(dict.fromkeys([*str(places).split(), *own])),)
     return {**settings, **needs}
 
 

@@ -115,11 +115,11 @@ class TableRow:
         if self.search_by == OPTUNA:
             yield from map(self.selection_runs, self._named(store))
         else:
-            if short := [run for one in self.trials() for run in self.short_runs(one)]:
+            if short := [run for trial in self.trials() for run in self.short_runs(trial)]:
                 yield short
             finalists = self.finalists(store)
             if not self.is_decided(finalists):
-                yield [run for one in finalists for run in self.selection_runs(one)]
+                yield [run for trial in finalists for run in self.selection_runs(trial)]
         if self.searched and (chosen := choose(store, self)):
             yield self.reported(chosen)
 
@@ -140,7 +140,7 @@ class TableRow:
         """
         trials = self.trials()
         if self.search_by == HALVING:
-            return best(trials, [mean_score(store, self.short_runs(one)) for one in trials])
+            return best(trials, [mean_score(store, self.short_runs(trial)) for trial in trials])
         return list(self._named(store)) if self.search_by == OPTUNA else trials
 
     def expected(self, store: Store) -> list[Trial]:
@@ -148,7 +148,7 @@ class TableRow:
         if self.search_by != HALVING:
             return self.finalists(store)
         trials = self.trials()
-        done = [store.done(run.study.stages) for one in trials for run in self.short_runs(one)]
+        done = [store.done(run.study.stages) for trial in trials for run in self.short_runs(trial)]
         return (all(done) and self.finalists(store)) or trials[: max(1, len(trials) // PART)]
 
     def is_decided(self, finalists: Sequence[Trial]) -> bool:
@@ -196,14 +196,14 @@ def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int
     Raises a SettingsError if fewer than a task needs are left.
     """
     runs = [Run.of(dict(config), START, seed).settings for seed in recipe.seeds]
-    datasets = [Datasets(one.part(DataSettings), one.seed) for one in runs]
-    splits = [one.classes for one in datasets]
-    taken = {number for _, downstream in splits for number in downstream}
+    datasets = [Datasets(settings.part(DataSettings), settings.seed) for settings in runs]
+    splits = [dataset.classes for dataset in datasets]
+    used = {number for _, downstream in splits for number in downstream}
     if runs[0].task_dataset:
-        free = set(range(len(datasets[0].loaded[1].classes))) - taken
+        free = set(range(len(datasets[0].loaded[1].classes))) - used
         room = len(free)
     else:
-        free = {number for pretraining, _ in splits for number in pretraining} - taken
+        free = {number for pretraining, _ in splits for number in pretraining} - used
         room = len(free) // 2  # As many again are left to pre-train on.
     wanted = min(len(splits[0][1]), room)
     if wanted < runs[0].task_classes:
@@ -238,7 +238,7 @@ def score(store: Store, run: Run) -> float:
     """Return what a run is judged by: mean accuracy over its tasks, or the last test's."""
     if not store.done(run.study.stages):
         return math.nan
-    rows = [row for stage in run.measured for row in store.result(stage)["rows"]]
+    rows = [row for stage in run.client_stages for row in store.result(stage)["rows"]]
     if rows:
         return float(np.mean(task_metrics(frame(rows))["accuracy"]))
     rounds = store.result(run.main)["rounds"]
@@ -257,7 +257,7 @@ def choose(store: Store, row: TableRow) -> Trial | None:
     finalists = row.finalists(store)
     if row.is_decided(finalists):
         return finalists[0]
-    scores = [mean_score(store, row.selection_runs(one)) for one in finalists]
+    scores = [mean_score(store, row.selection_runs(trial)) for trial in finalists]
     return None if np.isnan(scores).all() else finalists[int(np.nanargmax(scores))]
 
 
@@ -276,7 +276,7 @@ def shortened(run: Run) -> Run:
         own = dict(phase.options).get("rounds")
         return phase.having({"rounds": quarter(own)}) if isinstance(own, int) else phase
 
-    own = Methods(one.changed(cut_own) for one in run.settings.method)
+    own = Methods(method.changed(cut_own) for method in run.settings.method)
     rounds, of_tasks = run.settings.rounds, run.settings.task_rounds
     cut = replace(run.settings, method=own, rounds=quarter(rounds), task_rounds=quarter(of_tasks))
     return replace(run, settings=cut)
@@ -311,8 +311,8 @@ def optuna_trials(
     scores: dict[tuple[Value, ...], float] = {}
     again = 0
     while untried and len(scores) < number:
-        asked = study.ask(space)
-        values = tuple(ordered[key][at] for key, at in asked.params.items())
+        proposal = study.ask(space)
+        values = tuple(ordered[key][at] for key, at in proposal.params.items())
         if trial := untried.pop(values, None):
             again = 0
             yield trial
@@ -322,7 +322,7 @@ def optuna_trials(
             study.enqueue_trial({key: ordered[key].index(value) for key, value in first})
         failed = math.isnan(scores[values])
         state = optuna.trial.TrialState.FAIL if failed else None
-        study.tell(asked, None if failed else scores[values], state=state)
+        study.tell(proposal, None if failed else scores[values], state=state)
 
 
 def _ordered(values: Sequence[Value]) -> list[Value]:
@@ -340,7 +340,7 @@ def _distribution(values: Sequence[Value]) -> Any:
 
 
 def _are_numbers(values: Sequence[Value]) -> bool:
-    return all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def check_installed(search_by: str) -> None:

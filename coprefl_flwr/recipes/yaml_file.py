@@ -44,7 +44,7 @@ class Places:
     def of(self, *keys: str | int) -> str:
         """Return the place of a part, or else of the nearest part that contains it."""
         inside = [keys[:end] for end in range(len(keys), 0, -1)]
-        return next((self.lines[one] for one in inside if one in self.lines), self.name)
+        return next((self.lines[part] for part in inside if part in self.lines), self.name)
 
     def of_setting(self, key: str) -> str:
         """Return the place of a setting, or of a key of the recipe; "" where neither is set."""
@@ -53,12 +53,12 @@ class Places:
     def overlay(self, keys: Keys) -> None:
         """Let the parts of the overlay at `keys` be where that has them."""
         depth = len(keys)
-        inside = [one for one in self.lines if one[:depth] == keys and len(one) > depth]
-        self.lines |= {one[depth:]: self.lines[one] for one in inside}
+        inside = [part for part in self.lines if part[:depth] == keys and len(part) > depth]
+        self.lines |= {part[depth:]: self.lines[part] for part in inside}
 
     def replace(self, keys: Keys, lines: Lines) -> None:
         """Let what is at `keys`, and its parts, be at these lines."""
-        others = {one: line for one, line in self.lines.items() if one[: len(keys)] != keys}
+        others = {part: line for part, line in self.lines.items() if part[: len(keys)] != keys}
         self.lines = others | {(*keys, *inner): line for inner, line in lines.items()}
 
     @contextmanager
@@ -123,7 +123,7 @@ class _Reader:
             return self.mapping(node, path, parents)
         if isinstance(node, yaml.SequenceNode):
             within = (*parents, node)
-            return [self.value(one, (*path, at), within) for at, one in enumerate(node.value)]
+            return [self.value(item, (*path, at), within) for at, item in enumerate(node.value)]
         return self.scalar(node, kind)
 
     def mapping(self, node: yaml.Node, path: Keys, parents: tuple[yaml.Node, ...]) -> Any:

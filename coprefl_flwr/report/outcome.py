@@ -13,10 +13,10 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.report import columns, frames
 from coprefl_flwr.report.columns import DIAGNOSTICS, MEASURED, START_LOSS
-from coprefl_flwr.report.comparison import Comparison, Measured, Report
+from coprefl_flwr.report.comparison import Comparison, Report, ResultRow
 from coprefl_flwr.report.frames import pretraining_summary
-from coprefl_flwr.report.learnt import CHAINED
 from coprefl_flwr.report.page import FOLDER, write_report
+from coprefl_flwr.report.training_checks import CHAINED
 
 PERSONALISED = "personalised"
 """The phase of rounds in which every client has its own model."""
@@ -75,7 +75,9 @@ class Outcome:
         if not self.rows.empty:
             frames.write_rows(folder / ROWS, self.rows)
         own = {metric: columns.column(metric) for metric in frames.own_metrics(self.rows)}
-        shown = {"columns": {metric: (of.title, of.better) for metric, of in own.items()}}
+        shown = {
+            "columns": {metric: (heading.title, heading.better) for metric, heading in own.items()}
+        }
         about = {**self.about, **(shown if own else {})}
         write_atomically(folder / ABOUT, json.dumps(about, indent=1, default=str).encode())
         return write_report(report_of([self]), folder / FOLDER)
@@ -83,8 +85,8 @@ class Outcome:
     @property
     def starts(self) -> list[str]:
         """The starting models, or the personalised methods."""
-        found = [frame for frame in (self.rows, self.rounds) if not frame.empty]
-        seen = [str(start) for frame in found for start in frame["start"]]
+        parts = [frame for frame in (self.rows, self.rounds) if not frame.empty]
+        seen = [str(start) for frame in parts for start in frame["start"]]
         return list(dict.fromkeys([*self.about.get("starts", []), *seen]))
 
     @property
@@ -110,7 +112,7 @@ class Outcome:
 
         `metrics` are columns that are computed only if asked for. What is missing is left out.
         """
-        found: dict[str, list[dict[str, float]]] = {}
+        by_start: dict[str, list[dict[str, float]]] = {}
         rounds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
         for row in frames.records(self.rounds):
             phase = row.get("phase", "")
@@ -119,8 +121,8 @@ class Outcome:
         clients = self.rows.reindex(columns=[*dict.fromkeys(["start", "task", *self.rows])])
         phase = PERSONALISED if self.personalised else "downstream"
         for start in self.starts:
-            found[start] = [{} for _ in self.units]
-            for unit, task in zip(found[start], self.tasks, strict=False):
+            by_start[start] = [{} for _ in self.units]
+            for unit, task in zip(by_start[start], self.tasks, strict=False):
                 rows = clients[clients["start"].eq(start) & clients["task"].eq(task)]
                 if not rows.empty:
                     unit |= frames.values_of_task(
@@ -132,16 +134,16 @@ class Outcome:
                         unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
         for entry in pretraining_summary(self.rounds).to_dict("records"):
             start = entry.pop("start")
-            found[start][0].update({str(key): float(value) for key, value in entry.items()})
+            by_start[start][0].update({str(key): float(value) for key, value in entry.items()})
         for start, costs in self.about.get("costs", {}).items():
-            found[start][0].update(costs)
+            by_start[start][0].update(costs)
         for (phase, start, _), (row, *_) in rounds.items():
             if phase == START_LOSS and START_LOSS in row:
-                found[start][0][START_LOSS] = row[START_LOSS]
+                by_start[start][0][START_LOSS] = row[START_LOSS]
             elif phase not in frames.PHASES:
-                numbers = {key: one for key, one in row.items() if key not in frames.OF_A_ROUND}
-                found[start][0] |= {f"{MEASURED}{key}": one for key, one in numbers.items()}
-        return found
+                numbers = {key: value for key, value in row.items() if key not in frames.OF_A_ROUND}
+                by_start[start][0] |= {f"{MEASURED}{key}": value for key, value in numbers.items()}
+        return by_start
 
 
 def report_of(outcomes: Sequence[Outcome]) -> Report:
@@ -155,13 +157,15 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     for other in outcomes:
         if other.starts != first.starts or _clients(other) != _clients(first):
             raise SettingsError("the runs are not of the same methods, datasets and clients")
-    of_each = [one.values() for one in outcomes]
-    values = {start: [unit for of in of_each for unit in of[start]] for start in first.starts}
+    of_each = [outcome.values() for outcome in outcomes]
+    values = {
+        start: [unit for by_start in of_each for unit in by_start[start]] for start in first.starts
+    }
     domains = (
         [] if first.rows.empty else [*map(str, first.rows.get("domain", pd.Series()).unique())]
     )
     wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
-    wanted += [f"{columns.ACCURACY_OF}{one}" for one in domains] if len(domains) > 1 else []
+    wanted += [f"{columns.ACCURACY_OF}{domain}" for domain in domains] if len(domains) > 1 else []
     wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
     units = [unit for of_start in values.values() for unit in of_start]
     wanted += [name for unit in units for name in unit if name.startswith(MEASURED)]
@@ -175,14 +179,14 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         name="table",
         title=title,
         metrics=metrics,
-        units=[unit for one in outcomes for unit in one.units],
-        measured=[
+        units=[unit for outcome in outcomes for unit in outcome.units],
+        rows=[
             replace(
-                measured(start, outcomes),
-                values={m: [one.get(m, math.nan) for one in of] for m in metrics},
+                result_row(start, outcomes),
+                values={m: [unit.get(m, math.nan) for unit in units] for m in metrics},
                 troubles=_troubles(start, outcomes),
             )
-            for start, of in values.items()
+            for start, units in values.items()
         ],
         reference=first.starts[0],
     )
@@ -193,10 +197,10 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         comparisons=[comparison],
         figures=["accuracies"] * (not first.rows.empty) + ["curves"] * (not first.rounds.empty),
         settings=first.about.get("settings", {}),
-        made=first.about.get("made", {}),
+        provenance=first.about.get("made", {}),
         command="" if len(outcomes) > 1 else first.about.get("command", ""),
         command_folder="the folder of the app",
-        warnings=[str(line) for one in outcomes for line in one.about.get("warnings", [])],
+        warnings=[str(line) for outcome in outcomes for line in outcome.about.get("warnings", [])],
     )
 
 
@@ -207,26 +211,29 @@ def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:
 
 
 def _troubles(start: str, outcomes: Sequence[Outcome]) -> list[str]:
-    found = [(o.about.get("seed", 0), o.about.get("troubles", {}).get(start)) for o in outcomes]
+    lines = [(o.about.get("seed", 0), o.about.get("troubles", {}).get(start)) for o in outcomes]
     several = len(outcomes) > 1
-    return [f"seed {seed}: {line}" if several else line for seed, line in found if line]
+    return [f"seed {seed}: {line}" if several else line for seed, line in lines if line]
 
 
-def measured(start: str, outcomes: Sequence[Outcome]) -> Measured:
+def result_row(start: str, outcomes: Sequence[Outcome]) -> ResultRow:
     """Return the frames of a row without its values; tasks are numbered on from study to study."""
     parts: dict[str, list[pd.DataFrame]] = {"rows": [], "rounds": [], "curves": []}
     before = 0
-    for one in outcomes:
-        seed, chained = one.about.get("seed", 0), one.about.get("chained", {}).get(start, [])
-        if not one.rows.empty:
-            rows = one.rows[one.rows["start"] == start]
+    for outcome in outcomes:
+        seed, chained = (
+            outcome.about.get("seed", 0),
+            outcome.about.get("chained", {}).get(start, []),
+        )
+        if not outcome.rows.empty:
+            rows = outcome.rows[outcome.rows["start"] == start]
             parts["rows"].append(rows.assign(task=rows["task"] + before))
-        if not one.rounds.empty:
-            rounds = one.rounds[one.rounds["start"] == start]
+        if not outcome.rounds.empty:
+            rounds = outcome.rounds[outcome.rounds["start"] == start]
             rounds = rounds.assign(seed=seed, **{CHAINED: rounds["round"].isin(chained)})
             curves = rounds[rounds["phase"] == "downstream"]
             parts["curves"].append(curves.assign(task=curves["task"] + before))
             parts["rounds"].append(rounds[rounds["phase"].isin(["pretraining", PERSONALISED])])
-        before += len(one.tasks)
-    rows, rounds, curves = (pd.concat(of) if of else pd.DataFrame() for of in parts.values())
-    return Measured(start, "", {}, rows, rounds, curves)
+        before += len(outcome.tasks)
+    rows, rounds, curves = (pd.concat(part) if part else pd.DataFrame() for part in parts.values())
+    return ResultRow(start, "", {}, rows, rounds, curves)

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from coprefl_flwr.files import replace_files
 from coprefl_flwr.report import tables
 from coprefl_flwr.report.answer import answers, set_up
-from coprefl_flwr.report.comparison import Comparison, Report
+from coprefl_flwr.report.comparison import Comparison, Report, numbers, units
 from coprefl_flwr.report.figures import Picture, draw
 from coprefl_flwr.report.formats import TEXT_WIDTH, latex, markdown, text
 from coprefl_flwr.report.frames import csv
@@ -66,8 +66,8 @@ def write_report(report: Report, folder: Path) -> Path:
         name, shown = comparison.name, tables.tables(comparison)
         files = {f"tables/{name}.md": markdown(*shown), f"tables/{name}.tex": latex(*shown)}
         search = None
-        if comparison.tried:
-            search = tables.search_table(comparison.tried, comparison.scored)
+        if comparison.search_entries:
+            search = tables.search_table(comparison.search_entries, comparison.scored)
             files[f"tables/{name}-search.md"] = markdown(search)
         texts |= files
         pictures = draw(comparison, report.figures)
@@ -77,7 +77,7 @@ def write_report(report: Report, folder: Path) -> Path:
             titles = ("Results", "Training and costs")
             shown = [replace(table, title=t) for table, t in zip(shown, titles, strict=False)]
         sections.append(Section(name, answers(comparison), shown, search, pictures, list(files)))
-    for file, rows in (("results", tables.numbers), ("units", tables.units)):
+    for file, rows in (("results", numbers), ("units", units)):
         texts[f"{file}.csv"] = csv(pd.concat([rows(part) for part in report.comparisons]))
     texts["provenance.md"] = markdown(*_provenance(report))
     texts[PAGE] = _page(report, sections)
@@ -89,15 +89,15 @@ def write_report(report: Report, folder: Path) -> Path:
 def _provenance(report: Report) -> list[Table]:
     """Return how the results were made, and all settings, as tables."""
     parts: dict[str, Mapping[str, Any]] = {
-        "How it was made": report.made,
+        "How it was made": report.provenance,
         "Settings": report.settings,
         "Settings at their defaults": report.defaults,
         "Methods": report.methods,
     }
     return [
-        tables.simple(title, "Name", {"Value": list(map(_value, of.values()))}, list(of))
-        for title, of in parts.items()
-        if of
+        tables.simple(title, "Name", {"Value": list(map(_value, values.values()))}, list(values))
+        for title, values in parts.items()
+        if values
     ]
 
 

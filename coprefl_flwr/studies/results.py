@@ -22,9 +22,9 @@ from coprefl_flwr.report import text_tables
 from coprefl_flwr.report.columns import START_LOSS, STEP_SIZE
 from coprefl_flwr.report.formats import LOG_WIDTH, markdown
 from coprefl_flwr.report.frames import frame
-from coprefl_flwr.report.learnt import Trouble
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.tables import tables
+from coprefl_flwr.report.training_checks import Trouble
 from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.pretraining import Pretraining

@@ -35,7 +35,7 @@ from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import check_links, remove_named, remove_unfinished, write_atomically
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.learnt import DIVERGED, Trouble
+from coprefl_flwr.report.training_checks import DIVERGED, Trouble
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.stage_files import CHECKPOINT, SECONDS, is_done, put_aside_damaged
