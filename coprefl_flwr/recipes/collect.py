@@ -52,9 +52,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
         figures=recipe.figures,
         settings=notes.set_here(recipe),
         defaults=notes.left_alone(recipe),
-        methods=notes.of_methods(
-            [first_run for table in tables for first_run in table.first_runs()]
-        ),
+        methods={name: text for table in tables for name, text in table.methods().items()},
         provenance=notes.provenance(recipe, store, runs),
     )
 
@@ -176,15 +174,11 @@ class _Table:
 
     def _lost(self) -> list[str]:
         """Return a line for whatever is missing."""
-        needed = [
-            (r, "a quarter of the rounds")
-            for candidate in self._candidates
-            for r in candidate.short
-        ]
-        validated = [candidate for candidate in self._candidates if candidate.row.validated]
-        needed += [
-            (run, "on validation tasks") for candidate in validated for run in candidate.runs
-        ]
+        needed = []
+        for candidate in self._candidates:
+            needed += [(run, "a quarter of the rounds") for run in candidate.short]
+            if candidate.row.validated:
+                needed += [(run, "on validation tasks") for run in candidate.runs]
         needed += [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
         unchosen = [row.label for row, trial, _ in self._rows if not trial]
         return [f"{label}: no value could be chosen" for label in unchosen] + [
@@ -207,9 +201,10 @@ class _Table:
         deciding = [run for candidate in self._candidates for run in candidate.all_runs]
         return [*deciding, *(run for *_, runs in self._rows for run in runs)]
 
-    def first_runs(self) -> list[tuple[str, Run]]:
-        """Return the name and the first run of each row."""
-        return [(_name(row, trial), runs[0]) for row, trial, runs in self._rows if trial]
+    def methods(self) -> dict[str, str]:
+        """Return the methods of each row with every setting that they heed."""
+        shown = [(_name(row, trial), runs[0]) for row, trial, runs in self._rows if trial]
+        return {name: notes.phases(run.main) for name, run in shown}
 
     def warnings(self) -> list[str]:
         """Return a line for what diverged or did not learn, and for replies that were left out."""

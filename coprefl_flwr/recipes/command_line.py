@@ -225,14 +225,13 @@ def list_all(options: argparse.Namespace) -> int:
 def show(options: argparse.Namespace) -> int:
     """Print a starting model and its tasks."""
     runs = runs_in(options.models)
-    matches = [
-        (folder, how) for folder, how in runs.items() if folder.name.startswith(options.name)
-    ]
+    matches = [folder for folder in runs if folder.name.startswith(options.name)]
     if not matches:
         raise SettingsError(unknown("run", options.name, [folder.name for folder in runs]))
     if len(matches) > 1:
         raise SettingsError(f"'{options.name}' begins {len(matches)} runs; give more of the name")
-    ((folder, about),) = matches
+    (folder,) = matches
+    about = runs[folder]
     say(folder)
     for phase in about["phases"] or [{"method": "random"}]:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]

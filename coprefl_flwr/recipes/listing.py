@@ -34,13 +34,12 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
 
     A trial that is also one of the runs to the end, such as that of one round, is called as these.
     """
-    by_key = {
-        run.key: REPORTED if run.settings.seed in recipe.seeds else VALIDATION for run in runs
-    }
+    kinds = dict.fromkeys((run.key for run in runs), VALIDATION)
+    kinds |= {run.key: REPORTED for run in runs if run.settings.seed in recipe.seeds}
     row_trials = [(row, trial) for row in table_rows(recipe) for trial in row.trials()]
     whole = {run.key for row, trial in row_trials for run in row.selection_runs(trial)}
     trials = {run.key for row, trial in row_trials for run in row.short_runs(trial)}
-    return by_key | dict.fromkeys(trials - whole, TRIAL)
+    return kinds | dict.fromkeys(trials - whole, TRIAL)
 
 
 def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from coprefl_flwr.recipes.recipe import (
     RecipeRow,
     columns_of,
     combinations,
+    methods_by_name,
     metric_of,
     with_needs_of_columns,
 )
@@ -86,20 +87,17 @@ def read_recipe(
         tree, unused = _without(tree, unused, places)
         settings = {key: settings[key] for key in tree["settings"]}
     _check_number(settings, rows, file.seeds, places)
-    names = _names(rows, file.select)
-    reference = file.reference or names[-1]
+    methods = methods_by_name(rows, file.select)
+    reference = file.reference or list(methods)[-1]
     with places.at("reference"):
-        if reference not in names:
-            raise SettingsError(f"reference: {unknown('value', reference, names)}")
+        if reference not in methods:
+            raise SettingsError(f"reference: {unknown('value', reference, methods)}")
     about = file.protocols[file.protocol] if file.protocol else None
     equal = (about and about.equal) or ""
-    metrics = []
-    for at, name in enumerate(file.metrics):
-        with places.at("metrics", at):
-            metrics.append(metric_of("metric", name))
+    metrics = _columns("metric", file.metrics, ("metrics",), places)
     settings = with_needs_of_columns(settings, file.metrics)
     changed = bool(changes or file.protocol or file.scale)
-    paper = _paper(file.paper, settings, cut, names, places, changed) if file.paper else []
+    paper = _paper(file.paper, settings, cut, list(methods), places, changed) if file.paper else []
     recipe = Recipe(
         title=file.title,
         source=file.source or "",
@@ -111,6 +109,7 @@ def read_recipe(
         validation_tasks=file.validation_tasks,
         validation_seed=file.validation_seed,
         reference=reference,
+        reference_method=methods[reference],
         seeds=tuple(file.seeds),
         metrics=columns_of(metrics, settings, equal, rows),
         figures=_figures(file, settings),
@@ -261,18 +260,6 @@ def _without(
     return tree | shorter, [place for place in unused if place not in gone]
 
 
-def _names(rows: Sequence[RecipeRow], select: str) -> list[str]:
-    """Return what the rows can be called: their labels, and with a value each where all are shown.
-
-    A row that is searched is called by its label even then, for the first of its values.
-    """
-    labels = [row.label for row in rows]
-    valued = [
-        f"{row.label}:{trial.chosen}" for row in rows for trial in row.trials() if trial.chosen
-    ]
-    return labels + valued if select == ALL else labels
-
-
 # ---- figures, and what the paper printed -------------------------------------------------
 
 
@@ -299,10 +286,7 @@ def _paper(
     that at the same position. Of a changed recipe, tables and rows that it has not any more are
     left out.
     """
-    columns = []
-    for at, name in enumerate(paper.columns):
-        with places.at("paper", "columns", at):
-            columns.append(metric_of("column", name))
+    columns = _columns("column", paper.columns, ("paper", "columns"), places)
     tables: list[tuple[PaperTable, dict[str, Any]]] = []
     for at, table in enumerate(paper.tables):
         keys, where = ("paper", "tables", at), dict[str, Value]()
@@ -329,6 +313,15 @@ def _paper(
         text = {"table": table.table, "where": where, "rows": rows}
         tables.append((PaperTable(str(table.table), where, printed), text))
     return tables
+
+
+def _columns(what: str, metrics: Sequence[str], keys: Keys, places: Places) -> list[str]:
+    """Return the columns of metrics; `what` they are called is in an error's message."""
+    columns = []
+    for at, metric in enumerate(metrics):
+        with places.at(*keys, at):
+            columns.append(metric_of(what, metric))
+    return columns
 
 
 def _printed(row: str, columns: Sequence[str]) -> Printed:

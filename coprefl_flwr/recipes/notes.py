@@ -109,12 +109,10 @@ def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, s
     done = [folder for folder in folders if (folder / RESULT).exists()]
     abouts = [read_about(folder) for folder in done if (folder / ABOUT).exists()]
     versions = [about.get("versions") for about in abouts]
-    of_each = [dict(packages) if isinstance(packages, dict) else {} for packages in versions]
+    packages = [of_run.items() for of_run in versions if isinstance(of_run, dict)]
+    listed = [", ".join(f"{name} {version}" for name, version in of_run) for of_run in packages]
     return {
-        "versions": _joined(
-            ", ".join(f"{k} {v}" for k, v in packages.items()) for packages in of_each
-        )
-        or NOT_DONE,
+        "versions": _joined(listed) or NOT_DONE,
         "commit of the package": _joined(str(about.get("commit", "")) for about in abouts)
         or "not recorded: an installed package",
         "machine": _joined(str(about.get("machine", "")) for about in abouts) or NOT_DONE,
@@ -159,12 +157,9 @@ def left_alone(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in elsewhere}
 
 
-def of_methods(runs: Sequence[tuple[str, Run]]) -> dict[str, str]:
-    """Return {row: its methods with every setting that they heed}, of the rows' first runs."""
-    return {
-        name: " + ".join(_phase(phase.about()) for phase in run.main.phases) or "not trained here"
-        for name, run in runs
-    }
+def phases(stage: Stage) -> str:
+    """Return the methods of a stage with every setting that they heed."""
+    return " + ".join(_phase(phase.about()) for phase in stage.phases) or "not trained here"
 
 
 def _phase(about: dict[str, Any]) -> str:

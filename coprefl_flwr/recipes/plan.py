@@ -118,14 +118,9 @@ class Plan:
             if key not in self.counted:
                 self._count(row, key, computing(stage), counts_of(stage))
             if isinstance(stage, PersonalStage):
-                shared_key, there = (
-                    f"features/{stage.features()}",
-                    self.store.shared(stage.features()),
-                )
-                if shared_key not in self.counted and not there.exists():
-                    self._count(
-                        row, shared_key, computing_features(stage), counts_of_features(stage)
-                    )
+                key = f"features/{stage.features()}"
+                if key not in self.counted and not self.store.shared(stage.features()).exists():
+                    self._count(row, key, computing_features(stage), counts_of_features(stage))
         return len(self.counted) > before
 
     def _count(self, row: Row, key: str, computing: Computing, counts: Counts) -> None:
@@ -196,16 +191,11 @@ def pace(computing: Computing) -> tuple[float, float]:
         n = int(np.clip(2 * SECONDS / max(seconds(2), 1e-9), 2, most))  # BatchNorm needs two.
         return seconds(n) / n
 
-    output = of_a_sample(
-        lambda torch_client: torch_client.evaluate(parameters, CONFIG), EVALUATION_BATCH
-    )
+    output = of_a_sample(lambda trained: trained.evaluate(parameters, CONFIG), EVALUATION_BATCH)
     most = 5 * training.samples_per_step
-    gradient = (
-        of_a_sample(lambda torch_client: torch_client.fit(parameters, CONFIG), most)
-        if computing.training
-        else 0.0
-    )
-    return gradient, output
+    if not computing.training:
+        return 0.0, output
+    return of_a_sample(lambda trained: trained.fit(parameters, CONFIG), most), output
 
 
 # ---- in words ----------------------------------------------------------------------------------

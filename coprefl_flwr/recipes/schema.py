@@ -26,7 +26,7 @@ from coprefl_flwr.methods import METHODS, short_forms
 from coprefl_flwr.options import COUNT, Option, declared
 from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import START_LOSS
-from coprefl_flwr.report.comparison import FIGURES
+from coprefl_flwr.report.figures import FIGURES
 from coprefl_flwr.studies.settings import Settings
 
 ELSEWHERE = {
@@ -173,7 +173,7 @@ class RecipeFile(_Part):
     reference: Text | None = Field(None, description="the row that others are tested against")
     seeds: Seeds = [0]
     metrics: Texts = Field([], description="the columns")
-    figures: Annotated[list[Literal[FIGURES]], BeforeValidator(_listed)] = []  # type: ignore[valid-type]
+    figures: Annotated[list[Literal[*FIGURES]], BeforeValidator(_listed)] = []  # type: ignore[valid-type]
     protocols: dict[str, Protocol] = {}
     small: Overlay | None = Field(None, description="what `--scale small` merges over the recipe")
     paper: Paper | None = None
@@ -251,23 +251,19 @@ def needed(key: str, part: str = "a recipe") -> str:
 def recipe_schema() -> str:
     """Return the JSON Schema of a recipe."""
     known = {key: (option,) for key, option in declared(Settings).items() if key not in ELSEWHERE}
-    settings = {
-        key: option_schema(declarations)
-        for key, declarations in sorted({**known, **short_forms()}.items())
-    }
-    of_methods = {
-        key: option for method in METHODS.values() for key, option in method.options.items()
-    }
+    every = sorted({**known, **short_forms()}.items())
+    settings = {key: option_schema(declarations) for key, declarations in every}
+    of_methods = dict(pair for method in METHODS.values() for pair in method.options.items())
     options = {key: {"$ref": f"#/$defs/Settings/properties/{key}"} for key in settings}
     options |= {k: option_schema([of_methods[k]]) for k in sorted(of_methods.keys() - options)}
     schema = RecipeFile.model_json_schema()
     definitions = schema["$defs"]
     for part in (schema, *definitions.values()):
         part["properties"] = {key: _or_one(entry) for key, entry in part["properties"].items()}
-    every, row = {"$ref": "#/$defs/Settings"}, {"$ref": "#/$defs/Options"}
+    all_settings, row = {"$ref": "#/$defs/Settings"}, {"$ref": "#/$defs/Options"}
     by_label = {"type": "object", "additionalProperties": _or_null(row)}
     for name in ("Overlay", "Protocol"):
-        parts = {"settings": every, "methods": by_label, "search": _or_null(row)}
+        parts = {"settings": all_settings, "methods": by_label, "search": _or_null(row)}
         definitions[name]["properties"] |= parts
     definitions["Settings"] = {
         "type": "object",
@@ -276,7 +272,7 @@ def recipe_schema() -> str:
     }
     definitions["Options"] = {"type": "object", "properties": options}  # A user's own has others.
     schema["properties"] |= {
-        "settings": every,
+        "settings": all_settings,
         "methods": {
             "description": "the rows of a table: METHOD, or LABEL: {method: METHOD, OPTION: VALUE}",
             "type": "array",
@@ -298,8 +294,7 @@ def _or_one(schema: dict[str, Any]) -> dict[str, Any]:
     values = [choice["items"] for choice in lists if "$ref" not in choice["items"]]
     if not values:
         return schema
-    about = {
-        key: value for key, value in schema.items() if key in ("default", "description", "title")
-    }
-    alone = {key: value for key, value in schema.items() if key not in about}
+    names = ("default", "description", "title")
+    about = {key: value for key, value in schema.items() if key in names}
+    alone = {key: value for key, value in schema.items() if key not in names}
     return {**about, "anyOf": [*schema.get("anyOf", [alone]), *values]}

@@ -100,15 +100,35 @@ class TableRow:
         if not self.validated:
             return self.reported(trial)
         config = dict(self.combination)
-        classes = ",".join(map(str, self._validated_on))
+        classes = ",".join(map(str, self.validation_classes))
         config |= {"downstream-classes": f"list:{classes}", "tasks": self.recipe.validation_tasks}
         if not config.get("task-dataset"):
             config["pretraining-classes"] = ""  # All others, which is as many as elsewhere.
         return [self._run(config, trial, self.recipe.validation_seed)]
 
     @functools.cached_property
-    def _validated_on(self) -> tuple[int, ...]:
-        return validation_classes(self.recipe, self.combination)
+    def validation_classes(self) -> tuple[int, ...]:
+        """Draw as many classes as the reported tasks have, none of which any of these has.
+
+        Raises a SettingsError if fewer than a task needs are left.
+        """
+        runs = [Run.of(self.combination, START, seed).settings for seed in self.recipe.seeds]
+        datasets = [Datasets(settings.part(DataSettings), settings.seed) for settings in runs]
+        splits = [dataset.classes for dataset in datasets]
+        used = {number for _, downstream in splits for number in downstream}
+        if runs[0].task_dataset:
+            free = set(range(len(datasets[0].loaded[1].classes))) - used
+            room = len(free)
+        else:
+            free = {number for pretraining, _ in splits for number in pretraining} - used
+            room = len(free) // 2  # As many again are left to pre-train on.
+        wanted = min(len(splits[0][1]), room)
+        if wanted < runs[0].task_classes:
+            needs = f"select: validation needs {runs[0].task_classes} classes that no reported task"
+            spared = f"has and that can be spared, and there are {room}; set select: test"
+            raise SettingsError(f"{needs} {spared}", "select", "task-classes")
+        rng = seeds.generator(self.recipe.validation_seed, "validation-classes")
+        return tuple(sorted(rng.choice(sorted(free), wanted, replace=False).tolist()))
 
     def batches(self, store: Store) -> Iterator[list[Run]]:
         """Yield the runs to make, each batch chosen by the results of those before."""
@@ -188,33 +208,6 @@ def table_rows(recipe: Recipe) -> list[TableRow]:
     """Return the rows of all tables, table by table."""
     rows = itertools.product(recipe.combinations(), recipe.rows)
     return [TableRow(recipe, combination, row) for combination, row in rows]
-
-
-def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
-    """Draw as many classes as the reported tasks have, none of which any of these has.
-
-    Raises a SettingsError if fewer than a task needs are left.
-    """
-    runs = [Run.of(dict(config), START, seed).settings for seed in recipe.seeds]
-    datasets = [Datasets(settings.part(DataSettings), settings.seed) for settings in runs]
-    splits = [dataset.classes for dataset in datasets]
-    used = {number for _, downstream in splits for number in downstream}
-    if runs[0].task_dataset:
-        free = set(range(len(datasets[0].loaded[1].classes))) - used
-        room = len(free)
-    else:
-        free = {number for pretraining, _ in splits for number in pretraining} - used
-        room = len(free) // 2  # As many again are left to pre-train on.
-    wanted = min(len(splits[0][1]), room)
-    if wanted < runs[0].task_classes:
-        raise SettingsError(
-            f"select: validation needs {runs[0].task_classes} classes that no reported task has "
-            f"and that can be spared, and there are {room}; set select: test",
-            "select",
-            "task-classes",
-        )
-    rng = seeds.generator(recipe.validation_seed, "validation-classes")
-    return tuple(sorted(int(number) for number in rng.choice(sorted(free), wanted, replace=False)))
 
 
 @plugins.unchanged()
@@ -300,12 +293,18 @@ def optuna_trials(
     `score` gives what a trial came to, nan if it failed, before the next one is named.
     """
     import optuna
+    from optuna.distributions import CategoricalDistribution, IntDistribution
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=-(-number // AT_RANDOM))
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    ordered = {key: _ordered(values) for key, values in row.options.items()}
-    space = {key: _distribution(values) for key, values in ordered.items()}
+    # The sampler takes near positions to be alike: numbers are ordered by size, words not at all.
+    ordered: dict[str, list[Value]] = {}
+    space: dict[str, Any] = {}
+    for key, values in row.options.items():
+        ordered[key], space[key] = list(values), CategoricalDistribution(range(len(values)))
+        if all(type(value) in (int, float) for value in values):
+            ordered[key], space[key] = sorted(values), IntDistribution(0, len(values) - 1)
     combinations = itertools.product(*row.options.values())
     untried = dict(zip(combinations, row.trials(), strict=True))
     scores: dict[tuple[Value, ...], float] = {}
@@ -323,24 +322,6 @@ def optuna_trials(
         failed = math.isnan(scores[values])
         state = optuna.trial.TrialState.FAIL if failed else None
         study.tell(proposal, None if failed else scores[values], state=state)
-
-
-def _ordered(values: Sequence[Value]) -> list[Value]:
-    """Return numbers by size, as the sampler takes near ones to be alike; others as they are."""
-    return sorted(values) if _are_numbers(values) else list(values)
-
-
-def _distribution(values: Sequence[Value]) -> Any:
-    """Return what the sampler draws from: positions among the values."""
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    if _are_numbers(values):
-        return IntDistribution(0, len(values) - 1)
-    return CategoricalDistribution(range(len(values)))
-
-
-def _are_numbers(values: Sequence[Value]) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def check_installed(search_by: str) -> None:

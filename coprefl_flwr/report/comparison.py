@@ -14,10 +14,6 @@ from coprefl_flwr.named import display_names
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.statistics import Summary, holm, paired, seed_means, summarise
 
-FIGURES = (
-    *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
-    *("diagnostics", "objective", "noise"),
-)
 Floats = npt.NDArray[np.float64]
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
 
@@ -137,7 +133,7 @@ class Report:
     source: str  # where the paper has it
     notes: Sequence[str]  # e.g. how a searched value was chosen, or what a small scale cut
     comparisons: Sequence[Comparison]  # at least one, each with a name of its own
-    figures: Sequence[str] = ()  # kinds of figures to draw for each, of `FIGURES`
+    figures: Sequence[str] = ()  # kinds of figures to draw for each, of `figures.FIGURES`
     settings: Mapping[str, Any] = field(default_factory=dict)  # what was set, shown at the end
     defaults: Mapping[str, Any] = field(default_factory=dict)  # all others, as they were used
     methods: Mapping[str, str] = field(default_factory=dict)  # each row with all that it heeds

@@ -74,11 +74,9 @@ class Outcome:
         frames.write_rounds(folder / ROUNDS, self.rounds)
         if not self.rows.empty:
             frames.write_rows(folder / ROWS, self.rows)
-        own = {metric: columns.column(metric) for metric in frames.own_metrics(self.rows)}
-        shown = {
-            "columns": {metric: (heading.title, heading.better) for metric, heading in own.items()}
-        }
-        about = {**self.about, **(shown if own else {})}
+        own = [(metric, columns.column(metric)) for metric in frames.own_metrics(self.rows)]
+        shown = {metric: (heading.title, heading.better) for metric, heading in own}
+        about = {**self.about, **({"columns": shown} if own else {})}
         write_atomically(folder / ABOUT, json.dumps(about, indent=1, default=str).encode())
         return write_report(report_of([self]), folder / FOLDER)
 
@@ -158,9 +156,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         if other.starts != first.starts or _clients(other) != _clients(first):
             raise SettingsError("the runs are not of the same methods, datasets and clients")
     of_each = [outcome.values() for outcome in outcomes]
-    values = {
-        start: [unit for by_start in of_each for unit in by_start[start]] for start in first.starts
-    }
+    values = {start: [u for values in of_each for u in values[start]] for start in first.starts}
     domains = (
         [] if first.rows.empty else [*map(str, first.rows.get("domain", pd.Series()).unique())]
     )
@@ -221,10 +217,8 @@ def result_row(start: str, outcomes: Sequence[Outcome]) -> ResultRow:
     parts: dict[str, list[pd.DataFrame]] = {"rows": [], "rounds": [], "curves": []}
     before = 0
     for outcome in outcomes:
-        seed, chained = (
-            outcome.about.get("seed", 0),
-            outcome.about.get("chained", {}).get(start, []),
-        )
+        seed = outcome.about.get("seed", 0)
+        chained = outcome.about.get("chained", {}).get(start, [])
         if not outcome.rows.empty:
             rows = outcome.rows[outcome.rows["start"] == start]
             parts["rows"].append(rows.assign(task=rows["task"] + before))

@@ -71,10 +71,8 @@ class Table:
 def simple(title: str, name: str, columns: Mapping[str, Sequence[str]], rows: Any) -> Table:
     """Return a table of texts by heading, without marks; `rows` are the rows' names."""
     index = pd.Index(rows, name=name, dtype=object)
-    cells = pd.DataFrame(
-        {(heading, HERE): list(texts) for heading, texts in columns.items()}, index
-    )
-    return Table(cells, title=title)
+    cells = {(heading, HERE): list(texts) for heading, texts in columns.items()}
+    return Table(pd.DataFrame(cells, index), title=title)
 
 
 # ---- its tables ---------------------------------------------------------------------------------
@@ -168,13 +166,8 @@ def _column(
         NONE if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" for p in data["p-holm"]
     ]
     parts = {HERE: here, PAPER: paper, P: p_values}
-    texts = pd.DataFrame(
-        {
-            (heading.title, part): cells
-            for part, cells in parts.items()
-            if part == HERE or {*cells} - {NONE}
-        }
-    )
+    filled = [part for part, cells in parts.items() if part == HERE or {*cells} - {NONE}]
+    texts = pd.DataFrame({(heading.title, part): parts[part] for part in filled})
     best = pd.DataFrame(False, texts.index, texts.columns)
     best[heading.title, HERE] = data.index.isin(_best(metric, data, troubled, reference))
     return texts, best
@@ -262,11 +255,8 @@ def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
             "of a row's values was run to the end; where it is one value, it was chosen."
         )
     for mark, attribute in ((NONE, "why"), (DAGGER, "trouble")):
-        lines = [
-            f"{entry.label} with {entry.values}: {getattr(entry, attribute)}"
-            for entry in entries
-            if getattr(entry, attribute)
-        ]
+        reasons = [(f"{e.label} with {e.values}", getattr(e, attribute)) for e in entries]
+        lines = [f"{name}: {reason}" for name, reason in reasons if reason]
         notes += [f"{mark} {'; '.join(lines)}."] if lines else []
     labels = [f"{entry.label} {DAGGER}" if entry.trouble else entry.label for entry in entries]
     rows = pd.MultiIndex.from_arrays(
@@ -290,13 +280,10 @@ def _notes(
     lines = [_values(comparison, units, marked), *_missing(comparison, data, len(units))]
     notes = [(text, HERE) for text in [*lines, *_absent(comparison, data)]]
     rows = [f"{row.name}: {'; '.join(row.troubles)}" for row in comparison.rows if row.troubles]
-    meant = {
-        heading.title: heading.meaning
-        for heading in map(column, comparison.metrics)
-        if heading.meaning
-    }
+    headings = dict.fromkeys(map(column, comparison.metrics))
+    meant = [f"{heading.title}: {heading.meaning}" for heading in headings if heading.meaning]
     if meant:
-        notes.append(("; ".join(f"{title}: {text}" for title, text in meant.items()) + ".", "cost"))
+        notes.append(("; ".join(meant) + ".", "cost"))
     if rows and first:
         notes.append((f"{DAGGER} never marked best. {'. '.join(rows)}.", HERE))
     if data["p-holm"].notna().any():
@@ -349,20 +336,15 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     text = f"{what} {_count(seeds if kind == 'seed' else len(units), kind)}"
     if kind == "task":
         text += f" of {_count(seeds, 'seed')}"
-    if any(
-        heading.tested and heading.title.endswith("%")
-        for heading in map(column, comparison.metrics)
-    ):
+    tested = [column(metric) for metric in comparison.metrics if column(metric).tested]
+    if any(heading.title.endswith("%") for heading in tested):
         text += "; accuracies in %"
     if "variance" in comparison.metrics:
         text += "; variance over the clients of a task, in %²"
-    return text + (f"; {MARK}: {_marked(comparison)}." if marked else ".")
-
-
-def _marked(comparison: Comparison) -> str:
-    """Return what a mark says."""
-    reference = comparison.tested_against.name
-    return f"best, and significantly different from {reference} (p < {LEVEL})"
+    if marked:
+        reference = comparison.tested_against.name
+        text += f"; {MARK}: best, and significantly different from {reference} (p < {LEVEL})"
+    return f"{text}."
 
 
 def _kind(units: Iterable[str]) -> str:

@@ -369,7 +369,7 @@ def test_the_search_shows_every_value(store, recipe_of):
         ("coprefl", "gamma=1.0", 60.0, True),
     ]
     assert table.scored == "on 1 validation task (seed 100)"
-    assert collect(recipe_of(select="all"), store, {}).comparisons[0].tried == []
+    assert collect(recipe_of(select="all"), store, {}).comparisons[0].search_entries == []
 
 
 def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):

@@ -20,7 +20,7 @@ from coprefl_flwr.recipes.listing import purposes, store_of
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.schema import KEYS
 from coprefl_flwr.recipes.search import check_runs
-from coprefl_flwr.report.comparison import FIGURES
+from coprefl_flwr.report.figures import FIGURES
 from tests.common.checks import files
 from tests.common.recipes import Witness, tiny_recipe, write_recipe
 

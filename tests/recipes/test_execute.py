@@ -159,7 +159,9 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     assert files(store.folder(run.main)) == files(whole[0] / "models" / run.key)
 
 
-@pytest.mark.parametrize(("write", "left"), [(18, ".result.json.*"), (21, ".model.safetensors.*")])
+@pytest.mark.parametrize(
+    ("write", "remains"), [(18, ".result.json.*"), (21, ".model.safetensors.*")]
+)
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     write, remains, whole, tiny_file, tmp_path, monkeypatch
 ):

@@ -11,8 +11,8 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import Report, ResultRow, write_report
-from coprefl_flwr.report.comparison import FIGURES as EVERY_FIGURE
 from coprefl_flwr.report.comparison import SearchEntry
+from coprefl_flwr.report.figures import FIGURES as EVERY_FIGURE
 from tests.common.comparisons import NASTY, client_rows, comparison, one_unit
 
 VOID = {"meta", "img", "link", "br"}

@@ -29,7 +29,7 @@ Drawn = tuple["Figure", str]  # a figure and its caption
 class Picture(NamedTuple):
     """A figure of a comparison."""
 
-    kind: str  # one of `comparison.FIGURES`
+    kind: str  # one of `FIGURES`
     files: dict[str, bytes]  # PNG and PDF, by path from the page's folder
     svg: str  # for a page, in its colours
     narrow: str  # the same for a phone
@@ -43,17 +43,15 @@ def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
     rows = ", ".join(row.name for row in comparison.rows)
     for kind in kinds:
         try:
-            figure, caption = _KINDS[kind](comparison)
+            figure, caption = FIGURES[kind](comparison)
         except NothingToDrawError:
             continue
         name = f"{comparison.name}-{kind}"
         files = {f"figures/{name}.{end}": content_of(figure, end) for end in ("png", "pdf")}
         svg, alternative = as_svg(figure, name), f"{caption} Of {rows}."
         with style.narrow():
-            figure, _ = _KINDS[kind](comparison)
-            pictures.append(
-                Picture(kind, files, svg, as_svg(figure, f"{name}-n"), caption, alternative)
-            )
+            narrow = as_svg(FIGURES[kind](comparison)[0], f"{name}-n")
+        pictures.append(Picture(kind, files, svg, narrow, caption, alternative))
     return pictures
 
 
@@ -215,15 +213,16 @@ def _objective(comparison: Comparison) -> Drawn:
     )
 
 
-_KINDS: dict[str, Callable[[Comparison], Drawn]] = {
+FIGURES: dict[str, Callable[[Comparison], Drawn]] = {
     "accuracies": _accuracies,
     "curves": _curves,
     "switch": _switch,
     "p1-rounds": _p1_rounds,
     "landscape": _landscape,
     "gamma": _gamma,
+    "similarity": _similarity,
     "diagnostics": _diagnostics,
     "objective": _objective,
     "noise": _noise,
-    "similarity": _similarity,
 }
+"""What draws each kind of figure."""
