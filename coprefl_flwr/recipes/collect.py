@@ -15,15 +15,15 @@ from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes import notes
-from coprefl_flwr.recipes.around import image_with_noise, loss_around, similarity
 from coprefl_flwr.recipes.execute import Failures
+from coprefl_flwr.recipes.figure_data import image_with_noise, loss_around, similarity
 from coprefl_flwr.recipes.recipe import Recipe, Trial
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, mean_score
-from coprefl_flwr.report import Comparison, Measured, Report
+from coprefl_flwr.report import Comparison, Report, ResultRow
 from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STOPPED
-from coprefl_flwr.report.comparison import Tried
-from coprefl_flwr.report.outcome import Outcome, measured
+from coprefl_flwr.report.comparison import SearchEntry
+from coprefl_flwr.report.outcome import Outcome, result_row
 from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.personalised import LOCAL
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -38,21 +38,22 @@ logger = logging.getLogger("flwr.coprefl")
 @plugins.unchanged()
 def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
     """Return the report of the results in the store; it names the runs that are missing."""
-    tables = [_Table(recipe, store, failed, one) for one in recipe.combinations()]
-    told = list(dict.fromkeys(line for table in tables for line in table.told()))
+    tables = [_Table(recipe, store, failed, combination) for combination in recipe.combinations()]
+    warnings = list(dict.fromkeys(line for table in tables for line in table.warnings()))
+    runs = [run for table in tables for run in table.runs()]
     never = [line for table in tables for line in table.never()]
     return Report(
         title=recipe.title,
         source=recipe.source,
         command="coprefl run recipe.yaml",
         notes=[*recipe.notes, *notes.how(recipe), *never],
-        warnings=told,
+        warnings=warnings,
         comparisons=[table.comparison() for table in tables],
         figures=recipe.figures,
         settings=notes.set_here(recipe),
         defaults=notes.left_alone(recipe),
-        methods=notes.of_methods([one for table in tables for one in table.first_runs()]),
-        made=notes.made(recipe, store, [run for one in tables for run in one.runs()]),
+        methods={name: text for table in tables for name, text in table.methods().items()},
+        provenance=notes.provenance(recipe, store, runs),
     )
 
 
@@ -62,17 +63,17 @@ def table_name(compared: Mapping[str, Value]) -> str:
     return re.sub(r"[^A-Za-z0-9.=+_-]+", "-", name).strip("-_") or "table"
 
 
-def _if_to_be_had(what: str, made: Callable[..., Any], *of: Any) -> Any:
+def _if_to_be_had(what: str, make: Callable[..., Any], *args: Any) -> Any:
     """Return what a function gives; None, with a line, where its code or data are not there."""
     try:
-        return made(*of)
+        return make(*args)
     except SettingsError as error:
         _tell_once(f"{what} is left out: {error}")
         return None
 
 
-def _figure(kind: str, asked: Sequence[str], made: Callable[..., Any], *of: Any) -> Any:
-    return _if_to_be_had(f"the figure {kind}", made, *of) if kind in asked else None
+def _figure(kind: str, kinds: Sequence[str], make: Callable[..., Any], *args: Any) -> Any:
+    return _if_to_be_had(f"the figure {kind}", make, *args) if kind in kinds else None
 
 
 @functools.lru_cache(maxsize=64)
@@ -83,8 +84,8 @@ def _tell_once(line: str) -> None:
 def _gamma(stage: Stage) -> float:
     """Return what weighs the first term of the meta objective, nan for a method without one."""
     phases = stage.phases if isinstance(stage, Pretraining) else []
-    found = [phase.options["gamma"] for phase in phases if "gamma" in phase.options]
-    return float(found[-1]) if found else math.nan
+    gammas = [phase.options["gamma"] for phase in phases if "gamma" in phase.options]
+    return float(gammas[-1]) if gammas else math.nan
 
 
 def _name(row: TableRow, shown: Trial) -> str:
@@ -128,17 +129,17 @@ class _Table:
             title=", ".join(f"{key} = {value}" for key, value in compared.items()) or recipe.title,
             metrics=recipe.metrics,
             units=units,
-            measured=[
-                self._measured(row, one, runs)
-                if one
-                else Measured(row.label, "", missing, unfinished=self._of_seeds(runs))
-                for row, one, runs in self._rows
+            rows=[
+                self._measured(row, trial, runs)
+                if trial
+                else ResultRow(row.label, "", missing, unfinished=self._of_seeds(runs))
+                for row, trial, runs in self._rows
             ],
             reference=recipe.reference,
             paper=printed.rows if printed else {},
             source=source if printed else "",
             failed=self._lost(),
-            tried=self._tried(),
+            search_entries=self._search_entries(),
             scored=notes.scored(recipe),
         )
 
@@ -152,9 +153,9 @@ class _Table:
     @functools.cached_property
     def _rows(self) -> list[tuple[TableRow, Trial | None, list[Run]]]:
         """Per line its row, the trial that it shows (None if none can yet), and its runs."""
-        rows = [TableRow(self.recipe, self.combination, one) for one in self.recipe.rows]
-        shown = [(row, one) for row in rows for one in row.shown(self.store)]
-        return [(row, one, row.reported(one) if one else []) for row, one in shown]
+        rows = [TableRow(self.recipe, self.combination, row) for row in self.recipe.rows]
+        shown = [(row, trial) for row in rows for trial in row.shown(self.store)]
+        return [(row, trial, row.reported(trial) if trial else []) for row, trial in shown]
 
     @functools.cached_property
     def _candidates(self) -> list[_Candidate]:
@@ -173,11 +174,13 @@ class _Table:
 
     def _lost(self) -> list[str]:
         """Return a line for whatever is missing."""
-        needed = [(r, "a quarter of the rounds") for one in self._candidates for r in one.short]
-        validated = [one for one in self._candidates if one.row.validated]
-        needed += [(run, "on validation tasks") for one in validated for run in one.runs]
+        needed = []
+        for candidate in self._candidates:
+            needed += [(run, "a quarter of the rounds") for run in candidate.short]
+            if candidate.row.validated:
+                needed += [(run, "on validation tasks") for run in candidate.runs]
         needed += [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
-        unchosen = [row.label for row, one, _ in self._rows if not one]
+        unchosen = [row.label for row, trial, _ in self._rows if not trial]
         return [f"{label}: no value could be chosen" for label in unchosen] + [
             f"{run.name}, {which}: {why}" for run, which in needed if (why := self._missing(run))
         ]
@@ -188,60 +191,61 @@ class _Table:
         return [
             f"{row.label}, seed {seed}: a loss of {wanted} was not reached in "
             f"{run.main.rounds} rounds; its figures are those after all of them."
-            for row, one, runs in self._rows
+            for row, trial, runs in self._rows
             for seed, run, starts in zip(self.recipe.seeds, runs, self._values, strict=False)
-            if one and starts[str(one.method)][0].get(STOPPED) == math.inf
+            if trial and starts[str(trial.method)][0].get(STOPPED) == math.inf
         ]
 
     def runs(self) -> list[Run]:
         """Return every run of the table, those that choose included."""
-        deciding = [run for one in self._candidates for run in one.all_runs]
+        deciding = [run for candidate in self._candidates for run in candidate.all_runs]
         return [*deciding, *(run for *_, runs in self._rows for run in runs)]
 
-    def first_runs(self) -> list[tuple[str, Run]]:
-        """Return the name and the first run of each row."""
-        return [(_name(row, one), runs[0]) for row, one, runs in self._rows if one]
+    def methods(self) -> dict[str, str]:
+        """Return the methods of each row with every setting that they heed."""
+        shown = [(_name(row, trial), runs[0]) for row, trial, runs in self._rows if trial]
+        return {name: notes.phases(run.main) for name, run in shown}
 
-    def told(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return a line for what diverged or did not learn, and for replies that were left out."""
         return [
-            f"{_name(row, one)}, {line}."
-            for row, one, runs in self._rows
-            if one
+            f"{_name(row, trial)}, {line}."
+            for row, trial, runs in self._rows
+            if trial
             for line in notes.troubles(self.store, runs) + notes.lost_replies(self.store, runs)
         ]
 
-    def _tried(self) -> list[Tried]:
+    def _search_entries(self) -> list[SearchEntry]:
         """Return every value that was searched, with its score."""
         return [
-            Tried(
-                one.row.label,
-                one.trial.chosen,
-                mean_score(self.store, one.runs),
-                chosen=one.is_chosen,
-                why="; ".join(filter(None, dict.fromkeys(map(self._missing, one.all_runs)))),
-                trouble="; ".join(notes.troubles(self.store, one.all_runs)),
-                trial=mean_score(self.store, one.short) if one.short else None,
-                dropped=not (one.runs or one.is_chosen),
+            SearchEntry(
+                candidate.row.label,
+                candidate.trial.chosen,
+                mean_score(self.store, candidate.runs),
+                chosen=candidate.is_chosen,
+                why="; ".join(filter(None, dict.fromkeys(map(self._missing, candidate.all_runs)))),
+                trouble="; ".join(notes.troubles(self.store, candidate.all_runs)),
+                short_score=mean_score(self.store, candidate.short) if candidate.short else None,
+                dropped=not (candidate.runs or candidate.is_chosen),
             )
-            for one in self._candidates
+            for candidate in self._candidates
         ]
 
-    def _measured(self, row: TableRow, chosen: Trial, runs: Sequence[Run]) -> Measured:
+    def _measured(self, row: TableRow, chosen: Trial, runs: Sequence[Run]) -> ResultRow:
         start, label = str(chosen.method), row.label
-        asked = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
+        kinds = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
         units = [unit for of_seed in self._values for unit in of_seed[start]]
-        found = measured(start, self._outcomes)
+        result = result_row(start, self._outcomes)
         return replace(
-            found,
+            result,
             label=label,
             chosen=chosen.chosen,
             values={m: [unit.get(m, math.nan) for unit in units] for m in self.recipe.metrics},
-            rows=found.rows.assign(start=label),
-            curves=found.curves.assign(start=label),
+            client_rows=result.client_rows.assign(start=label),
+            curves=result.curves.assign(start=label),
             switch=runs[0].main.phase_switch,
-            landscape=_figure("landscape", asked, loss_around, self.store, runs[0]),
-            noised=_figure("noise", asked, image_with_noise, self.store, runs[0]),
+            landscape=_figure("landscape", kinds, loss_around, self.store, runs[0]),
+            noised=_figure("noise", kinds, image_with_noise, self.store, runs[0]),
             similarity=self._similarity(row, chosen),
             gamma=_gamma(runs[0].main),
             unfinished=self._of_seeds(runs),
@@ -261,10 +265,10 @@ class _Table:
     @functools.cached_property
     def _values(self) -> list[dict[str, list[dict[str, float]]]]:
         """Per seed, the numbers of every start and unit."""
-        return [one.values(self.recipe.metrics) for one in self._outcomes]
+        return [outcome.values(self.recipe.metrics) for outcome in self._outcomes]
 
     def _outcome(self, position: int) -> Outcome:
-        runs = {str(one.method): runs[position] for _, one, runs in self._rows if one}
+        runs = {str(trial.method): runs[position] for _, trial, runs in self._rows if trial}
         rows, rounds = frames_of(
             (start, self.store.result(stage))
             for start, run in runs.items()
@@ -272,12 +276,12 @@ class _Table:
         )
         about = {
             "seed": self.recipe.seeds[position],
-            "tasks": max((len(run.measured) for run in runs.values()), default=0),
+            "tasks": max((len(run.client_stages) for run in runs.values()), default=0),
             "starts": list(runs),
             "costs": {start: self._of_start(run) for start, run in runs.items()},
             "chained": {start: self._chained(run) for start, run in runs.items()},
             "seconds": {
-                start: [self.store.seconds(stage) for stage in run.measured]
+                start: [self.store.seconds(stage) for stage in run.client_stages]
                 for start, run in runs.items()
             },
         }
@@ -292,22 +296,22 @@ class _Table:
 
     def _of_start(self, run: Run) -> dict[str, float]:
         """Return what a start's pre-training cost, how much it has learnt, and where it stopped."""
-        made = run.main
-        if not isinstance(made, Pretraining):
+        stage = run.main
+        if not isinstance(stage, Pretraining):
             return {}
-        found = {} if made.phases else {"rounds": 0.0}  # Which no round says.
-        rounds = self.store.result(made)["rounds"]
-        early = run.settings.stop_at_loss is not None and bool(made.phases)
+        numbers = {} if stage.phases else {"rounds": 0.0}  # Which no round says.
+        rounds = self.store.result(stage)["rounds"]
+        early = run.settings.stop_at_loss is not None and bool(stage.phases)
         if set(BUDGETS) & set(self.recipe.metrics) and (rounds or not early):
             # Results that were kept are reported also where their clients cannot be had any more.
             made_of = len(rounds) if early else None
-            if costs := _if_to_be_had("what starts cost", cost, made, made_of):
-                found |= {"step-size": costs[0], "gradients": costs[1] / 1e6}
+            if costs := _if_to_be_had("what starts cost", cost, stage, made_of):
+                numbers |= {"step-size": costs[0], "gradients": costs[1] / 1e6}
         if early and rounds:
             loss = rounds[-1][f"server-{START_LOSS}"]
-            reached = loss is not None and made.reached(loss)
-            found[STOPPED] = float(len(rounds)) if reached else math.inf
-        return found
+            reached = loss is not None and stage.reached(loss)
+            numbers[STOPPED] = float(len(rounds)) if reached else math.inf
+        return numbers
 
     def _similarity(self, row: TableRow, chosen: Trial) -> pd.DataFrame | None:
         """Return the heat map of a row with several backbones, if each was run alone too."""
@@ -315,12 +319,12 @@ class _Table:
         if "similarity" not in self.recipe.figures or len(names) < 2:
             return None
         alone = [replace(row, combination={**self.combination, "backbones": n}) for n in names]
-        runs = [one.reported(chosen)[0] for one in [*alone, row]]
+        runs = [table_row.reported(chosen)[0] for table_row in [*alone, row]]
         folders = [self.store.folder(run.main) for run in runs]
         if not all(self.store.done(run.study.stages) for run in runs) or not all(
             (f / LOCAL).exists() for f in folders
         ):
             return None
         clients = [row.get("domain", "") for row in self.store.result(runs[-1].main)["rows"]]
-        backbones = [Path(one.partition("=")[2] or one).stem for one in names]
+        backbones = [Path(backbone.partition("=")[2] or backbone).stem for backbone in names]
         return similarity(folders, backbones, clients)

@@ -129,7 +129,7 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
     write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
     (out / FAILED).unlink(missing_ok=True)  # Until this run has come to its end.
     write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
-    if shown := {place: one for place, one in OWN_COLUMNS.items() if place in written}:
+    if shown := {place: column for place, column in OWN_COLUMNS.items() if place in written}:
         write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
     logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
 
@@ -141,7 +141,7 @@ def plan(options: argparse.Namespace) -> int:
     out = options.out or Path("outputs") / options.recipe.stem
     plan = plan_of(recipe, Store((options.models or out.parent / "models").resolve()))
     with waiting("measuring how long a round takes"):
-        paces = {name: pace(one) for name, one in plan.computing.items()}
+        paces = {name: pace(computing) for name, computing in plan.computing.items()}
     say(plan_text(recipe, plan, paces, workers))
     return 0
 
@@ -169,8 +169,8 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
             f"{out} holds the results of '{title}'{scale}; give another folder with --out"
         )
     if protocol != recipe.protocol:
-        of = f"of the protocol {protocol}" if protocol else "of no protocol"
-        raise SettingsError(f"{out} holds results {of}; give another folder with --out")
+        origin = f"of the protocol {protocol}" if protocol else "of no protocol"
+        raise SettingsError(f"{out} holds results {origin}; give another folder with --out")
 
 
 def report(options: argparse.Namespace) -> int:
@@ -224,12 +224,13 @@ def list_all(options: argparse.Namespace) -> int:
 def show(options: argparse.Namespace) -> int:
     """Print a starting model and its tasks."""
     runs = runs_in(options.models)
-    found = [(folder, how) for folder, how in runs.items() if folder.name.startswith(options.name)]
-    if not found:
+    matches = [folder for folder in runs if folder.name.startswith(options.name)]
+    if not matches:
         raise SettingsError(unknown("run", options.name, [folder.name for folder in runs]))
-    if len(found) > 1:
-        raise SettingsError(f"'{options.name}' begins {len(found)} runs; give more of the name")
-    ((folder, about),) = found
+    if len(matches) > 1:
+        raise SettingsError(f"'{options.name}' begins {len(matches)} runs; give more of the name")
+    (folder,) = matches
+    about = runs[folder]
     say(folder)
     for phase in about["phases"] or [{"method": "random"}]:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]

@@ -61,7 +61,7 @@ def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
     """
     failed: Failures = {}
     batches = [row.batches(store) for row in table_rows(recipe)]
-    while new := [batch for one in batches if (batch := next(one, None)) is not None]:
+    while new := [batch for iterator in batches if (batch := next(iterator, None)) is not None]:
         runs = {run.keys: run for batch in new for run in batch}
         failed |= make([run for run in runs.values() if run.key not in failed])
     return failed
@@ -97,19 +97,19 @@ def attempt(
     return ""
 
 
-def wanted_workers(given: int | None) -> tuple[int, bool]:
+def wanted_workers(number: int | None) -> tuple[int, bool]:
     """Return how many workers to use, and whether that was asked for.
 
     Without `given` it is what COPREFL_WORKERS says, or one for every GPU, or for every core.
     """
-    said = os.environ.get(WORKERS, "")
-    name, value = f"--workers {given}", given
-    if value is None and not said:
+    variable = os.environ.get(WORKERS, "")
+    name, value = f"--workers {number}", number
+    if value is None and not variable:
         gpus = torch.cuda.device_count() if default_device().type == "cuda" else 0
         return gpus or cores(), False
     if value is None:
-        name = f"{WORKERS}={said}"
-        value = int(said) if said.isdecimal() and len(said) < 20 else 0
+        name = f"{WORKERS}={variable}"
+        value = int(variable) if variable.isdecimal() and len(variable) < 20 else 0
     if not 1 <= value <= MOST_WORKERS:
         allowed = f"must be a whole number, at least 1 and at most {MOST_WORKERS}"
         raise SettingsError(f"{short(name)}: {allowed}")
@@ -117,16 +117,16 @@ def wanted_workers(given: int | None) -> tuple[int, bool]:
 
 
 @contextlib.contextmanager
-def executor(store: Store, given: int | None = 1, tracker: Followed = untracked) -> Iterator[Make]:
+def executor(store: Store, number: int | None = 1, tracker: Followed = untracked) -> Iterator[Make]:
     """Give what makes runs on this many workers (see `wanted_workers`); 1 is this process.
 
     Where nobody asked for workers, little work is done in this process too.
     """
-    workers, asked = wanted_workers(given)
+    workers, requested = wanted_workers(number)
     if workers == 1:
         yield LocalExecutor(store, tracker)
         return
-    on_workers = RayExecutor(store, workers, tracker, asked)
+    on_workers = RayExecutor(store, workers, tracker, requested)
     try:
         yield on_workers
     finally:
@@ -145,7 +145,7 @@ class LocalExecutor:
         """Make the runs; what is in the store is not made again."""
         one_thread()
         self.progress.add(
-            (one.title, one.kind, one.rounds) for run in runs for one in run.study.stages
+            (stage.title, stage.kind, stage.rounds) for run in runs for stage in run.study.stages
         )
         failed: Failures = {}
         for run in runs:
@@ -223,7 +223,7 @@ class JobQueue:
         return sum(job.rounds * job.at_once for job in self.jobs.values())
 
     @property
-    def left(self) -> bool:
+    def has_ready(self) -> bool:
         """Whether there is a stage that nobody makes yet, and that can be made."""
         return bool(self._ready)
 
@@ -248,7 +248,7 @@ class JobQueue:
             self._ready.extend(behind)
             return False
         # Runs of one start have one key, but tasks of their own.
-        self._ready = deque(one for one in self._ready if one.run != job.run)
+        self._ready = deque(other for other in self._ready if other.run != job.run)
         first = job.run.key not in self.failed
         self.failed.setdefault(job.run.key, problem)
         return first
@@ -312,7 +312,7 @@ class RayExecutor:
     store: Store
     workers: int
     tracker: Followed = untracked
-    asked: bool = True
+    requested: bool = True
     progress: Progress = field(default_factory=Progress)
     _every: list[Any] = field(default_factory=list)
     _free: list[Any] = field(default_factory=list)
@@ -323,23 +323,23 @@ class RayExecutor:
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is in the store is not made again."""
         jobs = JobQueue(runs, self.store)
-        left = [run for run in runs if not self.store.done(run.study.stages)]
-        if not (self.asked or self._every) and jobs.participations <= FEW:
-            return LocalExecutor(self.store, self.tracker, self.progress)(left)
+        unfinished = [run for run in runs if not self.store.done(run.study.stages)]
+        if not (self.requested or self._every) and jobs.participations <= FEW:
+            return LocalExecutor(self.store, self.tracker, self.progress)(unfinished)
         self.progress.add((job.title, job.kind, job.rounds) for job in jobs.jobs.values())
         if jobs.jobs:
             self._start()
             self._hand_out(jobs)
-        while self._assigned or jobs.left:
+        while self._assigned or jobs.has_ready:
             self._wait(jobs)
             self._hand_out(jobs)
         return jobs.failed
 
     def close(self) -> None:
         """End the workers, and Ray if it was started for them."""
-        for one in self._assigned.values():
-            if one.part:
-                self.progress.end(one.part)
+        for job in self._assigned.values():
+            if job.part:
+                self.progress.end(job.part)
         if self._every:
             import ray
 
@@ -365,8 +365,8 @@ class RayExecutor:
         import ray
 
         ready, _ = ray.wait(list(self._coming), num_returns=self.workers, timeout=START_UP)
-        for one in ready:
-            self._take_in(one)
+        for answer in ready:
+            self._take_in(answer)
         if self._coming:
             here = f"{len(self._free)} of {self.workers} workers are there after {START_UP:g} s"
             logger.warning("%s; the others begin when Ray has room for them", here)
@@ -391,8 +391,8 @@ class RayExecutor:
 
     def _hand_out(self, jobs: JobQueue) -> None:
         """Give the free workers something to do; few stages get several each."""
-        while taken := jobs.take(len(self._free)):
-            job, many = taken
+        while assignment := jobs.take(len(self._free)):
+            job, many = assignment
             lead, *others = workers = [self._free.pop() for _ in range(many)]
             make = lead.make.options(num_returns="streaming", max_task_retries=0)
             messages = make.remote(job.run, job.key, self.store, self.tracker, others)

@@ -33,17 +33,18 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
 
     A trial that is also one of the runs to the end, such as that of one round, is called as these.
     """
-    found = {run.key: REPORTED if run.settings.seed in recipe.seeds else VALIDATION for run in runs}
-    tried = [(row, one) for row in table_rows(recipe) for one in row.trials()]
-    whole = {run.key for row, one in tried for run in row.selection_runs(one)}
-    trials = {run.key for row, one in tried for run in row.short_runs(one)}
-    return found | dict.fromkeys(trials - whole, TRIAL)
+    kinds = dict.fromkeys((run.key for run in runs), VALIDATION)
+    kinds |= {run.key: REPORTED for run in runs if run.settings.seed in recipe.seeds}
+    row_trials = [(row, trial) for row in table_rows(recipe) for trial in row.trials()]
+    whole = {run.key for row, trial in row_trials for run in row.selection_runs(trial)}
+    trials = {run.key for row, trial in row_trials for run in row.short_runs(trial)}
+    return kinds | dict.fromkeys(trials - whole, TRIAL)
 
 
 def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return what `RUNS` holds: of each run its key, what it is for, and its stages' folders."""
     known = purposes(recipe, runs)
-    return [{"run": one.key, "for": known[one.key], "stages": list(one.keys)} for one in runs]
+    return [{"run": run.key, "for": known[run.key], "stages": list(run.keys)} for run in runs]
 
 
 def store_of(folder: Path) -> Store:
@@ -62,22 +63,22 @@ def store_of(folder: Path) -> Store:
 
 def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
     """Return the folders of all runs whose first stage is done, and how each was made."""
-    made = [path.with_name(ABOUT) for path in sorted(models.glob(f"*/{RESULT}"))]
-    found = {}
-    for file in filter(Path.exists, made):
+    files = [path.with_name(ABOUT) for path in sorted(models.glob(f"*/{RESULT}"))]
+    runs = {}
+    for file in filter(Path.exists, files):
         try:
             about = read_about(file.parent, settings=dict, phases=list)
             texts = [
                 about["settings"].get(key) for key in ("study", "method", "model", "backbones")
             ]
-            texts += [one.get("method") for one in about["phases"] if isinstance(one, dict)]
+            texts += [phase.get("method") for phase in about["phases"] if isinstance(phase, dict)]
             whole = len(texts) == 4 + len(about["phases"]) and "seed" in about["settings"]
-            if not whole or not all(isinstance(one, str) for one in texts):
+            if not whole or not all(isinstance(text, str) for text in texts):
                 raise SettingsError(f"{file} is damaged: its settings are not whole")
-            found[file.parent] = about
+            runs[file.parent] = about
         except SettingsError as error:  # The others are shown.
             logger.warning("%s", error)
-    return found
+    return runs
 
 
 def listing(outputs: Path) -> str:
@@ -139,22 +140,22 @@ def _state(folder: Path) -> str:
     if ended and (folder / FOLDER / PAGE).exists():
         return "reported"
     store = store_of(folder).root
-    made = [
-        all((store / key / RESULT).exists() for key in one["stages"]) for one in wanted_in(folder)
+    done = [
+        all((store / key / RESULT).exists() for key in run["stages"]) for run in wanted_in(folder)
     ]
-    return f"{sum(made)} of {len(made)} run{'s' * (len(made) != 1)}"
+    return f"{sum(done)} of {len(done)} run{'s' * (len(done) != 1)}"
 
 
 def wanted_in(folder: Path) -> list[dict[str, Any]]:
     """Return the runs that a recipe needs: {"run": key, "for": purpose, "stages": keys} each."""
-    found: list[dict[str, Any]] = read_json(folder / RUNS, list)
-    for one in found:
-        texts = [one.get("run"), one.get("for")] if isinstance(one, dict) else [None]
-        stages = one.get("stages") if isinstance(one, dict) else None
+    runs: list[dict[str, Any]] = read_json(folder / RUNS, list)
+    for run in runs:
+        texts = [run.get("run"), run.get("for")] if isinstance(run, dict) else [None]
+        stages = run.get("stages") if isinstance(run, dict) else None
         whole = isinstance(stages, list) and all(isinstance(text, str) for text in texts + stages)
         if not whole:
             raise SettingsError(f"{folder / RUNS} is damaged: run the recipe again")
-    return found
+    return runs
 
 
 def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
@@ -168,18 +169,18 @@ def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
         except SettingsError as error:  # The others are shown.
             logger.warning("%s", error)
             continue
-        for one in wanted:
-            own = one["for"] == REPORTED
-            name = folder.name if own else f"{folder.name} ({one['for']})"
-            users.setdefault(one["run"], []).append(name)
+        for run in wanted:
+            own = run["for"] == REPORTED
+            name = folder.name if own else f"{folder.name} ({run['for']})"
+            users.setdefault(run["run"], []).append(name)
     return users
 
 
 def _runs(models: Path, users: Mapping[str, list[str]]) -> list[list[str]]:
-    found = []
+    lines = []
     for folder, about in runs_in(models).items():
         settings, tasks = about["settings"], len(list(folder.glob(f"tasks/*/{RESULT}")))
-        found.append(
+        lines.append(
             [
                 folder.name,
                 Methods.read(settings["method"]).portable,
@@ -189,11 +190,11 @@ def _runs(models: Path, users: Mapping[str, list[str]]) -> list[list[str]]:
                 ", ".join(users.get(folder.name, ["no recipe here"])),
             ]
         )
-    return found
+    return lines
 
 
 def _studies(outputs: Path) -> list[list[str]]:
-    found = []
+    lines = []
     for file in sorted(outputs.glob("*/settings.yaml")):
         try:
             settings = read_settings(file)
@@ -201,8 +202,8 @@ def _studies(outputs: Path) -> list[list[str]]:
         except (ValueError, KeyError):
             about = ["?", "its settings.yaml cannot be read"]
         state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"
-        found.append([str(file.parent), state, *about])
-    return found
+        lines.append([str(file.parent), state, *about])
+    return lines
 
 
 def _table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

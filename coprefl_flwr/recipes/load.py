@@ -26,6 +26,7 @@ from coprefl_flwr.recipes.recipe import (
     RecipeRow,
     columns_of,
     combinations,
+    methods_by_name,
     metric_of,
     with_needs_of_columns,
 )
@@ -86,20 +87,17 @@ def read_recipe(
         tree, unused = _without(tree, unused, places)
         settings = {key: settings[key] for key in tree["settings"]}
     _check_number(settings, rows, file.seeds, places)
-    names = _names(rows, file.select)
-    reference = file.reference or names[-1]
+    methods = methods_by_name(rows, file.select)
+    reference = file.reference or list(methods)[-1]
     with places.at("reference"):
-        if reference not in names:
-            raise SettingsError(f"reference: {unknown('value', reference, names)}")
+        if reference not in methods:
+            raise SettingsError(f"reference: {unknown('value', reference, methods)}")
     about = file.protocols[file.protocol] if file.protocol else None
     equal = (about and about.equal) or ""
-    metrics = []
-    for at, name in enumerate(file.metrics):
-        with places.at("metrics", at):
-            metrics.append(metric_of("metric", name))
+    metrics = _columns("metric", file.metrics, ("metrics",), places)
     settings = with_needs_of_columns(settings, file.metrics)
     changed = bool(changes or file.protocol or file.scale)
-    paper = _paper(file.paper, settings, cut, names, places, changed) if file.paper else []
+    paper = _paper(file.paper, settings, cut, list(methods), places, changed) if file.paper else []
     recipe = Recipe(
         title=file.title,
         source=file.source or "",
@@ -111,6 +109,7 @@ def read_recipe(
         validation_tasks=file.validation_tasks,
         validation_seed=file.validation_seed,
         reference=reference,
+        reference_method=methods[reference],
         seeds=tuple(file.seeds),
         metrics=columns_of(metrics, settings, equal, rows),
         figures=_figures(file, settings),
@@ -139,14 +138,14 @@ def _choices(
     part: Mapping[str, Any], keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
 ) -> dict[str, tuple[Value, ...]]:
     """Read {setting: value or list of values}; `own` are options of a user's own methods."""
-    return {key: _values(key, one, (*keys, key), places, own) for key, one in part.items()}
+    return {key: _values(key, value, (*keys, key), places, own) for key, value in part.items()}
 
 
 def _values(
-    key: str, given: Any, keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
+    key: str, entry: Any, keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
 ) -> tuple[Value, ...]:
     """Read a setting's value, or the list of them."""
-    values = given if isinstance(given, list) else [given]
+    values = entry if isinstance(entry, list) else [entry]
     takes = declared(Settings)[key].takes if key in declared(Settings) else ()
     read = own[key].read if key in own else functools.partial(checked, key)
     with places.at(*keys):
@@ -154,30 +153,30 @@ def _values(
             raise SettingsError(f"{key} is an empty list")
         if len(values) > MOST_VALUES:
             raise SettingsError(f"{key}: more than {MOST_VALUES} values")
-        if isinstance(given, list) and COUNT in takes:
-            _check_counts(key, given)
-    found: list[Value] = []
+        if isinstance(entry, list) and COUNT in takes:
+            _check_counts(key, entry)
+    result: list[Value] = []
     for at, value in enumerate(values):
         with places.at(*keys, at):
             if isinstance(value, dict) and "method" in value:  # A method within a method.
-                options = {name: one for name, one in value.items() if name != "method"}
+                options = {name: option for name, option in value.items() if name != "method"}
                 value = Named(str(value["method"])).having(options)
-            if isinstance(value, list) and value and isinstance(given, list):
+            if isinstance(value, list) and value and isinstance(entry, list):
                 value = _as_text(value, takes)
             if isinstance(value, dict | list) or value is None:
                 raise SettingsError(f"{key}: must be a plain value")
             value = read(value)
-            if value in found:
+            if value in result:
                 raise SettingsError(f"{key} names {value} twice")
-            found.append(value)
-    return tuple(found)
+            result.append(value)
+    return tuple(result)
 
 
 def _as_text(value: list[Any], takes: Sequence[str]) -> Any:
     """Return a list within a list as the text of its setting, if that takes such a list."""
-    if NUMBERS in takes and all(type(one) is int for one in value):
+    if NUMBERS in takes and all(type(number) is int for number in value):
         return "list:" + ",".join(map(str, value))
-    if WORDS in takes and all(isinstance(one, str) for one in value):
+    if WORDS in takes and all(isinstance(word, str) for word in value):
         return " ".join(value)
     return value
 
@@ -195,20 +194,22 @@ def _check_counts(key: str, values: Sequence[Any]) -> None:
 def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
     """Read the methods, each with its options and what is searched for all."""
     own = [_own_options(options["method"]) for options in tree["methods"].values()]
-    every = {key: one for options in own for key, one in options.items()}
+    every = {key: option for options in own for key, option in options.items()}
     search = _choices(tree.get("search", {}), ("search",), places, every)
     rows = []
     for (label, options), own_options in zip(tree["methods"].items(), own, strict=True):
         keys, method = ("methods", label), options["method"]
-        given = {key: value for key, value in options.items() if key != "method"}
+        settings = {key: value for key, value in options.items() if key != "method"}
         with places.at(*keys, "method"):
             _check_known(method, role)
         has = option_keys(method, role)
-        for key in given.keys() - has:
+        for key in settings.keys() - has:
             with places.at(*keys, key):
                 raise SettingsError(f"{label}: {unknown('setting', key, sorted(has))}")
-        chosen = _choices(given, keys, places, own_options)
-        chosen |= {key: one for key, one in search.items() if key in has and key not in chosen}
+        chosen = _choices(settings, keys, places, own_options)
+        chosen |= {
+            key: values for key, values in search.items() if key in has and key not in chosen
+        }
         rows.append(RecipeRow(label, method, chosen, role))
         with places.at(*keys):
             if rows[-1].number > MOST_RUNS:
@@ -230,8 +231,8 @@ def _check_known(method: Method, role: str) -> None:
 def _own_options(method: Method) -> dict[str, Option]:
     """Return the options of a user's own among the algorithms of a method, by key."""
     with contextlib.suppress(SettingsError):  # It is reported where the method is read.
-        own = [one for one in method.algorithms if one.text]
-        return {key: option for one in own for key, option in one.options.items()}
+        own = [algorithm for algorithm in method.algorithms if algorithm.text]
+        return {key: option for algorithm in own for key, option in algorithm.options.items()}
     return {}
 
 
@@ -256,17 +257,7 @@ def _without(
     shorter = {part: {**tree[part]} for part, _ in gone}
     for part, key in gone:
         del shorter[part][key]
-    return tree | shorter, [one for one in unused if one not in gone]
-
-
-def _names(rows: Sequence[RecipeRow], select: str) -> list[str]:
-    """Return what the rows can be called: their labels, and with a value each where all are shown.
-
-    A row that is searched is called by its label even then, for the first of its values.
-    """
-    labels = [row.label for row in rows]
-    valued = [f"{row.label}:{one.chosen}" for row in rows for one in row.trials() if one.chosen]
-    return labels + valued if select == ALL else labels
+    return tree | shorter, [place for place in unused if place not in gone]
 
 
 # ---- figures, and what the paper printed -------------------------------------------------
@@ -295,22 +286,19 @@ def _paper(
     that at the same position. Of a changed recipe, tables and rows that it has not any more are
     left out.
     """
-    columns = []
-    for at, name in enumerate(paper.columns):
-        with places.at("paper", "columns", at):
-            columns.append(metric_of("column", name))
+    columns = _columns("column", paper.columns, ("paper", "columns"), places)
     tables: list[tuple[PaperTable, dict[str, Any]]] = []
     for at, table in enumerate(paper.tables):
         keys, where = ("paper", "tables", at), dict[str, Value]()
-        for key, given in table.where.items():
-            value = _values(key, given, (*keys, "where", key), places)[0]
-            both = [_values(key, one, ("settings", key), places) for one in cut.get(key, ())]
+        for key, entry in table.where.items():
+            value = _values(key, entry, (*keys, "where", key), places)[0]
+            both = [_values(key, scaled, ("settings", key), places) for scaled in cut.get(key, ())]
             if both and value in both[0]:
                 value = both[1][min(both[0].index(value), len(both[1]) - 1)]
             where[key] = value
         other = [key for key, value in where.items() if value not in settings.get(key, ())]
         rows = {name: row for name, row in table.rows.items() if name in names}
-        if changed and (other or not rows or where in [one.where for one, _ in tables]):
+        if changed and (other or not rows or where in [earlier.where for earlier, _ in tables]):
             continue
         for key in other:
             with places.at(*keys, "where", key):
@@ -327,19 +315,28 @@ def _paper(
     return tables
 
 
+def _columns(what: str, metrics: Sequence[str], keys: Keys, places: Places) -> list[str]:
+    """Return the columns of metrics; `what` they are called is in an error's message."""
+    columns = []
+    for at, metric in enumerate(metrics):
+        with places.at(*keys, at):
+            columns.append(metric_of(what, metric))
+    return columns
+
+
 def _printed(row: str, columns: Sequence[str]) -> Printed:
     """Read "83.29±2.61 34.69 -": mean and standard deviation, a mean alone, or nothing."""
     words = row.replace(" ± ", "±").split()
     if len(words) != len(columns):
         raise SettingsError(f"{len(words)} figures for {len(columns)} columns")
-    found: dict[str, tuple[float, float | None]] = {}
+    figures: dict[str, tuple[float, float | None]] = {}
     for metric, word in zip(columns, words, strict=True):
         match = re.fullmatch(r"(-?\d+(?:\.\d+)?)(?:±(-?\d+(?:\.\d+)?))?", word)
         if match:
-            found[metric] = (float(match[1]), float(match[2]) if match[2] else None)
+            figures[metric] = (float(match[1]), float(match[2]) if match[2] else None)
         elif word != "-":
             raise SettingsError(f"'{word}' is no figure; write 83.29±2.61, 83.29 or -")
-    return found
+    return figures
 
 
 def _effective(
@@ -352,7 +349,7 @@ def _effective(
         others = {key: value for key, value in options.items() if key != "method"}
         named = others if text == label else {"method": text, **others}
         rows.append({label: named} if named else label)
-    effective = {key: one for key, one in tree.items() if key != "paper"} | {"methods": rows}
+    effective = {key: value for key, value in tree.items() if key != "paper"} | {"methods": rows}
     if paper and tables:
         effective["paper"] = {"columns": paper.columns, "tables": [*tables]}
     return effective

@@ -77,14 +77,14 @@ def scored(recipe: Recipe) -> str:
 
 def troubles(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs that diverged or did not learn."""
-    found = [(run, one, trouble_in(run.study, store, one)) for run, one in _stages(runs)]
-    return [f"{_place(run, stage)}: {trouble}" for run, stage, trouble in found if trouble]
+    checks = [(run, stage, trouble_in(run.study, store, stage)) for run, stage in _stages(runs)]
+    return [f"{_place(run, stage)}: {trouble}" for run, stage, trouble in checks if trouble]
 
 
 def lost_replies(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs of which replies were left out."""
-    found = [(run, one, left_out(store.result(one)["rounds"])) for run, one in _stages(runs)]
-    return [f"{_place(run, stage)}: {lost}" for run, stage, lost in found if lost]
+    checks = [(run, stage, left_out(store.result(stage)["rounds"])) for run, stage in _stages(runs)]
+    return [f"{_place(run, stage)}: {lost}" for run, stage, lost in checks if lost]
 
 
 def _stages(runs: Sequence[Run]) -> list[tuple[Run, Stage]]:
@@ -99,7 +99,7 @@ def _place(run: Run, stage: Stage) -> str:
 # ---- how the results were made -------------------------------------------------------------------
 
 
-def made(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
+def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
     """Return how those runs that are there were made.
 
     All of it is the results' own, so that a report that is made again says the same.
@@ -108,10 +108,10 @@ def made(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
     done = [folder for folder in folders if (folder / RESULT).exists()]
     abouts = [read_about(folder) for folder in done if (folder / ABOUT).exists()]
     versions = [about.get("versions") for about in abouts]
-    of_each = [dict(one) if isinstance(one, dict) else {} for one in versions]
+    packages = [of_run.items() for of_run in versions if isinstance(of_run, dict)]
+    listed = [", ".join(f"{name} {version}" for name, version in of_run) for of_run in packages]
     return {
-        "versions": _joined(", ".join(f"{k} {v}" for k, v in of.items()) for of in of_each)
-        or NOT_DONE,
+        "versions": _joined(listed) or NOT_DONE,
         "commit of the package": _joined(str(about.get("commit", "")) for about in abouts)
         or "not recorded: an installed package",
         "machine": _joined(str(about.get("machine", "")) for about in abouts) or NOT_DONE,
@@ -156,12 +156,9 @@ def left_alone(recipe: Recipe) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in elsewhere}
 
 
-def of_methods(runs: Sequence[tuple[str, Run]]) -> dict[str, str]:
-    """Return {row: its methods with every setting that they heed}, of the rows' first runs."""
-    return {
-        name: " + ".join(_phase(phase.about()) for phase in run.main.phases) or "not trained here"
-        for name, run in runs
-    }
+def phases(stage: Stage) -> str:
+    """Return the methods of a stage with every setting that they heed."""
+    return " + ".join(_phase(phase.about()) for phase in stage.phases) or "not trained here"
 
 
 def _phase(about: dict[str, Any]) -> str:

@@ -122,12 +122,16 @@ def _cut(tree: Tree, path: Path, places: Places) -> Tree:
     overlays: dict[Keys, Tree] = {("small",): tree.pop("small")}
     if of_protocol := tree.get("protocols", {}).get(tree.get("protocol"), {}).pop("small", None):
         overlays["protocols", tree["protocol"], "small"] = of_protocol
-    said: Tree = {}
+    changed: Tree = {}
     for keys, overlay in overlays.items():
         tree = _overlaid(tree, keys, overlay, places)
         seeds = {"seeds": overlay["seeds"]} if "seeds" in overlay else {}
-        said |= overlay.get("settings", {}) | seeds
-    words = [f"{key} {str(one).strip('[]')}" for key, one in said.items() if one not in ("", None)]
+        changed |= overlay.get("settings", {}) | seeds
+    words = [
+        f"{key} {str(value).strip('[]')}"
+        for key, value in changed.items()
+        if value not in ("", None)
+    ]
     return {**tree, "scale": f"Cut down (--scale small): {'; '.join(words)}. {ORIENTATION}"}
 
 
@@ -168,9 +172,9 @@ def _by_label(entries: Any, keys: Keys, places: Places) -> dict[str, Any]:
                 raise SettingsError(f"{label} must be a mapping (key: value)")
         rows[label] = {"method": label, **(options or {})}
     labels, depth = list(rows), len(keys)
-    for found, line in list(places.lines.items()):
-        number, *inner = found[depth:] or [""]
-        if found[:depth] == keys and isinstance(number, int):
+    for path, line in list(places.lines.items()):
+        number, *inner = path[depth:] or [""]
+        if path[:depth] == keys and isinstance(number, int):
             label = labels[number]
             inner = inner[1:] if inner[:1] == [label] else inner
             places.lines[(*keys, label, *inner)] = line
@@ -184,13 +188,15 @@ def with_whole_paths(value: Any, folder: Path, places: Places, keys: Keys = ()) 
     """
     if isinstance(value, dict):
         return {
-            key: one
+            key: part
             if key in PROSE and "methods" not in keys
-            else with_whole_paths(one, folder, places, (*keys, key))
-            for key, one in value.items()
+            else with_whole_paths(part, folder, places, (*keys, key))
+            for key, part in value.items()
         }
     if isinstance(value, list):
-        return [with_whole_paths(one, folder, places, (*keys, at)) for at, one in enumerate(value)]
+        return [
+            with_whole_paths(part, folder, places, (*keys, at)) for at, part in enumerate(value)
+        ]
     with places.at(*keys):
         if keys[-1:] == ("method",) and keys[-3:-2] == ("methods",):
             if not isinstance(value, str) or not value.strip():
@@ -205,4 +211,4 @@ def _whole(word: str, folder: Path) -> str:
     """Return a place, or several joined by "+", with whole paths; any other word as it is."""
     if word.startswith(FILE):
         return FILE + plugins.whole_path(word.removeprefix(FILE), folder)
-    return "+".join(plugins.resolved(one, folder) for one in word.split("+"))
+    return "+".join(plugins.resolved(place, folder) for place in word.split("+"))

@@ -78,8 +78,8 @@ class Row:
 
     def seconds(self, paces: Paces) -> float:
         """Return how long it takes on one core."""
-        parts = [(one, *paces[name]) for name, one in self.work.items()]
-        return math.fsum(one.gradients * g + one.outputs * o for one, g, o in parts)
+        parts = [(counts, *paces[name]) for name, counts in self.work.items()]
+        return math.fsum(counts.gradients * g + counts.outputs * o for counts, g, o in parts)
 
 
 @dataclass
@@ -117,9 +117,9 @@ class Plan:
             if key not in self.counted:
                 self._count(row, key, computing_of(stage), counts_of(stage))
             if isinstance(stage, PersonalStage):
-                of, there = f"features/{stage.features()}", self.store.shared(stage.features())
-                if of not in self.counted and not there.exists():
-                    self._count(row, of, computing_features(stage), counts_of_features(stage))
+                key = f"features/{stage.features()}"
+                if key not in self.counted and not self.store.shared(stage.features()).exists():
+                    self._count(row, key, computing_features(stage), counts_of_features(stage))
         return len(self.counted) > before
 
     def _count(self, row: Row, key: str, computing: Computing, counts: Counts) -> None:
@@ -134,9 +134,9 @@ def plan_of(recipe: Recipe, store: Store) -> Plan:
     Datasets whose sizes are published need not be available. Raises a SettingsError for a run that
     cannot be as set, or another dataset that is not there.
     """
-    folders = tuple(f"{SIZES}{one}" for one in recipe.settings.get("data-dir", ("",)))
+    folders = tuple(f"{SIZES}{folder}" for folder in recipe.settings.get("data-dir", ("",)))
     recipe = replace(recipe, settings={**recipe.settings, "data-dir": folders})
-    plan = Plan(store, [Row(one.label) for one in recipe.rows])
+    plan = Plan(store, [Row(row.label) for row in recipe.rows])
     rows = {row.label: row for row in plan.rows}
     for table_row in table_rows(recipe):
         with recipe.placing(table_row.row):
@@ -146,54 +146,55 @@ def plan_of(recipe: Recipe, store: Store) -> Plan:
 
 def _add_row(plan: Plan, table_row: TableRow, row: Row) -> None:
     """Add what one row of one table takes."""
-    short = [run for one in table_row.trials() for run in table_row.short_runs(one)]
+    short = [run for trial in table_row.trials() for run in table_row.short_runs(trial)]
     row.deciding += plan.add(row, short)
     trials = table_row.expected(plan.store)
     if table_row.validated:
         if not table_row.is_decided(trials):
-            runs = [run for one in trials for run in table_row.selection_runs(one)]
+            runs = [run for trial in trials for run in table_row.selection_runs(trial)]
             row.deciding += plan.add(row, runs)
         trials = [choose(plan.store, table_row) or trials[0]]
-    row.reported += plan.add(row, [run for one in trials for run in table_row.reported(one)])
+    row.reported += plan.add(row, [run for trial in trials for run in table_row.reported(trial)])
 
 
 # ---- hours ---------------------------------------------------------------------------------------
 
 
-def pace(of: Computing) -> tuple[float, float]:
+def pace(computing: Computing) -> tuple[float, float]:
     """Return the seconds of one core for a gradient and for an output: a client's round, measured.
 
     It has five steps and an evaluation of a batch, or as many samples as take about a second.
     """
     one_thread()
     clock = time.process_time if default_device().type == "cpu" else time.perf_counter
-    module, training = of.network(), of.training or LocalTraining()
+    module, training = computing.network(), computing.training or LocalTraining()
     parameters = list(model_arrays(module).values())
     training = replace(training, local_epochs=1, local_steps=None, max_steps=None)
 
     def client(n: int) -> TorchClient:
-        values = np.random.default_rng(0).standard_normal((n, *of.shape), dtype=np.float32)
+        values = np.random.default_rng(0).standard_normal((n, *computing.shape), dtype=np.float32)
         labels = np.arange(n) % 2
         drawn = TensorDataset(torch.from_numpy(values), labels=labels, classes=("0", "1"))
-        inputs = of.text or drawn
+        inputs = computing.text or drawn
         samples = Samples(inputs, np.arange(n) % len(inputs.labels), labels)
         return TorchClient(module, samples, test=samples, training=training)
 
     def of_a_sample(call: Callable[[TorchClient], object], most: int) -> float:
         def seconds(n: int) -> float:
-            one, ends = client(n), list[float]()
+            torch_client, ends = client(n), list[float]()
             for _ in range(4):
-                call(one)
+                call(torch_client)
                 ends.append(clock())
             return min(np.diff(ends))
 
         n = int(np.clip(2 * SECONDS / max(seconds(2), 1e-9), 2, most))  # BatchNorm needs two.
         return seconds(n) / n
 
-    output = of_a_sample(lambda one: one.evaluate(parameters, CONFIG), EVALUATION_BATCH)
+    output = of_a_sample(lambda trained: trained.evaluate(parameters, CONFIG), EVALUATION_BATCH)
     most = 5 * training.samples_per_step
-    gradient = of_a_sample(lambda one: one.fit(parameters, CONFIG), most) if of.training else 0.0
-    return gradient, output
+    if not computing.training:
+        return 0.0, output
+    return of_a_sample(lambda trained: trained.fit(parameters, CONFIG), most), output
 
 
 # ---- in words ----------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ def plan_text(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str
     """Return a plan as text."""
     rows = [*plan.rows, *([plan.together] if len(plan.rows) > 1 else [])]
     shown = [figures(row, paces) for row in rows]
-    cells = {title: [one[title] for one in shown] for title in shown[0]}
+    cells = {title: [texts[title] for texts in shown] for title in shown[0]}
     table = simple("", "Method", cells, [row.label for row in rows])
     hours = plan.together.seconds(paces) / 3600
     wall = f", {_hours(hours / workers)} with {workers} workers on as many cores"

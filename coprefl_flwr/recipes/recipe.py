@@ -126,6 +126,20 @@ class RecipeRow:
         return self.method.changed(added) if options else self.method
 
 
+def methods_by_name(rows: Sequence[RecipeRow], select: str) -> Mapping[str, Method | None]:
+    """Return what the rows can be called, and their methods; None for one yet to be chosen.
+
+    Names are the labels and, where all values are shown, the labels with a value each. A row that
+    is searched is called by its label even then, for the first of its values.
+    """
+    trials = [(row.label, row.trials()) for row in rows]
+    if select != ALL:
+        return {label: None if len(of_row) > 1 else of_row[0].method for label, of_row in trials}
+    by_label = {label: of_row[0].method for label, of_row in trials}
+    chosen = [(label, trial) for label, of_row in trials for trial in of_row if trial.chosen]
+    return by_label | {f"{label}:{trial.chosen}": trial.method for label, trial in chosen}
+
+
 @dataclass(frozen=True)
 class PaperTable:
     """What the paper printed for one combination of the compared settings, by label."""
@@ -149,6 +163,7 @@ class Recipe:
     validation_tasks: int
     validation_seed: int
     reference: str
+    reference_method: Method | None  # None if it is yet to be chosen
     seeds: tuple[int, ...]
     metrics: tuple[str, ...]
     figures: tuple[str, ...]
@@ -164,19 +179,6 @@ class Recipe:
     def study(self) -> str:
         """The kind of study that its runs are."""
         return str(self.settings.get("study", (STARTS,))[0])
-
-    @property
-    def reference_method(self) -> Method | None:
-        """The reference's method; None if it is yet to be chosen."""
-        for row in self.rows:
-            trials = row.trials()
-            if self.reference == row.label:
-                open_ = len(trials) > 1 and self.select != ALL
-                return None if open_ else trials[0].method
-            for trial in trials:
-                if self.reference == f"{row.label}:{trial.chosen}":
-                    return trial.method
-        return None
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -265,8 +267,8 @@ def with_needs_of_columns(settings: Choices, metrics: Sequence[str]) -> Choices:
     needs |= settings
     own = [n for n in metrics if not n.startswith(METRIC) and plugins.is_place("metric", n)]
     if own:
-        (given,) = settings.get("client-metrics", ("",))
-        needs["client-metrics"] = (" ".join(dict.fromkeys([*str(given).split(), *own])),)
+        (places,) = settings.get("client-metrics", ("",))
+        needs["client-metrics"] = (" ".join(dict.fromkeys([*str(places).split(), *own])),)
     return {**settings, **needs}
 
 

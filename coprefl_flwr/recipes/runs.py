@@ -80,7 +80,7 @@ class Run:
         return self.study.stages[0]
 
     @property
-    def measured(self) -> list[Stage]:
+    def client_stages(self) -> list[Stage]:
         """The stages that leave a row per client: the tasks, or the personalised method."""
         return [stage for stage in self.study.stages if stage.has_client_rows]
 
@@ -103,8 +103,8 @@ def with_step_size(run: Run, reference: Run) -> Run:
     if run == reference or not _pretraining(run).phases:
         return run
     rounds = _rounds(run, reference, texts_of(run.settings))
-    method = Methods(one.with_rounds(rounds) for one in run.settings.method)
-    return replace(run, settings=replace(run.settings, method=method))
+    methods = Methods(method.with_rounds(rounds) for method in run.settings.method)
+    return replace(run, settings=replace(run.settings, method=methods))
 
 
 @functools.lru_cache(maxsize=1024)

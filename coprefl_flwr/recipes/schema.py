@@ -26,7 +26,7 @@ from coprefl_flwr.methods import METHODS, short_forms
 from coprefl_flwr.options import COUNT, Option, declared
 from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import START_LOSS
-from coprefl_flwr.report.comparison import FIGURES
+from coprefl_flwr.report.figures import FIGURES
 from coprefl_flwr.studies.settings import Settings
 
 ELSEWHERE = {
@@ -44,27 +44,27 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 def option_schema(options: Iterable[Option]) -> dict[str, Any]:
     """Return the JSON Schema of a setting: a value, or a list of values."""
     values: list[dict[str, Any]] = []
-    for one in options:
-        for kind in one.kinds:
+    for option in options:
+        for kind in option.kinds:
             if kind is type(None):
                 values.append({"enum": ["", None]})
             elif kind not in _TYPES:  # A structure, which a text or a mapping gives.
                 values.append({"type": ["string", "object"]})
-            elif one.choices and not one.own:
-                values.append({"enum": list(one.choices)})
+            elif option.choices and not option.own:
+                values.append({"enum": list(option.choices)})
             else:
-                limits = {"minimum": one.minimum, "maximum": one.maximum}
-                limits |= {"exclusiveMinimum": one.above}
+                limits = {"minimum": option.minimum, "maximum": option.maximum}
+                limits |= {"exclusiveMinimum": option.above}
                 set_ = {key: limit for key, limit in limits.items() if limit is not None}
                 values.append({"type": _TYPES[kind], **set_})
-        if COUNT in one.takes:
+        if COUNT in option.takes:
             values.append({"type": "integer"})
-        if one.takes:
+        if option.takes:
             values.append({"type": "array"})
     different = [value for at, value in enumerate(values) if value not in values[:at]]
-    unit = f" ({one.unit})" if one.unit else ""
+    unit = f" ({option.unit})" if option.unit else ""
     several = {"type": "array", "items": {"anyOf": different}, "minItems": 1}
-    return {"description": one.meaning + unit, "anyOf": [*different, several]}
+    return {"description": option.meaning + unit, "anyOf": [*different, several]}
 
 
 # ---- the parts of a file -------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def _seeds(value: Any) -> Any:
         )
         raise SettingsError(f"seeds = {value}: write {several}, [{value}] for the seed {value}")
     seeds = _listed(value)
-    if any(type(one) is int and seeds.count(one) > 1 for one in seeds):
+    if any(type(seed) is int and seeds.count(seed) > 1 for seed in seeds):
         raise SettingsError("seeds names one twice")
     return seeds
 
@@ -173,7 +173,7 @@ class RecipeFile(_Part):
     reference: Text | None = Field(None, description="the row that others are tested against")
     seeds: Seeds = [0]
     metrics: Texts = Field([], description="the columns")
-    figures: Annotated[list[Literal[FIGURES]], BeforeValidator(_listed)] = []  # type: ignore[valid-type]
+    figures: Annotated[list[Literal[*FIGURES]], BeforeValidator(_listed)] = []  # type: ignore[valid-type]
     protocols: dict[str, Protocol] = {}
     small: Overlay | None = Field(None, description="what `--scale small` merges over the recipe")
     paper: Paper | None = None
@@ -205,18 +205,18 @@ def validated(tree: Any, places: Places) -> RecipeFile:
         return RecipeFile.model_validate(tree)
     except ValidationError as error:
         # A misspelt key explains why another one is missing.
-        errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        errors = sorted(error.errors(), key=lambda error: error["type"] != "extra_forbidden")
         raise SettingsError(f"{places.of(*errors[0]['loc'])}: {_sentence(errors[0])}") from error
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
     """Return one of pydantic's errors in the words of all other errors here."""
     loc, kind, value = error["loc"], error["type"], error["input"]
-    names = [one for one in loc if isinstance(one, str)]
+    names = [key for key in loc if isinstance(key, str)]
     what = names[-1] if names else "a recipe"
     limits = error.get("ctx", {})
     if kind == "extra_forbidden":
-        part = next((_PARTS[one] for one in reversed(names[:-1]) if one in _PARTS), RecipeFile)
+        part = next((_PARTS[name] for name in reversed(names[:-1]) if name in _PARTS), RecipeFile)
         return unknown("key", what, [name.replace("_", "-") for name in part.model_fields])
     if kind == "missing":
         return needed(what, names[-2] if len(names) > 1 else "a recipe")
@@ -250,19 +250,20 @@ def needed(key: str, part: str = "a recipe") -> str:
 
 def recipe_schema() -> str:
     """Return the JSON Schema of a recipe."""
-    known = {key: (one,) for key, one in declared(Settings).items() if key not in ELSEWHERE}
-    settings = {key: option_schema(one) for key, one in sorted({**known, **short_forms()}.items())}
-    of_methods = {key: one for method in METHODS.values() for key, one in method.options.items()}
+    known = {key: (option,) for key, option in declared(Settings).items() if key not in ELSEWHERE}
+    every = sorted({**known, **short_forms()}.items())
+    settings = {key: option_schema(declarations) for key, declarations in every}
+    of_methods = dict(pair for method in METHODS.values() for pair in method.options.items())
     options = {key: {"$ref": f"#/$defs/Settings/properties/{key}"} for key in settings}
     options |= {k: option_schema([of_methods[k]]) for k in sorted(of_methods.keys() - options)}
     schema = RecipeFile.model_json_schema()
     definitions = schema["$defs"]
     for part in (schema, *definitions.values()):
-        part["properties"] = {key: _or_one(one) for key, one in part["properties"].items()}
-    every, row = {"$ref": "#/$defs/Settings"}, {"$ref": "#/$defs/Options"}
+        part["properties"] = {key: _or_one(entry) for key, entry in part["properties"].items()}
+    all_settings, row = {"$ref": "#/$defs/Settings"}, {"$ref": "#/$defs/Options"}
     by_label = {"type": "object", "additionalProperties": _or_null(row)}
     for name in ("Overlay", "Protocol"):
-        parts = {"settings": every, "methods": by_label, "search": _or_null(row)}
+        parts = {"settings": all_settings, "methods": by_label, "search": _or_null(row)}
         definitions[name]["properties"] |= parts
     definitions["Settings"] = {
         "type": "object",
@@ -271,7 +272,7 @@ def recipe_schema() -> str:
     }
     definitions["Options"] = {"type": "object", "properties": options}  # A user's own has others.
     schema["properties"] |= {
-        "settings": every,
+        "settings": all_settings,
         "methods": {
             "description": "the rows of a table: METHOD, or LABEL: {method: METHOD, OPTION: VALUE}",
             "type": "array",
@@ -289,10 +290,11 @@ def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _or_one(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a list's JSON Schema with one value alone, which is read as a list of one."""
-    lists = [one for one in schema.get("anyOf", [schema]) if one.get("type") == "array"]
-    values = [one["items"] for one in lists if "$ref" not in one["items"]]
+    lists = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") == "array"]
+    values = [choice["items"] for choice in lists if "$ref" not in choice["items"]]
     if not values:
         return schema
-    about = {key: one for key, one in schema.items() if key in ("default", "description", "title")}
-    alone = {key: one for key, one in schema.items() if key not in about}
+    names = ("default", "description", "title")
+    about = {key: value for key, value in schema.items() if key in names}
+    alone = {key: value for key, value in schema.items() if key not in names}
     return {**about, "anyOf": [*schema.get("anyOf", [alone]), *values]}

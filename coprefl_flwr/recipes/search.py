@@ -100,26 +100,46 @@ class TableRow:
         if not self.validated:
             return self.reported(trial)
         config = dict(self.combination)
-        classes = ",".join(map(str, self._validated_on))
+        classes = ",".join(map(str, self.validation_classes))
         config |= {"downstream-classes": f"list:{classes}", "tasks": self.recipe.validation_tasks}
         if not config.get("task-dataset"):
             config["pretraining-classes"] = ""  # All others, which is as many as elsewhere.
         return [self._run(config, trial, self.recipe.validation_seed)]
 
     @functools.cached_property
-    def _validated_on(self) -> tuple[int, ...]:
-        return validation_classes(self.recipe, self.combination)
+    def validation_classes(self) -> tuple[int, ...]:
+        """Draw as many classes as the reported tasks have, none of which any of these has.
+
+        Raises a SettingsError if fewer than a task needs are left.
+        """
+        runs = [Run.of(self.combination, START, seed).settings for seed in self.recipe.seeds]
+        datasets = [Datasets(settings.part(DataSettings), settings.seed) for settings in runs]
+        splits = [dataset.classes for dataset in datasets]
+        used = {number for _, downstream in splits for number in downstream}
+        if runs[0].task_dataset:
+            free = set(range(len(datasets[0].loaded[1].classes))) - used
+            room = len(free)
+        else:
+            free = {number for pretraining, _ in splits for number in pretraining} - used
+            room = len(free) // 2  # As many again are left to pre-train on.
+        wanted = min(len(splits[0][1]), room)
+        if wanted < runs[0].task_classes:
+            needs = f"select: validation needs {runs[0].task_classes} classes that no reported task"
+            spared = f"has and that can be spared, and there are {room}; set select: test"
+            raise SettingsError(f"{needs} {spared}", "select", "task-classes")
+        rng = seeds.generator(self.recipe.validation_seed, "validation-classes")
+        return tuple(sorted(rng.choice(sorted(free), wanted, replace=False).tolist()))
 
     def batches(self, store: Store) -> Iterator[list[Run]]:
         """Yield the runs to make, each batch chosen by the results of those before."""
         if self.search_by == OPTUNA:
             yield from map(self.selection_runs, self._named(store))
         else:
-            if short := [run for one in self.trials() for run in self.short_runs(one)]:
+            if short := [run for trial in self.trials() for run in self.short_runs(trial)]:
                 yield short
             finalists = self.finalists(store)
             if not self.is_decided(finalists):
-                yield [run for one in finalists for run in self.selection_runs(one)]
+                yield [run for trial in finalists for run in self.selection_runs(trial)]
         if self.searched and (chosen := choose(store, self)):
             yield self.reported(chosen)
 
@@ -140,7 +160,7 @@ class TableRow:
         """
         trials = self.trials()
         if self.search_by == HALVING:
-            return best(trials, [mean_score(store, self.short_runs(one)) for one in trials])
+            return best(trials, [mean_score(store, self.short_runs(trial)) for trial in trials])
         return list(self._named(store)) if self.search_by == OPTUNA else trials
 
     def expected(self, store: Store) -> list[Trial]:
@@ -148,7 +168,7 @@ class TableRow:
         if self.search_by != HALVING:
             return self.finalists(store)
         trials = self.trials()
-        done = [store.done(run.study.stages) for one in trials for run in self.short_runs(one)]
+        done = [store.done(run.study.stages) for trial in trials for run in self.short_runs(trial)]
         return (all(done) and self.finalists(store)) or trials[: max(1, len(trials) // PART)]
 
     def is_decided(self, finalists: Sequence[Trial]) -> bool:
@@ -190,33 +210,6 @@ def table_rows(recipe: Recipe) -> list[TableRow]:
     return [TableRow(recipe, combination, row) for combination, row in rows]
 
 
-def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
-    """Draw as many classes as the reported tasks have, none of which any of these has.
-
-    Raises a SettingsError if fewer than a task needs are left.
-    """
-    runs = [Run.of(dict(config), START, seed).settings for seed in recipe.seeds]
-    datasets = [Datasets(one.part(DataSettings), one.seed) for one in runs]
-    splits = [one.classes for one in datasets]
-    taken = {number for _, downstream in splits for number in downstream}
-    if runs[0].task_dataset:
-        free = set(range(len(datasets[0].loaded[1].classes))) - taken
-        room = len(free)
-    else:
-        free = {number for pretraining, _ in splits for number in pretraining} - taken
-        room = len(free) // 2  # As many again are left to pre-train on.
-    wanted = min(len(splits[0][1]), room)
-    if wanted < runs[0].task_classes:
-        raise SettingsError(
-            f"select: validation needs {runs[0].task_classes} classes that no reported task has "
-            f"and that can be spared, and there are {room}; set select: test",
-            "select",
-            "task-classes",
-        )
-    rng = seeds.generator(recipe.validation_seed, "validation-classes")
-    return tuple(sorted(int(number) for number in rng.choice(sorted(free), wanted, replace=False)))
-
-
 @plugins.unchanged()
 def check_runs(recipe: Recipe) -> list[Run]:
     """Return every run that the recipe may need, all of them checked.
@@ -238,7 +231,7 @@ def score(store: Store, run: Run) -> float:
     """Return what a run is judged by: mean accuracy over its tasks, or the last test's."""
     if not store.done(run.study.stages):
         return math.nan
-    rows = [row for stage in run.measured for row in store.result(stage)["rows"]]
+    rows = [row for stage in run.client_stages for row in store.result(stage)["rows"]]
     if rows:
         return float(np.mean(task_metrics(frame(rows))["accuracy"]))
     rounds = store.result(run.main)["rounds"]
@@ -257,7 +250,7 @@ def choose(store: Store, row: TableRow) -> Trial | None:
     finalists = row.finalists(store)
     if row.is_decided(finalists):
         return finalists[0]
-    scores = [mean_score(store, row.selection_runs(one)) for one in finalists]
+    scores = [mean_score(store, row.selection_runs(trial)) for trial in finalists]
     return None if np.isnan(scores).all() else finalists[int(np.nanargmax(scores))]
 
 
@@ -276,7 +269,7 @@ def shortened(run: Run) -> Run:
         own = dict(phase.options).get("rounds")
         return phase.having({"rounds": quarter(own)}) if isinstance(own, int) else phase
 
-    own = Methods(one.changed(cut_own) for one in run.settings.method)
+    own = Methods(method.changed(cut_own) for method in run.settings.method)
     rounds, of_tasks = run.settings.rounds, run.settings.task_rounds
     cut = replace(run.settings, method=own, rounds=quarter(rounds), task_rounds=quarter(of_tasks))
     return replace(run, settings=cut)
@@ -300,19 +293,25 @@ def optuna_trials(
     `score` gives what a trial came to, nan if it failed, before the next one is named.
     """
     import optuna
+    from optuna.distributions import CategoricalDistribution, IntDistribution
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=-(-number // AT_RANDOM))
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    ordered = {key: _ordered(values) for key, values in row.options.items()}
-    space = {key: _distribution(values) for key, values in ordered.items()}
+    # The sampler takes near positions to be alike: numbers are ordered by size, words not at all.
+    ordered: dict[str, list[Value]] = {}
+    space: dict[str, Any] = {}
+    for key, values in row.options.items():
+        ordered[key], space[key] = list(values), CategoricalDistribution(range(len(values)))
+        if all(type(value) in (int, float) for value in values):
+            ordered[key], space[key] = sorted(values), IntDistribution(0, len(values) - 1)
     combinations = itertools.product(*row.options.values())
     untried = dict(zip(combinations, row.trials(), strict=True))
     scores: dict[tuple[Value, ...], float] = {}
     again = 0
     while untried and len(scores) < number:
-        asked = study.ask(space)
-        values = tuple(ordered[key][at] for key, at in asked.params.items())
+        proposal = study.ask(space)
+        values = tuple(ordered[key][at] for key, at in proposal.params.items())
         if trial := untried.pop(values, None):
             again = 0
             yield trial
@@ -322,25 +321,7 @@ def optuna_trials(
             study.enqueue_trial({key: ordered[key].index(value) for key, value in first})
         failed = math.isnan(scores[values])
         state = optuna.trial.TrialState.FAIL if failed else None
-        study.tell(asked, None if failed else scores[values], state=state)
-
-
-def _ordered(values: Sequence[Value]) -> list[Value]:
-    """Return numbers by size, as the sampler takes near ones to be alike; others as they are."""
-    return sorted(values) if _are_numbers(values) else list(values)
-
-
-def _distribution(values: Sequence[Value]) -> Any:
-    """Return what the sampler draws from: positions among the values."""
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    if _are_numbers(values):
-        return IntDistribution(0, len(values) - 1)
-    return CategoricalDistribution(range(len(values)))
-
-
-def _are_numbers(values: Sequence[Value]) -> bool:
-    return all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
+        study.tell(proposal, None if failed else scores[values], state=state)
 
 
 def check_installed(search_by: str) -> None:

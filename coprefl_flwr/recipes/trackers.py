@@ -44,7 +44,7 @@ def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
     if not named:
         return untracked
     if len(named) > 1:
-        raise SettingsError(f"{' and '.join(f'--{one}' for one in named)}: give one of them")
+        raise SettingsError(f"{' and '.join(f'--{option}' for option in named)}: give one of them")
     option, place = named[0], str(options[named[0]])
     if option == "tracker":
         place = plugins.resolved(place, Path.cwd())
@@ -91,7 +91,7 @@ def _followed(opened: Opened, place: str, out: Path, stage: Stage) -> Iterator[S
         def hook(report: RoundReport) -> None:
             if not writes:
                 writes.append(stack.enter_context(opened(place, out, stage.key)))
-            writes[0]({name: float(one) for name, one in report.metrics.items()}, report.round)
+            writes[0]({name: float(value) for name, value in report.metrics.items()}, report.round)
 
         yield (hook,)
 
@@ -125,7 +125,7 @@ def _mlflow(place: str, _: Path, key: str) -> Iterator[Write]:
     with mlflow.start_run(run_id=before, run_name=key, tags={"stage": key}):
 
         def write(metrics: Mapping[str, float], step: int) -> None:
-            named = {re.sub(r"[^\w\-. /]", "_", name): one for name, one in metrics.items()}
+            named = {re.sub(r"[^\w\-. /]", "_", name): value for name, value in metrics.items()}
             mlflow.log_metrics(named, step)
 
         yield write

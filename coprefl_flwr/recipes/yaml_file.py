@@ -24,6 +24,10 @@ MOST_VALUES, DEEPEST = 100_000, 50
 # YAML 1.1 reads 1e-3 as a text; everybody means the number.
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
+# What the parser says of a tab, a wrong indentation, or a colon in the wrong place.
+_SPACING = re.compile(r"\\t|mapping values are not allowed|expected (':'|<block end>)")
+_HINT = "; indent with spaces; a key needs a space after its colon; quote a value with ': ' in it"
+
 Keys = tuple[str | int, ...]
 """Keys, and positions in lists, from the root of a file to a value."""
 Lines = dict[Keys, str]
@@ -40,7 +44,7 @@ class Places:
     def of(self, *keys: str | int) -> str:
         """Return the place of a part, or else of the nearest part that contains it."""
         inside = [keys[:end] for end in range(len(keys), 0, -1)]
-        return next((self.lines[one] for one in inside if one in self.lines), self.name)
+        return next((self.lines[part] for part in inside if part in self.lines), self.name)
 
     def of_setting(self, key: str) -> str:
         """Return the place of a setting, or of a key of the recipe; "" where neither is set."""
@@ -49,12 +53,12 @@ class Places:
     def overlay(self, keys: Keys) -> None:
         """Let the parts of the overlay at `keys` be where that has them."""
         depth = len(keys)
-        inside = [one for one in self.lines if one[:depth] == keys and len(one) > depth]
-        self.lines |= {one[depth:]: self.lines[one] for one in inside}
+        inside = [part for part in self.lines if part[:depth] == keys and len(part) > depth]
+        self.lines |= {part[depth:]: self.lines[part] for part in inside}
 
     def replace(self, keys: Keys, lines: Lines) -> None:
         """Let what is at `keys`, and its parts, be at these lines."""
-        others = {one: line for one, line in self.lines.items() if one[: len(keys)] != keys}
+        others = {part: line for part, line in self.lines.items() if part[: len(keys)] != keys}
         self.lines = others | {(*keys, *inner): line for inner, line in lines.items()}
 
     @contextmanager
@@ -83,7 +87,9 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise SettingsError(f"{name}{line}: not YAML: {error.problem}") from error
+        problem = str(error.problem)
+        hint = _HINT if _SPACING.search(problem) else ""
+        raise SettingsError(f"{name}{line}: not YAML: {problem}{hint}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
     except RecursionError:
@@ -117,7 +123,7 @@ class _Reader:
             return self.mapping(node, path, parents)
         if isinstance(node, yaml.SequenceNode):
             within = (*parents, node)
-            return [self.value(one, (*path, at), within) for at, one in enumerate(node.value)]
+            return [self.value(item, (*path, at), within) for at, item in enumerate(node.value)]
         return self.scalar(node, kind)
 
     def mapping(self, node: yaml.Node, path: Keys, parents: tuple[yaml.Node, ...]) -> Any:

@@ -4,7 +4,7 @@
 """
 
 from coprefl_flwr.report.comparison import Comparison as Comparison
-from coprefl_flwr.report.comparison import Measured as Measured
 from coprefl_flwr.report.comparison import Report as Report
+from coprefl_flwr.report.comparison import ResultRow as ResultRow
 from coprefl_flwr.report.page import text_tables as text_tables
 from coprefl_flwr.report.page import write_report as write_report

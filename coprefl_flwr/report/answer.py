@@ -8,8 +8,8 @@ import pandas as pd
 from scipy import stats
 
 from coprefl_flwr.report.columns import column
-from coprefl_flwr.report.comparison import Comparison, Report
-from coprefl_flwr.report.tables import LEVEL, numbers
+from coprefl_flwr.report.comparison import Comparison, Report, numbers
+from coprefl_flwr.report.tables import LEVEL
 
 CONFIDENCE = 0.95
 _MOST = 8
@@ -18,19 +18,20 @@ _MOST = 8
 
 def set_up(report: Report) -> str:
     """Return one line on data, clients, rounds and tasks, of what the report's settings name."""
-    of = {**report.defaults, **report.settings}
+    settings = {**report.defaults, **report.settings}
     first = [
-        _shown(of, "dataset", "{}"),
-        _shown(of, "clients", "{} clients") + _shown(of, "participants", " ({} in a round)"),
-        _shown(of, "rounds", "{} rounds"),
+        _shown(settings, "dataset", "{}"),
+        _shown(settings, "clients", "{} clients")
+        + _shown(settings, "participants", " ({} in a round)"),
+        _shown(settings, "rounds", "{} rounds"),
     ]
     tasks = [
-        _shown(of, "tasks", "{} tasks") + _shown(of, "task-classes", " of {} classes"),
-        _shown(of, "task-clients", "{} clients"),
-        _shown(of, "task-rounds", "{} rounds"),
+        _shown(settings, "tasks", "{} tasks") + _shown(settings, "task-classes", " of {} classes"),
+        _shown(settings, "task-clients", "{} clients"),
+        _shown(settings, "task-rounds", "{} rounds"),
     ]
     parts = [", ".join(filter(None, part)) for part in (first, tasks)]
-    seeds = report.made.get("seeds", "")
+    seeds = report.provenance.get("seeds", "")
     parts.append(f"seed{'s' * (',' in seeds)} {seeds}" if seeds else "")
     return "; ".join(filter(None, parts))
 
@@ -49,20 +50,20 @@ def answers(comparison: Comparison) -> list[str]:
     of this row alone; p is the table's, corrected for all rows.
     """
     qualities = [metric for metric in comparison.metrics if column(metric).tested]
-    if not qualities or len(comparison.measured) > _MOST:
+    if not qualities or len(comparison.rows) > _MOST:
         return []
     heading = column(qualities[0])
-    found = numbers(comparison)
-    found = found[(found["metric"] == qualities[0]) & found["mean"].map(math.isfinite)]
+    rows = numbers(comparison)
+    rows = rows[(rows["metric"] == qualities[0]) & rows["mean"].map(math.isfinite)]
     reference = comparison.tested_against.name
     name, percent, _ = heading.title.partition(" %")
     lines = []
-    if len(found) > 1 and heading.better:
+    if len(rows) > 1 and heading.better:
         lower, unit = heading.better == "lower", " %" if percent else ""
-        first = found.sort_values("mean", ascending=lower).iloc[0]
+        first = rows.sort_values("mean", ascending=lower).iloc[0]
         which = "lowest" if lower else "highest"
         lines.append(f"{first['row']} has the {which} {name.lower()}: {first['mean']:.2f}{unit}.")
-    others = found[(found["row"] != reference) & (found["pairs"] > 0)]
+    others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if percent else ""
     lines += [_sentence(row, reference, points) for _, row in others.iterrows()]
     if len(others) and (others["pairs"] < 2).all():
@@ -78,8 +79,9 @@ def _sentence(row: "pd.Series[Any]", reference: str, points: str) -> str:
     quantile = stats.t.ppf((1 + CONFIDENCE) / 2, row["pairs"] - 1)
     half = quantile * row["difference-std"] / math.sqrt(row["pairs"])
     low, high = row["difference"] - half, row["difference"] + half
-    text += f", {CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}, {row['pairs']} seeds"
+    interval = f"{CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}"
+    text += f", {interval} (of this row alone), {row['pairs']} seeds"
     if math.isnan(row["p-holm"]):
         return f"{text}."
     p = "p < 0.001" if row["p-holm"] < 0.001 else f"p = {row['p-holm']:.3f}"
-    return f"{text}; {'decided' if row['p-holm'] < LEVEL else 'not decided'} ({p})."
+    return f"{text}; {'decided' if row['p-holm'] < LEVEL else 'not decided'} (Holm: {p})."

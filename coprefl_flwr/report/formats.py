@@ -40,8 +40,8 @@ def text(table: Table, width: int = TEXT_WIDTH) -> str:
     room = width - min(_NAMES_WIDTH, max(map(cell_len, names)))
     groups: list[list[list[str]]] = [[]]
     for column in columns:
-        taken = sum(2 + cell_len(heading) for heading, *_ in [*groups[-1], column])
-        if groups[-1] and taken > room:
+        needed = sum(2 + cell_len(heading) for heading, *_ in [*groups[-1], column])
+        if groups[-1] and needed > room:
             groups.append([])
         groups[-1].append(column)
     lines = [table.title, ""] if table.title else []
@@ -95,9 +95,9 @@ def markdown(*tables: Table) -> str:
         lines += [f"## {escaped(table.title)}", ""] if table.title else []
         lines += [_bars(map(escaped, map(str, heads)))]
         lines += ["|" + ":--|" * names + "--:|" * (len(heads) - names)]
-        for of, line in zip(table.names, table.lines(), strict=True):
+        for row_names, line in zip(table.names, table.lines(), strict=True):
             cells = [f"**{escaped(t)}**" if best else escaped(t) for _, t, best in line]
-            lines.append(_bars([*map(escaped, of), *cells]))
+            lines.append(_bars([*map(escaped, row_names), *cells]))
         if table.notes:
             lines += ["", escaped(" ".join(table.sentences("bold")))]
         if table.failed:
@@ -139,7 +139,7 @@ def _environment(table: Table) -> str:
     heads = [heading for heading, part in table.columns if part == HERE]
     names = len(table.cells.index.names)
     lines = []
-    for of, line in zip(table.names, table.lines(), strict=True):
+    for row_names, line in zip(table.names, table.lines(), strict=True):
         by_part: dict[str, dict[str, str]] = {part: {} for part in PARTS}
         for (heading, part), (_, cell, best) in zip(table.columns, line, strict=True):
             shown = cell.translate(_LATEX)
@@ -147,7 +147,7 @@ def _environment(table: Table) -> str:
         for part, cells in by_part.items():
             if part == HERE or {*cells.values()} - {NONE.translate(_LATEX)}:
                 below = [rf"\quad {part}", *[""] * (names - 1)]
-                first = [name.translate(_LATEX) for name in of] if part == HERE else below
+                first = [name.translate(_LATEX) for name in row_names] if part == HERE else below
                 lines.append([*first, *(cells.get(heading, "") for heading in heads)])
     titles = [str(head).translate(_LATEX) for head in [*table.cells.index.names, *heads]]
     styler = pd.DataFrame(lines, columns=pd.Index(titles)).style.hide(axis="index")

@@ -55,12 +55,12 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return records as a DataFrame; whole numbers stay whole where other records have none."""
-    found = pd.DataFrame(records)
-    for name in found.columns[found.isna().any()]:
-        given = [r[name] for r in records if r.get(name) is not None]
-        if all(type(value) is int for value in given):
-            found[name] = found[name].astype("Int64")
-    return found
+    data = pd.DataFrame(records)
+    for name in data.columns[data.isna().any()]:
+        values = [r[name] for r in records if r.get(name) is not None]
+        if all(type(value) is int for value in values):
+            data[name] = data[name].astype("Int64")
+    return data
 
 
 def write_rows(path: str | Path, rows: pd.DataFrame) -> None:
@@ -125,15 +125,15 @@ def values_of_task(
     (`columns.TO_REACH`) the cost is computed.
     """
     rows = accuracies(rows)
-    found = one_task(rows)
-    found[STD_CLIENTS] = math.sqrt(found["variance"])
+    values = one_task(rows)
+    values[STD_CLIENTS] = math.sqrt(values["variance"])
     if "domain" in rows:
         for name, of_domain in rows.groupby("domain")["accuracy"]:
-            found[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
+            values[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
     for metric in metrics:
         if reached := TO_REACH.fullmatch(metric):
-            found[metric] = _cost_to_reach(rounds, reached[1], float(reached[2]))
-    return found | {key: rounds[-1][key] for key in SENT if rounds and key in rounds[-1]}
+            values[metric] = _cost_to_reach(rounds, reached[1], float(reached[2]))
+    return values | {key: rounds[-1][key] for key in SENT if rounds and key in rounds[-1]}
 
 
 def own_metrics(rows: pd.DataFrame) -> list[str]:
@@ -144,8 +144,8 @@ def own_metrics(rows: pd.DataFrame) -> list[str]:
 def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per start and task, as they first appear: start, task, and `one_task`."""
     groups = accuracies(rows).groupby(["start", "task"], sort=False)
-    found = [{"start": start, "task": task, **one_task(part)} for (start, task), part in groups]
-    return pd.DataFrame(found)
+    entries = [{"start": start, "task": task, **one_task(part)} for (start, task), part in groups]
+    return pd.DataFrame(entries)
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -157,12 +157,12 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     is one task only.
     """
     tasks = task_metrics(rows).groupby("start", sort=False)
-    found = tasks.size().rename("tasks").reset_index()
+    data = tasks.size().rename("tasks").reset_index()
     for metric in (*TASK_METRICS, *own_metrics(rows)):
         over_tasks = [summarise(values.tolist()) for _, values in tasks[metric]]
-        found[metric] = [one.mean for one in over_tasks]
-        found[f"{metric} std"] = [one.std for one in over_tasks]
-    return found
+        data[metric] = [statistic.mean for statistic in over_tasks]
+        data[f"{metric} std"] = [statistic.std for statistic in over_tasks]
+    return data
 
 
 def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
@@ -219,12 +219,12 @@ def _cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: flo
     return math.inf
 
 
-def csv(found: pd.DataFrame) -> str:
+def csv(data: pd.DataFrame) -> str:
     """Return a DataFrame as CSV; missing values are left empty.
 
     A text that a spreadsheet would read as a formula gets a ' in front.
     """
-    return found.map(_no_formula).to_csv(index=False, lineterminator="\n")
+    return data.map(_no_formula).to_csv(index=False, lineterminator="\n")
 
 
 def _no_formula(cell: Any) -> Any:
@@ -237,14 +237,14 @@ def _no_formula(cell: Any) -> Any:
     return cell
 
 
-def records(found: pd.DataFrame, keep: str = "") -> list[dict[str, Any]]:
+def records(data: pd.DataFrame, keep: str = "") -> list[dict[str, Any]]:
     """Return rows in Python's own types, without missing values: only `keep` has None for them.
 
     An infinite value is None.
     """
     rows = [
         {str(key): value for key, value in row.items() if key == keep or not pd.isna(value)}
-        for row in found.to_dict("records")
+        for row in data.to_dict("records")
     ]
     absent = (math.inf, -math.inf)
     return [{k: None if pd.isna(v) or v in absent else v for k, v in r.items()} for r in rows]

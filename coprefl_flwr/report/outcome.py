@@ -13,10 +13,10 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.report import columns, frames
 from coprefl_flwr.report.columns import DIAGNOSTICS, MEASURED, START_LOSS
-from coprefl_flwr.report.comparison import Comparison, Measured, Report
+from coprefl_flwr.report.comparison import Comparison, Report, ResultRow
 from coprefl_flwr.report.frames import pretraining_summary
-from coprefl_flwr.report.learnt import CHAINED
 from coprefl_flwr.report.page import FOLDER, write_report
+from coprefl_flwr.report.training_checks import CHAINED
 
 PERSONALISED = "personalised"
 """The phase of rounds in which every client has its own model."""
@@ -30,7 +30,14 @@ OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", col
 """The columns of starting models and of personalised methods."""
 
 _KINDS = {"title": str, "seed": int, "tasks": int, "warnings": list, "settings": dict, "made": dict}
-_KINDS |= {"columns": dict, "starts": list, "chained": dict, "costs": dict, "troubles": dict}
+_KINDS |= {
+    "command": str,
+    "columns": dict,
+    "starts": list,
+    "chained": dict,
+    "costs": dict,
+    "troubles": dict,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +47,8 @@ class Outcome:
     `about` has any of these: "title", "seed", "tasks" (how many), "starts" (in order), "chained"
     ({start: rounds in which the model went from client to client}), "costs" ({start: {column:
     number}}), "seconds" ({start: of each task}), "troubles" ({start: what is wrong with it}),
-    "columns" ({metric of the user's own: [title, better]}), "warnings" (lines), "made" (how), and
-    "settings".
+    "columns" ({metric of the user's own: [title, better]}), "warnings" (lines), "made" (how),
+    "settings", and "command" (of `flwr run`, in the app's folder).
     """
 
     rows: pd.DataFrame
@@ -67,17 +74,17 @@ class Outcome:
         frames.write_rounds(folder / ROUNDS, self.rounds)
         if not self.rows.empty:
             frames.write_rows(folder / ROWS, self.rows)
-        own = {metric: columns.column(metric) for metric in frames.own_metrics(self.rows)}
-        shown = {"columns": {metric: (of.title, of.better) for metric, of in own.items()}}
-        about = {**self.about, **(shown if own else {})}
+        own = [(metric, columns.column(metric)) for metric in frames.own_metrics(self.rows)]
+        shown = {metric: (heading.title, heading.better) for metric, heading in own}
+        about = {**self.about, **({"columns": shown} if own else {})}
         write_atomically(folder / ABOUT, json.dumps(about, indent=1, default=str).encode())
         return write_report(report_of([self]), folder / FOLDER)
 
     @property
     def starts(self) -> list[str]:
         """The starting models, or the personalised methods."""
-        found = [frame for frame in (self.rows, self.rounds) if not frame.empty]
-        seen = [str(start) for frame in found for start in frame["start"]]
+        parts = [frame for frame in (self.rows, self.rounds) if not frame.empty]
+        seen = [str(start) for frame in parts for start in frame["start"]]
         return list(dict.fromkeys([*self.about.get("starts", []), *seen]))
 
     @property
@@ -103,7 +110,7 @@ class Outcome:
 
         `metrics` are columns that are computed only if asked for. What is missing is left out.
         """
-        found: dict[str, list[dict[str, float]]] = {}
+        by_start: dict[str, list[dict[str, float]]] = {}
         rounds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
         for row in frames.records(self.rounds):
             phase = row.get("phase", "")
@@ -112,8 +119,8 @@ class Outcome:
         clients = self.rows.reindex(columns=[*dict.fromkeys(["start", "task", *self.rows])])
         phase = PERSONALISED if self.personalised else "downstream"
         for start in self.starts:
-            found[start] = [{} for _ in self.units]
-            for unit, task in zip(found[start], self.tasks, strict=False):
+            by_start[start] = [{} for _ in self.units]
+            for unit, task in zip(by_start[start], self.tasks, strict=False):
                 rows = clients[clients["start"].eq(start) & clients["task"].eq(task)]
                 if not rows.empty:
                     unit |= frames.values_of_task(
@@ -125,16 +132,16 @@ class Outcome:
                         unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
         for entry in pretraining_summary(self.rounds).to_dict("records"):
             start = entry.pop("start")
-            found[start][0].update({str(key): float(value) for key, value in entry.items()})
+            by_start[start][0].update({str(key): float(value) for key, value in entry.items()})
         for start, costs in self.about.get("costs", {}).items():
-            found[start][0].update(costs)
+            by_start[start][0].update(costs)
         for (phase, start, _), (row, *_) in rounds.items():
             if phase == START_LOSS and START_LOSS in row:
-                found[start][0][START_LOSS] = row[START_LOSS]
+                by_start[start][0][START_LOSS] = row[START_LOSS]
             elif phase not in frames.PHASES:
-                numbers = {key: one for key, one in row.items() if key not in frames.OF_A_ROUND}
-                found[start][0] |= {f"{MEASURED}{key}": one for key, one in numbers.items()}
-        return found
+                numbers = {key: value for key, value in row.items() if key not in frames.OF_A_ROUND}
+                by_start[start][0] |= {f"{MEASURED}{key}": value for key, value in numbers.items()}
+        return by_start
 
 
 def report_of(outcomes: Sequence[Outcome]) -> Report:
@@ -148,13 +155,13 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     for other in outcomes:
         if other.starts != first.starts or _clients(other) != _clients(first):
             raise SettingsError("the runs are not of the same methods, datasets and clients")
-    of_each = [one.values() for one in outcomes]
-    values = {start: [unit for of in of_each for unit in of[start]] for start in first.starts}
+    of_each = [outcome.values() for outcome in outcomes]
+    values = {start: [u for values in of_each for u in values[start]] for start in first.starts}
     domains = (
         [] if first.rows.empty else [*map(str, first.rows.get("domain", pd.Series()).unique())]
     )
     wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
-    wanted += [f"{columns.ACCURACY_OF}{one}" for one in domains] if len(domains) > 1 else []
+    wanted += [f"{columns.ACCURACY_OF}{domain}" for domain in domains] if len(domains) > 1 else []
     wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
     units = [unit for of_start in values.values() for unit in of_start]
     wanted += [name for unit in units for name in unit if name.startswith(MEASURED)]
@@ -168,14 +175,14 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         name="table",
         title=title,
         metrics=metrics,
-        units=[unit for one in outcomes for unit in one.units],
-        measured=[
+        units=[unit for outcome in outcomes for unit in outcome.units],
+        rows=[
             replace(
-                measured(start, outcomes),
-                values={m: [one.get(m, math.nan) for one in of] for m in metrics},
+                result_row(start, outcomes),
+                values={m: [unit.get(m, math.nan) for unit in units] for m in metrics},
                 troubles=_troubles(start, outcomes),
             )
-            for start, of in values.items()
+            for start, units in values.items()
         ],
         reference=first.starts[0],
     )
@@ -186,8 +193,10 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         comparisons=[comparison],
         figures=["accuracies"] * (not first.rows.empty) + ["curves"] * (not first.rounds.empty),
         settings=first.about.get("settings", {}),
-        made=first.about.get("made", {}),
-        warnings=[str(line) for one in outcomes for line in one.about.get("warnings", [])],
+        provenance=first.about.get("made", {}),
+        command="" if len(outcomes) > 1 else first.about.get("command", ""),
+        command_folder="the folder of the app",
+        warnings=[str(line) for outcome in outcomes for line in outcome.about.get("warnings", [])],
     )
 
 
@@ -198,26 +207,27 @@ def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:
 
 
 def _troubles(start: str, outcomes: Sequence[Outcome]) -> list[str]:
-    found = [(o.about.get("seed", 0), o.about.get("troubles", {}).get(start)) for o in outcomes]
+    lines = [(o.about.get("seed", 0), o.about.get("troubles", {}).get(start)) for o in outcomes]
     several = len(outcomes) > 1
-    return [f"seed {seed}: {line}" if several else line for seed, line in found if line]
+    return [f"seed {seed}: {line}" if several else line for seed, line in lines if line]
 
 
-def measured(start: str, outcomes: Sequence[Outcome]) -> Measured:
+def result_row(start: str, outcomes: Sequence[Outcome]) -> ResultRow:
     """Return the frames of a row without its values; tasks are numbered on from study to study."""
     parts: dict[str, list[pd.DataFrame]] = {"rows": [], "rounds": [], "curves": []}
     before = 0
-    for one in outcomes:
-        seed, chained = one.about.get("seed", 0), one.about.get("chained", {}).get(start, [])
-        if not one.rows.empty:
-            rows = one.rows[one.rows["start"] == start]
+    for outcome in outcomes:
+        seed = outcome.about.get("seed", 0)
+        chained = outcome.about.get("chained", {}).get(start, [])
+        if not outcome.rows.empty:
+            rows = outcome.rows[outcome.rows["start"] == start]
             parts["rows"].append(rows.assign(task=rows["task"] + before))
-        if not one.rounds.empty:
-            rounds = one.rounds[one.rounds["start"] == start]
+        if not outcome.rounds.empty:
+            rounds = outcome.rounds[outcome.rounds["start"] == start]
             rounds = rounds.assign(seed=seed, **{CHAINED: rounds["round"].isin(chained)})
             curves = rounds[rounds["phase"] == "downstream"]
             parts["curves"].append(curves.assign(task=curves["task"] + before))
             parts["rounds"].append(rounds[rounds["phase"].isin(["pretraining", PERSONALISED])])
-        before += len(one.tasks)
-    rows, rounds, curves = (pd.concat(of) if of else pd.DataFrame() for of in parts.values())
-    return Measured(start, "", {}, rows, rounds, curves)
+        before += len(outcome.tasks)
+    rows, rounds, curves = (pd.concat(part) if part else pd.DataFrame() for part in parts.values())
+    return ResultRow(start, "", {}, rows, rounds, curves)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from coprefl_flwr.files import replace_files
 from coprefl_flwr.report import tables
 from coprefl_flwr.report.answer import answers, set_up
-from coprefl_flwr.report.comparison import Comparison, Report
+from coprefl_flwr.report.comparison import Comparison, Report, numbers, units
 from coprefl_flwr.report.figures import Picture, draw
 from coprefl_flwr.report.formats import TEXT_WIDTH, latex, markdown, text
 from coprefl_flwr.report.frames import csv
@@ -20,8 +20,16 @@ from coprefl_flwr.report.tables import Table
 FOLDER, PAGE = "report", "report.html"
 """What a study, a recipe and a Python result leave in their folder: FOLDER/PAGE and its files."""
 
-Section = tuple[str, list[str], list[Table], Table | None, list[Picture]]
-"""A comparison's name, answers, tables, that of its search if there was one, and its figures."""
+
+class Section(NamedTuple):
+    """A part of the page: a comparison, or one metric of all of them."""
+
+    name: str  # the comparison's; "" for a metric of all
+    answers: list[str]
+    tables: list[Table]
+    search: Table | None  # of the values that were searched
+    pictures: list[Picture]
+    files: list[str]  # the tables' files, from the page's folder
 
 
 def text_tables(comparison: Comparison, width: int = TEXT_WIDTH) -> str:
@@ -49,27 +57,28 @@ def write_report(report: Report, folder: Path) -> Path:
     Raises a SettingsError, with nothing changed, if `folder` or one of these files is not ours.
     """
     texts, figures = dict[str, str](), dict[str, bytes]()
-    across = tables.overviews([one.displayed() for one in report.comparisons])
+    comparisons = [comparison.displayed() for comparison in report.comparisons]
+    across = tables.overviews(comparisons)
     if across:
         texts["tables/overview.md"] = markdown(*across)
-    sections: list[Section] = [("", [], [one], None, []) for one in across]
-    for comparison in (one.displayed() for one in report.comparisons):
-        name, of = comparison.name, tables.tables(comparison)
-        texts |= {f"tables/{name}.md": markdown(*of), f"tables/{name}.tex": latex(*of)}
-        tried = (
-            tables.search_table(comparison.tried, comparison.scored) if comparison.tried else None
-        )
-        if tried:
-            texts[f"tables/{name}-search.md"] = markdown(tried)
+    sections = [Section("", [], [table], None, [], [*texts]) for table in across]
+    for comparison in comparisons:
+        name, shown = comparison.name, tables.tables(comparison)
+        files = {f"tables/{name}.md": markdown(*shown), f"tables/{name}.tex": latex(*shown)}
+        search = None
+        if comparison.search_entries:
+            search = tables.search_table(comparison.search_entries, comparison.scored)
+            files[f"tables/{name}-search.md"] = markdown(search)
+        texts |= files
         pictures = draw(comparison, report.figures)
         for picture in pictures:
-            figures |= {f"figures/{file}": content for file, content in picture.files.items()}
-        if len(report.comparisons) == 1 and of[0].title == report.title:
+            figures |= picture.files
+        if len(comparisons) == 1 and shown[0].title == report.title:
             titles = ("Results", "Training and costs")
-            of = [replace(one, title=title) for one, title in zip(of, titles, strict=False)]
-        sections.append((name, answers(comparison), of, tried, pictures))
-    for file, rows in (("results", tables.numbers), ("units", tables.units)):
-        texts[f"{file}.csv"] = csv(pd.concat([rows(one) for one in report.comparisons]))
+            shown = [replace(table, title=t) for table, t in zip(shown, titles, strict=False)]
+        sections.append(Section(name, answers(comparison), shown, search, pictures, list(files)))
+    for file, rows in (("results", numbers), ("units", units)):
+        texts[f"{file}.csv"] = csv(pd.concat([rows(part) for part in report.comparisons]))
     texts["provenance.md"] = markdown(*_provenance(report))
     texts[PAGE] = _page(report, sections)
     contents = figures | {name: content.encode() for name, content in texts.items()}
@@ -80,21 +89,21 @@ def write_report(report: Report, folder: Path) -> Path:
 def _provenance(report: Report) -> list[Table]:
     """Return how the results were made, and all settings, as tables."""
     parts: dict[str, Mapping[str, Any]] = {
-        "How it was made": report.made,
+        "How it was made": report.provenance,
         "Settings": report.settings,
         "Settings at their defaults": report.defaults,
         "Methods": report.methods,
     }
     return [
-        tables.simple(title, "Name", {"Value": list(map(_value, of.values()))}, list(of))
-        for title, of in parts.items()
-        if of
+        tables.simple(title, "Name", {"Value": list(map(_value, values.values()))}, list(values))
+        for title, values in parts.items()
+        if values
     ]
 
 
 def _page(report: Report, sections: list[Section]) -> str:
     """Return the page; a figure that was asked for and that nothing had data for is noted."""
-    drawn = {picture.kind for *_, pictures in sections for picture in pictures}
+    drawn = {picture.kind for section in sections for picture in section.pictures}
     missing = [f"No data for the figure {kind}." for kind in report.figures if kind not in drawn]
     pages = Environment(
         loader=PackageLoader(__package__, ""),

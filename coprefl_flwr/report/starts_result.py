@@ -107,7 +107,7 @@ def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None =
     >>> figure = cp.plot_history(history)
     """
     histories = history if isinstance(history, Mapping) else {"": history}
-    of_each = [_rows(name, one) for name, one in histories.items()]
+    of_each = [_rows(name, curve) for name, curve in histories.items()]
     return _saved(figures.learning_figure(pd.concat(of_each, ignore_index=True)), path)
 
 

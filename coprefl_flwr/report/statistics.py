@@ -91,12 +91,12 @@ class Summary(NamedTuple):
 
 def summarise(values: Sequence[float]) -> Summary:
     """Summarise what is not nan; an infinite value makes the mean infinite and leaves no std."""
-    found = np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
-    if not found.size:
+    known = np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
+    if not known.size:
         return Summary(math.nan, math.nan, 0)
-    mean = float(np.mean(found))
-    spread = found.size > 1 and bool(np.isfinite(found).all())
-    return Summary(mean, float(np.std(found, ddof=1)) if spread else math.nan, found.size)
+    mean = float(np.mean(known))
+    spread = known.size > 1 and bool(np.isfinite(known).all())
+    return Summary(mean, float(np.std(known, ddof=1)) if spread else math.nan, known.size)
 
 
 def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary, float]:
@@ -119,10 +119,10 @@ def seed_means(values: Iterable[float], seeds: Iterable[str]) -> dict[str, float
     The tasks of a seed share a pre-training: what they have in common is one draw, not several, so
     that differences are tested over these means.
     """
-    found: dict[str, list[float]] = {}
+    by_seed: dict[str, list[float]] = {}
     for value, seed in zip(values, seeds, strict=True):
-        found.setdefault(seed, []).append(value)
-    return {seed: summarise(of_seed).mean for seed, of_seed in found.items()}
+        by_seed.setdefault(seed, []).append(value)
+    return {seed: summarise(of_seed).mean for seed, of_seed in by_seed.items()}
 
 
 def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":

@@ -8,11 +8,10 @@ from typing import Any, cast
 import pandas as pd
 
 from coprefl_flwr.report.columns import Heading, column
-from coprefl_flwr.report.comparison import Comparison, Measured, Tried
+from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
 from coprefl_flwr.report.frames import TASK_METRICS
-from coprefl_flwr.report.statistics import Summary, holm, paired, seed_means, summarise
 
-HERE, PAPER, P = "here", "paper", "p"
+HERE, PAPER, P = "here", "paper", "p (Holm)"
 PARTS = (HERE, PAPER, P)
 """What a column has: measured numbers, those that a paper prints, or p-values."""
 
@@ -44,7 +43,7 @@ class Table:
     @property
     def names(self) -> list[list[str]]:
         """The names of each row."""
-        return [list(one) if isinstance(one, tuple) else [one] for one in self.cells.index]
+        return [list(name) if isinstance(name, tuple) else [name] for name in self.cells.index]
 
     @property
     def marked(self) -> pd.DataFrame:
@@ -66,71 +65,14 @@ class Table:
 
     def sentences(self, mark: str, part: str = "") -> list[str]:
         """Return the notes, or those on one part; `mark` says how the best numbers are marked."""
-        return [text.replace(MARK, mark) for text, of in self.notes if part in ("", of)]
+        return [text.replace(MARK, mark) for text, about in self.notes if part in ("", about)]
 
 
 def simple(title: str, name: str, columns: Mapping[str, Sequence[str]], rows: Any) -> Table:
     """Return a table of texts by heading, without marks; `rows` are the rows' names."""
     index = pd.Index(rows, name=name, dtype=object)
-    cells = pd.DataFrame({(heading, HERE): list(of) for heading, of in columns.items()}, index)
-    return Table(cells, title=title)
-
-
-# ---- the numbers of a comparison ----------------------------------------------------------------
-
-
-def numbers(comparison: Comparison) -> pd.DataFrame:
-    """Return a row per line and metric: first what was measured, then what only the paper has.
-
-    Its columns are those of `results.csv`. "mean" and "std" are over units. "difference" is the
-    line minus the comparison's reference, over the "pairs" of seeds' means (of the tasks that both
-    have), "p" that of the paired t-test, "p-holm" the same corrected for the lines of the metric's
-    column (Holm). Missing numbers are nan.
-    """
-    known = {name for row in comparison.measured for name in (row.name, row.label)}
-    nothing = dict.fromkeys(comparison.metrics, [math.nan] * len(comparison.units))
-    unmeasured = [Measured(label, "", nothing) for label in comparison.paper if label not in known]
-    rows = [*comparison.measured, *unmeasured]
-    entries = [_entry(comparison, metric, row) for row in rows for metric in comparison.metrics]
-    found = pd.DataFrame(entries)
-    found["p-holm"] = found.groupby("metric")["p"].transform(holm)
-    return found
-
-
-def _entry(comparison: Comparison, metric: str, row: Measured) -> dict[str, Any]:
-    printed = comparison.paper_of(row)
-    mean, std, n = summarise(row.values[metric])
-    less, p = _over_seeds(comparison, metric, row)
-    paper_mean, paper_std = printed.get(metric, (math.nan, None))
-    return {
-        "comparison": comparison.name, "row": row.name, "label": row.label, "chosen": row.chosen,
-        "metric": metric, "mean": mean, "std": std, "n": n,
-        "difference": less.mean, "difference-std": less.std, "pairs": less.n,
-        "p": p if column(metric).tested else math.nan, "p-holm": math.nan,
-        "paper-mean": float(paper_mean),
-        "paper-std": math.nan if paper_std is None else float(paper_std),
-        "source": comparison.source if metric in printed else "",
-    }  # fmt: skip
-
-
-def _over_seeds(comparison: Comparison, metric: str, row: Measured) -> tuple[Summary, float]:
-    """Return a line minus the reference, and p: of the means per seed of the units both have."""
-    reference = comparison.tested_against.values[metric]
-    pairs = list(zip(row.values[metric], reference, strict=True))
-    both = [at for at, pair in enumerate(pairs) if math.isfinite(pair[0] + pair[1])]
-    seeds = [comparison.seeds[at] for at in both]
-    here, there = (seed_means([pairs[at][side] for at in both], seeds) for side in (0, 1))
-    return paired(list(here.values()), list(there.values()))
-
-
-def units(comparison: Comparison) -> pd.DataFrame:
-    """Return a row per measured line and unit, with all metrics: those of `units.csv`."""
-    found = []
-    for row in comparison.measured:
-        values = {name: row.values[name] for name in comparison.metrics}
-        of = {"comparison": comparison.name, "row": row.name, "label": row.label}
-        found.append(pd.DataFrame({**of, "unit": list(comparison.units), **values}))
-    return pd.concat(found)
+    cells = {(heading, HERE): list(texts) for heading, texts in columns.items()}
+    return Table(pd.DataFrame(cells, index), title=title)
 
 
 # ---- its tables ---------------------------------------------------------------------------------
@@ -148,36 +90,36 @@ def tables(comparison: Comparison) -> list[Table]:
 
 def table(comparison: Comparison, first: bool = True) -> Table:
     """Return all metrics as one table; that which is not the `first` repeats no notes."""
-    found, measured = numbers(comparison), comparison.measured
+    data = numbers(comparison)
     reference = comparison.tested_against.name
-    troubled = {row.name for row in measured if row.troubles}
+    troubled = {row.name for row in comparison.rows if row.troubles}
     unstarted = _unstarted(comparison)
     parts = [
-        _column(str(metric), of, troubled, unstarted, reference)
-        for metric, of in found.groupby("metric", sort=False)
+        _column(str(metric), of_metric, troubled, unstarted, reference)
+        for metric, of_metric in data.groupby("metric", sort=False)
     ]
-    lines = found[["row", "label", "chosen"]].drop_duplicates()
-    part = {row.name: f" ({row.unfinished})" for row in measured if row.unfinished}
+    lines = data[["row", "label", "chosen"]].drop_duplicates()
+    part = {row.name: f" ({row.unfinished})" for row in comparison.rows if row.unfinished}
     labels = [
         f"{label}{part.get(row, '') * (row not in unstarted)}{f' {DAGGER}' * (row in troubled)}"
         for row, label in zip(lines["row"], lines["label"], strict=True)
     ]
     index = pd.Index(labels, name="Method")
     if lines["chosen"].any():
-        chosen = [one or NONE for one in lines["chosen"]]
+        chosen = [choice or NONE for choice in lines["chosen"]]
         index = pd.MultiIndex.from_arrays([labels, chosen], names=["Method", "Chosen"])
     cells, best = (
-        pd.concat([one[at] for one in parts], axis=1).set_axis(index, axis=0) for at in (0, 1)
+        pd.concat([part[at] for part in parts], axis=1).set_axis(index, axis=0) for at in (0, 1)
     )
     title, rows = comparison.title or comparison.name, list(lines["row"])
     return Table(
         cells,
         best.astype(bool),
-        _notes(comparison, found, cells, marked=bool(best.any(axis=None)), first=first),
+        _notes(comparison, data, cells, marked=bool(best.any(axis=None)), first=first),
         title if first else f"{title}: training and costs",
         comparison.name if first else f"{comparison.name}-costs",
         comparison.failed,
-        rows.index(reference) if found["p-holm"].notna().any() else None,
+        rows.index(reference) if data["p-holm"].notna().any() else None,
     )
 
 
@@ -186,7 +128,7 @@ def _unstarted(comparison: Comparison) -> dict[str, str]:
     wanted = set(comparison.metrics) & set(TASK_METRICS)
     return {
         row.name: row.unfinished
-        for row in comparison.measured
+        for row in comparison.rows
         if row.unfinished.startswith("0 of ")
         and all(math.isnan(value) for metric in wanted for value in row.values[metric])
     }
@@ -194,7 +136,7 @@ def _unstarted(comparison: Comparison) -> dict[str, str]:
 
 def _column(
     metric: str,
-    found: pd.DataFrame,
+    data: pd.DataFrame,
     troubled: Collection[str],
     unstarted: Mapping[str, str],
     reference: str,
@@ -204,31 +146,30 @@ def _column(
     A row of which no run is done shows how many of its seeds are, instead of a number.
     """
     heading = column(metric)
-    values = found[["mean", "std"]]
+    values = data[["mean", "std"]]
     whole = heading.decimals == 1 and (values.isna() | (values % 1 == 0)).all(axis=None)
     decimals = 0 if whole else heading.decimals  # Rounds are whole, except where they are averaged.
-    stds = found["std"]
+    stds = data["std"]
     if not heading.tested:  # Costs that are the same for every seed.
         stds = stds.where(stds.round(decimals) > 0)
     here = [
         unstarted[row] if row in unstarted and math.isnan(mean) else shown(mean, std, decimals)
-        for row, mean, std in zip(found["row"], found["mean"], stds, strict=True)
+        for row, mean, std in zip(data["row"], data["mean"], stds, strict=True)
     ]
     # Qualities with the papers' two decimals, costs in as many as it takes.
     spec = ".2f" if heading.tested else ",.10g"
     paper = [
         shown(mean, std, spec)
-        for mean, std in found[["paper-mean", "paper-std"]].itertuples(index=False)
+        for mean, std in data[["paper-mean", "paper-std"]].itertuples(index=False)
     ]
     p_values = [
-        NONE if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" for p in found["p-holm"]
+        NONE if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}" for p in data["p-holm"]
     ]
     parts = {HERE: here, PAPER: paper, P: p_values}
-    texts = pd.DataFrame(
-        {(heading.title, part): of for part, of in parts.items() if part == HERE or {*of} - {NONE}}
-    )
+    filled = [part for part, cells in parts.items() if part == HERE or {*cells} - {NONE}]
+    texts = pd.DataFrame({(heading.title, part): parts[part] for part in filled})
     best = pd.DataFrame(False, texts.index, texts.columns)
-    best[heading.title, HERE] = found.index.isin(_best(metric, found, troubled, reference))
+    best[heading.title, HERE] = data.index.isin(_best(metric, data, troubled, reference))
     return texts, best
 
 
@@ -241,19 +182,19 @@ def shown(mean: float, std: float = math.nan, spec: int | str = 2) -> str:
     return text if math.isnan(std) else f"{text} ± {format(std, spec)}"
 
 
-def _best(metric: str, found: pd.DataFrame, troubled: Collection[str], reference: str) -> list[Any]:
+def _best(metric: str, data: pd.DataFrame, troubled: Collection[str], reference: str) -> list[Any]:
     """Return the index of the best mean if it is decided: its difference is significant.
 
     Where the reference is the best, all others must differ from it. A line that lacks units that
     others have is never the best, nor one that diverged or did not learn.
     """
-    full = found[(found["n"] == found["n"].max()) & ~found["row"].isin(list(troubled))]
+    full = data[(data["n"] == data["n"].max()) & ~data["row"].isin(list(troubled))]
     means, better = full["mean"].dropna(), column(metric).better
     if better is None or len(means) < 2:
         return []
     best = means.idxmin() if better == "lower" else means.idxmax()
-    decided = found["p-holm"][means.index] < LEVEL
-    if found["row"][best] == reference:
+    decided = data["p-holm"][means.index] < LEVEL
+    if data["row"][best] == reference:
         return [best] if decided.drop(best).all() else []
     return [best] if decided[best] else []
 
@@ -264,14 +205,14 @@ def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
     A line is found by its label, whatever was chosen for it, but by its name where a comparison
     has the label more than once.
     """
-    found = []
-    for metric in dict.fromkeys(m for one in comparisons for m in one.metrics):
-        having = [one for one in comparisons if metric in one.metrics]
+    overview_tables = []
+    for metric in dict.fromkeys(m for comparison in comparisons for m in comparison.metrics):
+        having = [comparison for comparison in comparisons if metric in comparison.metrics]
         if len(having) < 2:
             continue
-        parts = [_of_overview(one, metric) for one in having]
+        parts = [_of_overview(comparison, metric) for comparison in having]
         cells, best = (
-            pd.concat([one[at] for one in parts], axis=1, sort=False).rename_axis("Method")
+            pd.concat([part[at] for part in parts], axis=1, sort=False).rename_axis("Method")
             for at in (0, 1)
         )
         cells = cells.fillna(NONE)
@@ -284,44 +225,44 @@ def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
             notes.append(f"{NONE}: its table has no such row, or says why.")
         title = f"{column(metric).title}, all tables"
         of_here = [(note, HERE) for note in notes]
-        found.append(Table(cells, best.eq(True), of_here, title))
-    return found
+        overview_tables.append(Table(cells, best.eq(True), of_here, title))
+    return overview_tables
 
 
 def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a metric's numbers with a dagger behind those of no worth, and which are best."""
-    of, rows = table(replace(comparison, metrics=[metric], paper={})), comparison.measured
+    of_metric, rows = table(replace(comparison, metrics=[metric], paper={})), comparison.rows
     names = [comparison.short_name(row) for row in rows]
     head = pd.MultiIndex.from_tuples([(comparison.title or comparison.name, HERE)])
-    texts = of.cells.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
+    texts = of_metric.cells.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
     daggers = pd.Series([DAGGER * bool(row.troubles) for row in rows], names)
-    return texts.add(daggers, axis=0), of.marked.iloc[:, :1].set_axis(head, axis=1).set_axis(
-        names, axis=0
-    )
+    best = of_metric.marked.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
+    return texts.add(daggers, axis=0), best
 
 
-def search_table(tried: Sequence[Tried], scored: str) -> Table:
+def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
     """Return every value that was searched; `scored` says what the score is of."""
     notes = [f"Mean accuracy {scored}; bold: chosen, the highest of each row."]
     columns = {
-        "Accuracy %": [shown(one.score) for one in tried],
-        "Chosen": ["chosen" if o.chosen else "dropped" if o.dropped else "no" for o in tried],
+        "Accuracy %": [shown(entry.score) for entry in entries],
+        "Chosen": [entry.state for entry in entries],
     }
-    if any(one.trial is not None for one in tried):
-        trials = [math.nan if one.trial is None else one.trial for one in tried]
+    if any(entry.short_score is not None for entry in entries):
+        trials = [math.nan if entry.short_score is None else entry.short_score for entry in entries]
         columns = {"After a quarter %": list(map(shown, trials)), **columns}
         notes.append(
             "After a quarter of the rounds, of the pre-training and of the tasks, the best quarter "
             "of a row's values was run to the end; where it is one value, it was chosen."
         )
-    for mark, of in ((NONE, "why"), (DAGGER, "trouble")):
-        lines = [f"{o.label} with {o.values}: {getattr(o, of)}" for o in tried if getattr(o, of)]
+    for mark, attribute in ((NONE, "why"), (DAGGER, "trouble")):
+        reasons = [(f"{e.label} with {e.values}", getattr(e, attribute)) for e in entries]
+        lines = [f"{name}: {reason}" for name, reason in reasons if reason]
         notes += [f"{mark} {'; '.join(lines)}."] if lines else []
-    labels = [f"{one.label} {DAGGER}" if one.trouble else one.label for one in tried]
+    labels = [f"{entry.label} {DAGGER}" if entry.trouble else entry.label for entry in entries]
     rows = pd.MultiIndex.from_arrays(
-        [labels, [one.values for one in tried]], names=["Method", "Values"]
+        [labels, [entry.values for entry in entries]], names=["Method", "Values"]
     )
-    cells = pd.DataFrame({(heading, HERE): of for heading, of in columns.items()}, rows)
+    cells = pd.DataFrame({(heading, HERE): texts for heading, texts in columns.items()}, rows)
     best = cells.map(lambda text: text == "chosen")
     return Table(cells, best, [(note, HERE) for note in notes], "Search")
 
@@ -330,21 +271,22 @@ def search_table(tried: Sequence[Tried], scored: str) -> Table:
 
 
 def _notes(
-    comparison: Comparison, found: pd.DataFrame, cells: pd.DataFrame, *, marked: bool, first: bool
+    comparison: Comparison, data: pd.DataFrame, cells: pd.DataFrame, *, marked: bool, first: bool
 ) -> list[tuple[str, str]]:
     """Return the notes of a table; `marked`: some numbers are marked as best."""
     seeds = list(dict.fromkeys(comparison.seeds))
-    once = found["n"].max() <= len(seeds) < len(comparison.units)  # As of a pre-training.
+    once = data["n"].max() <= len(seeds) < len(comparison.units)  # As of a pre-training.
     units = seeds if once else comparison.units
-    lines = [_values(comparison, units, marked), *_missing(comparison, found, len(units))]
-    notes = [(text, HERE) for text in [*lines, *_absent(comparison, found)]]
-    rows = [f"{row.name}: {'; '.join(row.troubles)}" for row in comparison.measured if row.troubles]
-    meant = {one.title: one.meaning for one in map(column, comparison.metrics) if one.meaning}
+    lines = [_values(comparison, units, marked), *_missing(comparison, data, len(units))]
+    notes = [(text, HERE) for text in [*lines, *_absent(comparison, data)]]
+    rows = [f"{row.name}: {'; '.join(row.troubles)}" for row in comparison.rows if row.troubles]
+    headings = dict.fromkeys(map(column, comparison.metrics))
+    meant = [f"{heading.title}: {heading.meaning}" for heading in headings if heading.meaning]
     if meant:
-        notes.append(("; ".join(f"{title}: {text}" for title, text in meant.items()) + ".", "cost"))
+        notes.append(("; ".join(meant) + ".", "cost"))
     if rows and first:
         notes.append((f"{DAGGER} never marked best. {'. '.join(rows)}.", HERE))
-    if found["p-holm"].notna().any():
+    if data["p-holm"].notna().any():
         notes.append((_test(comparison), P))
     elif first and len(set(comparison.seeds)) < 2:
         line = "Only one seed: no standard deviation and no significance test."
@@ -353,7 +295,7 @@ def _notes(
         notes.append((line, HERE))
     if comparison.paper:
         notes.append((f"paper: {comparison.source or 'as printed'}.", PAPER))
-    if found["chosen"].any() and not found["chosen"].all() and first:
+    if data["chosen"].any() and not data["chosen"].all() and first:
         notes.append((f"{NONE} below Chosen: nothing was searched.", "chosen"))
     without = {
         P: "no p-value (reference row, too few seeds, or identical differences).",
@@ -365,15 +307,15 @@ def _notes(
     return notes
 
 
-def _absent(comparison: Comparison, found: pd.DataFrame) -> list[str]:
+def _absent(comparison: Comparison, data: pd.DataFrame) -> list[str]:
     """Say why rows have no number at all below some headings."""
-    measured = {row.name for row in comparison.measured}
+    names = {row.name for row in comparison.rows}
     why: dict[str, list[str]] = {}  # reason: rows
-    for row, of_row in found[found["n"] == 0].groupby("row", sort=False):
+    for row, of_row in data[data["n"] == 0].groupby("row", sort=False):
         metrics = list(of_row["metric"])
         if row in _unstarted(comparison):
             continue
-        if row not in measured:
+        if row not in names:
             why.setdefault("only the paper has it", []).append(str(row))
         elif set(comparison.metrics) & set(TASK_METRICS) & set(metrics):
             why.setdefault(Heading.missing, []).append(str(row))
@@ -381,8 +323,8 @@ def _absent(comparison: Comparison, found: pd.DataFrame) -> list[str]:
             titles: dict[str, list[str]] = {}
             for heading in map(column, metrics):
                 titles.setdefault(heading.missing, []).append(heading.title)
-            for reason, of in titles.items():
-                why.setdefault(f"{reason} ({', '.join(of)})", []).append(str(row))
+            for reason, headings in titles.items():
+                why.setdefault(f"{reason} ({', '.join(headings)})", []).append(str(row))
     lines = [f"{', '.join(rows)}: {reason}" for reason, rows in why.items()]
     return [f"{NONE} {'; '.join(lines)}."] if lines else []
 
@@ -394,17 +336,15 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     text = f"{what} {_count(seeds if kind == 'seed' else len(units), kind)}"
     if kind == "task":
         text += f" of {_count(seeds, 'seed')}"
-    if any(one.tested and one.title.endswith("%") for one in map(column, comparison.metrics)):
+    tested = [column(metric) for metric in comparison.metrics if column(metric).tested]
+    if any(heading.title.endswith("%") for heading in tested):
         text += "; accuracies in %"
     if "variance" in comparison.metrics:
         text += "; variance over the clients of a task, in %²"
-    return text + (f"; {MARK}: {_marked(comparison)}." if marked else ".")
-
-
-def _marked(comparison: Comparison) -> str:
-    """Return what a mark says."""
-    reference = comparison.tested_against.name
-    return f"best, and significantly different from {reference} (p < {LEVEL})"
+    if marked:
+        reference = comparison.tested_against.name
+        text += f"; {MARK}: best, and significantly different from {reference} (p < {LEVEL})"
+    return f"{text}."
 
 
 def _kind(units: Iterable[str]) -> str:
@@ -419,9 +359,9 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _missing(comparison: Comparison, found: pd.DataFrame, units: int) -> list[str]:
+def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str]:
     """Say which metrics all lack for some units (the pre-training's), and which lines lack more."""
-    here = found[found["row"].isin([row.name for row in comparison.measured])]
+    here = data[data["row"].isin([row.name for row in comparison.rows])]
     most = here.groupby("metric", sort=False)["n"].max()
     part = most[(most > 0) & (most < units)]
     notes = [
@@ -431,8 +371,8 @@ def _missing(comparison: Comparison, found: pd.DataFrame, units: int) -> list[st
     ]
     here = here.assign(most=here["metric"].map(most)).query("0 < n < most")
     for row, fewer in here.groupby("row", sort=False):
-        least, of = fewer["n"].min(), fewer["most"].max()
-        notes.append(f"{row} has {least} of {of} values, and is not marked best.")
+        least, full = fewer["n"].min(), fewer["most"].max()
+        notes.append(f"{row} has {least} of {full} values, and is not marked best.")
     return notes
 
 

@@ -26,7 +26,7 @@ from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.weights import arrays_from, path_of
 from coprefl_flwr.options import Value
 from coprefl_flwr.report.columns import START_LOSS
-from coprefl_flwr.report.learnt import Trouble, trouble_of
+from coprefl_flwr.report.training_checks import Trouble, trouble_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.identity import hash_of, hash_of_file

@@ -4,9 +4,11 @@
 that differ in their seed.
 """
 
+import json
 import logging
 import math
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +22,9 @@ from coprefl_flwr.report import text_tables
 from coprefl_flwr.report.columns import START_LOSS, STEP_SIZE
 from coprefl_flwr.report.formats import LOG_WIDTH, markdown
 from coprefl_flwr.report.frames import frame
-from coprefl_flwr.report.learnt import Trouble
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.tables import tables
+from coprefl_flwr.report.training_checks import Trouble
 from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -84,6 +86,10 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
     troubles, how, seed = log_troubles(study, store), made_by(), study.config["seed"]
     known = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
+    shown = {
+        key: re.sub(r"[^\s+]+", lambda word: plugins.portable(word[0]), str(value))
+        for key, value in study.changed.items()
+    }
     return {
         "title": "Starting models" if pretrainings else "Personalised methods",
         "seed": seed,
@@ -93,11 +99,22 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
         "troubles": troubles,
         "warnings": [*(f"{start}: {line}." for start, line in troubles.items()), *lost],
         "made": {"versions": versions, **known, "seed": seed},
-        "settings": {
-            key: re.sub(r"[^\s+]+", lambda word: plugins.portable(word[0]), str(value))
-            for key, value in study.changed.items()
-        },
+        "settings": shown,
+        "command": _command(study.changed, shown),
     }
+
+
+def _command(settings: Mapping[str, Any], shown: Mapping[str, str]) -> str:
+    """Return the `flwr run` that repeats a study.
+
+    "" where a report leaves out the folder of a user's own file, and for a text with a quotation
+    mark, which Flower does not read.
+    """
+    texts = {key: str(value) for key, value in settings.items()}
+    if texts != shown or any('"' in text for text in texts.values()):
+        return ""
+    config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    return f"flwr run . --run-config {shlex.quote(config)}" if config else "flwr run ."
 
 
 def trouble_in(study: Study, store: Store, stage: Stage) -> Trouble | None:

@@ -34,7 +34,7 @@ from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
 from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.learnt import DIVERGED, Trouble
+from coprefl_flwr.report.training_checks import DIVERGED, Trouble
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.store import CHECKPOINT, SECONDS, STATES, Store, read_result, write_result

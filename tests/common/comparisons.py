@@ -5,17 +5,17 @@ from typing import Any
 
 import pandas as pd
 
-from coprefl_flwr.report import Comparison, Measured
+from coprefl_flwr.report import Comparison, ResultRow
 
 UNITS = ["seed 0, task 0", "seed 0, task 1", "seed 1, task 0", "seed 1, task 1"]
 NASTY = "a|b_c%d&e<f>{g}#$~^\\*"
 ACCURACIES = {"fedavg": [70.0, 72.0, 74.0, 76.0], "coprefl": [75.0, 75.0, 80.0, 82.0]}
 
 
-def measured(
+def result_row(
     label: str, accuracy: list[float], variance: list[float], chosen: str = "", **more: Any
-) -> Measured:
-    return Measured(label, chosen, {"accuracy": accuracy, "variance": variance}, **more)
+) -> ResultRow:
+    return ResultRow(label, chosen, {"accuracy": accuracy, "variance": variance}, **more)
 
 
 def comparison(**changes: Any) -> Comparison:
@@ -25,10 +25,10 @@ def comparison(**changes: Any) -> Comparison:
         "title": "participants = 20",
         "metrics": ["accuracy", "variance"],
         "units": UNITS,
-        "measured": [
-            measured("fedavg", ACCURACIES["fedavg"], [40.0, 50.0, 60.0, 70.0]),
-            measured("coprefl", ACCURACIES["coprefl"], [30.0, 30.0, 40.0, 40.0], "gamma=0.5"),
-            measured(NASTY, [90.0, math.nan, 90.0, 90.0], [1.0, math.nan, 1.0, 1.0]),
+        "rows": [
+            result_row("fedavg", ACCURACIES["fedavg"], [40.0, 50.0, 60.0, 70.0]),
+            result_row("coprefl", ACCURACIES["coprefl"], [30.0, 30.0, 40.0, 40.0], "gamma=0.5"),
+            result_row(NASTY, [90.0, math.nan, 90.0, 90.0], [1.0, math.nan, 1.0, 1.0]),
         ],
         "reference": "coprefl",
         "paper": {
@@ -42,8 +42,8 @@ def comparison(**changes: Any) -> Comparison:
 
 
 def one_unit() -> Comparison:
-    rows = [measured("fedavg", [70.0], [40.0]), measured("coprefl", [75.0], [30.0])]
-    return comparison(units=UNITS[:1], measured=rows, paper={}, failed=[])
+    rows = [result_row("fedavg", [70.0], [40.0]), result_row("coprefl", [75.0], [30.0])]
+    return comparison(units=UNITS[:1], rows=rows, paper={}, failed=[])
 
 
 def client_rows(start: str) -> pd.DataFrame:

@@ -89,7 +89,7 @@ class Witness:
 
 def result_file(store: Store, run, number=None):
     """Return the file that a task of a run leaves, or what comes before its tasks."""
-    stage = run.main if number is None else run.measured[number]
+    stage = run.main if number is None else run.client_stages[number]
     return store.folder(stage) / RESULT
 
 

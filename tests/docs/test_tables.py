@@ -13,7 +13,7 @@ import coprefl_flwr as cp
 from coprefl_flwr.methods import METHODS
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes import schema
-from coprefl_flwr.report.comparison import FIGURES
+from coprefl_flwr.report.figures import FIGURES
 from coprefl_flwr.studies.settings import Settings
 from docs import examples, interface, tables
 

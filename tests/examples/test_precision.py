@@ -8,11 +8,11 @@ from tests.common.simulation import ROOT
 
 def test_it_would_run_and_its_report_tells_the_precision():
     recipe = read_recipe(ROOT / "examples" / "precision.yaml", (), "small")
-    rows = {}
+    methods = []
     for table_row in table_rows(recipe):
         [trial] = table_row.trials()
-        rows[table_row.row.label] = table_row.reported(trial)[0]
-    plain, short = notes.of_methods(list(rows.items())).values()
+        methods.append(notes.phases(table_row.reported(trial)[0].main))
+    plain, short = methods
     assert ", precision = float32, " in plain
     assert ", precision = bf16, " in short
     assert notes.left_alone(recipe)["precision"] == "float32"

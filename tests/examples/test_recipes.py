@@ -128,6 +128,6 @@ def test_it_begins_to_run(name, tmp_path):
         assert attempt(run, store, Progress(0)) == ""
         assert store.done(run.study.stages)
         assert len(store.result(run.main)["rounds"]) == run.main.rounds
-        assert len(run.measured) == run.settings.tasks
-        for stage in run.measured:
+        assert len(run.client_stages) == run.settings.tasks
+        for stage in run.client_stages:
             assert [row["client"] for row in store.result(stage)["rows"]] == [0, 1]

@@ -29,7 +29,7 @@ def home(outputs, tmp_path, monkeypatch):
 
 
 def contents(folder):
-    return {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ def contents(folder):
     ],
 )
 def test_a_link_is_not_written_through(place, commands, home, capsys):
-    (found,) = home.glob(place)
+    (target,) = home.glob(place)
     elsewhere = home.parent / "elsewhere"
-    found.rename(elsewhere)
+    target.rename(elsewhere)
     (elsewhere / "mine").write_bytes(b"mine") if elsewhere.is_dir() else None
-    found.symlink_to(elsewhere)
+    target.symlink_to(elsewhere)
     before = contents(home.parent)
     for command in commands:
-        given = ["tiny.yaml", "--out", "outputs/tiny"] if command == "run" else ["outputs/tiny"]
+        arguments = ["tiny.yaml", "--out", "outputs/tiny"] if command == "run" else ["outputs/tiny"]
         capsys.readouterr()
-        assert main([command, *given]) == 1
+        assert main([command, *arguments]) == 1
         (line,) = capsys.readouterr().err.splitlines()
-        assert f"{found.name} is a link, through which nothing is written" in line
-    assert found.is_symlink()
+        assert f"{target.name} is a link, through which nothing is written" in line
+    assert target.is_symlink()
     assert contents(home.parent) == before
 
 

@@ -71,8 +71,8 @@ def whole(path, tmp_path_factory):
 
 def results(folder):
     """Return {file: content} of the results by their first row's method."""
-    found = [json.loads(path.read_text()) for path in folder.glob("models/*/result.json")]
-    return {(one["rows"][0]["start"], index): one for index, one in enumerate(found)}
+    stored = [json.loads(path.read_text()) for path in folder.glob("models/*/result.json")]
+    return {(result["rows"][0]["start"], index): result for index, result in enumerate(stored)}
 
 
 def test_the_table_is_that_of_the_clients_rows(whole):
@@ -80,9 +80,9 @@ def test_the_table_is_that_of_the_clients_rows(whole):
     with (folder / "out" / "report" / "results.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["label"] == "fedavg"]
     shown = {row["metric"]: float(row["mean"]) for row in rows}
-    parts = [one for (name, _), one in results(folder).items() if name == "fedavg"]
+    parts = [result for (name, _), result in results(folder).items() if name == "fedavg"]
     assert len(parts) == 2
-    by_seed = [[100 * row["correct"] / row["n"] for row in one["rows"]] for one in parts]
+    by_seed = [[100 * row["correct"] / row["n"] for row in result["rows"]] for result in parts]
     assert [row["domain"] for row in parts[0]["rows"]] == ["plain", "noisy", "noisier"]
     assert shown["accuracy"] == pytest.approx(np.mean(by_seed))
     assert shown["accuracy@noisy"] == pytest.approx(np.mean([values[1] for values in by_seed]))
@@ -94,20 +94,22 @@ def test_the_table_is_that_of_the_clients_rows(whole):
 
 def test_each_method_leaves_how_long_its_rounds_took(whole):
     folder, _ = whole
-    taken = [json.loads(path.read_text()) for path in folder.glob("models/*/seconds.json")]
-    assert len(taken) == len(results(folder))
-    assert all(len(seconds) == 3 and min(seconds) > 0 for seconds in taken)
+    timings = [json.loads(path.read_text()) for path in folder.glob("models/*/seconds.json")]
+    assert len(timings) == len(results(folder))
+    assert all(len(seconds) == 3 and min(seconds) > 0 for seconds in timings)
 
 
 def test_the_value_is_chosen_by_the_clients_accuracy(whole):
     folder, _ = whole
     scores: dict[str, list[float]] = {}
-    for (name, _), one in results(folder).items():
-        values = [row["correct"] / row["n"] for row in one["rows"]]
+    for (name, _), result in results(folder).items():
+        values = [row["correct"] / row["n"] for row in result["rows"]]
         scores.setdefault(name, []).append(float(np.mean(values)))
-    found = {name: np.mean(values) for name, values in scores.items() if name.startswith("fedpcl")}
-    best = max(found, key=lambda name: found[name])
-    assert len(set(found.values())) == 2
+    scores_by_name = {
+        name: np.mean(values) for name, values in scores.items() if name.startswith("fedpcl")
+    }
+    best = max(scores_by_name, key=lambda name: scores_by_name[name])
+    assert len(set(scores_by_name.values())) == 2
     page = (folder / "out" / "report" / "tables" / "table.md").read_text()
     assert best.partition(":")[2] in page
     assert "82.75" in page
@@ -119,13 +121,13 @@ def test_the_value_is_chosen_by_the_clients_accuracy(whole):
 def test_killed_it_ends_with_the_same_bytes(at, whole, path, tmp_path, monkeypatch):
     with pytest.raises(Killed):
         run(path, tmp_path / "out", Witness(at), monkeypatch)
-    left = Witness()
-    assert run(path, tmp_path / "out", left, monkeypatch) == 0
+    grid = Witness()
+    assert run(path, tmp_path / "out", grid, monkeypatch) == 0
     assert files(tmp_path / "out") == files(whole[0] / "out")
     assert files(tmp_path / "models") == files(whole[0] / "models")
     # What was done before is not done again: the round that was lost, and what comes after it.
-    assert left.seen[0][1].startswith(at[1])
-    assert left.seen[0][3] == at[3]
+    assert grid.seen[0][1].startswith(at[1])
+    assert grid.seen[0][3] == at[3]
 
 
 def test_what_is_done_is_not_done_again(whole, path, settings, tmp_path, monkeypatch):
@@ -184,8 +186,8 @@ def test_a_recipe_is_personalised_where_it_says_so(path, tmp_path):
     assert read_recipe(path, ["personal-datasets="]).study == "personalised"
     frozen = {"backbones": ["pixels", "scratch"]}
     content = {"title": "x", "settings": frozen, "methods": [{"a": {"method": "fedavg"}}]}
-    said = r"x\.yaml, line 3: backbones = scratch: set study = personalised to use it$"
-    with pytest.raises(SettingsError, match=said):
+    message = r"x\.yaml, line 3: backbones = scratch: set study = personalised to use it$"
+    with pytest.raises(SettingsError, match=message):
         read_recipe(write_recipe(tmp_path / "x.yaml", content))
     content["settings"]["study"] = "personalised"
     assert read_recipe(write_recipe(tmp_path / "x.yaml", content)).study == "personalised"
@@ -195,8 +197,8 @@ def test_a_recipe_is_personalised_where_it_says_so(path, tmp_path):
 
 
 def key(method="fedpcl", **changes):
-    given = {"study": "personalised", "personal_datasets": "a.npz b.npz", **changes}
-    return Run.of({name.replace("_", "-"): value for name, value in given.items()}, method, 0).key
+    config = {"study": "personalised", "personal_datasets": "a.npz b.npz", **changes}
+    return Run.of({name.replace("_", "-"): value for name, value in config.items()}, method, 0).key
 
 
 def test_names_change_with_what_enters_a_result(monkeypatch):
@@ -223,13 +225,15 @@ def test_the_seed_is_part_of_the_name():
 
 def test_what_a_backbone_holds_is_part_of_the_name(tmp_path):
     weights = tmp_path / "model.safetensors"
-    found = []
+    keys = []
     for content in (b"a", b"A", b"a"):
         weights.write_bytes(content)
-        found.append([key(backbones=one) for one in (str(tmp_path), f"resnet18={weights}")])
-    assert found[0] == found[2]
-    assert found[0][0] != found[1][0]
-    assert found[0][1] != found[1][1]
+        keys.append(
+            [key(backbones=backbone) for backbone in (str(tmp_path), f"resnet18={weights}")]
+        )
+    assert keys[0] == keys[2]
+    assert keys[0][0] != keys[1][0]
+    assert keys[0][1] != keys[1][1]
 
 
 def test_the_heat_map_is_drawn_where_each_backbone_was_run_alone(settings, tmp_path, monkeypatch):
@@ -270,8 +274,8 @@ def test_the_image_with_noise_is_what_is_trained_on(settings, tmp_path, monkeypa
     assert run(path, tmp_path / "out", Witness(), monkeypatch) == 0
     (figure,) = (tmp_path / "out" / "report" / "figures").glob("*noise.png")
     assert figure.read_bytes().startswith(b"\x89PNG")
-    (kept,) = (tmp_path / "models").glob("*/noised.safetensors")
-    images = load_file(kept)
+    (file,) = (tmp_path / "models").glob("*/noised.safetensors")
+    images = load_file(file)
     before, after = images["before"], images["after"]
     assert 0 <= before.min() < before.max() <= 1
     rest = after - 0.8 * before

@@ -90,29 +90,31 @@ def shown(run):
     """
     commands, before = {}, {}
     for name in RECIPES:
-        out, models = (str(run / name / "outputs" / one) for one in ("out", "models"))
+        out, models = (str(run / name / "outputs" / folder) for folder in ("out", "models"))
         before[name] = files(run / name / "outputs" / "out")
         commands[name] = [(0, ["list", str(run / name / "outputs")])]
         if name != METHOD:
             commands[name].append((0, ["show", "fedavg", "--models", models]))
         commands[name].append((int(name == METHOD), ["report", out]))
-    given = json.dumps([(str(run / name), each) for name, each in commands.items()])
+    calls = json.dumps([(str(run / name), each) for name, each in commands.items()])
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, given],
+        [sys.executable, "-c", PROGRAM, calls],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said, warned = (stream.split("=====\n")[1:] for stream in (done.stdout, done.stderr))
-    return {name: (*each, before[name]) for name, *each in zip(RECIPES, said, warned, strict=True)}
+    outputs, warned = (stream.split("=====\n")[1:] for stream in (done.stdout, done.stderr))
+    return {
+        name: (*each, before[name]) for name, *each in zip(RECIPES, outputs, warned, strict=True)
+    }
 
 
 @pytest.mark.parametrize("name", [FITTING, PARTITIONED])
 def test_list_show_and_report_run_no_code_of_a_recipe(name, run, shown):
     """A network, a partition and a metric; what these gave is in the results."""
-    said, warned, before = shown[name]
+    output, warned, before = shown[name]
     assert not [*run.rglob("mark")]
-    assert "A tiny comparison" in said
-    assert "Errors" in said
+    assert "A tiny comparison" in output
+    assert "Errors" in output
     left_out = "what starts cost is left out: "
     if name == FITTING:
         assert files(run / name / "outputs" / "out") == before
@@ -123,9 +125,9 @@ def test_list_show_and_report_run_no_code_of_a_recipe(name, run, shown):
 
 def test_a_report_that_needs_code_of_a_recipe_is_refused(run, shown):
     """Its method says which options and which phases there are."""
-    said, warned, before = shown[METHOD]
+    output, warned, before = shown[METHOD]
     assert not [*run.rglob("mark")]
-    assert "A tiny comparison" in said
+    assert "A tiny comparison" in output
     assert len(warned.splitlines()) == 1
     assert (
         "parts.py:Mine: `coprefl report` runs no code that a recipe names; `coprefl run`" in warned
@@ -157,7 +159,7 @@ def test_no_text_of_a_stranger_reaches_the_terminal_as_it_is(tiny_images, tmp_pa
     (run / "result.json").write_text("damaged")
     assert main(["report", str(folder)]) == 0
     assert main(["report", f"{tmp_path}/{ESCAPES}"]) == 1
-    said = capfd.readouterr()
-    for text in (said.out, said.err, caplog.text):
+    printed = capfd.readouterr()
+    for text in (printed.out, printed.err, caplog.text):
         assert "\\x1b]0;title\\x07\\x1b[2J\\u202e\\r" in text
         assert [c for c in text if c != "\n" and not c.isprintable()] == []

@@ -34,9 +34,9 @@ def refused(tmp_path, monkeypatch, capsys):
     def run(text, *command):
         path.write_text(text)
         assert main([*command] or ["run", "recipe.yaml"]) == 1
-        said = capsys.readouterr()
-        assert said.out == ""
-        (line,) = said.err.splitlines()
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        (line,) = printed.err.splitlines()
         assert list(tmp_path.iterdir()) == [path]
         assert path.read_text() == text
         assert line.startswith("coprefl: ")

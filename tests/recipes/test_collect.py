@@ -21,10 +21,10 @@ from tests.common.recipes import keep, keep_task, result_file
 
 def keep_all(store, recipe, accuracy):
     """Keep every run; `accuracy` is called with start, seed and task."""
-    for contest in table_rows(recipe):
-        for candidate in contest.trials():
-            deciding = contest.selection_runs(candidate) if contest.searched else []
-            for run in [*deciding, *contest.reported(candidate)]:
+    for table_row in table_rows(recipe):
+        for candidate in table_row.trials():
+            deciding = table_row.selection_runs(candidate) if table_row.searched else []
+            for run in [*deciding, *table_row.reported(candidate)]:
                 tasks = range(run.settings.tasks)
                 values = [accuracy(run.name, run.settings.seed, task) for task in tasks]
                 keep(store, run, values)
@@ -35,22 +35,22 @@ def test_every_figure_stands_at_its_task(store, recipe_of):
     base = {"random": 20, "fedavg": 40, "coprefl:gamma=0.0": 50, "coprefl:gamma=1.0": 60}
     keep_all(store, recipe, lambda start, seed, task: base[start] + 2 * (seed % 7) + task)
     report = collect(recipe, store, {})
-    (found,) = report.comparisons
-    assert found.units == ["seed 0, task 0", "seed 0, task 1", "seed 1, task 0", "seed 1, task 1"]
-    assert {row.name: row.values["accuracy"] for row in found.measured} == {
+    (table,) = report.comparisons
+    assert table.units == ["seed 0, task 0", "seed 0, task 1", "seed 1, task 0", "seed 1, task 1"]
+    assert {row.name: row.values["accuracy"] for row in table.rows} == {
         "random": [20, 21, 22, 23],
         "fedavg": [40, 41, 42, 43],
         "coprefl:gamma=1.0": [60, 61, 62, 63],
     }
-    assert all(row.values["variance"] == [0.0] * 4 for row in found.measured)
-    assert (found.name, found.title, found.failed) == ("table", "A tiny comparison", [])
-    assert (found.reference, found.tested_against.chosen) == ("coprefl", "gamma=1.0")
+    assert all(row.values["variance"] == [0.0] * 4 for row in table.rows)
+    assert (table.name, table.title, table.failed) == ("table", "A tiny comparison", [])
+    assert (table.reference, table.tested_against.chosen) == ("coprefl", "gamma=1.0")
     # Tasks of two seeds are different ones.
-    rows = found.measured[0].rows
+    rows = table.rows[0].client_rows
     assert list(rows["task"]) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert set(rows["start"]) == {"random"}
-    assert list(found.measured[0].curves["task"]) == [0, 1, 2, 3]
-    assert {start for row in found.measured for start in row.curves["start"]} == {
+    assert list(table.rows[0].curves["task"]) == [0, 1, 2, 3]
+    assert {start for row in table.rows for start in row.curves["start"]} == {
         "random", "fedavg", "coprefl",
     }  # fmt: skip
 
@@ -58,16 +58,16 @@ def test_every_figure_stands_at_its_task(store, recipe_of):
 def test_tasks_are_numbered_on_from_seed_to_seed_however_many_there_are(store, recipe_of):
     """The last of a seed's 7 tasks and the first of the next seed have numbers one apart."""
     recipe = recipe_of({"tasks": 7}, methods=["random"], reference=None, seeds=[0, 1])
-    (contest,) = table_rows(recipe)
-    first, second = contest.reported(contest.trials()[0])
+    (table_row,) = table_rows(recipe)
+    first, second = table_row.reported(table_row.trials()[0])
     for run in (first, second):
         keep(store, run)
     keep_task(store, first, 6, 30)
     keep_task(store, second, 0, 40)
-    (row,) = collect(recipe, store, {}).comparisons[0].measured
+    (row,) = collect(recipe, store, {}).comparisons[0].rows
     assert list(row.curves["task"]) == [6, 7]
-    assert list(row.rows["task"]) == [6, 6, 7, 7]
-    assert list(row.rows["correct"]) == [30, 30, 40, 40]
+    assert list(row.client_rows["task"]) == [6, 6, 7, 7]
+    assert list(row.client_rows["correct"]) == [30, 30, 40, 40]
     assert row.values["accuracy"][6:8] == [30, 40]
 
 
@@ -87,7 +87,7 @@ def test_all_shows_each_value_as_a_row(store, recipe_of):
     recipe = recipe_of(select="all")
     keep_all(store, recipe, lambda start, seed, task: 50)
     report = collect(recipe, store, {})
-    names = [row.name for row in report.comparisons[0].measured]
+    names = [row.name for row in report.comparisons[0].rows]
     assert names == ["random", "fedavg", "coprefl:gamma=0.0", "coprefl:gamma=1.0"]
     assert report.notes == []
 
@@ -97,25 +97,23 @@ def test_what_is_missing_is_nan_and_said(store, recipe_of, tmp_path):
     keep_all(store, recipe, lambda start, seed, task: 50)
     runs = {
         (run.name, run.settings.seed): run
-        for contest in table_rows(recipe)
-        for candidate in contest.trials()
-        for run in contest.reported(candidate)
+        for table_row in table_rows(recipe)
+        for candidate in table_row.trials()
+        for run in table_row.reported(candidate)
     }
     result_file(store, runs["fedavg", 1], 0).unlink()
     for number in (0, 1):
         result_file(store, runs["coprefl:gamma=1.0", 0], number).unlink()
     report = collect(recipe, store, {runs["fedavg", 1].key: "it rained"})
-    (found,) = report.comparisons
-    values = {
-        row.name: [math.isnan(one) for one in row.values["accuracy"]] for row in found.measured
-    }
+    (table,) = report.comparisons
+    values = {row.name: np.isnan(row.values["accuracy"]).tolist() for row in table.rows}
     assert values == {
         "random": [False] * 4,
         "fedavg": [False, False, True, False],
         "coprefl:gamma=0.0": [False] * 4,
         "coprefl:gamma=1.0": [True, True, False, False],
     }
-    assert found.failed == ["fedavg, seed 1: it rained", "coprefl:gamma=1.0, seed 0: not run yet"]
+    assert table.failed == ["fedavg, seed 1: it rained", "coprefl:gamma=1.0, seed 0: not run yet"]
     page = write_report(report, tmp_path / "report").read_text()
     assert "it rained" in page
 
@@ -124,13 +122,15 @@ def test_an_unfinished_report_says_how_many_seeds_are_there(store, recipe_of):
     """It had dashes, and numbers of one seed beside numbers of three."""
     recipe = recipe_of(seeds=[0, 1, 2], methods=["random", "fedavg", "cyclic"], reference="random")
     wanted = {"random": 3, "fedavg": 1, "cyclic": 0}
-    for contest in table_rows(recipe):
-        for run in contest.reported(contest.trials()[0])[: wanted[contest.row.label]]:
+    for table_row in table_rows(recipe):
+        for run in table_row.reported(table_row.trials()[0])[: wanted[table_row.row.label]]:
             keep(store, run, [50, 60])
-    (found,) = collect(recipe, store, {}).comparisons
-    lines = text_tables(found).splitlines()
+    (table,) = collect(recipe, store, {}).comparisons
+    lines = text_tables(table).splitlines()
     names = ("random", "FedAvg", "Cyclic")
-    random, fedavg, cyclic = (next(one for one in lines if one.startswith(name)) for name in names)
+    random, fedavg, cyclic = (
+        next(line for line in lines if line.startswith(name)) for name in names
+    )
     assert "seeds" not in random
     assert fedavg.split()[:8] == ["FedAvg", "(1", "of", "3", "seeds)", "55.00", "±", "7.07"]
     assert cyclic.split()[1:9] == ["0", "of", "3", "seeds"] * 2
@@ -140,10 +140,10 @@ def test_an_unfinished_report_says_how_many_seeds_are_there(store, recipe_of):
 def test_before_anything_was_run(store, recipe_of, tmp_path):
     recipe = recipe_of()
     report = collect(recipe, store, {})
-    (found,) = report.comparisons
-    assert [row.name for row in found.measured] == ["random", "fedavg", "coprefl"]
-    assert all(map(math.isnan, found.measured[2].values["accuracy"]))
-    assert found.failed[0] == "coprefl: no value could be chosen"
+    (table,) = report.comparisons
+    assert [row.name for row in table.rows] == ["random", "fedavg", "coprefl"]
+    assert all(map(math.isnan, table.rows[2].values["accuracy"]))
+    assert table.failed[0] == "coprefl: no value could be chosen"
     assert write_report(report, tmp_path / "report").exists()
 
 
@@ -159,22 +159,25 @@ def test_a_table_for_every_combination_with_its_paper(store, recipe_of):
         methods=["random", "fedavg"], reference="fedavg", paper=paper,
     )  # fmt: skip
     report = collect(recipe, store, {})
-    assert [(one.name, one.title) for one in report.comparisons] == [
+    assert [(table.name, table.title) for table in report.comparisons] == [
         ("task-method=fedavg", "task-method = fedavg"),
         ("task-method=fedprox-mu=1", "task-method = fedprox:mu=1"),
     ]
-    assert [one.source for one in report.comparisons] == ["", "Nobody, 2026, Table 1(b)"]
-    assert [one.paper for one in report.comparisons] == [{}, {"fedavg": {"accuracy": (7.0, None)}}]
+    assert [table.source for table in report.comparisons] == ["", "Nobody, 2026, Table 1(b)"]
+    assert [table.paper for table in report.comparisons] == [
+        {},
+        {"fedavg": {"accuracy": (7.0, None)}},
+    ]
     assert report.settings["task-method"] == ["fedavg", "fedprox:mu=1"]
     assert report.settings["rounds"] == 3
 
 
 def test_all_rounds_of_a_start_are_counted(store, recipe_of):
     recipe = recipe_of(methods=["random", "cyclic:rounds=1+fedavg"], reference="random")
-    random, cyclic = (one.reported(one.trials()[0])[0] for one in table_rows(recipe))
+    random, cyclic = (row.reported(row.trials()[0])[0] for row in table_rows(recipe))
     keep(store, random, [40, 50])
     keep(store, cyclic, [60, 70], tested=[30] * 4)
-    rows = collect(recipe, store, {}).comparisons[0].measured
+    rows = collect(recipe, store, {}).comparisons[0].rows
     assert [row.values["rounds"][0] for row in rows] == [0, 4]
 
 
@@ -193,12 +196,16 @@ def pretraining(recipe_of, **keys):
 def test_what_the_pretraining_came_to(store, recipe_of):
     recipe = pretraining(recipe_of, seeds=[0, 1])
     tested = {"fedavg": [30, 50, 40], "cyclic:rounds=1+fedavg:rounds=2": [20, 50, 60]}
-    for contest in table_rows(recipe):
-        for run in contest.reported(contest.trials()[0]):
-            keep(store, run, tested=[one - run.settings.seed for one in tested[run.name]])
-    (found,) = collect(recipe, store, {}).comparisons
-    assert found.units == ["seed 0", "seed 1"]
-    fedavg, again, cyclic = (row.values for row in found.measured)
+    for table_row in table_rows(recipe):
+        for run in table_row.reported(table_row.trials()[0]):
+            keep(
+                store,
+                run,
+                tested=[tested_round - run.settings.seed for tested_round in tested[run.name]],
+            )
+    (table,) = collect(recipe, store, {}).comparisons
+    assert table.units == ["seed 0", "seed 1"]
+    fedavg, again, cyclic = (row.values for row in table.rows)
     assert fedavg["final"] == [40, 39]
     assert fedavg["best"] == [50, 49]
     assert fedavg["best-round"] == [2, 2]
@@ -207,17 +214,17 @@ def test_what_the_pretraining_came_to(store, recipe_of):
     assert fedavg["models"] == again["models"] == [12.0, 12.0]
     assert again["final"] == fedavg["final"]
     assert cyclic["catches-up"] == [2, 2]
-    assert [row.switch for row in found.measured] == [0, 0, 1]
-    assert list(found.measured[0].rounds["seed"]) == [0, 0, 0, 1, 1, 1]
-    assert list(found.measured[0].rounds["round"]) == [1, 2, 3, 1, 2, 3]
+    assert [row.switch for row in table.rows] == [0, 0, 1]
+    assert list(table.rows[0].rounds["seed"]) == [0, 0, 0, 1, 1, 1]
+    assert list(table.rows[0].rounds["round"]) == [1, 2, 3, 1, 2, 3]
 
 
 def test_what_is_never_as_good_is_told_from_what_is_missing(store, recipe_of):
     recipe = pretraining(recipe_of)
-    for contest, tested in zip(table_rows(recipe), [(50, 40), (50, 40), (20, 30)], strict=True):
-        keep(store, contest.reported(contest.trials()[0])[0], tested=tested)
-    (found,) = collect(recipe, store, {}).comparisons
-    assert found.measured[2].values["catches-up"] == [math.inf]
+    for table_row, tested in zip(table_rows(recipe), [(50, 40), (50, 40), (20, 30)], strict=True):
+        keep(store, table_row.reported(table_row.trials()[0])[0], tested=tested)
+    (table,) = collect(recipe, store, {}).comparisons
+    assert table.rows[2].values["catches-up"] == [math.inf]
 
 
 def test_a_figure_of_a_seed_stands_at_its_first_task(store, recipe_of):
@@ -225,26 +232,26 @@ def test_a_figure_of_a_seed_stands_at_its_first_task(store, recipe_of):
         {"test-every": 1}, methods=["fedavg"], reference=None, metrics=["accuracy", "final"],
         seeds=[0, 1],
     )  # fmt: skip
-    (contest,) = table_rows(recipe)
-    for run in contest.reported(contest.trials()[0]):
+    (table_row,) = table_rows(recipe)
+    for run in table_row.reported(table_row.trials()[0]):
         keep(store, run, (70, 80), tested=(10, 20 + run.settings.seed))
-    values = collect(recipe, store, {}).comparisons[0].measured[0].values
+    values = collect(recipe, store, {}).comparisons[0].rows[0].values
     np.testing.assert_array_equal(values["final"], [20, math.nan, 21, math.nan])
     assert values["accuracy"] == [70, 80, 70, 80]
 
 
 def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monkeypatch):
-    asked = []
+    calls = []
     grid = pd.DataFrame(np.ones((3, 3)), [-1, 0, 1], [-1, 0, 1])
-    monkeypatch.setattr(module, "loss_around", lambda _, run: asked.append(run.key) or grid)
+    monkeypatch.setattr(module, "loss_around", lambda _, run: calls.append(run.key) or grid)
     plain = pretraining(recipe_of)
-    for contest in table_rows(plain)[1:]:
-        keep(store, contest.reported(contest.trials()[0])[0], tested=(1, 2))
+    for table_row in table_rows(plain)[1:]:
+        keep(store, table_row.reported(table_row.trials()[0])[0], tested=(1, 2))
     collect(plain, store, {})
-    assert asked == []
-    (found,) = collect(pretraining(recipe_of, figures=["landscape"]), store, {}).comparisons
-    assert [row.landscape is grid for row in found.measured] == [True] * 3
-    assert not any(first.startswith("random") for first, _ in pairwise(asked))
+    assert calls == []
+    (table,) = collect(pretraining(recipe_of, figures=["landscape"]), store, {}).comparisons
+    assert [row.landscape is grid for row in table.rows] == [True] * 3
+    assert not any(first.startswith("random") for first, _ in pairwise(calls))
 
 
 def test_gamma_is_the_phases_that_has_one_as_set_or_by_default(store, recipe_of):
@@ -255,10 +262,10 @@ def test_gamma_is_the_phases_that_has_one_as_set_or_by_default(store, recipe_of)
         {"after": {"method": "cyclic:rounds=1+coprefl:rounds=2,gamma=1"}},
     ]
     recipe = pretraining(recipe_of, methods=methods)
-    for contest in table_rows(recipe):
-        keep(store, contest.reported(contest.trials()[0])[0], tested=(1, 2))
-    (found,) = collect(recipe, store, {}).comparisons
-    none, *gammas = [row.gamma for row in found.measured]
+    for table_row in table_rows(recipe):
+        keep(store, table_row.reported(table_row.trials()[0])[0], tested=(1, 2))
+    (table,) = collect(recipe, store, {}).comparisons
+    none, *gammas = [row.gamma for row in table.rows]
     assert math.isnan(none)
     assert gammas == [0.5, 0.2, 1.0]
 
@@ -266,12 +273,12 @@ def test_gamma_is_the_phases_that_has_one_as_set_or_by_default(store, recipe_of)
 def test_a_choice_among_fewer_values_is_said(store, recipe_of):
     recipe = recipe_of()
     keep_all(store, recipe, lambda start, seed, task: 50)
-    (contest,) = [contest for contest in table_rows(recipe) if contest.searched]
-    (lost,) = contest.selection_runs(contest.trials()[0])
+    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
+    (lost,) = table_row.selection_runs(table_row.trials()[0])
     for file in store.folder(lost.main).rglob("*.*"):
         file.unlink()
-    (found,) = collect(recipe, store, {lost.key: "no memory"}).comparisons
-    assert found.failed == [f"{lost.name}, on validation tasks: no memory"]
+    (table,) = collect(recipe, store, {lost.key: "no memory"}).comparisons
+    assert table.failed == [f"{lost.name}, on validation tasks: no memory"]
 
 
 def test_the_seconds_are_the_median_rounds_after_the_first(store, recipe_of):
@@ -280,21 +287,21 @@ def test_the_seconds_are_the_median_rounds_after_the_first(store, recipe_of):
     keep_all(store, recipe, lambda *_: 50)
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     # Seconds 1, 2 and 6: 2 in the middle. A task of one round has none after the first.
-    for stage, taken in zip(run.measured, ("[90.0, 6.0, 1.0, 2.0]", "[90.0]"), strict=True):
-        (store.folder(stage) / "seconds.json").write_text(taken)
-    found = collect(recipe, store, {}).comparisons[0].measured[0].values["seconds"]
-    assert found == [2.0, pytest.approx(math.nan, nan_ok=True)]
-    for stage in run.measured:
+    for stage, seconds in zip(run.client_stages, ("[90.0, 6.0, 1.0, 2.0]", "[90.0]"), strict=True):
+        (store.folder(stage) / "seconds.json").write_text(seconds)
+    values = collect(recipe, store, {}).comparisons[0].rows[0].values["seconds"]
+    assert values == [2.0, pytest.approx(math.nan, nan_ok=True)]
+    for stage in run.client_stages:
         (store.folder(stage) / "seconds.json").unlink()
-    found = collect(recipe, store, {}).comparisons[0].measured[0].values["seconds"]
-    assert np.isnan(found).all()
+    values = collect(recipe, store, {}).comparisons[0].rows[0].values["seconds"]
+    assert np.isnan(values).all()
 
 
 def with_losses(store, recipe, losses):
     """Keep the reported runs; `losses` is {row: those of its pre-training's rounds}."""
-    for contest in table_rows(recipe):
-        for run in contest.reported(contest.trials()[0]):
-            keep(store, run, [60, 70], losses=losses.get(contest.row.label, ()))
+    for table_row in table_rows(recipe):
+        for run in table_row.reported(table_row.trials()[0]):
+            keep(store, run, [60, 70], losses=losses.get(table_row.row.label, ()))
 
 
 def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
@@ -311,8 +318,8 @@ def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
     }
     with_losses(store, recipe, losses)
     report = collect(recipe, store, {})
-    (found,) = report.comparisons
-    assert [list(row.troubles) for row in found.measured] == [
+    (table,) = report.comparisons
+    assert [list(row.troubles) for row in table.rows] == [
         [],
         [],
         ["seed 0: did not learn: loss 1.780 (random guessing: 1.792)"],
@@ -324,7 +331,7 @@ def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
         "fast, seed 0: diverged: loss 1.96e+31 (random guessing: 1.792).",
     ]
     assert report.warnings[1] in write_report(report, tmp_path / "report").read_text()
-    assert list(found.measured[4].rounds["chained"]) == [True, True]
+    assert list(table.rows[4].rounds["chained"]) == [True, True]
 
 
 def test_a_loss_that_is_not_finite_is_told_of_a_task_too(store, recipe_of):
@@ -334,7 +341,7 @@ def test_a_loss_that_is_not_finite_is_told_of_a_task_too(store, recipe_of):
     file = result_file(store, run, 1)
     file.write_text(file.read_text().replace('"loss": 1.0', '"loss": null', 1))
     write_sums(file.parent, [file.name], {})
-    (row,) = collect(recipe, store, {}).comparisons[0].measured
+    (row,) = collect(recipe, store, {}).comparisons[0].rows
     assert row.troubles == ["seed 0, task 1: 1 of 2 clients end with a loss that is not finite"]
 
 
@@ -354,13 +361,15 @@ def test_replies_that_were_left_out_are_counted(store, recipe_of):
 def test_the_search_shows_every_value(store, recipe_of):
     recipe = recipe_of()
     keep_all(store, recipe, lambda start, seed, task: 60 if start.endswith("1.0") else 50)
-    (found,) = collect(recipe, store, {}).comparisons
-    assert [(one.label, one.values, one.score, one.chosen) for one in found.tried] == [
+    (table,) = collect(recipe, store, {}).comparisons
+    assert [
+        (entry.label, entry.values, entry.score, entry.chosen) for entry in table.search_entries
+    ] == [
         ("coprefl", "gamma=0.0", 50.0, False),
         ("coprefl", "gamma=1.0", 60.0, True),
     ]
-    assert found.scored == "on 1 validation task (seed 100)"
-    assert collect(recipe_of(select="all"), store, {}).comparisons[0].tried == []
+    assert table.scored == "on 1 validation task (seed 100)"
+    assert collect(recipe_of(select="all"), store, {}).comparisons[0].search_entries == []
 
 
 def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
@@ -370,13 +379,13 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     own.write_text("from tests.common.networks import network\n")
     recipe = recipe_of({"model": f"{own}:network"}, methods=["fedavg"], reference=None, seeds=[3])
     report = collect(recipe, store, {})
-    assert report.made["date (UTC)"] == "nothing is done yet"
+    assert report.provenance["date (UTC)"] == "nothing is done yet"
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70])
     for file in (store.folder(stage) / "result.json" for stage in run.study.stages):
         os.utime(file, (86_400 * 365, 86_400 * 365))
     report = collect(recipe, store, {})
-    assert report.made == {
+    assert report.provenance == {
         "versions": "torch 2.0",
         "commit of the package": "not recorded: an installed package",
         "machine": "An engine, 2 cores",
@@ -409,6 +418,6 @@ def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70], losses=[1.8, 1.79])
     with caplog.at_level("WARNING", "flwr.coprefl"):
-        found = log_troubles(run.study, store)
-    assert found == {str(run.settings.method): "did not learn: loss 1.790 (random guessing: 1.792)"}
-    assert caplog.messages == [f"{run.main.title}: {found[str(run.settings.method)]}"]
+        lines = log_troubles(run.study, store)
+    assert lines == {str(run.settings.method): "did not learn: loss 1.790 (random guessing: 1.792)"}
+    assert caplog.messages == [f"{run.main.title}: {lines[str(run.settings.method)]}"]

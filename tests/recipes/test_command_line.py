@@ -20,7 +20,7 @@ from coprefl_flwr.recipes.listing import purposes, store_of
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.schema import KEYS
 from coprefl_flwr.recipes.search import check_runs
-from coprefl_flwr.report.comparison import FIGURES
+from coprefl_flwr.report.figures import FIGURES
 from tests.common.checks import files
 from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
@@ -53,10 +53,10 @@ def done(tiny_images, tmp_path_factory):
 
 def refusal(arguments, capsys):
     """Return the one line that refuses a command."""
-    assert main([str(one) for one in arguments]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    (line,) = said.err.splitlines()
+    assert main([str(argument) for argument in arguments]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
     assert line.startswith("coprefl: ")
     return line.removeprefix("coprefl: ")
 
@@ -69,7 +69,7 @@ def test_a_wrong_recipe_or_command_starts_nothing(row, tiny_images, refused):
     text = yaml.safe_dump(tiny_recipe(tiny_images, **row.get("keys", {})), sort_keys=False)
     command = row.get("command") or ["run", "recipe.yaml", *row.get("options", [])]
     line = refused(text, *command)
-    assert [str(one) for one in row["named"] if str(one) not in line] == [], line
+    assert [str(word) for word in row["named"] if str(word) not in line] == [], line
     if "at" in row:
         number = int(re.match(r"recipe\.yaml, line (\d+): ", line)[1])
         assert row["at"] in text.splitlines()[number - 1]
@@ -86,15 +86,15 @@ def test_an_unknown_scale_or_command_is_refused_by_the_parser(path, tmp_path):
 def test_where_things_go(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "tiny.yaml", "--set", "methods=[random]"]) == 0
-    found = {str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("*.*")}
+    folders = {str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("*.*")}
     (model,) = (tmp_path / "outputs" / "models").glob("random-*")
     below = {"tiny", "tiny/report", "tiny/report/tables", f"models/{model.name}"}
     below |= {"tiny/report/figures"}  # The recipe names none.
     (task,) = (model / "tasks").iterdir()
     below |= {f"models/{model.name}/tasks/{task.name}", "models"}
-    assert found - {".", "outputs"} == {f"outputs/{name}" for name in below}
-    kept = (tmp_path / "outputs" / "tiny" / "models.txt").read_text()
-    assert kept == "../models\n"
+    assert folders - {".", "outputs"} == {f"outputs/{name}" for name in below}
+    place = (tmp_path / "outputs" / "tiny" / "models.txt").read_text()
+    assert place == "../models\n"
     (tmp_path / "outputs").rename(tmp_path / "moved")
     before = (tmp_path / "moved" / "tiny" / "report" / "results.csv").read_bytes()
     assert main(["report", "moved/tiny"]) == 0
@@ -102,14 +102,14 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     elsewhere = ["--out", "a/b", "--models", "c", "--set", "figures=[]"]
     assert main(["run", "tiny.yaml", "--set", "methods=[random]", *elsewhere]) == 0
     assert (tmp_path / "a" / "b" / "report" / "report.html").exists()
-    assert {one.name for one in (tmp_path / "c").iterdir()} == {LOCKS, model.name}
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {LOCKS, model.name}
 
 
 def test_the_folder_of_another_recipe_is_left_alone(path, done, tmp_path, capsys):
     out = shutil.copytree(done, tmp_path / "outputs") / "tiny"
     before = files(tmp_path / "outputs")
-    given = ["run", path, "--out", out]
-    assert refusal([*given, "--set", "title=Another"], capsys) == (
+    command = ["run", path, "--out", out]
+    assert refusal([*command, "--set", "title=Another"], capsys) == (
         f"{out} holds the results of 'A tiny comparison'; give another folder with --out"
     )
     cut = tmp_path / "cut.yaml"
@@ -159,7 +159,7 @@ def test_list(done, capsys):
     assert runs[0] == f"Runs of recipes, in {done / 'models'}:"
     assert runs[1].split() == ["run", "method", "seed", "tasks", "for"]
     names = sorted(folder.name for folder in (done / "models").glob("*-*"))
-    assert [one.split() for one in runs[2:]] == [
+    assert [line.split() for line in runs[2:]] == [
         [name, name.partition("-")[0], "0", "1", "tiny"] for name in names
     ]
 
@@ -168,7 +168,7 @@ def test_list_tells_validation_and_studies_of_flwr_run_apart(done, tmp_path, cap
     """All were lines alike, without a seed, and a folder of `flwr run` was not shown at all."""
     outputs = shutil.copytree(done, tmp_path / "outputs")
     known = json.loads((outputs / "tiny" / "runs.json").read_text())
-    fedavg = next(one for one in known if one["run"].startswith("fedavg"))
+    fedavg = next(run for run in known if run["run"].startswith("fedavg"))
     (outputs / "tiny" / "runs.json").write_text(json.dumps([fedavg | {"for": "validation"}]))
     for run, finished in (("one", True), ("two", False)):
         (outputs / run).mkdir()
@@ -210,8 +210,8 @@ def test_a_new_recipe_explains_every_key_and_can_be_read(tmp_path, capsys):
     (tmp_path / "every.yaml").write_text(every)
     assert set(read_recipe(tmp_path / "every.yaml").effective) == {*KEYS} - {"scale"}
     before = (tmp_path / "every.yaml").read_bytes()
-    taken = refusal(["new", tmp_path / "every.yaml"], capsys)
-    assert taken == f"{tmp_path}/every.yaml is there already; give another name"
+    message = refusal(["new", tmp_path / "every.yaml"], capsys)
+    assert message == f"{tmp_path}/every.yaml is there already; give another name"
     assert (tmp_path / "every.yaml").read_bytes() == before
     nowhere = refusal(["new", tmp_path / "no" / "folder"], capsys)
     assert nowhere == f"{tmp_path}/no/folder.yaml cannot be written: No such file or directory"
@@ -224,7 +224,8 @@ def test_a_new_recipe_names_every_figure_and_says_its_rates(tmp_path):
     settings = read_recipe(TEMPLATE).settings
     assert {"rounds", "local-steps", "learning-rate", "task-learning-rate"} <= settings.keys()
     assert all(
-        "meta-learning-rate=" in str(one.method) for one in read_recipe(TEMPLATE).rows[2].trials()
+        "meta-learning-rate=" in str(trial.method)
+        for trial in read_recipe(TEMPLATE).rows[2].trials()
     )
 
 
@@ -296,7 +297,7 @@ def test_two_runs_into_one_folder(path, tmp_path, capsys):
     with alone(out / LOCK, "x"):
         line = refusal(["run", path, "--out", out], capsys)
     assert line == f"--out {out}: another `coprefl run` is writing there; give another"
-    assert [one.name for one in out.iterdir()] == [LOCK]
+    assert [path.name for path in out.iterdir()] == [LOCK]
 
 
 def test_damaged_results_are_not_reported_and_made_again(done, copied, capsys, caplog):
@@ -307,20 +308,20 @@ def test_damaged_results_are_not_reported_and_made_again(done, copied, capsys, c
     assert result.read_bytes() != whole
     assert main(["report", str(out)]) == 0
     assert any("result.json is damaged: SHA256SUMS" in line for line in caplog.messages)
-    said = (out / "report" / "tables" / "table.md").read_text()
-    assert said != (done / "tiny" / "report" / "tables" / "table.md").read_text()
+    text = (out / "report" / "tables" / "table.md").read_text()
+    assert text != (done / "tiny" / "report" / "tables" / "table.md").read_text()
     features = copied / "models" / "features"
-    left = [out / ".recipe.yaml.7.coprefl-part", features / ".a.npy.7.coprefl-part"]
-    for file in left:
+    remains = [out / ".recipe.yaml.7.coprefl-part", features / ".a.npy.7.coprefl-part"]
+    for file in remains:
         file.parent.mkdir(exist_ok=True)
         file.touch()
         os.utime(file, (0, 0))
     assert main(["run", str(recipe), "--out", str(out)]) == 0
     assert result.read_bytes() == whole
     assert result.with_name("result.json.damaged").exists()
-    said = (out / "report" / "tables" / "table.md").read_text()
-    assert said == (done / "tiny" / "report" / "tables" / "table.md").read_text()
-    assert not any(file.exists() for file in left)
+    text = (out / "report" / "tables" / "table.md").read_text()
+    assert text == (done / "tiny" / "report" / "tables" / "table.md").read_text()
+    assert not any(file.exists() for file in remains)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 99999], ids=short)

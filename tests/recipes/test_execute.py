@@ -144,24 +144,26 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
 ):
     """The round is run again, and its metrics stand once."""
     store = Store(tmp_path / "models")
-    (one,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
+    (run,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
     for number in (2, 3):  # In the pre-training's second round, and in a task's first.
-        left = iter([write_checkpoint] * (number - 1))
+        writes = iter([write_checkpoint] * (number - 1))
 
-        def dying(path, checkpoint, left=left):
-            next(left, die)(path, checkpoint)
+        def dying(path, checkpoint, writes=writes):
+            next(writes, die)(path, checkpoint)
 
         monkeypatch.setattr(rounds_run, "write_checkpoint", dying)
         with pytest.raises(Killed):
-            LocalExecutor(store)([one])
+            LocalExecutor(store)([run])
     monkeypatch.setattr(rounds_run, "write_checkpoint", write_checkpoint)
-    assert LocalExecutor(store)([one]) == {}
-    assert files(store.folder(one.main)) == files(whole[0] / "models" / one.key)
+    assert LocalExecutor(store)([run]) == {}
+    assert files(store.folder(run.main)) == files(whole[0] / "models" / run.key)
 
 
-@pytest.mark.parametrize(("write", "left"), [(18, ".result.json.*"), (21, ".model.safetensors.*")])
+@pytest.mark.parametrize(
+    ("write", "remains"), [(18, ".result.json.*"), (21, ".model.safetensors.*")]
+)
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
-    write, left, whole, tiny_file, tmp_path, monkeypatch
+    write, remains, whole, tiny_file, tmp_path, monkeypatch
 ):
     """As `kill -9` does: no `finally` is run."""
     writes = itertools.count(1)
@@ -171,7 +173,7 @@ def test_a_process_that_died_in_a_write_leaves_nothing_behind(
         return main(["run", str(tiny_file), "--out", str(tmp_path / "out")])
 
     assert forked(program, Kill(), tmp_path / "told").status == 9
-    assert [path.name for path in tmp_path.rglob("*") if path.match(f"{left}.coprefl-part")]
+    assert [path.name for path in tmp_path.rglob("*") if path.match(f"{remains}.coprefl-part")]
     assert list(tmp_path.glob(f"models/{LOCKS}/*"))
     assert run(tiny_file, tmp_path / "out", Witness(), monkeypatch) == 0
     assert files(tmp_path / "models") == files(whole[0] / "models")
@@ -181,24 +183,24 @@ def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
     """The model's file is the last that is written: what is beside it is of no use then."""
     store = Store(tmp_path / "models")
     recipe = recipe_of({"tasks": 0}, methods=["fedavg"], reference=None)
-    (one,) = check_runs(recipe)
-    assert LocalExecutor(store)([one]) == {}
+    (run,) = check_runs(recipe)
+    assert LocalExecutor(store)([run]) == {}
     before = files(tmp_path / "models")
-    for left in ("checkpoint.safetensors", "checkpoint.safetensors.rounds.jsonl"):
-        (store.folder(one.main) / left).touch()
-    (store.folder(one.main) / "client-state" / "x").mkdir(parents=True)
-    assert LocalExecutor(store)([one]) == {}
+    for missing in ("checkpoint.safetensors", "checkpoint.safetensors.rounds.jsonl"):
+        (store.folder(run.main) / missing).touch()
+    (store.folder(run.main) / "client-state" / "x").mkdir(parents=True)
+    assert LocalExecutor(store)([run]) == {}
     assert files(tmp_path / "models") == before
-    assert not (store.folder(one.main) / "client-state").exists()
+    assert not (store.folder(run.main) / "client-state").exists()
 
 
 def test_how_often_a_round_is_tried_may_change_on_the_way(recipe_of, tmp_path, monkeypatch):
     """Nor does what the name of a run leaves out keep it from going on."""
     store, settings = Store(tmp_path / "models"), {"tasks": 0}
-    (one,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
+    (run,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
     monkeypatch.setattr(execute, "LocalGrid", Witness(("train", "fedavg", "pretrain", 2)))
     with pytest.raises(Killed):
-        LocalExecutor(store)([one])
+        LocalExecutor(store)([run])
     settings |= {"max-failed-rounds": 9, "timeout": 9.0, "checkpoint-every": 9}
     (again,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
     witness = Witness()
@@ -233,8 +235,8 @@ def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(
     at = ("train", "fedavg", "pretrain", 2)
     error = RuntimeError("no space\nleft")
     assert run(tiny_file, tmp_path / "out", Witness(at, error), monkeypatch) == 1
-    said = capsys.readouterr()
-    lines = [line for line in said.err.splitlines() if line.startswith("coprefl: ")]
+    printed = capsys.readouterr()
+    lines = [line for line in printed.err.splitlines() if line.startswith("coprefl: ")]
     assert len(lines) == 2  # A line a seed.
     assert all(line.endswith(" failed: RuntimeError: no space left") for line in lines)
     page = (tmp_path / "out" / "report" / "report.html").read_text()
@@ -242,8 +244,8 @@ def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(
     others = {
         name: data for name, data in files(whole[0] / "models").items() if "fedavg" not in name
     }
-    found = files(tmp_path / "models")
-    assert {name: data for name, data in found.items() if "fedavg" not in name} == others
+    stored = files(tmp_path / "models")
+    assert {name: data for name, data in stored.items() if "fedavg" not in name} == others
     again = Witness()
     assert run(tiny_file, tmp_path / "out", again, monkeypatch) == 0
     assert {entry[0].partition("-")[0] for entry in again.rounds()} == {"fedavg"}
@@ -288,15 +290,15 @@ def test_megabytes_are_those_of_a_deployment_however_many_nodes_there_are(
         values = pd.read_csv(out / "report" / "units.csv", index_col="row")
         return values[columns].to_dict("index")
 
-    one = reported(1)
+    local = reported(1)
     model, task = ((36 * n + n) * 4 + 2 * 128 for n in (6, 2))  # A header of 128 bytes an array.
     of_task = 2 * 3 * task / 1e6  # Its first round reaches any accuracy.
     for name, times in {"fedavg": 1, "coprefl": 2, "scaffold": 2, "cyclic": 1}.items():
         sent = times * 2 * 3 * 3
         expected = {"models": sent, "megabytes": sent * model / 1e6, columns[-1]: of_task}
-        assert one[name] == pytest.approx(expected)
-    assert reported(2) == one
-    assert reported(3) == one
+        assert local[name] == pytest.approx(expected)
+    assert reported(2) == local
+    assert reported(3) == local
 
 
 # ---- on workers ----------------------------------------------------------------------------------
@@ -319,8 +321,8 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     path = write_recipe(tmp_path / "recipe.yaml", content)
     assert main(["run", str(path), "--out", str(tmp_path / "one" / "out")]) == 0
     # A file where a run wants its folder.
-    one, two = tmp_path / "one" / "models", tmp_path / "two" / "models"
-    lost = min(path.name for path in one.glob("random-*"))
+    single, two = tmp_path / "one" / "models", tmp_path / "two" / "models"
+    lost = min(path.name for path in single.glob("random-*"))
     two.mkdir(parents=True)
     (two / lost).touch()
     arguments = ["run", str(path), "--out", str(tmp_path / "two" / "out"), "--workers", "2"]
@@ -335,19 +337,21 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     assert len(lines) == 1
     assert lines[0].startswith(f"coprefl: {lost} failed: ")
     assert (tmp_path / "two" / "out" / "died").exists()
-    told = caplog.messages
-    died = [line for line in told if line.endswith(": its worker died; another continues")]
+    messages = caplog.messages
+    died = [line for line in messages if line.endswith(": its worker died; another continues")]
     assert [line.partition(", seed ")[0] for line in died] == ["pre-training fedavg"]
-    ended = [line for line in told if "FedAvg, seed " in line and "  round 3/3  loss" in line]
+    ended = [line for line in messages if "FedAvg, seed " in line and "  round 3/3  loss" in line]
     assert len(ended) == 2
     # What a worker logs is logged here, as if there were one process.
-    assert any(line.startswith("resumed from ") for line in told)
+    assert any(line.startswith("resumed from ") for line in messages)
     # All but the tasks of the run that failed; no number is given twice.
-    numbers = {line.partition("/")[0] for line in told if line.startswith("[") and "3/3" in line}
+    numbers = {
+        line.partition("/")[0] for line in messages if line.startswith("[") and "3/3" in line
+    }
     assert len(numbers) == 2 + 2 + 2 + 2
     (two / lost).unlink()
     assert main([*arguments[:-1], "1"]) == 0
-    assert_same_results(two, one)
+    assert_same_results(two, single)
     # All is done: nothing is started.
     monkeypatch.setattr(execute, "connect", None)
     before = files(two)
@@ -357,14 +361,14 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
 
 def in_session(leader):
     """Return what runs in the session that a process began: {process id: its command}."""
-    found = {}
+    processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
             if int(session) == leader and state != "Z":
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                found[int(folder.name)] = command.decode()
-    return found
+                processes[int(folder.name)] = command.decode()
+    return processes
 
 
 @pytest.mark.ray
@@ -388,9 +392,9 @@ def test_no_process_outlives_a_run_that_is_killed(tiny_images, tmp_path, monkeyp
             run.kill()
             run.wait()
             end = time.monotonic() + 40
-            while (left := in_session(run.pid)) and time.monotonic() < end:
+            while (remaining := in_session(run.pid)) and time.monotonic() < end:
                 time.sleep(0.2)
-            assert left == {}
+            assert remaining == {}
         finally:
             for process in in_session(run.pid):
                 with contextlib.suppress(ProcessLookupError):
@@ -406,9 +410,9 @@ def test_how_many_workers(monkeypatch):
     monkeypatch.setenv("COPREFL_WORKERS", "4")
     assert wanted_workers(None) == (4, True)
     assert wanted_workers(2) == (2, True)
-    for said in ("0", "four", "-1"):
-        monkeypatch.setenv("COPREFL_WORKERS", said)
-        with pytest.raises(SettingsError, match=f"COPREFL_WORKERS={said}: must be a whole number"):
+    for text in ("0", "four", "-1"):
+        monkeypatch.setenv("COPREFL_WORKERS", text)
+        with pytest.raises(SettingsError, match=f"COPREFL_WORKERS={text}: must be a whole number"):
             wanted_workers(None)
     with pytest.raises(SettingsError, match="--workers 0: must be a whole number, at least 1"):
         wanted_workers(0)
@@ -443,8 +447,8 @@ def test_runs_that_are_done_are_looked_through(tiny_images, tmp_path, monkeypatc
     assert LocalExecutor(store)(runs) == {}
     whole = files(store.root)
     start, task = (store.folder(stage) for stage in runs[0].study.stages[:2])
-    for left in (".{}.1.coprefl-part", "{}", "{}.rounds.jsonl"):
-        (task / left.format("checkpoint.safetensors")).touch()
+    for remains in (".{}.1.coprefl-part", "{}", "{}.rounds.jsonl"):
+        (task / remains.format("checkpoint.safetensors")).touch()
     (start / "client-state/a").mkdir(parents=True)
     with executor(store, None) as make:
         assert make(runs) == {}
@@ -454,8 +458,8 @@ def test_runs_that_are_done_are_looked_through(tiny_images, tmp_path, monkeypatc
     with executor(store, None) as make:
         assert make(runs) == {}
     assert (start / "model.safetensors.damaged").exists()
-    found = files(store.root)
-    assert {name: found[name] for name in whole} == whole
+    stored = files(store.root)
+    assert {name: stored[name] for name in whole} == whole
 
 
 def test_what_another_process_makes_is_left_alone(tiny_images, tmp_path):
@@ -481,16 +485,16 @@ def test_few_stages_get_several_workers(tiny_images, tmp_path):
     store = Store(tmp_path / "models")
     work = JobQueue(runs, store)
     assert work.participations == 3 * (3 + 1 + 3) + 4 * 2 * 3
-    taken = [work.take(free) for free in (9, 8, 7, 6)]
-    assert [(piece.title, many) for piece, many in taken] == [
+    shares = [work.take(free) for free in (9, 8, 7, 6)]
+    assert [(piece.title, many) for piece, many in shares] == [
         ("pre-training random", 1),
         ("pre-training fedavg", 3),  # Its participants.
         ("pre-training cyclic", 1),  # One client works at a time.
         ("pre-training coprefl", 3),
     ]
-    assert not work.left
+    assert not work.has_ready
     assert work.take(9) is None
-    random, fedavg, cyclic, coprefl = [piece for piece, _ in taken]
+    random, fedavg, cyclic, coprefl = [piece for piece, _ in shares]
     work.end(fedavg)
     work.end(random)
     assert work.take(0) is None
@@ -520,7 +524,7 @@ def test_of_two_runs_of_one_start_each_fails_alone(tiny_images, tmp_path):
     (first, _) = work.take(1)
     assert work.end(first, "no")
     other, _ = work.take(1)
-    assert [one.rounds for one in (first, other)] == [2, 5]
+    assert [run.rounds for run in (first, other)] == [2, 5]
     assert work.failed == {run.key: "no"}
 
 
@@ -528,17 +532,17 @@ def test_a_workers_log_is_its_own_again_where_nobody_waits_for_the_end(monkeypat
     """As where the stage's run was ended: the next stage's lines would go to nobody."""
     report = RoundReport(1, 1, {}, {}, None, 0.0)
 
-    def attempt(run, store, told, *given, **more):
-        told.begin("a stage", "a kind", 1, 0)(report)
+    def attempt(run, store, progress, *args, **more):
+        progress.begin("a stage", "a kind", 1, 0)(report)
         return ""
 
     monkeypatch.setattr(execute, "attempt", attempt)
     flower = logging.getLogger("flwr")
     before = flower.handlers
-    told = StageWorker.make(None, None, "key", None, None, [])
-    assert next(told).round == 1
+    messages = StageWorker.make(None, None, "key", None, None, [])
+    assert next(messages).round == 1
     assert flower.handlers is not before
-    told.close()
+    messages.close()
     assert flower.handlers is before
 
 
@@ -558,7 +562,7 @@ class Calls:
         return SimpleNamespace(remote=lambda own: (answer, object()))
 
     def wait(self, refs, num_returns, timeout):
-        return [one for one in refs if one[0] != "late"], [one for one in refs if one[0] == "late"]
+        return [ref for ref in refs if ref[0] != "late"], [ref for ref in refs if ref[0] == "late"]
 
     def get(self, ref):
         if ref[0] == "dead":
@@ -568,10 +572,10 @@ class Calls:
 def test_workers_that_are_late_or_lost_are_told(monkeypatch, caplog, tmp_path):
     """The stages begin on those that are there."""
     Calls(monkeypatch, ["there", "late", "dead"])
-    made = RayExecutor(Store(tmp_path), 3)
-    made._start()
-    assert len(made._free) == len(made._coming) == 1
-    lost, late = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    ray_executor = RayExecutor(Store(tmp_path), 3)
+    ray_executor._start()
+    assert len(ray_executor._free) == len(ray_executor._coming) == 1
+    lost, late = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert lost.startswith("a worker is lost: ")
     assert "it is dead" in lost
     assert late == (
@@ -580,7 +584,7 @@ def test_workers_that_are_late_or_lost_are_told(monkeypatch, caplog, tmp_path):
     caplog.clear()
     Calls(monkeypatch, ["there", "there"])
     RayExecutor(Store(tmp_path), 2)._start()
-    assert not [one for one in caplog.records if one.levelname == "WARNING"]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
     Calls(monkeypatch, ["dead"])
     with pytest.raises(RunFailedError, match=r"no worker is left: .*it is dead"):
         RayExecutor(Store(tmp_path), 1)._start()
@@ -594,9 +598,9 @@ def test_what_a_run_has_left_waits_for_nothing_that_is_there(tiny_images, tmp_pa
     result_file(store, run, 1).write_text("damaged")
     work = JobQueue([run], store)
     assert [piece.title for piece in work.jobs.values()] == ["task 1 from fedavg"]
-    assert work.take(1)[0].key == run.measured[1].key
+    assert work.take(1)[0].key == run.client_stages[1].key
     result_file(store, run).write_text("damaged")
     work = JobQueue([run, run], store)
     assert len(work.jobs) == 2
     assert work.take(2)[0].key == run.key
-    assert not work.left
+    assert not work.has_ready

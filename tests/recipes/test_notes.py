@@ -83,9 +83,9 @@ def test_git_runs_nothing_in_the_folder_of_a_recipe(tiny_images, tmp_path, trap)
 
 
 def test_what_made_a_result_names_no_folder_and_no_host():
-    found = made_by()
-    assert found["machine"].endswith(" cores") or " cores, " in found["machine"]
-    assert {"flwr", "torch", "coprefl-flwr", "python"} == set(found["versions"])
+    provenance = made_by()
+    assert provenance["machine"].endswith(" cores") or " cores, " in provenance["machine"]
+    assert {"flwr", "torch", "coprefl-flwr", "python"} == set(provenance["versions"])
 
 
 def test_a_file_of_ones_own_is_named_without_its_folder():

@@ -34,7 +34,9 @@ LABELS = ["random", "fedavg", "coprefl", "strong", *METHODS[4:]]
 
 def protocols(**of):
     """Return protocols, each with a reason."""
-    return {name.replace("_", "-"): {"because": "a reason", **one} for name, one in of.items()}
+    return {
+        name.replace("_", "-"): {"because": "a reason", **overlay} for name, overlay in of.items()
+    }
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def recipe_of(tiny_images, tmp_path):
 
 
 def starts(recipe):
-    return {one.label: [str(found.method) for found in one.trials()] for one in recipe.rows}
+    return {row.label: [str(trial.method) for trial in row.trials()] for row in recipe.rows}
 
 
 # ---- what they change ----------------------------------------------------------------------------
@@ -65,14 +67,14 @@ def test_an_overlay_is_merged_key_by_key():
 
 
 def test_a_protocol_comes_over_the_recipes_own(recipe_of):
-    one = {
+    overlay = {
         "settings": {"local-epochs": 2, "local-steps": None, "task-learning-rate": 0.3},
         "methods": {"strong": {"gamma": 0.25, "meta-learning-rate": None}},
         "search": {"meta-learning-rate": [0.5, 0.6]},
         "select": "test",
         "seeds": [3, 4],
     }
-    recipe = recipe_of(protocols(all=one), "all", methods=["fedavg", METHODS[3]])
+    recipe = recipe_of(protocols(all=overlay), "all", methods=["fedavg", METHODS[3]])
     assert recipe.settings["local-epochs"] == (2,)
     assert "local-steps" not in recipe.settings
     assert recipe.settings["task-learning-rate"] == (0.3,)
@@ -96,8 +98,8 @@ def test_the_effective_recipe_says_which_it_is_and_is_not_changed_again(recipe_o
         assert list(recipe.effective["protocols"]) == [name]
         path = tmp_path / "effective.yaml"
         path.write_text(recipe.to_yaml())
-        for given in ("", name):
-            again = read_recipe(path, protocol=given)
+        for protocol in ("", name):
+            again = read_recipe(path, protocol=protocol)
             assert again.to_yaml() == recipe.to_yaml()
             assert (again.settings, starts(again)) == (recipe.settings, starts(recipe))
         with pytest.raises(SettingsError, match=r"is of the protocol .* already"):
@@ -172,7 +174,7 @@ def cut(tmp_path):
     """Return a recipe at small scale, with some of its keys changed."""
 
     def read(changes=(), protocol="", **keys):
-        content = {key: one for key, one in {**LARGE, **keys}.items() if one is not None}
+        content = {key: value for key, value in {**LARGE, **keys}.items() if value is not None}
         path = write_recipe(tmp_path / "large.yaml", content)
         return read_recipe(path, changes, "small", protocol)
 
@@ -192,10 +194,10 @@ def test_small_is_merged_over_the_recipe(cut):
         "learning-rate": (0.1,),
     }
     assert recipe.seeds == (3,)
-    found = starts(recipe)
-    assert found["long"] == ["cyclic:rounds=3+fedavg:rounds=4"]
-    assert found["fedavg"] == ["fedavg"]
-    assert found["coprefl"] == [
+    methods = starts(recipe)
+    assert methods["long"] == ["cyclic:rounds=3+fedavg:rounds=4"]
+    assert methods["fedavg"] == ["fedavg"]
+    assert methods["coprefl"] == [
         f"coprefl:gamma={gamma},support-fraction={fraction}"
         for gamma in (0.0, 0.5)
         for fraction in (0.5, 0.6, 0.7)
@@ -218,8 +220,10 @@ def test_a_protocol_has_a_small_of_its_own(cut):
 def test_the_papers_figures_stay_beside_their_tables(cut):
     recipe = cut()
     assert {
-        (one["participants"], one["partition"]): recipe.paper_table(one).table
-        for one in recipe.combinations()
+        (combination["participants"], combination["partition"]): recipe.paper_table(
+            combination
+        ).table
+        for combination in recipe.combinations()
     } == {
         (small, partition): f"{large} {partition}"
         for small, large in ((3, 15), (4, 20), (5, 25))
@@ -232,7 +236,9 @@ def test_the_papers_figures_stay_beside_their_tables(cut):
         "tables": [{"table": 9, "where": {"dataset": "CIFAR100"}, "rows": {"fedavg": 1}}],
     }
     replaced = cut(paper=paper)
-    assert {replaced.paper_table(one).table for one in replaced.combinations()} == {"9"}
+    assert {replaced.paper_table(combination).table for combination in replaced.combinations()} == {
+        "9"
+    }
 
 
 def test_rows_that_were_cut_away_are_not_printed(cut):
@@ -259,7 +265,7 @@ def test_it_says_how_it_was_cut_down(cut, tmp_path):
     again = read_recipe(stored)
     assert again.to_yaml() == recipe.to_yaml()
     same = ("settings", "notes", "paper", "rows")
-    assert [getattr(again, one) for one in same] == [getattr(recipe, one) for one in same]
+    assert [getattr(again, key) for key in same] == [getattr(recipe, key) for key in same]
 
 
 def test_changes_come_after_small(cut):
@@ -281,11 +287,11 @@ def test_a_recipe_without_small_is_not_cut_down(cut):
 def reported(recipe):
     """Return {name of a row: its runs' entries of `method`}."""
     return {
-        f"{one.row.label}:{c.chosen}".rstrip(":"): [
-            str(*r.settings.method) for r in one.reported(c)
+        f"{row.row.label}:{c.chosen}".rstrip(":"): [
+            str(*r.settings.method) for r in row.reported(c)
         ]
-        for one in table_rows(recipe)
-        for c in one.trials()
+        for row in table_rows(recipe)
+        for c in row.trials()
     }
 
 
@@ -322,7 +328,7 @@ def test_rounds_bring_every_row_nearest_to_the_references_step_size(recipe_of):
 
 def test_the_rounds_that_it_had_make_the_same_model(recipe_of):
     recipe = recipe_of(protocols(equal={"equal": "step-size"}), methods=["fedavg", "fedprox"])
-    keys = [run.key for one in table_rows(recipe) for run in one.reported(one.trials()[0])]
+    keys = [run.key for row in table_rows(recipe) for run in row.reported(row.trials()[0])]
     config = recipe.combinations()[0]
     assert keys == [Run.of(config, name, 0).key for name in ("fedavg", "fedprox")]
 
@@ -356,16 +362,16 @@ def loss_of(run, folder):
     module = start.architecture.make()
     module.load_state_dict(load_file(folder / "model.safetensors"))
     module.eval()
-    held = [one.train for one in start.population.clients]
-    batches = [samples.batch(slice(None), torch.device("cpu")) for samples in held]
+    datasets = [client.train for client in start.population.clients]
+    batches = [samples.batch(slice(None), torch.device("cpu")) for samples in datasets]
     inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
     with torch.no_grad():
         return float(cross_entropy(module(inputs).double(), targets))
 
 
 def run_of(recipe, label):
-    (one,) = [one for one in table_rows(recipe) if one.row.label == label]
-    return one.reported(one.trials()[0])[0]
+    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.row.label == label]
+    return table_row.reported(table_row.trials()[0])[0]
 
 
 @pytest.fixture(scope="module")
@@ -373,10 +379,10 @@ def never(tiny_images, tmp_path_factory):
     """A recipe of 6 rounds that was run, whose losses are checked and never low enough."""
     folder = tmp_path_factory.mktemp("never")
     settings = {"rounds": 6, "stop-check-every": 2, "learning-rate": 0.1}
-    one = {"equal": "start-loss", "below": 0.0001, "settings": settings}
+    protocol = {"equal": "start-loss", "below": 0.0001, "settings": settings}
     content = tiny_recipe(
         tiny_images, {"tasks": 1}, methods=["random", "fedavg", {"meta": {"method": "coprefl"}}],
-        reference="fedavg", protocols=protocols(never=one),
+        reference="fedavg", protocols=protocols(never=protocol),
     )  # fmt: skip
     path = write_recipe(folder / "tiny.yaml", content)
     out = folder / "out"
@@ -388,7 +394,7 @@ def values(out):
     """Return (recipe, store, {row: {metric: the value}}, the report)."""
     recipe, store = read_recipe(out / "recipe.yaml"), Store(out.parent / "models")
     report = collect(recipe, store, {})
-    rows = report.comparisons[0].measured
+    rows = report.comparisons[0].rows
     return (
         recipe,
         store,
@@ -405,20 +411,20 @@ def checks(store, run):
 
 
 def test_the_loss_is_that_of_all_samples_of_all_clients(never):
-    recipe, store, found, _ = values(never[1])
+    recipe, store, by_row, _ = values(never[1])
     for label in ("random", "fedavg", "meta"):
         run = run_of(recipe, label)
         direct = loss_of(run, store.folder(run.main))
-        assert found[label]["start-loss"] == pytest.approx(direct, rel=1e-5)
+        assert by_row[label]["start-loss"] == pytest.approx(direct, rel=1e-5)
     losses, rounds = checks(store, run_of(recipe, "fedavg"))
     assert (list(losses), rounds) == ([2, 4, 6], 6)
-    assert losses[6] == found["fedavg"]["start-loss"]
+    assert losses[6] == by_row["fedavg"]["start-loss"]
 
 
 def test_a_start_that_never_comes_there_says_so(never):
-    _, _, found, report = values(never[1])
-    assert found["fedavg"]["stopped-at"] == math.inf
-    assert math.isnan(found["random"]["stopped-at"])
+    _, _, by_row, report = values(never[1])
+    assert by_row["fedavg"]["stopped-at"] == math.inf
+    assert math.isnan(by_row["random"]["stopped-at"])
     assert report.notes == [
         "Protocol never: a reason.",
         "fedavg, seed 0: a loss of 0.0001 was not reached in 6 rounds; its figures are those after "
@@ -439,20 +445,20 @@ def test_it_stops_at_the_first_check_with_the_model_of_as_many_rounds(never, tmp
     (tmp_path / "tiny.yaml").write_text(text)
     stopped = tmp_path / "out"
     assert main(["run", str(tmp_path / "tiny.yaml"), "--out", str(stopped)]) == 0
-    recipe, store, found, report = values(stopped)
+    recipe, store, by_row, report = values(stopped)
     run = run_of(recipe, "fedavg")
     assert checks(store, run) == ({2: losses[2], 4: losses[4]}, 4)
-    assert (found["fedavg"]["stopped-at"], found["fedavg"]["start-loss"]) == (4, losses[4])
+    assert (by_row["fedavg"]["stopped-at"], by_row["fedavg"]["start-loss"]) == (4, losses[4])
     # Two steps of 0.1, in the four rounds that were run.
-    assert found["fedavg"]["step-size"] == pytest.approx(0.8)
+    assert by_row["fedavg"]["step-size"] == pytest.approx(0.8)
     # Its model is that of four rounds without a stop.
     four = ["run", str(path), "--out", str(tmp_path / "four"), "--models", str(tmp_path / "models")]
     more = ["--set", "rounds=4", "--set", "methods=[fedavg]"]
     assert main([*four, *more]) == 0
     again = read_recipe(tmp_path / "four" / "recipe.yaml")
     a, b = (
-        load_file(store.folder(one.main) / "model.safetensors")
-        for one in (run, run_of(again, "fedavg"))
+        load_file(store.folder(stopped_run.main) / "model.safetensors")
+        for stopped_run in (run, run_of(again, "fedavg"))
     )
     assert all(np.array_equal(a[name], b[name]) for name in a)
     assert "fedavg" not in " ".join(report.notes)

@@ -157,8 +157,8 @@ def test_published_data_need_not_be_at_hand(recipe_of, store):
     settings |= {"partition": "dirichlet", "local-steps": "", "local-epochs": 2}
     counts = row_of(recipe_of(settings, methods=["fedavg"]), store, "fedavg").counts
     # All 60,000 samples but those of two classes and the server's 5 %, spread over six clients.
-    held = 58_800 * 0.95 / 6
-    assert counts.gradients == pytest.approx(3 * 3 * 2 * held + 2 * (2 * 3 * 2 * 8), rel=1e-3)
+    samples = 58_800 * 0.95 / 6
+    assert counts.gradients == pytest.approx(3 * 3 * 2 * samples + 2 * (2 * 3 * 2 * 8), rel=1e-3)
     recipe = recipe_of({"dataset": "/nowhere/images.npz"}, methods=["fedavg"])
     with pytest.raises(SettingsError, match=r"dataset '/nowhere/images.npz': the path does not"):
         plan_of(recipe, store)
@@ -177,9 +177,9 @@ def test_a_method_that_does_not_say_what_it_computes(recipe_of, store, monkeypat
 
 def test_a_round_is_measured(recipe_of, personal_of, store):
     for recipe in (recipe_of(methods=["fedavg"]), personal_of("fedpcl")):
-        found = [pace(one) for one in plan_of(recipe, store).computing.values()]
-        assert found
-        assert all(min(seconds) > 0 for seconds in found)
+        paces = [pace(computing) for computing in plan_of(recipe, store).computing.values()]
+        assert paces
+        assert all(min(seconds) > 0 for seconds in paces)
 
 
 def test_the_command(tiny_images, tmp_path, capsys, monkeypatch):

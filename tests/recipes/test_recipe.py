@@ -57,7 +57,7 @@ def test_a_recipe_comes_to(read):
         "learning-rate": (0.1,),
     }
     assert recipe.compared == ("participants",)
-    assert [one["participants"] for one in recipe.combinations()] == [2, 4]
+    assert [table["participants"] for table in recipe.combinations()] == [2, 4]
     assert (recipe.select, recipe.reference, recipe.seeds) == ("test", "fedavg", (0, 1))
     assert (recipe.validation_tasks, recipe.validation_seed) == (2, 100)
     assert recipe.metrics == ("accuracy", "variance", "rounds", *BUDGETS)  # Of the cyclic row.
@@ -66,24 +66,24 @@ def test_a_recipe_comes_to(read):
 
 
 def test_rows_and_their_candidates(read):
-    found = {row.label: [(str(c.method), c.chosen) for c in row.trials()] for row in read().rows}
-    assert list(found) == ["random", "fedavg", "q-FFL", "Cyclic+FedAvg", "coprefl"]
-    assert found["random"] == [("random", "")]
-    assert found["fedavg"] == [
+    trials = {row.label: [(str(c.method), c.chosen) for c in row.trials()] for row in read().rows}
+    assert list(trials) == ["random", "fedavg", "q-FFL", "Cyclic+FedAvg", "coprefl"]
+    assert trials["random"] == [("random", "")]
+    assert trials["fedavg"] == [
         ("fedavg:learning-rate=0.1", "learning-rate=0.1"),
         ("fedavg:learning-rate=0.01", "learning-rate=0.01"),
     ]
-    assert found["q-FFL"] == [
+    assert trials["q-FFL"] == [
         (f"qffl:q={q},learning-rate={rate}", f"q={q},learning-rate={rate}")
         for q in (1.0, 3.0)
         for rate in (0.1, 0.01)
     ]
     # Both phases have the rate.
-    assert found["Cyclic+FedAvg"][1][0] == (
+    assert trials["Cyclic+FedAvg"][1][0] == (
         "cyclic:rounds=2,participants=3,learning-rate=0.01+fedavg:learning-rate=0.01"
     )
     # A setting of its own is not searched, though all others search it.
-    assert found["coprefl"] == [
+    assert trials["coprefl"] == [
         (f"coprefl:gamma={g},learning-rate=0.2,resplit={r}", f"gamma={g},resplit={r}")
         for g in (0.0, 1.0)
         for r in ("true", "false")
@@ -92,7 +92,7 @@ def test_rows_and_their_candidates(read):
 
 def test_what_the_paper_printed(read):
     recipe = read()
-    first, second = (recipe.paper_table(one) for one in recipe.combinations())
+    first, second = (recipe.paper_table(table) for table in recipe.combinations())
     assert (first.table, dict(first.where)) == ("1(a)", {"participants": 2})
     assert first.rows == {
         "fedavg": {"accuracy": (78.96, 2.98), "variance": (64.0, None)},
@@ -104,11 +104,14 @@ def test_what_the_paper_printed(read):
 def test_a_table_for_every_combination(read):
     text = TEXT.replace("rounds: 3", "rounds: [3, 5]")
     recipe = read(text)
-    found = [(one["rounds"], one["participants"]) for one in recipe.combinations()]
-    assert found == [(3, 2), (3, 4), (5, 2), (5, 4)]
-    assert [recipe.paper_table(one).table for one in recipe.combinations()] == ["1(a)", "1(b)"] * 2
+    settings = [(table["rounds"], table["participants"]) for table in recipe.combinations()]
+    assert settings == [(3, 2), (3, 4), (5, 2), (5, 4)]
+    assert [recipe.paper_table(table).table for table in recipe.combinations()] == [
+        "1(a)",
+        "1(b)",
+    ] * 2
     short = read(TEXT[: TEXT.index("    - table: 1(b)")])
-    assert [bool(short.paper_table(one)) for one in short.combinations()] == [True, False]
+    assert [bool(short.paper_table(table)) for table in short.combinations()] == [True, False]
 
 
 def test_defaults(read):
@@ -123,16 +126,16 @@ def test_defaults(read):
 
 def test_it_is_kept_as_it_was_read(read, tmp_path):
     recipe = read(changes=["rounds=5", "seeds=[7]"])
-    kept = tmp_path / "kept.yaml"
-    kept.write_text(recipe.to_yaml())
-    again = read_recipe(kept)
+    path = tmp_path / "kept.yaml"
+    path.write_text(recipe.to_yaml())
+    again = read_recipe(path)
     assert again.to_yaml() == recipe.to_yaml()
     assert (again.settings, again.seeds, again.paper) == (
         recipe.settings,
         recipe.seeds,
         recipe.paper,
     )
-    assert "±" in kept.read_text()
+    assert "±" in path.read_text()
 
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())["texts"]
@@ -143,7 +146,7 @@ def test_what_is_wrong_has_a_line(old, new, number, named, refused):
     assert TEXT.count(old) == 1
     line = refused(TEXT.replace(old, new))
     assert line.startswith(f"recipe.yaml, line {number}: " if number else "recipe.yaml")
-    assert [str(one) for one in named if str(one) not in line] == [], line
+    assert [str(word) for word in named if str(word) not in line] == [], line
 
 
 def test_where_all_values_are_shown_they_are_rows(read):
@@ -213,9 +216,9 @@ def test_the_paper_of_what_is_still_compared_stays(read, tmp_path):
     assert {table.table: list(table.rows) for table in fewer.paper} == {"1(a)": ["fedavg"]}
     assert read(changes=["participants=3"]).paper == ()
     # What is kept beside the results can be read again.
-    for one in (recipe, fewer, read(changes=["participants=3"])):
-        (tmp_path / "kept.yaml").write_text(one.to_yaml())
-        assert read_recipe(tmp_path / "kept.yaml").paper == one.paper
+    for variant in (recipe, fewer, read(changes=["participants=3"])):
+        (tmp_path / "kept.yaml").write_text(variant.to_yaml())
+        assert read_recipe(tmp_path / "kept.yaml").paper == variant.paper
 
 
 def test_a_change_of_the_rows_takes_their_options_along(read):

@@ -124,7 +124,7 @@ DECISIONS = {
 
 def having(key):
     """Return a method that pre-trains and has an option: CoPreFL where it is one of its own."""
-    names = ["coprefl", *(name for name, one in METHODS.items() if PRETRAINING in one.roles)]
+    names = ["coprefl", *(name for name, method in METHODS.items() if PRETRAINING in method.roles)]
     return next(name for name in names if key in METHODS[name].options)
 
 
@@ -252,12 +252,17 @@ def test_grey_images_that_become_colour_make_another_model(base, in_domains):
 
 def test_samples_kept_for_the_tasks_make_another_model(base, in_domains):
     seen = base | {"downstream-classes": "list:3-5", "allow-class-overlap": True}
-    kept = seen | {"task-reserve": 0.5}
-    assert len({names(one)[0] for one in (seen, kept, kept | {"task-reserve": 0.4})}) == 3
-    assert names(kept | {"downstream-classes": "list:3-6"})[0] != names(kept)[0]
+    reserved = seen | {"task-reserve": 0.5}
+    assert (
+        len({names(config)[0] for config in (seen, reserved, reserved | {"task-reserve": 0.4})})
+        == 3
+    )
+    assert names(reserved | {"downstream-classes": "list:3-6"})[0] != names(reserved)[0]
     assert names(seen | {"downstream-classes": "list:3-6"})[0] == names(seen)[0]
     # Another dataset's tasks have samples of their own: nothing is kept.
-    assert names(kept | {"task-dataset": str(in_domains / "other.npz")})[0] != names(kept)[0]
+    assert (
+        names(reserved | {"task-dataset": str(in_domains / "other.npz")})[0] != names(reserved)[0]
+    )
 
 
 def test_another_version_of_a_method_makes_other_results_and_of_the_package_does_not(
@@ -343,17 +348,17 @@ def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
         waiting = threading.Thread(target=wait)
         waiting.start()
         deadline = time.monotonic() + 30
-        said = f"{of.key} is being made by another process; waiting for it"
-        while said not in caplog.messages and time.monotonic() < deadline:
+        message = f"{of.key} is being made by another process; waiting for it"
+        while message not in caplog.messages and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert caplog.messages == [said]
+        assert caplog.messages == [message]
         assert not inside.wait(0.3)
         other.communicate("go on\n")
         waiting.join(30)
     assert inside.is_set()
     # One that is free is not waited for.
     with store.locked(of.main):
-        assert caplog.messages == [said]
+        assert caplog.messages == [message]
 
 
 def test_the_lock_is_not_of_one_operating_system():
@@ -366,8 +371,8 @@ def test_what_a_killed_process_was_writing_is_removed(base, tmp_path):
     store, of = Store(tmp_path), run(base, "random")
     folder = store.folder(of.main)
     (folder / "tasks" / "0-ab").mkdir(parents=True)
-    for left in (".rounds.jsonl.77.coprefl-part", "tasks/0-ab/.result.json.77.coprefl-part"):
-        (folder / left).touch()
+    for remains in (".rounds.jsonl.77.coprefl-part", "tasks/0-ab/.result.json.77.coprefl-part"):
+        (folder / remains).touch()
     (folder / "model.json").touch()
     with pytest.raises(ValueError, match="stop"), store.locked(of.main):
         raise ValueError("stop")
@@ -378,27 +383,27 @@ def test_what_a_file_holds_is_part_of_the_name(tmp_path):
     """Another model in the same folder is another backbone, another file another dataset."""
     weights, data = tmp_path / "model.safetensors", tmp_path / "data.npz"
     named = [f"{data}:coarse", str(tmp_path), str(weights), f"{data}@photo"]
-    found = []
+    keys = []
     for first, second in ((b"a", b"b"), (b"A", b"b"), (b"A", b"B")):
         weights.write_bytes(first)
         data.write_bytes(second)
-        found.append(contents(named))
-    assert list(found[0]) == named
-    assert found[0][str(tmp_path)] == found[0][str(weights)] != found[1][str(weights)]
-    assert found[0][named[0]] == found[1][named[0]] != found[2][named[0]]
-    assert found[0][named[0]] == found[0][named[3]]
+        keys.append(contents(named))
+    assert list(keys[0]) == named
+    assert keys[0][str(tmp_path)] == keys[0][str(weights)] != keys[1][str(weights)]
+    assert keys[0][named[0]] == keys[1][named[0]] != keys[2][named[0]]
+    assert keys[0][named[0]] == keys[0][named[3]]
     assert contents(["CIFAR100", "resnet18", "pixels", "glyphs:domains@*"]) == {}
 
 
 def test_a_head_that_is_computed_makes_other_tasks_of_the_same_model(base):
-    found = {
+    keys = {
         head: names(base | {"head": head})
         for head in ("fresh", "ncm", "ridge", "ridge:penalty=1", "ridge:logit-scale=2")
     }
-    assert len({task for _, task in found.values()}) == len(found)
-    assert len({model for model, _ in found.values()}) == 1
+    assert len({task for _, task in keys.values()}) == len(keys)
+    assert len({model for model, _ in keys.values()}) == 1
     layer = base | {"head": "ridge", "head-layer": "fc"}
-    assert names(layer)[1] != found["ridge"][1]
+    assert names(layer)[1] != keys["ridge"][1]
 
 
 def test_a_diagnosis_is_the_same_whatever_head_the_task_begins_with(base):

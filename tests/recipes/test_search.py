@@ -23,7 +23,8 @@ from coprefl_flwr.recipes.search import (
 from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.store import Store
 from tests.common.checks import Killed, files
-from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
+from tests.common.recipes import Witness, keep, result_file, tiny_recipe, write_recipe
+from tests.common.recipes import run as run_command
 
 # ---- which runs there are ------------------------------------------------------------------------
 
@@ -42,16 +43,16 @@ def test_validation_runs_have_a_seed_and_classes_of_their_own(recipe_of):
         for trial in table_row.trials():
             reported += table_row.reported(trial)
             deciding += table_row.selection_runs(trial) if table_row.searched else []
-    taken = {number for one in reported for number in classes(one)[1]}
+    used = {number for run in reported for number in classes(run)[1]}
     assert len(deciding) == 2
-    for one in deciding:
-        pretraining, downstream = classes(one)
-        assert not taken & set(downstream)
+    for run in deciding:
+        pretraining, downstream = classes(run)
+        assert not used & set(downstream)
         assert not set(pretraining) & set(downstream)
         # As many as elsewhere of both.
         assert (len(pretraining), len(downstream)) == (6, 2)
-        assert (one.settings.seed, one.settings.tasks) == (77, 1)
-    assert {one.settings.seed for one in reported} == {0, 1}
+        assert (run.settings.seed, run.settings.tasks) == (77, 1)
+    assert {run.settings.seed for run in reported} == {0, 1}
 
 
 def test_validation_classes_of_another_dataset(recipe_of, tiny_images, tmp_path):
@@ -62,7 +63,7 @@ def test_validation_classes_of_another_dataset(recipe_of, tiny_images, tmp_path)
     trial = table_row.trials()[0]
     (deciding,), (reported,) = table_row.selection_runs(trial), table_row.reported(trial)
     assert classes(deciding)[0] == classes(reported)[0]
-    both = [set(classes(one)[1]) for one in (deciding, reported)]
+    both = [set(classes(runs)[1]) for runs in (deciding, reported)]
     assert not both[0] & both[1]
 
 
@@ -70,7 +71,7 @@ def test_a_run_that_two_tables_need_is_one(recipe_of):
     recipe = recipe_of({"task-rounds": [2, 3], "task-evaluate-every": 1}, select="test")
     runs = check_runs(recipe)
     assert len(runs) == 2 * (1 + 1 + 2)
-    assert len({one.key for one in runs}) == 1 + 1 + 2
+    assert len({run.key for run in runs}) == 1 + 1 + 2
     alike = recipe_of(methods=["fedavg", {"again": {"method": "fedavg:rounds=3"}}], reference=None)
     assert len(check_runs(alike)) == 1
 
@@ -93,7 +94,7 @@ def test_the_highest_mean_accuracy_on_validation_tasks_is_chosen(recipe_of, tmp_
     ):
         keep(store, table_row.selection_runs(trial)[0], validated)
         keep(store, table_row.reported(trial)[0], reported)
-    assert [one.chosen for one in table_row.shown(store)] == ["gamma=1.0"]
+    assert [trial.chosen for trial in table_row.shown(store)] == ["gamma=1.0"]
     # A run that was not finished is not chosen; of equals the first is.
     result_file(store, table_row.selection_runs(trials[2])[0], 1).unlink()
     assert choose(store, table_row).chosen == "gamma=0.0"
@@ -107,8 +108,8 @@ def test_test_chooses_on_what_is_reported_over_all_seeds(recipe_of, tmp_path):
     store = Store(tmp_path / "models")
     for trial, accuracies in zip(trials, [(90, 10), (60, 60)], strict=True):
         assert table_row.selection_runs(trial) == table_row.reported(trial)
-        for one, accuracy in zip(table_row.reported(trial), accuracies, strict=True):
-            keep(store, one, (accuracy, accuracy))
+        for run, accuracy in zip(table_row.reported(trial), accuracies, strict=True):
+            keep(store, run, (accuracy, accuracy))
     assert choose(store, table_row).chosen == "gamma=1.0"
     # Where a seed is missing, the others' mean would be of other tasks.
     result_file(store, table_row.reported(trials[1])[1], 0).unlink()
@@ -129,7 +130,9 @@ def test_without_tasks_the_last_test_decides(recipe_of, tmp_path):
 def test_where_all_are_shown_nothing_is_chosen(recipe_of, tmp_path):
     recipe = recipe_of(select="all", reference="coprefl:gamma=1.0")
     shown = [
-        one.chosen for table_row in table_rows(recipe) for one in table_row.shown(Store(tmp_path))
+        trial.chosen
+        for table_row in table_rows(recipe)
+        for trial in table_row.shown(Store(tmp_path))
     ]
     assert shown == ["", "", "gamma=0.0", "gamma=1.0"]
     assert not any(table_row.searched for table_row in table_rows(recipe))
@@ -137,18 +140,18 @@ def test_where_all_are_shown_nothing_is_chosen(recipe_of, tmp_path):
 
 def test_only_what_was_chosen_is_run_for_the_report(recipe_of, tmp_path):
     recipe = recipe_of(seeds=[0, 1])
-    store, made = Store(tmp_path / "models"), []
+    store, calls = Store(tmp_path / "models"), []
 
     def make(runs):
-        made.append([(one.name, one.settings.seed) for one in runs])
-        for one in runs:
-            keep(store, one, [90 if "gamma=1.0" in one.name else 10] * one.settings.tasks)
+        calls.append([(run.name, run.settings.seed) for run in runs])
+        for run in runs:
+            keep(store, run, [90 if "gamma=1.0" in run.name else 10] * run.settings.tasks)
         return {}
 
     assert run_recipe(recipe, store, make) == {}
     names = ["coprefl:gamma=0.0", "coprefl:gamma=1.0"]
     others = [(name, seed) for name in ("random", "fedavg") for seed in (0, 1)]
-    assert made == [[*others, *((name, 100) for name in names)], [(names[1], 0), (names[1], 1)]]
+    assert calls == [[*others, *((name, 100) for name in names)], [(names[1], 0), (names[1], 1)]]
 
 
 def test_reported_runs_do_not_depend_on_what_was_not_chosen(recipe_of):
@@ -159,8 +162,8 @@ def test_reported_runs_do_not_depend_on_what_was_not_chosen(recipe_of):
     (other,) = table_rows(alone)
     before = table_row.reported(trials[1])
     after = other.reported(other.trials()[0])
-    assert [one.keys for one in before] == [one.keys for one in after]
-    assert [one.settings.rounds for one in before] == [one.settings.rounds for one in after]
+    assert [run.keys for run in before] == [run.keys for run in after]
+    assert [run.settings.rounds for run in before] == [run.settings.rounds for run in after]
 
 
 # ---- halving -------------------------------------------------------------------------------------
@@ -207,22 +210,22 @@ def test_the_best_quarter_goes_on_and_at_least_one():
 
 def test_the_best_after_a_quarter_go_on_and_the_best_at_the_end_is_chosen(halving_recipe, tmp_path):
     recipe = halving_recipe(methods=[{"coprefl": {"gamma": EIGHT}}], seeds=[0, 1])
-    store, made = Store(tmp_path / "models"), []
+    store, calls = Store(tmp_path / "models"), []
     early = dict(zip(EIGHT, [10, 20, 80, 30, 40, 70, 50, 60], strict=True))
     late = {0.2: 55, 0.5: 65}
 
     def make(runs):
-        made.append([])
-        for one in runs:
-            gamma = float(one.name.partition("=")[2])
-            short = one.settings.rounds == 2
-            made[-1].append((gamma, one.settings.seed, one.settings.rounds))
-            assert one.settings.task_rounds == one.settings.rounds
-            keep(store, one, [(early if short else late)[gamma]] * one.settings.tasks)
+        calls.append([])
+        for run in runs:
+            gamma = float(run.name.partition("=")[2])
+            short = run.settings.rounds == 2
+            calls[-1].append((gamma, run.settings.seed, run.settings.rounds))
+            assert run.settings.task_rounds == run.settings.rounds
+            keep(store, run, [(early if short else late)[gamma]] * run.settings.tasks)
         return {}
 
     assert run_recipe(recipe, store, make) == {}
-    assert made == [
+    assert calls == [
         [(gamma, 100, 2) for gamma in EIGHT],
         [(0.2, 100, 8), (0.5, 100, 8)],
         [(0.5, 0, 8), (0.5, 1, 8)],
@@ -233,7 +236,7 @@ def test_the_best_after_a_quarter_go_on_and_the_best_at_the_end_is_chosen(halvin
     runs = check_runs(recipe)
     assert len(runs) == 8 + 8 + 2 * 8
     known = purposes(recipe, runs)
-    assert [list(known.values()).count(one) for one in ("trial", "validation", "reported")] == [
+    assert [list(known.values()).count(count) for count in ("trial", "validation", "reported")] == [
         8, 8, 16,
     ]  # fmt: skip
 
@@ -251,19 +254,19 @@ def test_a_trial_that_is_a_reported_run_too_is_called_reported(halving_recipe):
 
 def test_chosen_by_test_too_and_what_failed_does_not_go_on(halving_recipe, tmp_path):
     recipe = halving_recipe(select="test", methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}])
-    store, made = Store(tmp_path / "models"), []
+    store, calls = Store(tmp_path / "models"), []
 
     def make(runs):
-        made.append([(one.name, one.settings.rounds) for one in runs])
-        for one in runs:
-            if "gamma=1.0" not in one.name:
-                keep(store, one, [90 if "gamma=0.5" in one.name else 10] * 2)
+        calls.append([(run.name, run.settings.rounds) for run in runs])
+        for run in runs:
+            if "gamma=1.0" not in run.name:
+                keep(store, run, [90 if "gamma=0.5" in run.name else 10] * 2)
         return {}
 
     run_recipe(recipe, store, make)
     names = [f"coprefl:gamma={gamma}" for gamma in ("0.0", "0.5", "1.0")]
-    assert made == [[(name, 2) for name in names], [(names[1], 8)], [(names[1], 8)]]
-    assert [one.chosen for one in table_rows(recipe)[0].shown(store)] == ["gamma=0.5"]
+    assert calls == [[(name, 2) for name in names], [(names[1], 8)], [(names[1], 8)]]
+    assert [trial.chosen for trial in table_rows(recipe)[0].shown(store)] == ["gamma=0.5"]
 
 
 def test_keys_of_runs_to_the_end_are_the_same(halving_recipe):
@@ -284,14 +287,14 @@ def test_halving_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsys):
     path = write_recipe(tmp_path / "tiny.yaml", content)
 
     whole = Witness()
-    assert run(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
+    assert run_command(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
     # Two trials, of one round and one task of one round each, then the one run that is reported.
     assert sorted(number for _, population, number in whole.rounds() if population == "pretrain") \
         == [1, 1, 1, 2, 3, 4]  # fmt: skip
-    assert len([one for one in whole.rounds() if one[1] != "pretrain"]) == 2 * 1 + 4
+    assert len([1 for _, population, _ in whole.rounds() if population != "pretrain"]) == 2 * 1 + 4
     table = (tmp_path / "whole/out/report/tables/table-search.md").read_text()
     heads, _, *rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert [one.strip() for one in heads.strip("|").split("|")] == [
+    assert [cell.strip() for cell in heads.strip("|").split("|")] == [
         "Method", "Values", "After a quarter %", "Accuracy %", "Chosen",
     ]  # fmt: skip
     fates = {line.strip("|").split("|")[-1].strip(" *_") for line in rows}
@@ -301,11 +304,11 @@ def test_halving_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsys):
     # Killed in a trial, and again in what is reported: nothing is done twice, nothing is different.
     for stop in (("train", "coprefl", "task-0", 1), ("train", "coprefl", "pretrain", 3)):
         with pytest.raises(Killed):
-            run(path, tmp_path / "killed" / "out", Witness(stop), monkeypatch)
-    assert run(path, tmp_path / "killed" / "out", Witness(), monkeypatch) == 0
+            run_command(path, tmp_path / "killed" / "out", Witness(stop), monkeypatch)
+    assert run_command(path, tmp_path / "killed" / "out", Witness(), monkeypatch) == 0
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
     again = Witness()
-    assert run(path, tmp_path / "killed" / "out", again, monkeypatch) == 0
+    assert run_command(path, tmp_path / "killed" / "out", again, monkeypatch) == 0
     assert again.seen == []
 
 
@@ -327,26 +330,26 @@ def options(start):
     return {key: float(value) for key, value in pairs}
 
 
-def accuracy(given):
+def accuracy(values):
     """Return what values come to: best at gamma = 0.3 and a rate of 0.03."""
-    far = abs(given["gamma"] - 0.3), abs(given["meta-learning-rate"] - 0.03)
+    far = abs(values["gamma"] - 0.3), abs(values["meta-learning-rate"] - 0.03)
     return round(90 - 50 * far[0] - 500 * far[1])
 
 
-def maker(store, made, fails=()):
+def maker(store, calls, fails=()):
     """Return what puts runs into the store, but for some."""
 
     def make(runs):
         failed = {}
-        for one in runs:
-            if store.done(one.study.stages):
+        for run in runs:
+            if store.done(run.study.stages):
                 continue
-            given = options(str(one.settings.method))
-            made.append((one.settings.seed, given))
-            if given["gamma"] in fails:
-                failed[one.key] = "it broke"
+            values = options(str(run.settings.method))
+            calls.append((run.settings.seed, values))
+            if values["gamma"] in fails:
+                failed[run.key] = "it broke"
             else:
-                keep(store, one, [accuracy(given)] * one.settings.tasks)
+                keep(store, run, [accuracy(values)] * run.settings.tasks)
         return failed
 
     return make
@@ -354,13 +357,13 @@ def maker(store, made, fails=()):
 
 def test_it_tries_so_many_and_the_best_is_chosen(optuna_recipe, tmp_path):
     recipe = optuna_recipe(methods=[MANY], search_trials=12)
-    store, made = Store(tmp_path / "models"), []
-    assert run_recipe(recipe, store, maker(store, made)) == {}
-    trials = [given for seed, given in made if seed == recipe.validation_seed]
-    assert len({tuple(given.items()) for given in trials}) == 12
+    store, calls = Store(tmp_path / "models"), []
+    assert run_recipe(recipe, store, maker(store, calls)) == {}
+    trials = [values for seed, values in calls if seed == recipe.validation_seed]
+    assert len({tuple(values.items()) for values in trials}) == 12
     (table_row,) = table_rows(recipe)
     best = max(trials, key=accuracy)
-    assert made[-1] == (0, best)
+    assert calls[-1] == (0, best)
     chosen = choose(store, table_row)
     assert chosen in table_row.trials()
     assert (
@@ -368,8 +371,10 @@ def test_it_tries_so_many_and_the_best_is_chosen(optuna_recipe, tmp_path):
         == f"coprefl:gamma={best['gamma']},meta-learning-rate={best['meta-learning-rate']}"
     )
     # From the store the same is found again.
-    assert [str(one.method) for one in table_row.runs_by_trial(store)] == list(
-        dict.fromkeys(f"coprefl:{','.join(f'{k}={v}' for k, v in one.items())}" for one in trials)
+    assert [str(trial.method) for trial in table_row.runs_by_trial(store)] == list(
+        dict.fromkeys(
+            f"coprefl:{','.join(f'{k}={v}' for k, v in values.items())}" for values in trials
+        )
     )
     # Its runs are those of a search of all values, by their keys.
     whole = optuna_recipe(methods=[MANY], search_by="all")
@@ -381,11 +386,11 @@ def test_seeded_and_each_once(optuna_recipe):
     (row,) = recipe.rows
 
     def order(seed, trials=55):
-        found = optuna_trials(row, trials, seed, lambda one: len(str(one.method)) % 7)
-        return [str(one.method) for one in found]
+        chosen = optuna_trials(row, trials, seed, lambda trial: len(str(trial.method)) % 7)
+        return [str(trial.method) for trial in chosen]
 
     assert order(1, 10) == order(1, 10) != order(2, 10)
-    assert sorted(order(1)) == sorted(str(one.method) for one in row.trials())
+    assert sorted(order(1)) == sorted(str(trial.method) for trial in row.trials())
     words = optuna_recipe(
         methods=[{"fedavg": {"learning-rate": [0.1]}}, {"moon": {"mu": [1, 0.5]}}], reference="moon"
     )
@@ -397,8 +402,10 @@ def test_it_goes_to_where_scores_are_high(optuna_recipe):
 
     def tried(sign):
         """Return what 20 trials come to, of which the first 5 are drawn at random."""
-        worth = {one: accuracy(options(one.method)) for one in row.trials()}
-        return [worth[one] for one in optuna_trials(row, 20, 0, lambda one: sign * worth[one])]
+        worth = {trial: accuracy(options(trial.method)) for trial in row.trials()}
+        return [
+            worth[trial] for trial in optuna_trials(row, 20, 0, lambda trial: sign * worth[trial])
+        ]
 
     high, low = tried(1), tried(-1)
     assert high[:5] == low[:5]
@@ -407,14 +414,16 @@ def test_it_goes_to_where_scores_are_high(optuna_recipe):
 
 def test_what_fails_is_left_out_and_not_tried_twice_in_a_run(optuna_recipe, tmp_path):
     recipe = optuna_recipe(methods=[MANY], search_trials=8)
-    store, made = Store(tmp_path / "models"), []
+    store, calls = Store(tmp_path / "models"), []
     first = next(optuna_trials(recipe.rows[0], 8, recipe.validation_seed, lambda _: 0.0))
     gamma = float(first.chosen.split(",")[0].partition("=")[2])
-    failed = run_recipe(recipe, store, maker(store, made, fails=[gamma]))
-    trials = [tuple(given.items()) for seed, given in made if seed == 100]
+    failed = run_recipe(recipe, store, maker(store, calls, fails=[gamma]))
+    trials = [tuple(values.items()) for seed, values in calls if seed == 100]
     assert failed
     assert len(set(trials)) == 8
-    assert [trials.count(one) for one in trials if dict(one)["gamma"] == gamma] == [1] * len(failed)
+    assert [trials.count(trial) for trial in trials if dict(trial)["gamma"] == gamma] == [1] * len(
+        failed
+    )
     (table_row,) = table_rows(recipe)
     assert f"gamma={gamma}" not in choose(store, table_row).chosen.split(",")
 
@@ -441,7 +450,7 @@ def test_optuna_killed_on_the_way(tiny_images, tmp_path, monkeypatch):
     path = write_recipe(tmp_path / "tiny.yaml", content)
 
     whole = Witness()
-    assert run(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
+    assert run_command(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
     # Two trials of three, then the one that is reported.
     assert len(whole.rounds()) == 3 * (2 + 1)
     table = (tmp_path / "whole/out/report/tables/table-search.md").read_text()
@@ -450,6 +459,6 @@ def test_optuna_killed_on_the_way(tiny_images, tmp_path, monkeypatch):
     assert "Searched by Optuna" in page
     killed = whole.rounds()[4]
     with pytest.raises(Killed):
-        run(path, tmp_path / "killed" / "out", Witness(("train", *killed)), monkeypatch)
-    assert run(path, tmp_path / "killed" / "out", Witness(), monkeypatch) == 0
+        run_command(path, tmp_path / "killed" / "out", Witness(("train", *killed)), monkeypatch)
+    assert run_command(path, tmp_path / "killed" / "out", Witness(), monkeypatch) == 0
     assert files(tmp_path / "killed") == files(tmp_path / "whole")

@@ -50,12 +50,12 @@ def test_a_wandb_without_a_key_is_refused(refused, tmp_path, monkeypatch):
 
 def written(folder):
     """Return {metric: [(round, value)]} of the event files of a part."""
-    found = {}
+    by_stage = {}
     for file in sorted(folder.glob("events.out.tfevents.*")):
         events = EventAccumulator(str(file)).Reload()
         for name in events.Tags()["scalars"]:
-            found.setdefault(name, []).extend((e.step, e.value) for e in events.Scalars(name))
-    return found
+            by_stage.setdefault(name, []).extend((e.step, e.value) for e in events.Scalars(name))
+    return by_stage
 
 
 def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypatch):
@@ -79,11 +79,13 @@ def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypat
     assert len(stages) == 3
     assert {file.parent.relative_to(run) for file in run.rglob("events.*")} == stages
     rounds = read_result(model)["rounds"]
-    found = written(run)
-    assert [number for number, _ in found["loss"]] == [1, 2, 3]
-    assert [value for _, value in found["loss"]] == pytest.approx([row["loss"] for row in rounds])
+    by_stage = written(run)
+    assert [number for number, _ in by_stage["loss"]] == [1, 2, 3]
+    assert [value for _, value in by_stage["loss"]] == pytest.approx(
+        [row["loss"] for row in rounds]
+    )
     metrics = {key for key, value in rounds[0].items() if isinstance(value, float | int)}
-    assert set(found) == metrics - {"round"}
+    assert set(by_stage) == metrics - {"round"}
     assert [number for number, _ in written(killed)["evaluate-loss"]] == [1, 2]
 
 
@@ -121,11 +123,11 @@ def killed_then_whole(tiny_images, tmp_path, monkeypatch):
         (model,) = (tmp_path / "models").glob("fedavg-*")
         stages = [model, *model.glob("tasks/*")]
         return {
-            str(one.relative_to(model.parent)): [
+            str(stage.relative_to(model.parent)): [
                 {k: v for k, v in row.items() if isinstance(v, float)}
-                for row in read_result(one)["rounds"]
+                for row in read_result(stage)["rounds"]
             ]
-            for one in stages
+            for stage in stages
         }
 
     return run
@@ -136,22 +138,22 @@ def test_mlflow_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatc
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
-    kept = killed_then_whole("--mlflow", "there")
+    models = killed_then_whole("--mlflow", "there")
     from mlflow import MlflowClient
 
     client = MlflowClient((tmp_path / "there").as_uri())
     experiment = client.get_experiment_by_name("coprefl").experiment_id
     runs = client.search_runs([experiment])
-    assert sorted(run.info.run_name for run in runs) == sorted(kept)
+    assert sorted(run.info.run_name for run in runs) == sorted(models)
     for run in runs:
-        rounds = kept[run.info.run_name]
+        rounds = models[run.info.run_name]
         assert run.info.status == "FINISHED"
         for name in rounds[0]:
             if name == "accuracy":  # It is called evaluate-client-accuracy where it is measured.
                 continue
             history = client.get_metric_history(run.info.run_id, name)
-            found = {one.step: one.value for one in history}
-            assert found == pytest.approx(
+            values = {metric.step: metric.value for metric in history}
+            assert values == pytest.approx(
                 {at: row[name] for at, row in enumerate(rounds, 1) if name in row}
             )
 
@@ -180,15 +182,15 @@ def test_mlflow_knows_a_stage_that_failed(tiny_images, tmp_path, monkeypatch):
 def test_wandb_offline_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatch):
     """A stage that was killed goes on in a second file of the same run."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    kept = killed_then_whole("--wandb", "tiny")
-    found = {}
+    models = killed_then_whole("--wandb", "tiny")
+    by_stage = {}
     for file in sorted((tmp_path / "out" / "wandb").glob("offline-run-*/run-*.wandb")):
         name, rounds = scanned(file)
-        found.setdefault(name, {}).update(rounds)
-    assert found.keys() == kept.keys()
-    for stage, rounds in kept.items():
+        by_stage.setdefault(name, {}).update(rounds)
+    assert by_stage.keys() == models.keys()
+    for stage, rounds in models.items():
         losses = {at: row["loss"] for at, row in enumerate(rounds, 1)}
-        assert {at: row["loss"] for at, row in found[stage].items()} == pytest.approx(losses)
+        assert {at: row["loss"] for at, row in by_stage[stage].items()} == pytest.approx(losses)
 
 
 def scanned(file):
@@ -203,7 +205,8 @@ def scanned(file):
         at += 7 + size
         name = record.run.display_name or name
         items = {
-            one.key or one.nested_key[0]: json.loads(one.value_json) for one in record.history.item
+            item.key or item.nested_key[0]: json.loads(item.value_json)
+            for item in record.history.item
         }
         if items:
             rounds[items["_step"]] = items

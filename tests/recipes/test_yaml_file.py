@@ -63,6 +63,25 @@ def test_what_is_no_plain_yaml(text, message):
 
 
 @pytest.mark.parametrize(
+    ("text", "is_about_spaces"),
+    [
+        ("a: 1\n\tb: 2\n", True),
+        ("a:\n\t- 2\n", True),
+        ("a:\n  b:1\n  c: 2\n", True),
+        ("a:1\nb:2\nc: 3\n", True),
+        ("a:\n  b: 1\n c: 2\n", True),
+        ("a:\n  b: 1\n   c: 2\n", True),
+        ("a: b: c\n", True),
+        ("a: [1, 2\n", False),
+        ("a: 1\n---\nb: 2\n", False),
+    ],
+)
+def test_an_error_of_spaces_and_colons_has_a_hint(text, is_about_spaces):
+    hint = "; indent with spaces; a key needs a space after its colon; "
+    assert (hint in refusal(text)) == is_about_spaces
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "a: 1\nb: !!python/object/apply:pathlib.Path.touch [MARK]\n",

@@ -14,15 +14,16 @@ SEEDS = [f"seed {seed}" for seed in range(4)]
 
 def test_a_difference_has_its_interval_and_says_whether_it_is_decided() -> None:
     """fedavg minus coprefl: -5, -3, -6, -6 points; mean -5, std √2, half width 3.18 √2 / 2."""
-    found = comparison(units=SEEDS, measured=comparison().measured[:2], paper={})
-    first, other = answers(found)
+    table = comparison(units=SEEDS, rows=comparison().rows[:2], paper={})
+    first, other = answers(table)
     assert first == "coprefl:gamma=0.5 has the highest accuracy: 78.00 %."
     half = stats.t.ppf(0.975, 3) * 2**0.5 / 2
     assert half == pytest.approx(2.25, abs=0.005)
-    interval = "95% interval -7.25 to -2.75, 4 seeds; decided (p = 0.006)."
-    assert other == f"fedavg minus coprefl:gamma=0.5: -5.00 points, {interval}"
-    few = replace(found, units=["seed 0", "seed 0", "seed 1", "seed 1"])
-    assert answers(few)[1].endswith("2 seeds; not decided (p = 0.126).")
+    interval = "95% interval -7.25 to -2.75 (of this row alone)"
+    decided = "4 seeds; decided (Holm: p = 0.006)."
+    assert other == f"fedavg minus coprefl:gamma=0.5: -5.00 points, {interval}, {decided}"
+    few = replace(table, units=["seed 0", "seed 0", "seed 1", "seed 1"])
+    assert answers(few)[1].endswith("2 seeds; not decided (Holm: p = 0.126).")
 
 
 def test_one_seed_has_no_interval() -> None:
@@ -32,8 +33,8 @@ def test_one_seed_has_no_interval() -> None:
 
 
 def test_costs_have_no_answer() -> None:
-    rows = [replace(row, values={"models": [1.0]}) for row in one_unit().measured]
-    assert answers(replace(one_unit(), metrics=["models"], measured=rows)) == []
+    rows = [replace(row, values={"models": [1.0]}) for row in one_unit().rows]
+    assert answers(replace(one_unit(), metrics=["models"], rows=rows)) == []
 
 
 def test_the_set_up_is_of_the_settings_that_are_there() -> None:
@@ -41,5 +42,5 @@ def test_the_set_up_is_of_the_settings_that_are_there() -> None:
     report = Report("t", "", [], [one_unit()], settings=settings, defaults={"rounds": 20})
     assert set_up(report) == "glyphs, 50 clients (10 or 20 in a round), 20 rounds; 2 tasks"
     assert set_up(Report("t", "", [], [one_unit()])) == ""
-    made = replace(report, settings={}, made={"seeds": "0, 1"})
-    assert set_up(made) == "20 rounds; seeds 0, 1"
+    seeded = replace(report, settings={}, provenance={"seeds": "0, 1"})
+    assert set_up(seeded) == "20 rounds; seeds 0, 1"

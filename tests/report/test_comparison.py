@@ -2,7 +2,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import Report
-from tests.common.comparisons import comparison, measured
+from tests.common.comparisons import comparison, result_row
 
 
 def test_no_table_takes_the_files_of_another() -> None:
@@ -11,13 +11,13 @@ def test_no_table_takes_the_files_of_another() -> None:
 
 
 def test_rows_that_share_a_label_are_told_apart_by_their_choice() -> None:
-    rows = [measured("coprefl", [1.0] * 4, [1.0] * 4, f"gamma={g}") for g in ("0", "1")]
-    found = comparison(
-        measured=rows,
+    rows = [result_row("coprefl", [1.0] * 4, [1.0] * 4, f"gamma={g}") for g in ("0", "1")]
+    table = comparison(
+        rows=rows,
         paper={"coprefl": {"accuracy": (1.0, None)}, "coprefl:gamma=1": {"accuracy": (2.0, None)}},
     )
-    assert found.tested_against is rows[0]
-    assert comparison(measured=rows, reference="coprefl:gamma=1").tested_against is rows[1]
-    assert found.paper_of(rows[0]) == {}
-    assert found.paper_of(rows[1]) == {"accuracy": (2.0, None)}
+    assert table.tested_against is rows[0]
+    assert comparison(rows=rows, reference="coprefl:gamma=1").tested_against is rows[1]
+    assert table.paper_of(rows[0]) == {}
+    assert table.paper_of(rows[1]) == {"accuracy": (2.0, None)}
     assert rows[1].options == {"gamma": "1"}

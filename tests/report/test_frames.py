@@ -125,10 +125,10 @@ def test_rounds_come_back(tmp_path: Path) -> None:
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         *records[:2], {**records[2], "loss": None},
     ]  # fmt: skip
-    found = frames.read_rounds(path)
-    assert found["task"].tolist() == [pd.NA, 0, 1]
-    assert found["accuracy"][1] == 50
-    assert found["loss"].isna().all()
+    read = frames.read_rounds(path)
+    assert read["task"].tolist() == [pd.NA, 0, 1]
+    assert read["accuracy"][1] == 50
+    assert read["loss"].isna().all()
 
 
 def test_repeated_and_absent_rows_are_refused() -> None:
@@ -189,11 +189,11 @@ def test_pretraining_summary_by_hand():
 
 def test_an_untrained_start_which_is_tested_once_sends_nothing():
     untrained = {"phase": "pretraining", "start": "random", "round": 0, "server-accuracy": 9.0}
-    found = frames.pretraining_summary(
+    summary = frames.pretraining_summary(
         frames.frame([*pretraining("fedavg", [1.0]), untrained])
     ).set_index("start")
-    assert found["megabytes"].to_dict() == {"fedavg": 3, "random": 0}
-    assert found["models"].to_dict() == {"fedavg": 6, "random": 0}
+    assert summary["megabytes"].to_dict() == {"fedavg": 3, "random": 0}
+    assert summary["models"].to_dict() == {"fedavg": 6, "random": 0}
 
 
 def test_a_plain_start_is_found_by_its_last_phase():

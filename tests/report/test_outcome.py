@@ -36,8 +36,8 @@ def personalised(domains: str = "aabb", seed: int = 0, **methods: list[int]) -> 
 
 def values(outcome: Outcome, *more: Outcome) -> dict[str, dict[str, list[float]]]:
     """Return {start: {column: a number per unit}} of the report."""
-    (found,) = report_of([outcome, *more]).comparisons
-    return {row.name: {key: list(of) for key, of in row.values.items()} for row in found.measured}
+    (table,) = report_of([outcome, *more]).comparisons
+    return {row.name: {key: list(of) for key, of in row.values.items()} for row in table.rows}
 
 
 def test_a_personalised_run_by_hand() -> None:
@@ -45,28 +45,28 @@ def test_a_personalised_run_by_hand() -> None:
 
     The worst 40 % are ceil(1.6) = 2 clients, (30 + 50) / 2. fedpcl has 60 throughout.
     """
-    found = values(personalised(solo=[9, 7, 5, 3], fedpcl=[6, 6, 6, 6]))
-    assert found["solo"] == {
+    by_start = values(personalised(solo=[9, 7, 5, 3], fedpcl=[6, 6, 6, 6]))
+    assert by_start["solo"] == {
         "accuracy": [60.0], "worst-10%": [30.0], "worst-20%": [30.0], "worst-40%": [40.0],
         "best-10%": [90.0], "std-clients": [math.sqrt(500)], "accuracy@a": [80.0],
         "accuracy@b": [40.0], "weights-sent": [1234567], "numbers-sent": [2000],
     }  # fmt: skip
-    assert found["fedpcl"]["std-clients"] == [0.0]
+    assert by_start["fedpcl"]["std-clients"] == [0.0]
     assert "accuracy@a" not in values(personalised("aaaa", a=[6] * 4))["a"]
 
 
 def test_several_runs_are_units_of_one_comparison() -> None:
     runs = [personalised("aaaa", seed, a=[right] * 4) for seed, right in ((0, 6), (3, 7))]
-    (found,) = report_of(runs).comparisons
-    assert list(found.units) == ["seed 0", "seed 3"]
+    (table,) = report_of(runs).comparisons
+    assert list(table.units) == ["seed 0", "seed 3"]
     assert values(*runs)["a"]["accuracy"] == [60.0, 70.0]
-    assert list(found.measured[0].rows["task"]) == [0] * 4 + [1] * 4
+    assert list(table.rows[0].client_rows["task"]) == [0] * 4 + [1] * 4
 
 
 def test_runs_that_cannot_be_compared() -> None:
     with pytest.raises(SettingsError, match="there is no run"):
         report_of([])
-    one = personalised(a=[1, 2, 3, 4])
+    outcome = personalised(a=[1, 2, 3, 4])
     others = (
         personalised(b=[1, 2, 3, 4]),
         personalised("abab", a=[1, 2, 3, 4]),
@@ -74,7 +74,7 @@ def test_runs_that_cannot_be_compared() -> None:
     )
     for other in others:
         with pytest.raises(SettingsError, match="not of the same methods"):
-            report_of([one, other])
+            report_of([outcome, other])
 
 
 def starts() -> Outcome:
@@ -82,23 +82,23 @@ def starts() -> Outcome:
         "title": "T", "seed": 5, "starts": ["random", "coprefl"], "chained": {"coprefl": [2]},
         "costs": {"coprefl": {"step-size": 1.5}}, "troubles": {"coprefl": "did not learn"},
         "warnings": ["coprefl: did not learn."], "made": {"machine": "An engine"},
-        "settings": {"rounds": 8},
+        "settings": {"rounds": 8}, "command": "flwr run . --run-config rounds=8",
     }  # fmt: skip
     return Outcome(pd.DataFrame(two_starts()), frame(curve_rows(["coprefl"])), about)
 
 
 def test_what_is_of_a_pretraining_is_at_the_first_task() -> None:
-    found = values(starts())
-    assert found["random"]["accuracy"] == [70.0, 90.0]
-    assert found["coprefl"]["rounds"] == pytest.approx([8, math.nan], nan_ok=True)
-    assert found["coprefl"]["step-size"] == pytest.approx([1.5, math.nan], nan_ok=True)
+    by_start = values(starts())
+    assert by_start["random"]["accuracy"] == [70.0, 90.0]
+    assert by_start["coprefl"]["rounds"] == pytest.approx([8, math.nan], nan_ok=True)
+    assert by_start["coprefl"]["step-size"] == pytest.approx([1.5, math.nan], nan_ok=True)
     report = report_of([starts()])
     (of_table,) = report.comparisons
     assert list(of_table.units) == ["seed 5, task 0", "seed 5, task 1"]
-    assert [list(row.troubles) for row in of_table.measured] == [[], ["did not learn"]]
-    rounds = of_table.measured[1].rounds
+    assert [list(row.troubles) for row in of_table.rows] == [[], ["did not learn"]]
+    rounds = of_table.rows[1].rounds
     assert list(rounds["round"][rounds["chained"]]) == [2]
-    assert set(of_table.measured[1].curves["phase"]) == {"downstream"}
+    assert set(of_table.rows[1].curves["phase"]) == {"downstream"}
     assert report.warnings == ["coprefl: did not learn."]
 
 
@@ -108,6 +108,8 @@ def test_a_folder_gives_the_same_report(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in page.parent.rglob("*.*")}
     assert page.with_name("figures") / "table-curves.png" in before
     assert "An engine" in page.read_text(encoding="utf-8")
+    command = "the folder of the app: <code>flwr run . --run-config rounds=8</code>"
+    assert command in page.read_text(encoding="utf-8")
     again = Outcome.read(tmp_path)
     assert again.about == starts().about
     again.write(tmp_path)

@@ -3,15 +3,16 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report import Measured, Report, write_report
-from coprefl_flwr.report.comparison import FIGURES as EVERY_FIGURE
-from coprefl_flwr.report.comparison import Tried
+from coprefl_flwr.report import Report, ResultRow, write_report
+from coprefl_flwr.report.comparison import SearchEntry
+from coprefl_flwr.report.figures import FIGURES as EVERY_FIGURE
 from tests.common.comparisons import NASTY, client_rows, comparison, one_unit
 
 VOID = {"meta", "img", "link", "br"}
@@ -64,7 +65,7 @@ def with_everything() -> Report:
     steps = [-1.0, 0.0, 1.0]
     grid = pd.DataFrame(np.arange(1.0, 10.0).reshape(3, 3), steps, steps)
     rows = [
-        Measured(
+        ResultRow(
             "cyclic+fedavg",
             f"gamma={gamma}",
             {
@@ -82,9 +83,9 @@ def with_everything() -> Report:
         )
         for gamma, switch in (("0", 3), ("1", 6))
     ]  # fmt: skip
-    one = comparison(measured=rows, reference="cyclic+fedavg", failed=[])
+    table = comparison(rows=rows, reference="cyclic+fedavg", failed=[])
     settings = {"dataset": NASTY, "participants": [15, 20], "resume": False, "mu": ""}
-    return Report(f"Title {NASTY}", "source", [f"note {NASTY}"], [one], FIGURES, settings)
+    return Report(f"Title {NASTY}", "source", [f"note {NASTY}"], [table], FIGURES, settings)
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +106,12 @@ def test_the_page_needs_no_other_file(index: Path) -> None:
     page = Page(index.read_text(encoding="utf-8"))
     assert len(page.all("figure")) == len(FIGURES)
     assert len(page.all("svg")) == 2 * len(FIGURES)  # For wide and for narrow screens.
-    images = [one for one in page.all("div") if one.get("role") == "img"]
+    images = [element for element in page.all("div") if element.get("role") == "img"]
     for image in images:
         assert "Cyclic+FedAvg:gamma=0, Cyclic+FedAvg:gamma=1" in str(image["aria-label"])
     assert len(images) == len(FIGURES)
     assert not page.all("script") + page.all("link") + page.all("img")
-    sources = [str(one["xlink:href"]) for one in page.all("image") + page.all("use")]
+    sources = [str(element["xlink:href"]) for element in page.all("image") + page.all("use")]
     assert all(source.startswith(("#", "data:")) for source in sources)
 
 
@@ -119,7 +120,7 @@ def test_figures_have_the_colours_of_the_page_and_ids_of_their_own(index: Path) 
     text = index.read_text(encoding="utf-8")
     assert "fill: Canvas" in text
     assert not re.findall("#ffffff|#222222|#d9d9d9", text)
-    ids = [one["id"] for _, one in Page(text).tags if "id" in one]
+    ids = [attributes["id"] for _, attributes in Page(text).tags if "id" in attributes]
     assert len(set(ids)) == len(ids) > 10
 
 
@@ -128,9 +129,12 @@ def test_a_report_without_a_source_has_no_empty_paragraph(tmp_path: Path) -> Non
     assert not re.findall(r"<p[^>]*>\s*</p>", text)
 
 
-def test_links_of_the_page_stay_on_it(index: Path) -> None:
+def test_the_page_links_to_every_file_beside_it(index: Path) -> None:
     page = Page(index.read_text(encoding="utf-8"))
-    assert all(str(link["href"]).startswith("#") for link in page.all("a"))
+    links = {unquote(str(link["href"])) for link in page.all("a")}
+    files = {path for path in index.parent.rglob("*.*") if path.suffix and path != index}
+    names = {str(path.relative_to(index.parent)) for path in files}
+    assert links == names - {".coprefl"}
 
 
 def test_the_page_shows_every_character(index: Path) -> None:
@@ -149,7 +153,8 @@ def test_failed_runs_and_missing_figures_are_on_the_page(tmp_path: Path) -> None
     assert ("li", "No data for the figure switch.") in page.texts
     assert not list(tmp_path.glob("figures/*"))
     assert (tmp_path / "tables" / "overview.md").exists()
-    assert {str(link["href"]) for link in page.all("a")} == {"#participants-20", "#b"}
+    links = {str(link["href"]) for link in page.all("a")}
+    assert {"#participants-20", "#b", "tables/overview.md", "tables/b.tex"} <= links
     assert {"participants-20", "b"} <= {str(part.get("id")) for part in page.all("section")}
 
 
@@ -185,14 +190,14 @@ def test_a_report_is_not_written_among_other_files(tmp_path: Path) -> None:
     mine.write_bytes(b"mine")
     with pytest.raises(SettingsError, match="holds files that coprefl did not write"):
         write_report(Report("t", "", [], [comparison()]), tmp_path)
-    assert [one for one in tmp_path.rglob("*") if one.is_file()] == [mine]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
 
 
 def test_nothing_measured_at_all(tmp_path: Path) -> None:
     """Every run failed: a page all the same."""
     nothing = [math.nan] * 4
-    rows = [Measured("coprefl", "", {"accuracy": nothing, "variance": nothing})]
-    report = Report("t", "", [], [comparison(measured=rows, paper={})], FIGURES)
+    rows = [ResultRow("coprefl", "", {"accuracy": nothing, "variance": nothing})]
+    report = Report("t", "", [], [comparison(rows=rows, paper={})], FIGURES)
     page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
     assert sum("No data for the figure" in text for _, text in page.texts) == len(FIGURES)
 
@@ -209,16 +214,18 @@ def test_here_stands_beside_the_papers_numbers_alone(tmp_path: Path) -> None:
     without = comparison(paper={})
     page = Page(write_report(Report("T", "", [], [without]), tmp_path / "a").read_text())
     heads = [text for tag, text in page.texts if tag == "th"]
-    assert "p" in heads
+    assert "p (Holm)" in heads
     assert "here" not in heads
     page = Page(write_report(Report("T", "", [], [comparison()]), tmp_path / "b").read_text())
     assert [text for tag, text in page.texts if tag == "th"].count("here") == 2
 
 
 def test_the_search_stands_below_the_table_it_is_of(tmp_path: Path) -> None:
-    tried = [Tried("coprefl", f"gamma={gamma}", 50.0 + gamma, bool(gamma)) for gamma in (0, 1)]
-    found = comparison(tried=tried, scored="on 2 validation tasks")
-    page = Page(write_report(Report("T", "", [], [found]), tmp_path).read_text())
+    tried = [
+        SearchEntry("coprefl", f"gamma={gamma}", 50.0 + gamma, bool(gamma)) for gamma in (0, 1)
+    ]
+    table = comparison(search_entries=tried, scored="on 2 validation tasks")
+    page = Page(write_report(Report("T", "", [], [table]), tmp_path).read_text())
     assert ("summary", "Search: 2 values tried") in page.texts
     assert {("td", "gamma=0"), ("td", "gamma=1"), ("td", "chosen")} <= set(page.texts)
     text = (tmp_path / "tables" / "participants-20-search.md").read_text()

@@ -22,14 +22,14 @@ from coprefl_flwr.report.statistics import (
 
 def test_summary_by_hand() -> None:
     """2, 4, 9: mean 5, deviations 9 + 1 + 16 = 26, sample variance 13."""
-    found = summarise([2.0, math.nan, 4.0, 9.0])
-    assert (found.mean, found.std, found.n) == (5, pytest.approx(math.sqrt(13)), 3)
+    summary = summarise([2.0, math.nan, 4.0, 9.0])
+    assert (summary.mean, summary.std, summary.n) == (5, pytest.approx(math.sqrt(13)), 3)
 
 
 def test_summary_of_little() -> None:
-    one, none, never = summarise([3.0]), summarise([math.nan]), summarise([1.0, math.inf])
-    assert (one.mean, one.n) == (3, 1)
-    assert math.isnan(one.std)
+    single, none, never = summarise([3.0]), summarise([math.nan]), summarise([1.0, math.inf])
+    assert (single.mean, single.n) == (3, 1)
+    assert math.isnan(single.std)
     assert math.isnan(none.mean)
     assert none.n == 0
     assert (never.mean, never.n) == (math.inf, 2)
@@ -67,9 +67,9 @@ def test_no_test_without_spread(values: list[float], reference: list[float]) -> 
 
 def test_holm_by_hand() -> None:
     """Three tests: 0.01 · 3, 0.02 · 2, then 0.03 · 1, which may not be below the one before."""
-    found = holm(pd.Series({"c": 0.03, "reference": math.nan, "a": 0.01, "b": 0.02}))
-    assert [found[name] for name in "abc"] == pytest.approx([0.03, 0.04, 0.04])
-    assert math.isnan(found["reference"])
+    adjusted = holm(pd.Series({"c": 0.03, "reference": math.nan, "a": 0.01, "b": 0.02}))
+    assert [adjusted[name] for name in "abc"] == pytest.approx([0.03, 0.04, 0.04])
+    assert math.isnan(adjusted["reference"])
 
 
 def test_holm_ends_at_one() -> None:
@@ -78,9 +78,9 @@ def test_holm_ends_at_one() -> None:
 
 def test_seed_means_by_hand() -> None:
     values = [1.0, 3.0, math.nan, 8.0, math.nan]
-    found = seed_means(values, ["a", "a", "b", "b", "c"])
-    assert (found["a"], found["b"]) == (2, 8)
-    assert math.isnan(found["c"])
+    means = seed_means(values, ["a", "a", "b", "b", "c"])
+    assert (means["a"], means["b"]) == (2, 8)
+    assert math.isnan(means["c"])
 
 
 def test_variance_beyond_sampling_by_hand() -> None:
@@ -100,9 +100,9 @@ def test_variance_beyond_sampling_is_that_of_the_probabilities(spread: float) ->
     n = np.arange(15, 95, 10)
     p = 0.6 + spread * np.linspace(-1, 1, 8)[[3, 0, 7, 5, 1, 6, 2, 4]]
     draws = 100 * rng.binomial(n, p, size=(10_000, 8)) / n
-    found = np.array([variance_beyond_sampling(one, n) for one in draws])
-    error = found.std() / 100
-    assert found.mean() == pytest.approx(np.var(100 * p), abs=3 * error)
+    estimates = np.array([variance_beyond_sampling(draw, n) for draw in draws])
+    error = estimates.std() / 100
+    assert estimates.mean() == pytest.approx(np.var(100 * p), abs=3 * error)
     assert np.var(draws, axis=1).mean() > np.var(100 * p) + 25
     assert error < 1
 

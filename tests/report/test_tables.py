@@ -10,22 +10,13 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from coprefl_flwr.report import Measured, Report, text_tables, write_report
+from coprefl_flwr.report import Report, ResultRow, text_tables, write_report
 from coprefl_flwr.report.columns import column
-from coprefl_flwr.report.comparison import Comparison, Tried
+from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers, units
 from coprefl_flwr.report.formats import latex, markdown
 from coprefl_flwr.report.formats import text as plain_text
-from coprefl_flwr.report.tables import (
-    NONE,
-    Table,
-    numbers,
-    overviews,
-    search_table,
-    table,
-    tables,
-    units,
-)
-from tests.common.comparisons import NASTY, UNITS, comparison, measured, one_unit
+from coprefl_flwr.report.tables import NONE, Table, overviews, search_table, table, tables
+from tests.common.comparisons import NASTY, UNITS, comparison, one_unit, result_row
 from tests.common.simulation import ROOT
 
 METRICS = ["accuracy", "variance"]  # those of the made-up comparison
@@ -37,9 +28,9 @@ P_ACCURACY = 1 - 2 / math.pi * math.atan(5)
 
 def entry(of: Comparison, row: str, metric: str) -> Any:
     """The numbers of a row's metric."""
-    found = numbers(of)
-    (one,) = found[(found["label"] == row) & (found["metric"] == metric)].to_dict("records")
-    return one
+    data = numbers(of)
+    (record,) = data[(data["label"] == row) & (data["metric"] == metric)].to_dict("records")
+    return record
 
 
 def cell(of: Comparison, line: int, metric: str, part: str = "here") -> str:
@@ -56,9 +47,9 @@ def best(of: Comparison, metric: str) -> list[bool]:
     return [bool(mark) for mark in marks[column(metric).title, "here"]]
 
 
-def as_lines(found: pd.DataFrame) -> list[dict[str, str]]:
+def as_lines(data: pd.DataFrame) -> list[dict[str, str]]:
     """What a reader of the CSV file sees."""
-    return list(csv.DictReader(io.StringIO(found.to_csv(index=False))))
+    return list(csv.DictReader(io.StringIO(data.to_csv(index=False))))
 
 
 def test_numbers_of_a_row() -> None:
@@ -83,7 +74,7 @@ def test_numbers_of_a_row() -> None:
     assert of_fedavg["p-holm"] == pytest.approx(2 * P_ACCURACY)
     assert cell(comparison(), fedavg, "accuracy", "paper") == "78.90 ± 2.98"
     assert cell(comparison(), fedavg, "variance", "paper") == "64.80"
-    assert cell(comparison(), coprefl, "accuracy", "p") == NONE
+    assert cell(comparison(), coprefl, "accuracy", "p (Holm)") == NONE
     assert cell(comparison(), fedmeta, "accuracy") == NONE
     assert cell(comparison(), fedmeta, "accuracy", "paper") == "82.45 ± 2.61"
 
@@ -99,9 +90,9 @@ def test_only_what_is_decided_is_marked() -> None:
     for metric in METRICS:
         assert best(comparison(), metric) == [False] * 4
         assert best(comparison(units=SEEDS[:1] * 4), metric) == [False] * 4
-        found = comparison(units=SEEDS, measured=comparison().measured[:2])
-        assert best(found, metric) == [False, True, False]
-    others = comparison(units=SEEDS, measured=comparison().measured[:2], reference="fedavg")
+        decided = comparison(units=SEEDS, rows=comparison().rows[:2])
+        assert best(decided, metric) == [False, True, False]
+    others = comparison(units=SEEDS, rows=comparison().rows[:2], reference="fedavg")
     assert best(others, "accuracy") == [False, True, False]
     note = "bold: best, and significantly different from coprefl:gamma=0.5 (p < 0.05)."
     assert note in markdown(table(comparison(units=SEEDS))).replace("\\", "")
@@ -109,24 +100,24 @@ def test_only_what_is_decided_is_marked() -> None:
 
 
 def test_where_all_are_equal_none_is_best() -> None:
-    rows = [measured(name, [70.001] * 4, [1.0] * 4) for name in ("a", "coprefl")]
-    found = comparison(measured=rows)
-    assert not any(mark for metric in METRICS for mark in best(found, metric))
+    rows = [result_row(name, [70.001] * 4, [1.0] * 4) for name in ("a", "coprefl")]
+    equal = comparison(rows=rows)
+    assert not any(mark for metric in METRICS for mark in best(equal, metric))
 
 
 def test_costs_are_not_tested_and_never_is_a_word() -> None:
     rows = [
-        Measured("fedavg", "", {"models": [1e4, 2e4], "catches-up": [math.nan, math.nan]}),
-        Measured("coprefl", "", {"models": [3e4, 5e4], "catches-up": [math.inf, 3.0]}),
+        ResultRow("fedavg", "", {"models": [1e4, 2e4], "catches-up": [math.nan, math.nan]}),
+        ResultRow("coprefl", "", {"models": [3e4, 5e4], "catches-up": [math.inf, 3.0]}),
     ]
-    found = table(
+    costs = table(
         comparison(
-            metrics=["models", "catches-up"], units=["seed 0", "seed 1"], measured=rows, paper={}
+            metrics=["models", "catches-up"], units=["seed 0", "seed 1"], rows=rows, paper={}
         )
     )
-    assert found.lines()[0][0] == ("here", "15,000 ± 7,071", False)
-    assert found.lines()[1][1] == ("here", "never", False)
-    assert [part for _, part in found.cells] == ["here", "here"]
+    assert costs.lines()[0][0] == ("here", "15,000 ± 7,071", False)
+    assert costs.lines()[1][1] == ("here", "never", False)
+    assert [part for _, part in costs.cells] == ["here", "here"]
 
 
 def test_markdown_shows_every_character() -> None:
@@ -138,7 +129,10 @@ def test_markdown_shows_every_character() -> None:
     assert html.count("<tr>") == 5
     assert "<strong>78.00 ± 3.56</strong>" in html
     head, _, fedavg = text.splitlines()[2:5]
-    assert head == "| Method | Chosen | Accuracy % | paper | p | Variance %² | paper | p |"
+    assert (
+        head
+        == "| Method | Chosen | Accuracy % | paper | p (Holm) | Variance %² | paper | p (Holm) |"
+    )
     assert fedavg.startswith("| fedavg | – | 73.00 ± 2.58 | 78.90 ± 2.98 | 0.012 | 55.00 ± 12.91 |")
     assert f"<li>{shown}, seed 0, task 1: client 3 sent a NaN</li>" in html
 
@@ -157,21 +151,21 @@ def test_the_note_counts_what_is_of_the_pretraining() -> None:
     """Once a seed beside tasks; a start that is not pre-trained lacks it without having failed."""
     nan = math.nan
     rows = [
-        Measured("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "final": [nan] * 4}),
-        Measured("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "final": [50.0, nan, 52, nan]}),
+        ResultRow("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "final": [nan] * 4}),
+        ResultRow("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "final": [50.0, nan, 52, nan]}),
     ]
-    text = markdown(table(comparison(metrics=["accuracy", "final"], measured=rows, paper={})))
+    text = markdown(table(comparison(metrics=["accuracy", "final"], rows=rows, paper={})))
     assert "Final %: 2 values per row." in text
     assert "not marked best" not in text
     assert "| coprefl | 5.00 ± 2.58 | – | 51.00 ± 1.41 |" in text
     # A cell without a number says why.
     assert "– random: the start was not trained, or test-every is not set (Final %)." in text
-    assert "– below p: no p-value (reference row, too few seeds, or identical" in text
+    assert "– below p (Holm): no p-value (reference row, too few seeds, or identical" in text
 
 
 def test_one_unit_has_no_deviation_and_no_test() -> None:
-    found = table(one_unit())
-    text = markdown(found)
+    single = table(one_unit())
+    text = markdown(single)
     assert "| Method | Accuracy % | Variance %² |" in text
     assert "| fedavg | 70.00 | 40.00 |" in text
     assert "Values of 1 task of 1 seed" in text
@@ -183,17 +177,17 @@ def test_one_unit_has_no_deviation_and_no_test() -> None:
 def test_tasks_of_one_seed_are_no_test() -> None:
     """However many there are: they share the pre-training that is compared."""
     of_one_seed = [f"seed 0, task {task}" for task in range(4)]
-    found = comparison(units=of_one_seed)
-    assert numbers(found)["p"].isna().all()
-    text = markdown(table(found))
+    same_seed = comparison(units=of_one_seed)
+    assert numbers(same_seed)["p"].isna().all()
+    text = markdown(table(same_seed))
     assert "Only one seed, and its tasks share a pre-trained model: no significance test." in text
     assert "t-test" not in text
 
 
 def test_units_of_another_name_are_tested_each() -> None:
     """fedavg less coprefl over four runs: mean -5, std √2, t = -5 √2 with 3 degrees of freedom."""
-    found = comparison(units=["a, 1", "a, 2", "b, 1", "b, 2"])
-    of_fedavg = entry(found, "fedavg", "accuracy")
+    other_units = comparison(units=["a, 1", "a, 2", "b, 1", "b, 2"])
+    of_fedavg = entry(other_units, "fedavg", "accuracy")
     assert of_fedavg["pairs"] == 4
     assert of_fedavg["p"] == pytest.approx(0.0058, abs=5e-5)
 
@@ -206,7 +200,7 @@ def test_latex_escapes_everything() -> None:
     )
     assert r"coprefl & gamma=0.5 & \textbf{78.00 $\pm$ 3.56} &" in text
     assert r"\quad paper &  & 78.90 $\pm$ 2.98 & 64.80 \\" in text
-    assert r"\quad p &  & 0.012 &" in text
+    assert r"\quad p (Holm) &  & 0.012 &" in text
     assert text.isascii()
     cells = [line.count(" & ") for line in text.splitlines() if line.endswith(r"\\")]
     assert set(cells) == {3}
@@ -217,11 +211,11 @@ def test_text_is_as_wide_as_it_may_be() -> None:
     metrics = ["accuracy", "variance", *(f"worst-{k}%" for k in (10, 20, 30, 40)), "best-10%"]
     long = "coprefl " + "learning-rate=0.001 " * 6
     rows = [
-        Measured(name, "", {metric: [0.0, 100.0, 0.0, 100.0] for metric in metrics})
+        ResultRow(name, "", {metric: [0.0, 100.0, 0.0, 100.0] for metric in metrics})
         for name in ("fedavg", long)
     ]
     for width in (80, 100):
-        text = text_tables(comparison(metrics=metrics, measured=rows, reference=long), width)
+        text = text_tables(comparison(metrics=metrics, rows=rows, reference=long), width)
         assert max(map(len, text.splitlines())) <= width
     titles = ["Accuracy %", "Variance %²", "Worst 10 %", "Worst 40 %", "Best 10 %"]
     assert all(title in text for title in titles)
@@ -238,26 +232,28 @@ def test_costs_are_a_table_of_their_own() -> None:
     """Once a seed, they are not said to be of tasks; what was not pre-trained has none."""
     nan = math.nan
     rows = [
-        Measured("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "models": [nan] * 4}),
-        Measured("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "models": [6.0, nan, 8.0, nan]}),
+        ResultRow("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "models": [nan] * 4}),
+        ResultRow(
+            "coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "models": [6.0, nan, 8.0, nan]}
+        ),
     ]
-    found = comparison(metrics=["models", "accuracy"], measured=rows, paper={}, title="T")
-    accuracy, costs = tables(found)
+    with_costs = comparison(metrics=["models", "accuracy"], rows=rows, paper={}, title="T")
+    accuracy, costs = tables(with_costs)
     assert (accuracy.title, accuracy.label) == ("T", "participants-20")
     assert (costs.title, costs.label) == ("T: training and costs", "participants-20-costs")
     assert [heading for heading, _ in costs.cells] == ["Models sent"]
     assert [text for ((_, text, _),) in costs.lines()] == [NONE, "7 ± 1"]
-    told = " ".join(costs.sentences("*"))
-    assert told.startswith("Mean ± sample standard deviation over 2 seeds.")
-    assert "random: nothing was trained (Models sent)." in told
+    notes = " ".join(costs.sentences("*"))
+    assert notes.startswith("Mean ± sample standard deviation over 2 seeds.")
+    assert "random: nothing was trained (Models sent)." in notes
     assert costs.failed == ()
-    assert len(numbers(found)) == 4
-    assert [one.label for one in tables(comparison())] == ["participants-20"]
+    assert len(numbers(with_costs)) == 4
+    assert [each.label for each in tables(comparison())] == ["participants-20"]
 
 
 def test_every_character_of_the_text() -> None:
     """Signs and stars are below each other; the note is about what is shown."""
-    assert text_tables(comparison(units=SEEDS, measured=comparison().measured[:2])) == (
+    assert text_tables(comparison(units=SEEDS, rows=comparison().rows[:2])) == (
         "participants = 20\n"
         "\n"
         "Method               Accuracy %     Variance %²\n"
@@ -285,8 +281,8 @@ def test_the_table_of_the_readme() -> None:
             columns[heading, "here"] = [row[at] for row in rows]
     cells = pd.DataFrame(columns, pd.Index([row[0] for row in rows], name="Method"))
     unmarked = cells.map(lambda _: False)
-    found = Table(cells, unmarked, [(notes.replace("\n", " "), "here")])
-    assert plain_text(found) == shown
+    shown_table = Table(cells, unmarked, [(notes.replace("\n", " "), "here")])
+    assert plain_text(shown_table) == shown
 
 
 def test_results_csv() -> None:
@@ -321,9 +317,7 @@ def test_units_csv() -> None:
 
 
 def test_overview_has_a_column_a_comparison() -> None:
-    other = comparison(
-        name="b", title="participants = 30", measured=comparison().measured[:2], paper={}
-    )
+    other = comparison(name="b", title="participants = 30", rows=comparison().rows[:2], paper={})
     accuracy, variance = overviews([comparison(units=SEEDS), other])
     assert accuracy.title == "Accuracy %, all tables"
     assert variance.title == "Variance %², all tables"
@@ -338,12 +332,12 @@ def test_overview_has_a_column_a_comparison() -> None:
 def troubled() -> Comparison:
     """The most even row diverged, the most accurate one has not learnt."""
     rows = [
-        measured("fedavg", [70.0, 71.0, 72.0, 71.0], [50.0, 52.0, 51.0, 50.0]),
-        measured("coprefl", [75.0] * 4, [40.0] * 4),
-        measured("burst", [1.0] * 4, [0.0] * 4, troubles=["seed 0: diverged: loss 1.96e+31"]),
-        measured("idle", [99.0] * 4, [60.0] * 4, troubles=["seed 1: did not learn: loss 4.38"]),
+        result_row("fedavg", [70.0, 71.0, 72.0, 71.0], [50.0, 52.0, 51.0, 50.0]),
+        result_row("coprefl", [75.0] * 4, [40.0] * 4),
+        result_row("burst", [1.0] * 4, [0.0] * 4, troubles=["seed 0: diverged: loss 1.96e+31"]),
+        result_row("idle", [99.0] * 4, [60.0] * 4, troubles=["seed 1: did not learn: loss 4.38"]),
     ]
-    return comparison(units=SEEDS, measured=rows, paper={})
+    return comparison(units=SEEDS, rows=rows, paper={})
 
 
 def test_what_diverged_or_did_not_learn_is_never_best() -> None:
@@ -353,8 +347,8 @@ def test_what_diverged_or_did_not_learn_is_never_best() -> None:
         assert "burst †" in text
         assert "idle †" in text
         assert "edavg †" not in text.lower()
-        told = " ".join(text.split())
-        assert "† never marked best. burst: seed 0: diverged: loss 1.96e+31. idle: seed 1" in told
+        notes = " ".join(text.split())
+        assert "† never marked best. burst: seed 0: diverged: loss 1.96e+31. idle: seed 1" in notes
     assert r"burst \textdagger{} & 1.00" in latex(table(troubled()))
 
 
@@ -366,9 +360,9 @@ def test_an_overview_marks_them_too() -> None:
 
 def test_no_cell_is_empty() -> None:
     """Neither where the paper has nothing, nor p, nor what was measured, nor what was chosen."""
-    for found in (comparison(), troubled(), one_unit()):
-        assert (table(found).cells != "").all(axis=None)
-        assert "| |" not in markdown(table(found)).replace("  ", " ")
+    for compared in (comparison(), troubled(), one_unit()):
+        assert (table(compared).cells != "").all(axis=None)
+        assert "| |" not in markdown(table(compared)).replace("  ", " ")
     note = markdown(table(comparison()))
     for why in (
         "– fedmeta: only the paper has it.",
@@ -380,9 +374,9 @@ def test_no_cell_is_empty() -> None:
 
 def test_the_table_of_a_search() -> None:
     tried = [
-        Tried("coprefl", "gamma=0.0", 61.5, chosen=False, trouble="seed 100: diverged"),
-        Tried("coprefl", "gamma=1.0", 63.25, chosen=True),
-        Tried("qffl", "q=1", math.nan, chosen=False, why="no memory"),
+        SearchEntry("coprefl", "gamma=0.0", 61.5, chosen=False, trouble="seed 100: diverged"),
+        SearchEntry("coprefl", "gamma=1.0", 63.25, chosen=True),
+        SearchEntry("qffl", "q=1", math.nan, chosen=False, why="no memory"),
     ]
     text = markdown(search_table(tried, "on 2 validation tasks (seed 100)"))
     assert "| coprefl † | gamma=0.0 | 61.50 | no |" in text
@@ -395,9 +389,9 @@ def test_the_table_of_a_search() -> None:
 
 def test_a_cell_that_a_spreadsheet_would_take_for_a_formula_is_a_text(tmp_path: Path) -> None:
     labels = ["=1+1", "+1+1", "-1-1", "@SUM(A1)", "\t=1+1", "-1.5", "a=b"]
-    rows = [measured(label, [-70.0], [40.0]) for label in labels]
-    one = comparison(units=UNITS[:1], measured=rows, reference="a=b", paper={}, failed=[])
-    write_report(Report("=1+1", "", [], [one], ()), tmp_path)
+    rows = [result_row(label, [-70.0], [40.0]) for label in labels]
+    formulas = comparison(units=UNITS[:1], rows=rows, reference="a=b", paper={}, failed=[])
+    write_report(Report("=1+1", "", [], [formulas], ()), tmp_path)
     with (tmp_path / "results.csv").open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["metric"] == "accuracy"]
     assert [line["row"] for line in lines] == [

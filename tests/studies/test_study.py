@@ -1,6 +1,8 @@
 """Studies from beginning to end on a grid in this process: what they leave, and how they go on."""
 
+import html
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 from flwr.app import Context
+from flwr.common.config import parse_config_args
 from safetensors.torch import load_file
 
 from coprefl_flwr import client_app as shipped
@@ -140,6 +143,15 @@ def test_the_report_is_made_again_by_the_command(whole):
     assert main(["report", str(whole)]) == 0
     assert {path: path.read_bytes() for path in (whole / "report").rglob("*.*")} == before
     assert "Summed step size" in (whole / "report" / "report.html").read_text()
+
+
+def test_the_page_has_the_command_that_repeats_the_study(whole, module_settings):
+    command = json.loads((whole / "about.json").read_text())["command"]
+    flwr, run, app, option, config = shlex.split(command)
+    assert (flwr, run, app, option) == ("flwr", "run", ".", "--run-config")
+    again = Settings.from_config(parse_config_args([config]))
+    assert again.changed() == module_settings.changed()
+    assert command in html.unescape((whole / "report" / "report.html").read_text())
 
 
 def test_rounds_of_every_part(whole):

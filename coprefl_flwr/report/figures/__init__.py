@@ -11,15 +11,14 @@ import numpy as np
 import pandas as pd
 
 from coprefl_flwr.report.columns import DIAGNOSTICS, column
-from coprefl_flwr.report.comparison import Comparison, Measured
+from coprefl_flwr.report.comparison import Comparison, ResultRow, numbers
 from coprefl_flwr.report.figures import learning, maps, relations, style
 from coprefl_flwr.report.figures.learning import accuracy_figure as accuracy_figure
 from coprefl_flwr.report.figures.learning import learning_figure as learning_figure
 from coprefl_flwr.report.figures.style import NothingToDrawError, as_svg, content_of
 from coprefl_flwr.report.figures.style import save as save
-from coprefl_flwr.report.learnt import CHAINED
 from coprefl_flwr.report.statistics import summarise
-from coprefl_flwr.report.tables import numbers
+from coprefl_flwr.report.training_checks import CHAINED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,8 +29,8 @@ Drawn = tuple["Figure", str]  # a figure and its caption
 class Picture(NamedTuple):
     """A figure of a comparison."""
 
-    kind: str  # one of `comparison.FIGURES`
-    files: dict[str, bytes]  # PNG and PDF, by name
+    kind: str  # one of `FIGURES`
+    files: dict[str, bytes]  # PNG and PDF, by path from the page's folder
     svg: str  # for a page, in its colours
     narrow: str  # the same for a phone
     caption: str
@@ -40,30 +39,33 @@ class Picture(NamedTuple):
 
 def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
     """Return those figures that the comparison has data for."""
-    found = []
-    rows = ", ".join(row.name for row in comparison.measured)
+    pictures = []
+    rows = ", ".join(row.name for row in comparison.rows)
     for kind in kinds:
         try:
-            figure, caption = _KINDS[kind](comparison)
+            figure, caption = FIGURES[kind](comparison)
         except NothingToDrawError:
             continue
         name = f"{comparison.name}-{kind}"
-        files = {f"{name}.{suffix}": content_of(figure, suffix) for suffix in ("png", "pdf")}
-        svg, told = as_svg(figure, name), f"{caption} Of {rows}."
+        files = {f"figures/{name}.{end}": content_of(figure, end) for end in ("png", "pdf")}
+        svg, alternative = as_svg(figure, name), f"{caption} Of {rows}."
         with style.narrow():
-            figure, _ = _KINDS[kind](comparison)
-            found.append(Picture(kind, files, svg, as_svg(figure, f"{name}-n"), caption, told))
-    return found
+            narrow = as_svg(FIGURES[kind](comparison)[0], f"{name}-n")
+        pictures.append(Picture(kind, files, svg, narrow, caption, alternative))
+    return pictures
 
 
-def _together(comparison: Comparison, of: Callable[[Measured], pd.DataFrame]) -> pd.DataFrame:
-    """Return what the measured rows have of something, with their names as start."""
-    parts = [of(one).assign(start=one.name) for one in comparison.measured if not of(one).empty]
+def _together(
+    comparison: Comparison, frame_of: Callable[[ResultRow], pd.DataFrame]
+) -> pd.DataFrame:
+    """Return one frame of all rows, with their names as start."""
+    parts = [frame_of(row).assign(start=row.name) for row in comparison.rows]
+    parts = [part for part in parts if not part.empty]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def _accuracies(comparison: Comparison) -> Drawn:
-    rows = _together(comparison, lambda one: one.rows)
+    rows = _together(comparison, lambda row: row.client_rows)
     if rows.empty:
         raise NothingToDrawError("rows of clients")
     return accuracy_figure(rows), (
@@ -74,8 +76,8 @@ def _accuracies(comparison: Comparison) -> Drawn:
 
 
 def _curves(comparison: Comparison) -> Drawn:
-    before = _together(comparison, lambda one: one.rounds)
-    tasks = _together(comparison, lambda one: one.curves)
+    before = _together(comparison, lambda row: row.rounds)
+    tasks = _together(comparison, lambda row: row.curves)
     caption = "Learning curves: the training (test accuracy where tested, else training loss)"
     if not tasks.empty:
         caption += ", and the mean accuracy of the tasks' clients"
@@ -86,11 +88,11 @@ def _curves(comparison: Comparison) -> Drawn:
 
 
 def _switch(comparison: Comparison) -> Drawn:
-    runs = [one for one in comparison.measured if len(_tested(one.rounds))]
-    accuracy = pd.DataFrame({one.name: _tested(one.rounds) for one in runs})
-    switches = {one.name: one.switch for one in runs}
+    runs = [row for row in comparison.rows if len(_tested(row.rounds))]
+    accuracy = pd.DataFrame({row.name: _tested(row.rounds) for row in runs})
+    switches = {row.name: row.switch for row in runs}
     figure = learning.switch_figure(accuracy, switches)
-    seeds = max(one.rounds["seed"].nunique() for one in runs)
+    seeds = max(row.rounds["seed"].nunique() for row in runs)
     over = f", mean over {seeds} seeds" if seeds > 1 else ""
     windows = {
         learning.smoothing_window(tested.dropna().index) for _, tested in accuracy.items()
@@ -107,16 +109,16 @@ def _switch(comparison: Comparison) -> Drawn:
 
 def _tested(rounds: pd.DataFrame) -> "pd.Series[float]":
     """Return the mean test accuracy over the seeds by round; rounds that all of them tested."""
-    found = rounds.reindex(columns=["round", "seed", "server-accuracy"])
-    by_seed = found.pivot(index="round", columns="seed", values="server-accuracy").astype(float)
+    tested = rounds.reindex(columns=["round", "seed", "server-accuracy"])
+    by_seed = tested.pivot(index="round", columns="seed", values="server-accuracy").astype(float)
     return by_seed.where(np.isfinite(by_seed)).dropna().mean(axis=1)
 
 
 def _p1_rounds(comparison: Comparison) -> Drawn:
     metric = next((m for m in ("final", "accuracy") if m in comparison.metrics), "")
-    phased = [one for one in comparison.measured if metric and one.switch]
-    found = [(one.switch, *summarise(one.values[metric])) for one in phased]
-    points = pd.DataFrame(found, columns=["at", "mean", "std", "n"]).query("n > 0")
+    phased = [row for row in comparison.rows if metric and row.switch]
+    entries = [(row.switch, *summarise(row.values[metric])) for row in phased]
+    points = pd.DataFrame(entries, columns=["at", "mean", "std", "n"]).query("n > 0")
     which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
     fit = (
         "the line is the least-squares"
@@ -128,8 +130,8 @@ def _p1_rounds(comparison: Comparison) -> Drawn:
 
 
 def _landscape(comparison: Comparison) -> Drawn:
-    found = {o.name: o.landscape for o in comparison.measured if o.landscape is not None}
-    return maps.landscape_figure(found), (
+    landscapes = {o.name: o.landscape for o in comparison.rows if o.landscape is not None}
+    return maps.landscape_figure(landscapes), (
         "Loss around each model in the same two random directions, normalised filter by filter (Li "
         "et al., 2018); a step of 1 is as long as the filters. One colour scale for all."
     )
@@ -147,16 +149,16 @@ def _gamma(comparison: Comparison) -> Drawn:
 def _by_gamma(comparison: Comparison, metric: str) -> pd.DataFrame:
     """Return points, on a line a label and its other choices; the paper's if one has them."""
     lines = []
-    for one in comparison.measured:
-        others = [f"{key}={value}" for key, value in one.options.items() if key != "gamma"]
-        line = ":".join([one.label, ",".join(others)]) if others else one.label
-        if "gamma" in one.options:
-            lines.append((one.name, line, float(one.options["gamma"])))
-    found = numbers(comparison)
-    found = found[found["metric"] == metric]
-    found = pd.DataFrame(lines, columns=["row", "line", "at"]).merge(found, on="row")
-    points = found.query("n > 0")[["line", "at", "mean", "std"]]
-    paper = found[found["paper-mean"].notna()]
+    for row in comparison.rows:
+        others = [f"{key}={value}" for key, value in row.options.items() if key != "gamma"]
+        line = ":".join([row.label, ",".join(others)]) if others else row.label
+        if "gamma" in row.options:
+            lines.append((row.name, line, float(row.options["gamma"])))
+    entries = numbers(comparison)
+    entries = entries[entries["metric"] == metric]
+    entries = pd.DataFrame(lines, columns=["row", "line", "at"]).merge(entries, on="row")
+    points = entries.query("n > 0")[["line", "at", "mean", "std"]]
+    paper = entries[entries["paper-mean"].notna()]
     if paper["line"].nunique() != 1:
         return points
     printed = paper[["at", "paper-mean", "paper-std"]].set_axis(["at", "mean", "std"], axis=1)
@@ -164,33 +166,33 @@ def _by_gamma(comparison: Comparison, metric: str) -> pd.DataFrame:
 
 
 def _similarity(comparison: Comparison) -> Drawn:
-    found = [one.similarity for one in comparison.measured if one.similarity is not None]
-    if not found:
+    similarities = [row.similarity for row in comparison.rows if row.similarity is not None]
+    if not similarities:
         raise NothingToDrawError("a row with several backbones")
-    return maps.similarity_figure(found[0]), (
+    return maps.similarity_figure(similarities[0]), (
         "Normalised similarity of each client's prototypes under one backbone and under all "
         "(FedPCL, section 5.5), of the first seed; a column adds up to 1."
     )
 
 
 def _noise(comparison: Comparison) -> Drawn:
-    found = [one.noised for one in comparison.measured if one.noised is not None]
-    if not found:
+    images = [row.noised for row in comparison.rows if row.noised is not None]
+    if not images:
         raise NothingToDrawError("a row with noise on images")
-    return maps.noised_figure(found[0]), (
+    return maps.noised_figure(images[0]), (
         "The first image that the first client trains on, of the first seed, without and with "
         "added noise (FedPCL, Figure 6); pixels beyond 0 and 1 are cut off."
     )
 
 
 def _diagnostics(comparison: Comparison) -> Drawn:
-    metrics = [one for one in DIAGNOSTICS if one in comparison.metrics]
+    metrics = [metric for metric in DIAGNOSTICS if metric in comparison.metrics]
     panels = {
         column(metric).title: pd.concat(
             pd.DataFrame(
                 {"start": o.name, "at": o.values[metric], "accuracy": o.values["accuracy"]}
             )
-            for o in comparison.measured
+            for o in comparison.rows
         )
         for metric in (metrics if "accuracy" in comparison.metrics else ())
     }
@@ -202,8 +204,8 @@ def _diagnostics(comparison: Comparison) -> Drawn:
 
 
 def _objective(comparison: Comparison) -> Drawn:
-    found = _together(comparison, lambda one: relations.weighted(one.rounds, one.gamma))
-    return relations.objective_figure(found), (
+    rounds = _together(comparison, lambda row: relations.weighted(row.rounds, row.gamma))
+    return relations.objective_figure(rounds), (
         "The terms of the meta objective, each with its weight γ or 1 − γ: the sum of the query "  # noqa: RUF001
         "losses and their variance (of coprefl-std their mean and standard deviation); and the "
         "lengths of their gradients over all trainable numbers, weighted alike. The meta step goes "
@@ -211,15 +213,16 @@ def _objective(comparison: Comparison) -> Drawn:
     )
 
 
-_KINDS: dict[str, Callable[[Comparison], Drawn]] = {
+FIGURES: dict[str, Callable[[Comparison], Drawn]] = {
     "accuracies": _accuracies,
     "curves": _curves,
     "switch": _switch,
     "p1-rounds": _p1_rounds,
     "landscape": _landscape,
     "gamma": _gamma,
+    "similarity": _similarity,
     "diagnostics": _diagnostics,
     "objective": _objective,
     "noise": _noise,
-    "similarity": _similarity,
 }
+"""What draws each kind of figure."""

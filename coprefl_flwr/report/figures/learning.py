@@ -9,7 +9,7 @@ import pandas as pd
 
 from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.frames import accuracies, summary
-from coprefl_flwr.report.learnt import CHAINED
+from coprefl_flwr.report.training_checks import CHAINED
 
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
@@ -27,19 +27,19 @@ def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
     Mean (also the vertical line) and variance in a panel's title are those of the table: per task,
     then averaged over tasks. The dotted line is the lowest mean, the same in all panels.
     """
-    found = accuracies(rows)
+    clients = accuracies(rows)
     shown = style.colours(rows["start"])
-    edges = _edges(found["accuracy"].to_numpy())
+    edges = _edges(clients["accuracy"].to_numpy())
     entries = summary(rows)
     # One below the other, shifts along the shared axis are seen best.
     columns = 1 if len(entries) <= _BELOW else 2
-    few = found.groupby("start").size().max() <= _FEW
+    few = clients.groupby("start").size().max() <= _FEW
     labels = ("Client accuracy (%)", "" if few else "Clients (%)")
     height = 1.2 if few else 1.55 if len(entries) <= 3 or columns > 1 else 1.25
     figure, panels = style.grid(len(entries), columns, (0.5, height), *labels)
     least = min(entries["accuracy"])
     for panel, (_, entry) in zip(panels, entries.iterrows(), strict=True):
-        values = found["accuracy"][found["start"] == entry["start"]]
+        values = clients["accuracy"][clients["start"] == entry["start"]]
         weights = np.full(len(values), 100 / len(values))
         colour, _ = shown[entry["start"]]
         if few:
@@ -116,7 +116,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
         (tasks, "Downstream tasks", of_tasks, "Accuracy (%)"),
         (_by_round(rounds, "personalised", "loss"), "Personalised methods", over, "Loss"),
     ]
-    drawn = [one for one in drawn if not one[0].empty]
+    drawn = [part for part in drawn if not part[0].empty]
     if not drawn:
         raise style.NothingToDrawError("rows with a training loss or a downstream accuracy")
     shown = style.colours(rounds["start"])
@@ -145,10 +145,10 @@ def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
 
     The deviation of one value is 0; rounds are in order, starts as they first appear.
     """
-    found = rounds[rounds["phase"] == phase].reindex(columns=["start", "round", quantity])
-    found = found.astype({quantity: float}).sort_values("round", kind="stable")
-    found = found[np.isfinite(found[quantity])]
-    values = found.groupby(["start", "round"], sort=False)[quantity]
+    rows = rounds[rounds["phase"] == phase].reindex(columns=["start", "round", quantity])
+    rows = rows.astype({quantity: float}).sort_values("round", kind="stable")
+    rows = rows[np.isfinite(rows[quantity])]
+    values = rows.groupby(["start", "round"], sort=False)[quantity]
     return pd.DataFrame({"mean": values.mean(), "std": values.std(ddof=1).fillna(0)})
 
 

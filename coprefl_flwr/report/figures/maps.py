@@ -22,7 +22,7 @@ def landscape_figure(landscapes: Mapping[str, pd.DataFrame]) -> "style.Figure":
     are of equal ratio. Losses that are not finite stay white. Raises `NothingToDrawError` where
     none is finite.
     """
-    grids = [found.to_numpy() for found in landscapes.values()]
+    grids = [landscape.to_numpy() for landscape in landscapes.values()]
     finite = np.concatenate([losses[np.isfinite(losses)] for losses in grids] or [np.empty(0)])
     if not finite.size:
         raise style.NothingToDrawError("landscapes with finite losses")
@@ -31,8 +31,8 @@ def landscape_figure(landscapes: Mapping[str, pd.DataFrame]) -> "style.Figure":
     height = (0.6, 6.6 / columns if columns > 1 else 4.4)
     labels = ("First direction", "Second direction")
     figure, panels = style.grid(len(landscapes), columns, height, *labels)
-    for panel, losses, (name, found) in zip(panels, grids, landscapes.items(), strict=True):
-        rows, cols = found.index.to_numpy(), found.columns.to_numpy()
+    for panel, losses, (name, landscape) in zip(panels, grids, landscapes.items(), strict=True):
+        rows, cols = landscape.index.to_numpy(), landscape.columns.to_numpy()
         upwards = np.ma.masked_invalid(losses.T)
         drawn = panel.contourf(rows, cols, upwards, levels=levels, norm=norm, cmap="viridis")
         panel.plot(0, 0, marker="+", color=_PALE, markersize=9, markeredgewidth=1.6)

@@ -119,11 +119,11 @@ def weighted(rounds: pd.DataFrame, gamma: float) -> pd.DataFrame:
     """
     for level, spread in zip(LEVEL, SPREAD, strict=True):
         if {f"meta-{level}", f"meta-{spread}"} <= {*rounds.dropna(axis=1, how="all")}:
-            found = pd.DataFrame({"round": rounds["round"]})
+            terms = pd.DataFrame({"round": rounds["round"]})
             for name, term, weight in (("level", level, gamma), ("spread", spread, 1 - gamma)):
-                for of in ("", "-gradient"):
-                    found[f"{name}{of}"] = weight * rounds[f"meta-{term}{of}"].astype(float)
-            return found.dropna().assign(terms=f"{level}, {spread}")
+                for suffix in ("", "-gradient"):
+                    terms[f"{name}{suffix}"] = weight * rounds[f"meta-{term}{suffix}"].astype(float)
+            return terms.dropna().assign(terms=f"{level}, {spread}")
     return pd.DataFrame()
 
 
@@ -142,12 +142,12 @@ def objective_figure(rounds: pd.DataFrame) -> "style.Figure":
     below = f"solid: γ × {level}; dashed: (1 − γ) × {spread}"  # noqa: RUF001
     figure, panels = style.row_of_panels(2)
     titles = ("Terms of the meta objective", "Lengths of their gradients")
-    for panel, title, of in zip(panels, titles, ("", "-gradient"), strict=True):
+    for panel, title, suffix in zip(panels, titles, ("", "-gradient"), strict=True):
         style.by_round(panel, title, below)
         panel.set_yscale("log")
         for start, part in rounds.groupby("start", sort=False):
-            means = part.groupby("round")[[f"level{of}", f"spread{of}"]].mean()
-            for name, dashes in ((f"level{of}", "-"), (f"spread{of}", "--")):
+            means = part.groupby("round")[[f"level{suffix}", f"spread{suffix}"]].mean()
+            for name, dashes in ((f"level{suffix}", "-"), (f"spread{suffix}", "--")):
                 line = means[name][means[name] > 0]
                 marker = "o" if len(line) == 1 else ""
                 colour, _ = shown[str(start)]

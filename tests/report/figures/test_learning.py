@@ -65,8 +65,8 @@ def test_few_curves_have_their_names_beside_them() -> None:
     figure = figures.learning_figure(frame(curve_rows(["fedavg", "coprefl"])))
     assert not figure.legends
     for panel in figure.axes:
-        texts = [one for one in panel.texts if one.get_text() in ("fedavg", "coprefl")]
-        low, high = sorted(one.xy[1] for one in texts)
+        texts = [text for text in panel.texts if text.get_text() in ("fedavg", "coprefl")]
+        low, high = sorted(text.xy[1] for text in texts)
         assert len(texts) == 2
         assert high - low >= 0.07 - 1e-9
         assert high <= 1 + 1e-9
@@ -88,8 +88,8 @@ def test_every_client_is_in_a_bin() -> None:
     draws = generator("bins")
     for _ in range(20):
         low, high = sorted(draws.uniform(0, 100, size=2))
-        edges, held = bins(draws.uniform(low, high, size=20).tolist())
-        assert held == pytest.approx(100)
+        edges, counts = bins(draws.uniform(low, high, size=20).tolist())
+        assert counts == pytest.approx(100)
         assert edges[-1] <= 100 + 1e-9
         assert len(edges) <= 22
 
@@ -97,11 +97,11 @@ def test_every_client_is_in_a_bin() -> None:
 def test_curves_show_every_start(tmp_path: Path) -> None:
     path = tmp_path / "curves.png"
     rows = curve_rows(STARTS)
-    for one in rows:
+    for record in rows:
         # Equal curves would hide one another.
-        one["loss"] += STARTS.index(one["start"])
-        if one["accuracy"] is not None:
-            one["accuracy"] -= 5 * STARTS.index(one["start"])
+        record["loss"] += STARTS.index(record["start"])
+        if record["accuracy"] is not None:
+            record["accuracy"] -= 5 * STARTS.index(record["start"])
     figures.save(figures.learning_figure(frame(rows)), path)
     image = pixels(path)
     assert image.shape == (780 + 40, 1600, 3)  # The legend has two lines.
@@ -141,7 +141,7 @@ def test_curve_values() -> None:
 def lines_with_bands(count: int) -> tuple[int, int]:
     """Return how many bands and bars stand in the panel of tasks of so many starts."""
     (_, tasks) = figures.learning_figure(frame(curve_rows(STARTS[:count]))).axes
-    bands = [one for one in tasks.collections if type(one).__name__.startswith("Fill")]
+    bands = [band for band in tasks.collections if type(band).__name__.startswith("Fill")]
     return len(bands), len(tasks.containers)
 
 
@@ -153,8 +153,8 @@ def test_spreads_of_many_starts_are_bars_beside_each_other() -> None:
 
 def test_a_chain_is_not_on_the_axis_of_averaged_losses() -> None:
     rows = curve_rows(["fedavg", "cyclic"])
-    for one in rows:
-        one["chained"] = one["phase"] == "pretraining" and one["start"] == "cyclic"
+    for record in rows:
+        record["chained"] = record["phase"] == "pretraining" and record["start"] == "cyclic"
     averaged, chain, tasks = figures.learning_figure(frame(rows)).axes
     assert [panel.get_title(loc="left") for panel in (averaged, chain, tasks)] == [
         "Pre-training, averaged", "Pre-training in a chain", "Downstream tasks",
@@ -164,8 +164,8 @@ def test_a_chain_is_not_on_the_axis_of_averaged_losses() -> None:
 
 def test_one_that_diverged_does_not_hide_the_others() -> None:
     rows = curve_rows(["fedavg", "burst"])
-    for one in rows:
-        one["loss"] *= 1e30 if one["start"] == "burst" else 1
+    for record in rows:
+        record["loss"] *= 1e30 if record["start"] == "burst" else 1
     before, _ = figures.learning_figure(frame(rows)).axes
     assert before.get_yscale() == "log"
     alone, _ = figures.learning_figure(frame(curve_rows(["fedavg"]))).axes

@@ -46,8 +46,8 @@ def test_one_value_of_gamma_is_refused() -> None:
 
 def lengths(rounds: list[int]) -> pd.DataFrame:
     """On the cubic 50 + (r - 5)³ / 100, with a deviation of 2."""
-    found = [(number, 50 + (number - 5) ** 3 / 100, 2.0) for number in rounds]
-    return pd.DataFrame(found, columns=["at", "mean", "std"])
+    points = [(number, 50 + (number - 5) ** 3 / 100, 2.0) for number in rounds]
+    return pd.DataFrame(points, columns=["at", "mean", "std"])
 
 
 def test_the_cubic_goes_through_points_on_a_cubic() -> None:
@@ -95,28 +95,28 @@ def test_nothing_is_drawn_without_two_points():
 
 def test_one_value_everywhere_is_one_tick():
     rows = measured(("random", 0.0, 40.0), ("coprefl", 0.0, 60.0))
-    (panel,) = [one for one in explained_figure({"Barrier": rows}).axes if one.get_visible()]
+    (panel,) = [axes for axes in explained_figure({"Barrier": rows}).axes if axes.get_visible()]
     assert list(panel.get_xticks()) == [0.0]
 
 
 def rounds(level: str, spread: str, values: list[tuple[float, ...]]) -> pd.DataFrame:
     """Return rows of rounds with the metrics that a round reports of its objective."""
     names = [f"meta-{name}{of}" for of in ("", "-gradient") for name in (level, spread)]
-    found = pd.DataFrame(values, columns=["round", *names])
-    return found.assign(phase="pretraining")
+    data = pd.DataFrame(values, columns=["round", *names])
+    return data.assign(phase="pretraining")
 
 
 PRINTED = rounds("sum", "variance", [(2, 60.0, 0.02, 8.0, 0.4), (1, 80.0, 0.04, 4.0, 0.8)])
 
 
 def test_terms_are_weighted_by_gamma_and_what_is_left_of_it() -> None:
-    found = weighted(PRINTED, 0.25)
-    assert list(found["round"]) == [2, 1]
-    np.testing.assert_allclose(found["level"], [15, 20])
-    np.testing.assert_allclose(found["spread"], [0.015, 0.03])
-    np.testing.assert_allclose(found["level-gradient"], [2, 1])
-    np.testing.assert_allclose(found["spread-gradient"], [0.3, 0.6])
-    assert set(found["terms"]) == {"sum, variance"}
+    terms = weighted(PRINTED, 0.25)
+    assert list(terms["round"]) == [2, 1]
+    np.testing.assert_allclose(terms["level"], [15, 20])
+    np.testing.assert_allclose(terms["spread"], [0.015, 0.03])
+    np.testing.assert_allclose(terms["level-gradient"], [2, 1])
+    np.testing.assert_allclose(terms["spread-gradient"], [0.3, 0.6])
+    assert set(terms["terms"]) == {"sum, variance"}
     ours = weighted(rounds("mean", "deviation", [(1, 4.0, 0.2, 2.0, 1.0)]), 0.5)
     assert ours.to_dict("records") == [
         {"round": 1, "level": 2.0, "level-gradient": 1.0, "spread": 0.1, "spread-gradient": 0.5,
@@ -137,8 +137,8 @@ def test_both_terms_are_drawn() -> None:
     """Two seeds of CoPreFL, averaged; gamma 1 has no second term."""
     other = PRINTED.assign(**{"meta-sum": [20.0, 40.0]})
     parts = {"coprefl": weighted(pd.concat([PRINTED, other]), 0.25), "only": weighted(PRINTED, 1.0)}
-    found = pd.concat([part.assign(start=start) for start, part in parts.items()])
-    figure = objective_figure(found)
+    weighted_rounds = pd.concat([part.assign(start=start) for start, part in parts.items()])
+    figure = objective_figure(weighted_rounds)
     terms, gradients = figure.axes
     assert [panel.get_yscale() for panel in figure.axes] == ["log", "log"]
     sums, variances, only, nothing = terms.lines

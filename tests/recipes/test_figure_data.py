@@ -5,7 +5,7 @@ import pytest
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.recipes.around import direction, filter_normalised, landscape, similarities
+from coprefl_flwr.recipes.figure_data import direction, filter_normalised, landscape, similarities
 
 
 def model() -> Arrays:
@@ -21,18 +21,18 @@ def model() -> Arrays:
 
 def test_filter_normalisation_by_hand() -> None:
     """Rows (3, 4) and (0, 0) have the norms 5 and 0; (1, 0) becomes (5, 0), (8, 6) nothing."""
-    found = filter_normalised(
+    normalised = filter_normalised(
         np.array([[1.0, 0.0], [8.0, 6.0]]), np.array([[3.0, 4.0], [0.0, 0.0]])
     )
-    np.testing.assert_allclose(found, [[5, 0], [0, 0]])
+    np.testing.assert_allclose(normalised, [[5, 0], [0, 0]])
 
 
 def test_a_filter_is_one_output_of_a_convolution() -> None:
     weights = model()["conv.weight"]
-    found = filter_normalised(np.ones(weights.shape), weights)
+    normalised = filter_normalised(np.ones(weights.shape), weights)
     for index in range(2):
-        assert np.linalg.norm(found[index]) == pytest.approx(np.linalg.norm(weights[index]))
-        assert np.ptp(found[index]) == 0
+        assert np.linalg.norm(normalised[index]) == pytest.approx(np.linalg.norm(weights[index]))
+        assert np.ptp(normalised[index]) == 0
 
 
 def test_biases_and_buffers_are_left_alone() -> None:
@@ -58,19 +58,19 @@ def test_a_quadratic() -> None:
     """Oracle. L = ||W - W*||² at W* + a δ + b η is a² δδ + 2 a b δη + b² ηη."""
     minimum = {"w": np.random.default_rng(0).normal(size=(4, 5))}
     first, second = (direction(minimum, 3, which)["w"] for which in ("first", "second"))
-    found = landscape(
+    losses = landscape(
         lambda arrays: float(np.sum((arrays["w"] - minimum["w"]) ** 2)),
         minimum,
         seed=3,
         span=0.5,
         points=5,
     )
-    np.testing.assert_allclose(found.index, [-0.5, -0.25, 0, 0.25, 0.5])
-    a, b = found.index.to_numpy()[:, None], found.columns.to_numpy()[None, :]
+    np.testing.assert_allclose(losses.index, [-0.5, -0.25, 0, 0.25, 0.5])
+    a, b = losses.index.to_numpy()[:, None], losses.columns.to_numpy()[None, :]
     cross = np.sum(first * second)
     expected = a**2 * np.sum(first**2) + 2 * a * b * cross + b**2 * np.sum(second**2)
-    np.testing.assert_allclose(found, expected, atol=1e-9)
-    assert found.iloc[2, 2] == 0
+    np.testing.assert_allclose(losses, expected, atol=1e-9)
+    assert losses.iloc[2, 2] == 0
     # Filter by filter as long as the model itself, and not one direction twice.
     np.testing.assert_allclose(np.linalg.norm(first, axis=1), np.linalg.norm(minimum["w"], axis=1))
     assert abs(cross) < 0.9 * np.sum(first**2)
@@ -94,8 +94,8 @@ def test_scores_by_hand():
     fused = {"10": np.array([x, y]), "0": np.array([x, x]), "2": np.array([y, y])}
     first = {"10": np.array([x, y]), "0": np.array([x, y]), "2": np.array([y, x])}
     other = {"10": np.array([y, y]), "0": np.array([y, x]), "2": np.array([y, y])}
-    found = similarities([first, other], fused)
-    assert found == pytest.approx(np.array([[1 / 2, 1 / 3, 2 / 3], [1 / 2, 2 / 3, 1 / 3]]))
+    scores = similarities([first, other], fused)
+    assert scores == pytest.approx(np.array([[1 / 2, 1 / 3, 2 / 3], [1 / 2, 2 / 3, 1 / 3]]))
 
 
 def test_other_clients_are_refused():

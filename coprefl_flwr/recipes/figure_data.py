@@ -174,12 +174,15 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> Floats:
     training has brought them together. `alone` (a backbone each) and `fused` (all of them) are
     every client's prototypes, (C, d) by client.
     """
-    for one in alone:
-        if {n: a.shape for n, a in one.items()} != {n: a.shape for n, a in fused.items()}:
+    for prototypes in alone:
+        if {n: a.shape for n, a in prototypes.items()} != {n: a.shape for n, a in fused.items()}:
             raise SettingsError("the runs are not of the same clients and classes")
     clients = sorted(fused, key=int)
     scores = np.array(
-        [[np.sum(np.float64(one[c]) * fused[c], axis=1).mean() for c in clients] for one in alone]
+        [
+            [np.sum(np.float64(prototypes[c]) * fused[c], axis=1).mean() for c in clients]
+            for prototypes in alone
+        ]
     )
     return np.asarray(scores / scores.sum(axis=0))
 

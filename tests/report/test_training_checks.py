@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from coprefl_flwr.report.learnt import DIVERGED, NOT_LEARNT, Trouble, trouble_of
+from coprefl_flwr.report.training_checks import DIVERGED, NOT_LEARNT, Trouble, trouble_of
 
 GUESSING = math.log(80)
 
@@ -36,8 +36,8 @@ GUESSING = math.log(80)
     ],
 )
 def test_the_rule(losses, more, what):
-    found = trouble_of(losses, 80, **more)
-    assert (found.what if found else None) == what
+    trouble = trouble_of(losses, 80, **more)
+    assert (trouble.what if trouble else None) == what
 
 
 def test_what_is_said():
