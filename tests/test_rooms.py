@@ -61,7 +61,7 @@ OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "integration"}
 """Folders with tests of several modules, or of what is outside the package."""
 
 
-BUDGET = 18_500
+BUDGET = 18_550
 """Lines of code at most (`python -m tests.common.lines`); who takes mechanisms out lowers it."""
 
 
