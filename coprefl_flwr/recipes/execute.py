@@ -273,7 +273,7 @@ class StageWorker(Host):
         messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
         def work() -> None:
-            problem = "its worker ended it"
+            problem = "its worker stopped before the end of the stage"
             try:
                 progress = QueueProgress(to=messages)
                 problem = attempt(run, store, progress, tracker, keys=[key], hosts=others)
