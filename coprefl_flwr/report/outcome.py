@@ -106,7 +106,7 @@ class Outcome:
         return [f"{seed}, task {task}" for task in tasks] or [seed]
 
     def values(self, metrics: Iterable[str] = ()) -> dict[str, list[dict[str, float]]]:
-        """Return {start: [{column: number} per unit]}.
+        """Return the numbers of each start, per unit: {start: [{column: number}, ...]}.
 
         The numbers of a pre-training are in the first unit. `metrics` are columns that are computed
         only if asked for. Missing numbers are left out.

@@ -22,7 +22,7 @@ _BANDS = 2  # lines that can have bands over each other
 
 
 def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
-    """Draw the client accuracies of each start, pooled over tasks: dots, of many a histogram.
+    """Draw the client accuracies of each start, pooled over tasks: dots, or a histogram if many.
 
     Mean (also the vertical line) and variance in a panel's title are those of the table: per task,
     then averaged over tasks. The dotted line is the lowest mean, the same in all panels.
