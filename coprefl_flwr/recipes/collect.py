@@ -1,4 +1,4 @@
-"""From the store to a report: what a recipe's runs came to, table by table."""
+"""Collect a recipe's results from the store into a report, table by table."""
 
 import functools
 import logging
@@ -37,7 +37,7 @@ logger = logging.getLogger("flwr.coprefl")
 
 @plugins.unchanged()
 def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
-    """Return the report of the results in the store; it names the runs that are missing."""
+    """Return a report of the recipe's results in the store. The report names the missing runs."""
     tables = [_Table(recipe, store, failed, combination) for combination in recipe.combinations()]
     warnings = list(dict.fromkeys(line for table in tables for line in table.warnings()))
     runs = [run for table in tables for run in table.runs()]
@@ -58,13 +58,16 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
 
 
 def table_name(compared: Mapping[str, Value]) -> str:
-    """Return the name, in files too, of the table for these values of the compared settings."""
+    """Return the name of the table for these values of the compared settings.
+
+    Names of the table's files contain this name.
+    """
     name = "_".join(f"{key}={value}" for key, value in compared.items())
     return re.sub(r"[^A-Za-z0-9.=+_-]+", "-", name).strip("-_") or "table"
 
 
 def _if_to_be_had(what: str, make: Callable[..., Any], *args: Any) -> Any:
-    """Return what a function gives; None, with a line, where its code or data are not there."""
+    """Return the function's result. If code or data are missing, log a line and return None."""
     try:
         return make(*args)
     except SettingsError as error:
@@ -82,7 +85,7 @@ def _tell_once(line: str) -> None:
 
 
 def _gamma(stage: Stage) -> float:
-    """Return what weighs the first term of the meta objective, nan for a method without one."""
+    """Return gamma, the weight of the meta objective's first term; nan if a method has none."""
     phases = stage.phases if isinstance(stage, Pretraining) else []
     gammas = [phase.options["gamma"] for phase in phases if "gamma" in phase.options]
     return float(gammas[-1]) if gammas else math.nan
@@ -93,12 +96,12 @@ def _name(row: TableRow, shown: Trial) -> str:
 
 
 class _Candidate(NamedTuple):
-    """A trial of a row that is searched, and the runs that decide about it."""
+    """A trial of a searched row, and the runs whose scores decide whether the trial is chosen."""
 
     row: TableRow
     trial: Trial
     is_chosen: bool
-    short: list[Run]  # with a part of the rounds
+    short: list[Run]  # with a quarter of the rounds
     runs: list[Run]
 
     @property
@@ -108,7 +111,7 @@ class _Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class _Table:
-    """The rows of one combination of the compared settings, and where their results are."""
+    """The table of one combination of the compared settings, and the store of its results."""
 
     recipe: Recipe
     store: Store
@@ -116,7 +119,7 @@ class _Table:
     combination: Mapping[str, Value]
 
     def comparison(self) -> Comparison:
-        """Return the table."""
+        """Return the table's data: its rows with their results."""
         recipe, printed = self.recipe, self.recipe.paper_table(self.combination)
         compared = {key: self.combination[key] for key in recipe.compared}
         paper = recipe.source.rpartition(", Table")[0] or recipe.source
@@ -144,7 +147,7 @@ class _Table:
         )
 
     def _units(self) -> list[str]:
-        """Return what each value of a row is of: a task of a seed, or a seed without tasks."""
+        """Return the units of the values: the tasks of each seed, or the seeds if no tasks."""
         settings, seeds = Settings.from_config(self.combination), self.recipe.seeds
         tasks = range(settings.tasks if settings.study == STARTS else 0)
         of_tasks = [f"seed {seed}, task {task}" for seed in seeds for task in tasks]
@@ -152,14 +155,14 @@ class _Table:
 
     @functools.cached_property
     def _rows(self) -> list[tuple[TableRow, Trial | None, list[Run]]]:
-        """Per line its row, the trial that it shows (None if none can yet), and its runs."""
+        """Per line of the table: row, shown trial (None if no trial is chosen yet), and runs."""
         rows = [TableRow(self.recipe, self.combination, row) for row in self.recipe.rows]
         shown = [(row, trial) for row in rows for trial in row.shown(self.store)]
         return [(row, trial, row.reported(trial) if trial else []) for row, trial in shown]
 
     @functools.cached_property
     def _candidates(self) -> list[_Candidate]:
-        """The trials of all rows that are searched, as far as is known by now."""
+        """The trials of all searched rows, as far as the search has got."""
         searched = [(row, chosen) for row, chosen, _ in self._rows if row.searched]
         return [
             _Candidate(row, trial, trial == chosen, row.short_runs(trial), runs)
@@ -168,12 +171,12 @@ class _Table:
         ]
 
     def _missing(self, run: Run) -> str:
-        """Return why a run is not there, "" for one that is."""
+        """Return why a run's results are missing; "" if the store has them."""
         done = self.store.done(run.study.stages)
         return "" if done else self.failed.get(run.key, "not run yet")
 
     def _lost(self) -> list[str]:
-        """Return a line for whatever is missing."""
+        """Return a line for each missing run, and for each row without a chosen value."""
         needed = []
         for candidate in self._candidates:
             needed += [(run, "a quarter of the rounds") for run in candidate.short]
@@ -186,7 +189,7 @@ class _Table:
         ]
 
     def never(self) -> list[str]:
-        """Return a line for each start that did not come to the loss that it was to stop at."""
+        """Return a line for each start whose pre-training did not reach `stop-at-loss`."""
         wanted = self.combination.get("stop-at-loss")
         return [
             f"{row.label}, seed {seed}: a loss of {wanted} was not reached in "
@@ -197,17 +200,17 @@ class _Table:
         ]
 
     def runs(self) -> list[Run]:
-        """Return every run of the table, those that choose included."""
+        """Return every run of the table, including the runs that choose a value."""
         deciding = [run for candidate in self._candidates for run in candidate.all_runs]
         return [*deciding, *(run for *_, runs in self._rows for run in runs)]
 
     def methods(self) -> dict[str, str]:
-        """Return the methods of each row with every setting that they heed."""
+        """Return the methods of each row with all settings that these methods use."""
         shown = [(_name(row, trial), runs[0]) for row, trial, runs in self._rows if trial]
         return {name: notes.phases(run.main) for name, run in shown}
 
     def warnings(self) -> list[str]:
-        """Return a line for what diverged or did not learn, and for replies that were left out."""
+        """Return a line for each training that diverged or did not learn, or ignored replies."""
         return [
             f"{_name(row, trial)}, {line}."
             for row, trial, runs in self._rows
@@ -253,18 +256,18 @@ class _Table:
         )
 
     def _of_seeds(self, runs: Sequence[Run]) -> str:
-        """Return how many seeds of a row are there, "" for all."""
+        """Return the number of finished seeds of a row, "1 of 3 seeds"; "" if all are finished."""
         done, seeds = sum(self.store.done(run.study.stages) for run in runs), len(self.recipe.seeds)
         return f"{done} of {seeds} seed{'s' * (seeds != 1)}" if done < seeds else ""
 
     @functools.cached_property
     def _outcomes(self) -> list[Outcome]:
-        """Per seed, what all starts came to; two rows may be the same start under two labels."""
+        """The results of all starts, per seed. Two rows may have one start under two labels."""
         return [self._outcome(position) for position, _ in enumerate(self.recipe.seeds)]
 
     @functools.cached_property
     def _values(self) -> list[dict[str, list[dict[str, float]]]]:
-        """Per seed, the numbers of every start and unit."""
+        """The values of every start and unit, per seed."""
         return [outcome.values(self.recipe.metrics) for outcome in self._outcomes]
 
     def _outcome(self, position: int) -> Outcome:
@@ -288,22 +291,23 @@ class _Table:
         return Outcome(rows, rounds, about)
 
     def _chained(self, run: Run) -> list[int]:
-        """Return the rounds of a pre-training in which the model went from client to client."""
+        """Return the rounds of a pre-training in which the model passed from client to client."""
         if not isinstance(run.main, Pretraining):
             return []
         rounds = [row.get("round", 0) for row in self.store.result(run.main)["rounds"]]
         return [number for number in rounds if run.main.chained(number)]
 
     def _of_start(self, run: Run) -> dict[str, float]:
-        """Return what a start's pre-training cost, how much it has learnt, and where it stopped."""
+        """Return costs of a start's pre-training, and the round at which it was stopped early."""
         stage = run.main
         if not isinstance(stage, Pretraining):
             return {}
-        numbers = {} if stage.phases else {"rounds": 0.0}  # Which no round says.
+        # An untrained start has no rows of rounds to count.
+        numbers = {} if stage.phases else {"rounds": 0.0}
         rounds = self.store.result(stage)["rounds"]
         early = run.settings.stop_at_loss is not None and bool(stage.phases)
         if set(BUDGETS) & set(self.recipe.metrics) and (rounds or not early):
-            # Results that were kept are reported also where their clients cannot be had any more.
+            # Stored results are reported even if the data of their clients are no longer available.
             made_of = len(rounds) if early else None
             if costs := _if_to_be_had("what starts cost", cost, stage, made_of):
                 numbers |= {"step-size": costs[0], "gradients": costs[1] / 1e6}
@@ -314,7 +318,7 @@ class _Table:
         return numbers
 
     def _similarity(self, row: TableRow, chosen: Trial) -> pd.DataFrame | None:
-        """Return the heat map of a row with several backbones, if each was run alone too."""
+        """Return the heat map of a row with several backbones, if each was also run alone."""
         names = str(self.combination.get("backbones", "")).split()
         if "similarity" not in self.recipe.figures or len(names) < 2:
             return None

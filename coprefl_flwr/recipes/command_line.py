@@ -1,4 +1,4 @@
-"""What the commands of `coprefl` do; `coprefl_flwr.cli` reads the command line."""
+"""The functions of the `coprefl` commands; `coprefl_flwr.cli` reads the command line."""
 
 import argparse
 import json
@@ -60,7 +60,7 @@ COLUMNS = "columns.json"
 
 
 def new(options: argparse.Namespace) -> int:
-    """Write a recipe to begin with, in which every key is explained, to NAME.yaml."""
+    """Write a first recipe, with every key explained, to NAME.yaml."""
     name: Path = options.name
     if name.name in ("", ".."):
         raise SettingsError(f"{str(name)!r} cannot name a recipe: give a name such as mine.yaml")
@@ -77,7 +77,7 @@ def new(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a recipe, and report."""
+    """Run a recipe, and write its report."""
     recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
     marks = [recipe.protocol, "" if options.scale == FULL else options.scale]
     suffix = "".join(f"-{mark}" for mark in marks if mark)
@@ -108,7 +108,7 @@ def _run_all(
     runs: Sequence[Run],
     executing: AbstractContextManager[Make],
 ) -> dict[str, str]:
-    """Run all into a folder that is locked, and report; return why runs failed, by their names."""
+    """Make the runs, and write the report into a locked folder; return {run's key: its error}."""
     _begin(out, store, recipe, runs)
     with executing as make:
         failed = run_recipe(recipe, store, make)
@@ -118,8 +118,9 @@ def _run_all(
 
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
-    """Write what a recipe's folder holds before its runs, and remove what kills left."""
-    _check_not_another(out, recipe)  # Again: now nobody else writes there.
+    """Write the files of a recipe's folder before its runs; remove files of killed processes."""
+    # Checked again: now that the folder is locked, no other process writes into it.
+    _check_not_another(out, recipe)
     own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
@@ -127,7 +128,7 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
     written = recipe.to_yaml()
     write_atomically(out / RECIPE, written.encode())
     write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
-    (out / FAILED).unlink(missing_ok=True)  # Until this run has come to its end.
+    (out / FAILED).unlink(missing_ok=True)  # Written again when all runs have ended.
     write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
     if shown := {place: column for place, column in OWN_COLUMNS.items() if place in written}:
         write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
@@ -135,7 +136,7 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Print what a recipe takes."""
+    """Print the computing, traffic and disk space that a recipe needs."""
     workers, _ = wanted_workers(options.workers)
     recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
     out = options.out or Path("outputs") / options.recipe.stem
@@ -147,7 +148,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _check_folder(out: Path) -> None:
-    """Raise a SettingsError if the folder, or that of its report, is not to be written into."""
+    """Raise a SettingsError if the folder or its report's folder must not be written into."""
     check_own(out, "--out")
     files = (LOCK, RECIPE, PLACE, RUNS, FAILED, COLUMNS)
     check_links(out, *(out / name for name in (*files, f"{REPORT}/tables", f"{REPORT}/figures")))
@@ -155,10 +156,10 @@ def _check_folder(out: Path) -> None:
 
 
 def _check_not_another(out: Path, recipe: Recipe) -> None:
-    """Raise a SettingsError if the folder is of another recipe."""
+    """Raise a SettingsError if the folder holds results of another recipe."""
     if not (out / RECIPE).exists():
         return
-    # Not read as a recipe: files of the user's own that it names may have been moved.
+    # Read as plain YAML, not as a recipe: user files that the recipe names may have been moved.
     stored, _ = read_yaml(out / RECIPE)
     stored = stored if isinstance(stored, dict) else {}
     title, scale, protocol = (str(stored.get(key, "")) for key in ("title", "scale", "protocol"))
@@ -174,7 +175,7 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write tables, figures and a page from results."""
+    """Write tables, figures and a page from a folder of results."""
     out, failed = options.out, options.out / FAILED
     kinds = [RECIPE, ROUNDS]
     if not any((out / kind).exists() for kind in kinds):
@@ -205,7 +206,7 @@ def _report(report: Report, out: Path) -> None:
 
 
 def check_method(options: argparse.Namespace) -> int:
-    """Check methods, and print what was found."""
+    """Check methods, and print the results of the checks."""
     return check_methods(options.places, not options.no_flower)
 
 
@@ -216,13 +217,13 @@ def schema(_: argparse.Namespace) -> int:
 
 
 def list_all(options: argparse.Namespace) -> int:
-    """Print which recipes, studies and runs a folder has."""
+    """Print the recipes, studies and runs in a folder."""
     say(listing(options.outputs))
     return 0
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print a starting model and its tasks."""
+    """Print the settings and the results of one run: a starting model and its tasks."""
     runs = runs_in(options.models)
     matches = [folder for folder in runs if folder.name.startswith(options.name)]
     if not matches:
@@ -244,7 +245,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _show_results(folder: Path) -> None:
-    """Print the last round, and the accuracy of each client or, of each task, over its clients."""
+    """Print the last round, each client's accuracy, and each task's mean accuracy."""
     result = read_result(folder)
     if result["rounds"]:
         last = {k: v for k, v in result["rounds"][-1].items() if isinstance(v, int | float)}
@@ -264,4 +265,4 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     **{"new": new, "run": run, "plan": plan, "report": report, "list": list_all, "show": show},
     **{"check-method": check_method, "schema": schema},
 }
-"""The commands by their names."""
+"""The function of each command, by the command's name."""

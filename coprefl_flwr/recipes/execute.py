@@ -1,10 +1,10 @@
-"""Making a recipe's runs, in this process or on workers.
+"""Make a recipe's runs, in this process or on workers.
 
-A stage is run once, however many runs have it: first the stage that others of its run
-begin with, then those. Workers are processes of one thread on this machine or on an existing
-cluster; where fewer stages are ready than workers are free, the clients of one are spread over
-several workers (`RayGrid`). RAY_ADDRESS names a cluster, whose machines must share the folder of
-the results; else Ray starts here, and ends with the work.
+A stage that several runs share is made once. The first stage of a run is made before the stages
+that start from its model. Workers are processes with one thread each, on this machine or on an
+existing cluster. If fewer stages are ready than workers are free, several workers share the clients
+of a stage (`RayGrid`). RAY_ADDRESS names a cluster, whose machines must share the folder of the
+results. Without RAY_ADDRESS, Ray is started on this machine, and ended after the work.
 """
 
 import contextlib
@@ -40,24 +40,24 @@ from coprefl_flwr.studies.store import Store
 logger = logging.getLogger("flwr.coprefl")
 
 WORKERS = "COPREFL_WORKERS"
-"""The environment variable that says how many workers there are where the command does not."""
+"""Environment variable with the number of workers, used if the command line gives none."""
 
 FEW = 300
-"""Rounds of a client up to which starting workers takes longer than it saves."""
+"""Number of clients' rounds up to which starting workers takes longer than it saves."""
 
 SHOWN_EVERY = 0.2
-"""Seconds between two rounds that a worker reports."""
+"""Seconds between two reports of rounds by a worker, at least."""
 
 Failures = dict[str, str]
-"""{key of a run: why it failed}."""
+"""The error of each failed run: {key of the run: error}."""
 Make = Callable[[Sequence[Run]], Failures]
-"""Makes runs, in this process or on workers."""
+"""A function that makes runs, in this process or on workers, and returns the failures."""
 
 
 def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
-    """Make every run of a recipe: those that choose values, and those that are reported.
+    """Make every run of a recipe: the runs that choose values, and the reported runs.
 
-    Returns the runs that failed; the others are in the store.
+    Returns the runs that failed. The results of the other runs are in the store.
     """
     failed: Failures = {}
     batches = [row.batches(store) for row in table_rows(recipe)]
@@ -76,31 +76,33 @@ def attempt(
     keys: Collection[str] | None = None,
     hosts: Sequence[Any] = (),
 ) -> str:
-    """Make a run's stages, without Flower's own account of it; return why it failed, or "".
+    """Make a run's stages, without the log of Flower; return the error if the run failed, or "".
 
-    `keys` name the stages, if not all. This process is one node; each of `hosts`, which are
-    processes of `RayGrid`, is another.
+    `keys` selects stages by their keys; None: all stages. This process is one node. Each of
+    `hosts`, which are processes of `RayGrid`, is another node.
     """
     try:
         with quiet_flower():
             study = run.study
             study.check()
-            # Its clients write their files into the store, as those of `flwr run` into output-dir.
+            # The run's clients write their files into the store, as under `flwr run` into
+            # output-dir.
             config = dict(study.config) | {"output-dir": str(store.base.resolve())}
             grid, name = LocalGrid(client_app.app, 1, config), run.key
             if hosts:
                 grid = RayGrid(client_app.app, 1 + len(hosts), config, hosts=[None, *hosts])
             make_stages(study, grid, store, progress, run_name=name, only=keys, followed=tracker)
-    except Exception as error:  # The others go on, whatever it was.
+    except Exception as error:  # Any error ends this run only; the other runs continue.
         logger.debug("%s", run.key, exc_info=True)
         return one_line(error)
     return ""
 
 
 def wanted_workers(number: int | None) -> tuple[int, bool]:
-    """Return how many workers to use, and whether that was asked for.
+    """Return the number of workers, and whether the user asked for this number.
 
-    Without `given` it is what COPREFL_WORKERS says, or one for every GPU, or for every core.
+    If `number` is None, it is the value of COPREFL_WORKERS, or else one worker per GPU, or per
+    core if there is no GPU.
     """
     variable = os.environ.get(WORKERS, "")
     name, value = f"--workers {number}", number
@@ -118,9 +120,10 @@ def wanted_workers(number: int | None) -> tuple[int, bool]:
 
 @contextlib.contextmanager
 def executor(store: Store, number: int | None = 1, tracker: Followed = untracked) -> Iterator[Make]:
-    """Give what makes runs on this many workers (see `wanted_workers`); 1 is this process.
+    """Yield the function that makes runs on `number` workers (see `wanted_workers`).
 
-    Where nobody asked for workers, little work is done in this process too.
+    With one worker the runs are made in this process. So is a small amount of work if the user
+    gave no number of workers.
     """
     workers, requested = wanted_workers(number)
     if workers == 1:
@@ -142,7 +145,7 @@ class LocalExecutor:
     progress: Progress = field(default_factory=Progress)
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
-        """Make the runs; what is in the store is not made again."""
+        """Make the runs. Stages that are in the store are not made again."""
         one_thread()
         self.progress.add(
             (stage.title, stage.kind, stage.rounds) for run in runs for stage in run.study.stages
@@ -156,12 +159,12 @@ class LocalExecutor:
         return failed
 
 
-# ---- what is left to be made ---------------------------------------------------------------------
+# ---- the stages still to make --------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class StageJob:
-    """A stage to be made, without its study, which holds data; workers that make it, and a bar."""
+    """A stage to make, its workers and its progress bar, without the study, which holds data."""
 
     run: Run
     key: str
@@ -175,7 +178,7 @@ class StageJob:
     part: Part | None = None
 
     def begin(self, workers: Sequence[Any], progress: Progress) -> None:
-        """Begin on these workers, or continue where those of the first try died."""
+        """Begin the stage on these workers, or continue it if a worker died in the first try."""
         self.tries, self.workers = self.tries + 1, workers
         if self.part:
             progress.go_on(self.part, len(workers))
@@ -187,9 +190,9 @@ class StageJob:
 
 
 class JobQueue:
-    """The stages of runs that are not in the store, each once.
+    """The stages of runs that are not in the store, each listed once.
 
-    `failed` are the runs that failed: of these no other stage is made.
+    `failed` holds the failed runs. No further stage of a failed run is made.
     """
 
     def __init__(self, runs: Sequence[Run], store: Store) -> None:
@@ -199,7 +202,7 @@ class JobQueue:
         self._waiting: dict[str, list[StageJob]] = {}  # by the key of the stage they begin with
         several = len({run.settings.seed for run in runs}) > 1
         for run in runs:
-            # Side by side runs of two seeds are not told apart by their order.
+            # Runs made at the same time have no order, so their titles name the seeds.
             mark = f", seed {run.settings.seed}" if several else ""
             first, *_ = stages = run.study.stages
             for stage in stages:
@@ -219,35 +222,35 @@ class JobQueue:
 
     @property
     def participations(self) -> int:
-        """An upper bound of the rounds of a client that are left, in all."""
+        """An upper bound of the number of clients' rounds still to make, over all stages."""
         return sum(job.rounds * job.at_once for job in self.jobs.values())
 
     @property
     def has_ready(self) -> bool:
-        """Whether there is a stage that nobody makes yet, and that can be made."""
+        """Whether a stage is ready: not begun, and not waiting for another stage."""
         return bool(self._ready)
 
     def take(self, free: int) -> tuple[StageJob, int] | None:
-        """Return the next stage, and how many free workers it gets; None if there is none."""
+        """Return the next stage and its number of workers; None if no stage or worker is free."""
         if not (free and self._ready):
             return None
         share, job = -(-free // len(self._ready)), self._ready.popleft()
         return job, min(share, job.at_once)
 
     def put_back(self, job: StageJob) -> None:
-        """Let a stage be the next again."""
+        """Put a stage back at the front of the queue."""
         self._ready.appendleft(job)
 
     def end(self, job: StageJob, problem: str = "") -> bool:
-        """Take note of the end of a stage: what waited for it is ready, or is not made.
+        """Note the end of a stage: the stages that waited for it are now ready, or are dropped.
 
-        Returns whether it is the first of its run that failed.
+        Returns whether this stage is the first one of its run that failed.
         """
         behind = self._waiting.pop(job.key, [])
         if not problem:
             self._ready.extend(behind)
             return False
-        # Runs of one start have one key, but tasks of their own.
+        # Runs with the same start have the same key, but different tasks.
         self._ready = deque(other for other in self._ready if other.run != job.run)
         first = job.run.key not in self.failed
         self.failed.setdefault(job.run.key, problem)
@@ -257,20 +260,20 @@ class JobQueue:
 # ---- workers -------------------------------------------------------------------------------------
 
 Message = RoundReport | logging.LogRecord | str
-"""What a worker reports of a stage: rounds, lines of its log, and at last why it failed, or ""."""
+"""Report of a worker on a stage: a round, a line of the log, or at the end the error, or ""."""
 
 
 class StageWorker(Host):
-    """A worker: makes stages, or is a node of a stage that another one makes."""
+    """A worker, which makes stages or is a node of a stage that another worker makes."""
 
     def make(
         self, run: Run, key: str, store: Store, tracker: Followed, others: Sequence[Any]
     ) -> Iterator[Message]:
-        """Make a stage; yield rounds without arrays, lines of the log, and why it failed, or ""."""
+        """Make a stage; yield rounds without arrays, lines of the log, and the error, or ""."""
         messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
         def work() -> None:
-            problem = "its worker ended it"
+            problem = "its worker stopped before the end of the stage"
             try:
                 progress = QueueProgress(to=messages)
                 problem = attempt(run, store, progress, tracker, keys=[key], hosts=others)
@@ -290,7 +293,7 @@ class StageWorker(Host):
 
 @dataclass
 class QueueProgress(Progress):
-    """Hands on how far a stage is, to be shown by another process."""
+    """Sends the progress of a stage to another process, which shows it."""
 
     to: Any = None
     _last: float = 0.0
@@ -299,7 +302,7 @@ class QueueProgress(Progress):
         """Show nothing."""
 
     def show(self, part: Part, report: RoundReport, now: float) -> None:
-        """Hand on what can be shown of a round."""
+        """Send a round's report without its arrays, unless a report was sent just before."""
         if report.round == report.num_rounds or now - self._last >= SHOWN_EVERY:
             self._last = now
             self.to.put(replace(report, arrays={}, evaluation=None))
@@ -307,7 +310,7 @@ class QueueProgress(Progress):
 
 @dataclass
 class RayExecutor:
-    """Makes runs on this many Ray workers; the GPUs, if there are any, are shared evenly."""
+    """Makes runs on `workers` Ray workers. GPUs, if there are any, are shared evenly."""
 
     store: Store
     workers: int
@@ -316,12 +319,12 @@ class RayExecutor:
     progress: Progress = field(default_factory=Progress)
     _every: list[Any] = field(default_factory=list)
     _free: list[Any] = field(default_factory=list)
-    _coming: dict[Any, Any] = field(default_factory=dict)  # {answer: worker that is to be free}
+    _coming: dict[Any, Any] = field(default_factory=dict)  # {awaited answer: its worker}
     _assigned: dict[Any, StageJob] = field(default_factory=dict)  # {messages: ...}
     _started: bool = False
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
-        """Make the runs; what is in the store is not made again."""
+        """Make the runs. Stages that are in the store are not made again."""
         jobs = JobQueue(runs, self.store)
         unfinished = [run for run in runs if not self.store.done(run.study.stages)]
         if not (self.requested or self._every) and jobs.participations <= FEW:
@@ -343,7 +346,7 @@ class RayExecutor:
         if self._every:
             import ray
 
-            if self._coming:  # They answer at once; Ray would warn of answers that it lost.
+            if self._coming:  # Workers answer at once. Ray would warn about lost answers.
                 ray.wait(list(self._coming), num_returns=len(self._coming), timeout=5)
             end_hosts(self._every)
             self._every = []
@@ -351,9 +354,10 @@ class RayExecutor:
                 ray.shutdown()
 
     def _start(self) -> None:
-        """Start the workers, unless they run.
+        """Start the workers, unless they run already.
 
-        On a busy cluster not all may come: after a while stages begin on those that have.
+        On a busy cluster some workers may not start. After START_UP seconds the stages begin on
+        the workers that have started.
         """
         if self._every:
             return
@@ -372,11 +376,11 @@ class RayExecutor:
             logger.warning("%s; the others begin when Ray has room for them", here)
 
     def _call(self, workers: Sequence[Any]) -> None:
-        """Count workers as free as soon as they answer: one may be starting, or still at work."""
+        """Call workers, which count as free when they answer: they may be starting or at work."""
         self._coming |= {worker.adopt.remote(plugins.REGISTERED): worker for worker in workers}
 
     def _take_in(self, answer: Any) -> None:
-        """Take in that a worker is free, or that it is lost."""
+        """Add a worker that has answered to the free ones, or log that the worker is lost."""
         import ray
 
         worker = self._coming.pop(answer)
@@ -390,7 +394,7 @@ class RayExecutor:
             self._free.append(worker)
 
     def _hand_out(self, jobs: JobQueue) -> None:
-        """Give the free workers something to do; few stages get several each."""
+        """Give stages to the free workers; a stage gets several workers if few are ready."""
         while assignment := jobs.take(len(self._free)):
             job, many = assignment
             lead, *others = workers = [self._free.pop() for _ in range(many)]
@@ -400,7 +404,7 @@ class RayExecutor:
             job.begin(workers, self.progress)
 
     def _wait(self, jobs: JobQueue) -> None:
-        """Wait for whatever comes first: a round, the end of a stage, or a worker."""
+        """Wait for the next report: a round, a line of the log, a stage's end, or a free worker."""
         import ray
 
         first: Any = ray.wait([*self._coming, *self._assigned], num_returns=1)[0][0]
@@ -423,7 +427,7 @@ class RayExecutor:
             job.part(message)
 
     def _lost(self, jobs: JobQueue, job: StageJob, why: str) -> None:
-        """Let another worker continue, once, with the stage of a worker that died."""
+        """Put the stage of a dead worker back into the queue; the second time, end the stage."""
         if job.tries > 1:
             self._end(jobs, job, why)
             return
@@ -434,7 +438,7 @@ class RayExecutor:
         jobs.put_back(job)
 
     def _end(self, jobs: JobQueue, job: StageJob, problem: str) -> None:
-        """Take note of the end of a stage, and call its workers for others."""
+        """Note the end of a stage, and call its workers for other stages."""
         self._call(job.workers)
         failed = jobs.end(job, problem)
         if job.part:

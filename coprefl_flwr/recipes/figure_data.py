@@ -1,4 +1,4 @@
-"""The data of figures that a run's results do not hold: measured once, and stored next to them.
+"""Data of figures that are not in a run's results: measured once, and stored in the run's folder.
 
 The loss around a model is measured in two filter-normalised directions: Li et al., Visualizing the
 Loss Landscape of Neural Nets, NeurIPS 2018, Section 4. https://arxiv.org/abs/1712.09913
@@ -32,13 +32,13 @@ logger = logging.getLogger("flwr.coprefl")
 Floats = npt.NDArray[np.float64]
 
 POINTS, SPAN, SAMPLES = 21, 1.0, 500
-"""Grid points a side, half its side in lengths of the filters, samples the loss is a mean over."""
+"""Number of grid points per side, half the side in filter norms, and number of samples."""
 
 
 def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
-    """Return the training loss around a run's model, over a sample of all clients' data.
+    """Return the training loss around a run's model, over a random sample of all clients' data.
 
-    None for a personalised method, which leaves no model of everybody.
+    Returns None for a personalised method, which has no global model.
     """
     stage, folder = run.main, store.folder(run.main)
     if not isinstance(stage, Pretraining):
@@ -63,7 +63,7 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
 
 
 def image_with_noise(store: Store, run: Run) -> tuple[Floats, Floats] | None:
-    """Return an image that a personalised method is trained on, without and with its noise."""
+    """Return a training image of a personalised method, without and with its noise."""
     stage, file = run.main, store.folder(run.main) / "noised.safetensors"
     if not isinstance(stage, PersonalStage):
         return None
@@ -79,13 +79,13 @@ def image_with_noise(store: Store, run: Run) -> tuple[Floats, Floats] | None:
 def _stored(
     file: Path, names: Sequence[str], make: Callable[[], Sequence[Floats]]
 ) -> Sequence[Floats]:
-    """Return the arrays of these names in a file; if it is not there, make and write them first.
+    """Return the arrays of these names from a file; make and write them if the file is missing.
 
-    Nothing is written where there is nothing to make.
+    If `make` returns no arrays, no file is written.
     """
     if not file.exists():
         if arrays := make():
-            # safetensors stores the memory of an array as it lies: in C order.
+            # safetensors stores an array's memory unchanged and reads it as C order.
             ordered = map(np.ascontiguousarray, arrays)
             write_atomically(file, save(dict(zip(names, ordered, strict=True))))
         return arrays
@@ -111,13 +111,15 @@ def landscape(
     span: float = 1.0,
     points: int = 25,
 ) -> pd.DataFrame:
-    """Return f(a, b) = L(θ + a δ + b η) on a grid (Li et al., Equation 1), by a and by b.
+    """Return the losses on a grid around a model: f(a, b) = L(θ + a δ + b η), by a and by b.
 
-    δ and η are functions of `seed` and of the arrays' names and shapes, before each is normalised
-    to the filters of θ: models of one network are looked at in the same two directions.
+    This is Equation 1 of Li et al. The random directions δ and η depend only on `seed` and on the
+    names and shapes of the arrays. Then each is normalised to the filters of θ. All models of one
+    network thus have the same two random directions before they are normalised.
 
-    `arrays` are θ with its buffers, which no direction changes. `span` is half the side of the
-    square, `points` the grid points along a side: an odd number, so that θ itself is one of them.
+    `arrays` are the weights θ, and buffers, which no direction changes. `span` is half the side of
+    the square. `points` is the number of grid points per side: an odd number, so that θ itself is a
+    grid point.
     """
     first, second = (direction(arrays, seed, which) for which in ("first", "second"))
     steps = _steps(span, points)
@@ -134,14 +136,14 @@ def landscape(
 
 
 def _steps(span: float, points: int) -> Floats:
-    # Whole numbers divided, not linspace: the middle one is 0 itself.
+    # Whole numbers are divided: with linspace, the middle step might not be exactly 0.
     return span * np.arange(1 - points, points, 2) / (points - 1)
 
 
 def direction(arrays: Arrays, seed: int, which: str) -> Arrays:
-    """Return a random direction, normalised filter by filter, without the arrays it leaves alone.
+    """Return a random direction, normalised filter by filter.
 
-    Those are the buffers and what has one dimension (biases, normalisation weights).
+    The direction has no arrays for buffers and for weights of one dimension, such as biases.
     """
     return {
         name: filter_normalised(
@@ -153,9 +155,10 @@ def direction(arrays: Arrays, seed: int, which: str) -> Arrays:
 
 
 def filter_normalised(random: Floats, weights: npt.NDArray[Any]) -> Floats:
-    """Return d_i / ||d_i|| * ||θ_i|| for every filter i, of either array's first axis.
+    """Return random filters with the norms of the weights' filters: d_i / ||d_i|| * ||θ_i||.
 
-    A filter is what makes one output: (in, height, width) of a convolution, a row of a matrix.
+    Filter i is the part of an array at index i of its first axis: (in, height, width) of a
+    convolution, or a row of a matrix.
     """
     inner = tuple(range(1, weights.ndim))
     wanted = np.sqrt(np.sum(np.square(weights, dtype=np.float64), axis=inner, keepdims=True))
@@ -163,16 +166,17 @@ def filter_normalised(random: Floats, weights: npt.NDArray[Any]) -> Floats:
     return np.asarray(random * (wanted / np.where(norms > 0, norms, 1.0)))
 
 
-# ---- how much each backbone is in what several are fused to --------------------------------------
+# ---- the similarity of each backbone's prototypes to those of all backbones together -------------
 
 
 def similarities(alone: Sequence[Arrays], fused: Arrays) -> Floats:
-    """Return the normalised similarity scores, (backbones, clients); a client's add up to 1.
+    """Return normalised similarity scores, shape (backbones, clients). Each client's sum is 1.
 
-    A score is the inner product of a client's prototypes under one backbone and under all (section
-    5.5), the mean over classes. The heads of two runs begin apart, so it also holds by how much
-    training has brought them together. `alone` (a backbone each) and `fused` (all of them) are
-    every client's prototypes, (C, d) by client.
+    A score is the inner product of a client's prototypes with one backbone and with all backbones
+    (FedPCL, section 5.5), averaged over classes. The heads of two runs have different initial
+    weights, so a score also depends on how similar training has made the heads. `alone` has the
+    prototypes of each backbone's run, and `fused` those of the run with all backbones: arrays of
+    shape (C, d) by client.
     """
     for prototypes in alone:
         if {n: a.shape for n, a in prototypes.items()} != {n: a.shape for n, a in fused.items()}:
@@ -190,6 +194,6 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> Floats:
 def similarity(
     folders: Sequence[Path], backbones: Sequence[str], clients: Sequence[str]
 ) -> pd.DataFrame:
-    """Return the scores of finished FedPCL runs: of each backbone alone, and last of all."""
+    """Return the scores of finished FedPCL runs; the last folder's run has all backbones."""
     *alone, fused = [load_file(folder / LOCAL) for folder in folders]
     return pd.DataFrame(similarities(alone, fused), list(backbones), list(clients))

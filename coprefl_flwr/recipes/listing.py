@@ -1,4 +1,4 @@
-"""What a folder of outputs holds: recipes, the runs they share, and studies of `flwr run`."""
+"""List the contents of an output folder: recipes, their runs, and studies of `flwr run`."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
 logger = logging.getLogger("flwr.coprefl")
 
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
-"""Files of a recipe's folder: the recipe, where its results are, and which may be there."""
+"""Files of a recipe's folder: the recipe, the path of the store, and the list of its runs."""
 
 FAILED = "failed.json"
-"""Which runs failed, and why; there once `coprefl run` has come to its end."""
+"""File with the errors of failed runs, written when `coprefl run` has ended."""
 
 REPORTED, VALIDATION, TRIAL = "reported", "validation", "trial"
 
 
 def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
-    """Return what each of a recipe's runs is for, by key: to be reported, or to choose values.
+    """Return the purpose of each run by key: reported, or a run that chooses values.
 
-    A trial that is also one of the runs to the end, such as that of one round, is called as these.
+    A short run that equals a full run, such as one of one round, has the full run's purpose.
     """
     kinds = dict.fromkeys((run.key for run in runs), VALIDATION)
     kinds |= {run.key: REPORTED for run in runs if run.settings.seed in recipe.seeds}
@@ -42,13 +42,13 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return what `RUNS` holds: of each run its key, what it is for, and its stages' folders."""
+    """Return the content of the file `RUNS`: key, purpose and stage folders of each run."""
     known = purposes(recipe, runs)
     return [{"run": run.key, "for": known[run.key], "stages": list(run.keys)} for run in runs]
 
 
 def store_of(folder: Path) -> Store:
-    """Return where the results of a recipe's folder are; SettingsError if that is damaged."""
+    """Return the store of a recipe's folder; SettingsError if the store's path is damaged."""
     place = folder / PLACE
     if not place.exists():
         return Store(folder / "models")
@@ -62,7 +62,7 @@ def store_of(folder: Path) -> Store:
 
 
 def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
-    """Return the folders of all runs whose first stage is done, and how each was made."""
+    """Return the folders of all runs whose first stage is done, each with its provenance."""
     files = [path.with_name(ABOUT) for path in sorted(models.glob(f"*/{RESULT}"))]
     runs = {}
     for file in filter(Path.exists, files):
@@ -76,15 +76,15 @@ def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
             if not whole or not all(isinstance(text, str) for text in texts):
                 raise SettingsError(f"{file} is damaged: its settings are not whole")
             runs[file.parent] = about
-        except SettingsError as error:  # The others are shown.
+        except SettingsError as error:  # The other runs are still listed.
             logger.warning("%s", error)
     return runs
 
 
 def listing(outputs: Path) -> str:
-    """Return the tables of what there is, one below the other; a part without anything is left out.
+    """Return the tables of recipes, runs and studies, one below the other, without empty tables.
 
-    Raises a SettingsError where there is no such folder.
+    Raises a SettingsError if the folder does not exist.
     """
     if not outputs.is_dir():
         raise SettingsError(f"there is no folder {outputs}")
@@ -107,7 +107,7 @@ def listing(outputs: Path) -> str:
 
 
 def _recipe(folder: Path) -> list[str]:
-    """Return a line of the recipes: folder, state, title."""
+    """Return a line of the table of recipes: folder, state and title."""
     try:
         state = _state(folder)
         return [str(folder), state, read_title(folder / RECIPE)]
@@ -116,7 +116,7 @@ def _recipe(folder: Path) -> list[str]:
 
 
 def read_title(file: Path) -> str:
-    """Return the title of a recipe's file, without the code that a recipe may name."""
+    """Return the title in a recipe's file; no code that the recipe names is run."""
     content, lines = read_yaml(file)
     if not isinstance(content, dict):
         raise SettingsError(f"{file}: a recipe must be a mapping (key: value)")
@@ -130,9 +130,9 @@ def read_title(file: Path) -> str:
 
 
 def _state(folder: Path) -> str:
-    """Return "reported" of a recipe that was run to its end, else how many runs are there.
+    """Return "reported" for a finished recipe, or else the number of finished runs.
 
-    That a search need not make all of its runs is known only at its end.
+    A search may need fewer runs than are listed. This is known only when the search has ended.
     """
     if not (folder / RUNS).exists():
         return "not begun"
@@ -147,7 +147,7 @@ def _state(folder: Path) -> str:
 
 
 def wanted_in(folder: Path) -> list[dict[str, Any]]:
-    """Return the runs that a recipe needs: {"run": key, "for": purpose, "stages": keys} each."""
+    """Return the runs that a recipe needs, each as {"run": key, "for": purpose, "stages": keys}."""
     runs: list[dict[str, Any]] = read_json(folder / RUNS, list)
     for run in runs:
         texts = [run.get("run"), run.get("for")] if isinstance(run, dict) else [None]
@@ -159,14 +159,14 @@ def wanted_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
-    """Return the recipes of each run of a store, by its key: "NAME", or "NAME (validation)"."""
+    """Return the names of the recipes that use each run: {key: ["NAME", "NAME (validation)"]}."""
     users: dict[str, list[str]] = {}
     for folder in folders:
         if not (folder / RUNS).exists() or store_of(folder).root.resolve() != models.resolve():
             continue
         try:
             wanted = wanted_in(folder)
-        except SettingsError as error:  # The others are shown.
+        except SettingsError as error:  # The other recipes are still listed.
             logger.warning("%s", error)
             continue
         for run in wanted:
@@ -186,7 +186,7 @@ def _runs(models: Path, users: Mapping[str, list[str]]) -> list[list[str]]:
                 Methods.read(settings["method"]).portable,
                 str(settings["seed"]),
                 str(tasks) if settings["study"] == STARTS else "personalised",
-                # Of a recipe whose folder is gone, or was written before it said which are its own.
+                # A run has no users if the folder of its recipe was removed.
                 ", ".join(users.get(folder.name, ["no recipe here"])),
             ]
         )

@@ -1,4 +1,4 @@
-"""From a recipe's file to a checked `Recipe`, with the line of whatever is wrong."""
+"""Read and check a recipe's file. Errors name the line that is wrong."""
 
 import contextlib
 import functools
@@ -41,12 +41,12 @@ from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.settings import STARTS, Settings, checked
 
 MOST_RUNS = 100_000
-"""Runs of a recipe: a list of them is made before the first begins."""
+"""Runs of a recipe, at most: the list of all runs is made before the first run begins."""
 MOST_VALUES = 1000
-"""Values of a setting that are compared or searched."""
+"""Values of a setting that are compared or searched, at most."""
 
 Cut = Mapping[str, tuple[Any, Any]]
-"""Settings that were cut down: their values at full scale and now."""
+"""Settings that `--scale small` cut down: {setting: (value at full scale, value now)}."""
 
 NO_OPTIONS: Mapping[str, Option] = MappingProxyType({})
 
@@ -59,16 +59,17 @@ def read_recipe(
     Parameters
     ----------
     changes : Sequence[str]
-        "KEY=VALUE", a setting or a key of the recipe, with a value as in YAML; they come last.
+        "KEY=VALUE" each: a setting or a key of the recipe, and a value as in YAML. They are applied
+        after the protocol and the scale.
     scale : str
-        "full", or "small": with the overlay `small` of the recipe.
+        "full", or "small": the recipe's overlay `small` is applied.
     protocol : str
-        Which of its protocols is applied, before `small` is; "" is the first.
+        Name of the protocol that is applied, before `small`; "" is the recipe's first protocol.
 
     Raises
     ------
     SettingsError
-        One line with the file and the line in it.
+        If the recipe is wrong. The message is one line, which names the file and the line.
     """
     tree, cut, places = read_tree(path, changes, scale, protocol)
     file = validated(tree, places)
@@ -137,14 +138,14 @@ def read_recipe(
 def _choices(
     part: Mapping[str, Any], keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
 ) -> dict[str, tuple[Value, ...]]:
-    """Read {setting: value or list of values}; `own` are options of a user's own methods."""
+    """Read {setting: value or list of values}; `own` has the options of the user's methods."""
     return {key: _values(key, value, (*keys, key), places, own) for key, value in part.items()}
 
 
 def _values(
     key: str, entry: Any, keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
 ) -> tuple[Value, ...]:
-    """Read a setting's value, or the list of them."""
+    """Read a setting's value, or its list of values."""
     values = entry if isinstance(entry, list) else [entry]
     takes = declared(Settings)[key].takes if key in declared(Settings) else ()
     read = own[key].read if key in own else functools.partial(checked, key)
@@ -173,7 +174,7 @@ def _values(
 
 
 def _as_text(value: list[Any], takes: Sequence[str]) -> Any:
-    """Return a list within a list as the text of its setting, if that takes such a list."""
+    """Return a nested list as the setting's text, if the setting takes such a list."""
     if NUMBERS in takes and all(type(number) is int for number in value):
         return "list:" + ",".join(map(str, value))
     if WORDS in takes and all(isinstance(word, str) for word in value):
@@ -182,7 +183,7 @@ def _as_text(value: list[Any], takes: Sequence[str]) -> Any:
 
 
 def _check_counts(key: str, values: Sequence[Any]) -> None:
-    """Raise a SettingsError for a list of whole numbers where each could be a class or a count."""
+    """Raise a SettingsError for a list of integers that could be classes or class counts."""
     numbers = [value for value in values if type(value) is int]
     if len(numbers) > 1:
         listed = ", ".join(map(str, numbers))
@@ -192,7 +193,7 @@ def _check_counts(key: str, values: Sequence[Any]) -> None:
 
 
 def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
-    """Read the methods, each with its options and what is searched for all."""
+    """Read the methods, each with its options and the values searched for all methods."""
     own = [_own_options(options["method"]) for options in tree["methods"].values()]
     every = {key: option for options in own for key, option in options.items()}
     search = _choices(tree.get("search", {}), ("search",), places, every)
@@ -219,7 +220,7 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
 
 
 def _check_known(method: Method, role: str) -> None:
-    """Raise a SettingsError for a method that is none, or none of this role."""
+    """Raise a SettingsError for an unknown method, or a method without this role."""
     if role == PRETRAINING and method.is_external:
         return
     known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
@@ -229,15 +230,15 @@ def _check_known(method: Method, role: str) -> None:
 
 
 def _own_options(method: Method) -> dict[str, Option]:
-    """Return the options of a user's own among the algorithms of a method, by key."""
-    with contextlib.suppress(SettingsError):  # It is reported where the method is read.
+    """Return the options of the user's algorithms in a method, by key."""
+    with contextlib.suppress(SettingsError):  # `_check_known` reports the error.
         own = [algorithm for algorithm in method.algorithms if algorithm.text]
         return {key: option for algorithm in own for key, option in algorithm.options.items()}
     return {}
 
 
 def _unused(tree: Tree, settings: Choices, rows: Sequence[RecipeRow]) -> list[tuple[str, str]]:
-    """Return where options of methods are set that no method here has: (part, key) each."""
+    """Return the options that no method here has, each as (part of the recipe, key)."""
     trained = {key for row in rows for key in option_keys(row.method, row.role)}
     of_tasks = {key: settings[key] for key in ("task-method", "head") if key in settings}
     heeded = {key for config in combinations(of_tasks) for key in used_keys(config)}
@@ -249,9 +250,9 @@ def _unused(tree: Tree, settings: Choices, rows: Sequence[RecipeRow]) -> list[tu
 def _without(
     tree: Tree, unused: Sequence[tuple[str, str]], places: Places
 ) -> tuple[Tree, list[tuple[str, str]]]:
-    """Return a recipe without options for methods that a change left out, and what is left.
+    """Return a recipe without its unused options, and the unused options that were kept.
 
-    What the changes themselves set stays.
+    Options are unused if a change leaves their methods out. Options set by a change are kept.
     """
     gone = [(part, key) for part, key in unused if not places.of(part, key).startswith(CHANGES)]
     shorter = {part: {**tree[part]} for part, _ in gone}
@@ -260,15 +261,15 @@ def _without(
     return tree | shorter, [place for place in unused if place not in gone]
 
 
-# ---- figures, and what the paper printed -------------------------------------------------
+# ---- figures, and the paper's tables -----------------------------------------------------
 
 
 def _figures(file: RecipeFile, settings: Choices) -> tuple[str, ...]:
-    """Return the kinds of figures: those that are named, or what every study has data for."""
-    if "figures" in file.model_fields_set:  # [] is none.
+    """Return the kinds of figures: the named kinds, or by default those that always have data."""
+    if "figures" in file.model_fields_set:  # An empty list means no figures.
         return tuple(dict.fromkeys(file.figures))
     if settings.get("study", (STARTS,)) != (STARTS,):
-        return ("accuracies",)  # The methods' losses are not of one kind.
+        return ("accuracies",)  # Losses of different personalised methods cannot be compared.
     return ("curves",) if settings.get("tasks") == (0,) else ("accuracies", "curves")
 
 
@@ -280,11 +281,11 @@ def _paper(
     places: Places,
     changed: bool,
 ) -> list[tuple[PaperTable, dict[str, Any]]]:
-    """Read the printed tables of a recipe with these settings, whose rows have these names.
+    """Read the paper's tables for a recipe with these settings and these names of rows.
 
-    Each is returned with what the file has of it. A value of a setting that was cut down is now
-    that at the same position. Of a changed recipe, tables and rows that it has not any more are
-    left out.
+    Each table is returned with its part of the file. If a setting was cut down, its value in
+    `where` is replaced by the new value at the same index. If the recipe was changed, tables and
+    rows that the recipe no longer has are left out.
     """
     columns = _columns("column", paper.columns, ("paper", "columns"), places)
     tables: list[tuple[PaperTable, dict[str, Any]]] = []
@@ -316,7 +317,7 @@ def _paper(
 
 
 def _columns(what: str, metrics: Sequence[str], keys: Keys, places: Places) -> list[str]:
-    """Return the columns of metrics; `what` they are called is in an error's message."""
+    """Return the columns of metrics; errors call each metric `what`."""
     columns = []
     for at, metric in enumerate(metrics):
         with places.at(*keys, at):
@@ -325,7 +326,7 @@ def _columns(what: str, metrics: Sequence[str], keys: Keys, places: Places) -> l
 
 
 def _printed(row: str, columns: Sequence[str]) -> Printed:
-    """Read "83.29±2.61 34.69 -": mean and standard deviation, a mean alone, or nothing."""
+    """Read a paper's row, "83.29±2.61 34.69 -": mean and standard deviation, mean, or no value."""
     words = row.replace(" ± ", "±").split()
     if len(words) != len(columns):
         raise SettingsError(f"{len(words)} figures for {len(columns)} columns")
@@ -342,7 +343,7 @@ def _printed(row: str, columns: Sequence[str]) -> Printed:
 def _effective(
     tree: Tree, paper: Paper | None, tables: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the recipe as it is run, as its file would have it."""
+    """Return the recipe with all changes applied, in the form of its file."""
     rows: list[Any] = []
     for label, options in tree["methods"].items():
         text = str(options["method"])
@@ -361,7 +362,7 @@ def _effective(
 def _check_number(
     settings: Choices, rows: Sequence[RecipeRow], seeds: Sequence[int], places: Places
 ) -> None:
-    """Raise a SettingsError for more runs than can be listed, before they are."""
+    """Raise a SettingsError if the recipe has more than `MOST_RUNS` runs, before listing them."""
     tables, values = math.prod(map(len, settings.values())), sum(row.number for row in rows)
     if tables * values * len(seeds) > MOST_RUNS:
         parts = f"{tables} combinations of settings x {values} rows and values x {len(seeds)} seeds"
@@ -370,7 +371,7 @@ def _check_number(
 
 
 def _check_searched(recipe: Recipe) -> None:
-    """Raise a SettingsError if something is searched that nothing can choose, or the reverse."""
+    """Raise a SettingsError if no searched value can be chosen, or if there is none to search."""
     searched = [row for row in recipe.rows if len(row.trials()) > 1]
     with recipe.placing():
         if recipe.search_by != EVERY and (not searched or recipe.select == ALL):
@@ -397,7 +398,7 @@ def _check_searched(recipe: Recipe) -> None:
 
 
 def _check_equal(recipe: Recipe) -> None:
-    """Raise a SettingsError if rows cannot be made equal to the reference's."""
+    """Raise a SettingsError if the rows cannot be made equal to the reference, as `equal` asks."""
     with recipe.placing():
         if recipe.equal and recipe.study != STARTS:
             raise SettingsError(f"equal: {recipe.equal}: only starts have that", "protocol")
@@ -407,7 +408,7 @@ def _check_equal(recipe: Recipe) -> None:
 
 
 def _check_studies(recipe: Recipe) -> None:
-    """Raise a SettingsError if some combination cannot be run as set, data aside."""
+    """Raise a SettingsError if a combination of settings cannot be run. Data are not checked."""
     for combination in recipe.combinations():
         with recipe.placing():
             Settings.from_config(combination)

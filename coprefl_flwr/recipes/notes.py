@@ -1,4 +1,4 @@
-"""What a report says besides its numbers: choices, troubles, and how the results were made."""
+"""Notes of a report: how values were chosen, training problems, and provenance of the results."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ NOT_DONE = "nothing is done yet"
 
 
 def how(recipe: Recipe) -> list[str]:
-    """Return which protocol this is, and how searched values were chosen, if there are any."""
+    """Return notes on the protocol, and on how searched values were chosen, if there are any."""
     notes = []
     if recipe.protocol:
         notes.append(f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}.")
@@ -65,7 +65,7 @@ def how(recipe: Recipe) -> list[str]:
 
 
 def scored(recipe: Recipe) -> str:
-    """Return what the score of a searched value is."""
+    """Return the data that scores of searched values are measured on, in words."""
     if recipe.select != VALIDATION:
         return ON_REPORTED
     tasks = f"{recipe.validation_tasks} validation task{'s' * (recipe.validation_tasks != 1)}"
@@ -82,7 +82,7 @@ def troubles(store: Store, runs: Sequence[Run]) -> list[str]:
 
 
 def lost_replies(store: Store, runs: Sequence[Run]) -> list[str]:
-    """Return a line for each stage of a row's runs of which replies were left out."""
+    """Return a line for each stage of a row's runs in which clients' replies were ignored."""
     checks = [(run, stage, left_out(store.result(stage)["rounds"])) for run, stage in _stages(runs)]
     return [f"{_place(run, stage)}: {lost}" for run, stage, lost in checks if lost]
 
@@ -100,9 +100,9 @@ def _place(run: Run, stage: Stage) -> str:
 
 
 def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
-    """Return how those runs that are there were made.
+    """Return the provenance of the finished runs: versions, commit, machine, dates and seeds.
 
-    All of it is the results' own, so that a report that is made again says the same.
+    All of it was stored with the results, so a report that is made again has the same text.
     """
     folders = sorted({store.folder(stage) for _, stage in _stages(runs)})
     done = [folder for folder in folders if (folder / RESULT).exists()]
@@ -125,14 +125,14 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def _days(folders: Sequence[Path]) -> str:
-    """Return the first and the last day on which results were written: a second one adds none."""
+    """Return the first and the last day on which results were written; one date if equal."""
     times = sorted((folder / RESULT).stat().st_mtime for folder in folders)
     ends = [datetime.fromtimestamp(time, UTC) for time in times[:1] + times[-1:]]
     return " to ".join(dict.fromkeys(f"{end:%Y-%m-%d}" for end in ends))
 
 
 def set_here(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings that the recipe sets."""
+    """Return the settings that the recipe sets, without the data folder."""
     return {
         key: portable(values[0]) if len(values) == 1 else list(map(portable, values))
         for key, values in recipe.settings.items()
@@ -141,7 +141,7 @@ def set_here(recipe: Recipe) -> dict[str, Any]:
 
 
 def left_alone(recipe: Recipe) -> dict[str, Any]:
-    """Return all other settings that count for such a study, as they were used: their defaults."""
+    """Return the defaults of the settings that the recipe does not set but its study uses."""
     starts = recipe.study == STARTS
     of_tasks = (*declared(TaskDataSettings), *declared(TaskSettings))
     elsewhere = {
@@ -150,14 +150,14 @@ def left_alone(recipe: Recipe) -> dict[str, Any]:
         if not setting.counts or (setting.starts_only and not starts)
     }
     elsewhere |= set(declared(PersonalOptions) if starts else of_tasks)
-    # Methods have their own settings next to the rows, which name the method and the seed too.
+    # The report lists methods, their settings and the seeds elsewhere.
     elsewhere |= {"method", "seed", *short_forms(), *recipe.settings}
     values = Settings.from_config(recipe.combinations()[0]).to_config()
     return {key: value for key, value in values.items() if key not in elsewhere}
 
 
 def phases(stage: Stage) -> str:
-    """Return the methods of a stage with every setting that they heed."""
+    """Return the methods of a stage with all settings that these methods use."""
     return " + ".join(_phase(phase.about()) for phase in stage.phases) or "not trained here"
 
 
@@ -167,7 +167,7 @@ def _phase(about: dict[str, Any]) -> str:
 
 
 def portable(value: Value) -> Value:
-    """Return a value without the folders of a user's own files: they are nobody else's."""
+    """Return a value without the folders in paths of user files, which other machines lack."""
     if isinstance(value, Method | Named):
         value = str(value)
     if not isinstance(value, str):

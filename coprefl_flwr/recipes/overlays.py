@@ -1,6 +1,6 @@
-"""A recipe's file as one tree: overlays and changes merged, and whole paths of a user's files.
+"""Read a recipe's file into one tree: with overlays and changes merged, and absolute paths.
 
-In the tree `methods` are a mapping of labels to options, each with its `method`.
+In the tree, `methods` maps each label to its options, of which `method` is one.
 """
 
 import logging
@@ -21,13 +21,13 @@ logger = logging.getLogger("flwr.coprefl")
 Tree = dict[str, Any]
 
 ABOUT = ("because", "equal", "below", "small")
-"""What a protocol has besides its overlay; its `small` is merged over that of the recipe."""
+"""Keys of a protocol that are not its overlay. Its `small` is merged after the recipe's."""
 
 PROSE = ("title", "source", "because", "paper", "scale", "protocol")
-"""Keys that name no file of the user's own."""
+"""Keys with prose, in which no user files are looked for."""
 
 CHANGES = "--set"
-"""What the places of changes by the command line begin with."""
+"""Start of the place of a change by the command line in messages."""
 
 ORIENTATION = "The figures of the paper are shown for orientation only."
 
@@ -35,10 +35,10 @@ ORIENTATION = "The figures of the paper are shown for orientation only."
 def read_tree(
     path: Path, changes: Sequence[str], scale: str, protocol: str
 ) -> tuple[Tree, dict[str, tuple[Any, Any]], Places]:
-    """Return a recipe with a protocol, the small scale and changes merged.
+    """Return a recipe's tree with the protocol, the small scale and the changes merged.
 
-    In addition to it are the settings that were cut down, each with its value at full scale and
-    now. Raises a SettingsError with the place of what is wrong.
+    The second result has the settings that were cut down, each with its value at full scale and
+    its value now; the third has the places of all values. A SettingsError names the wrong line.
     """
     tree, lines = read_yaml(path)
     places = Places(str(path), lines)
@@ -61,7 +61,7 @@ def read_tree(
 
 
 def merge(tree: Mapping[str, Any], overlay: Mapping[str, Any]) -> Tree:
-    """Return a tree with an overlay: mappings are merged, None takes a key away (RFC 7396)."""
+    """Return a tree with an overlay: mappings are merged, None removes a key (RFC 7396)."""
     merged = dict(tree)
     for key, value in overlay.items():
         if value is None:
@@ -75,7 +75,7 @@ def merge(tree: Mapping[str, Any], overlay: Mapping[str, Any]) -> Tree:
 
 
 def _overlaid(tree: Tree, keys: Keys, overlay: Mapping[str, Any], places: Places) -> Tree:
-    """Return a recipe with an overlay, which is at `keys` in the file."""
+    """Return a recipe with an overlay merged; `keys` are the overlay's place in the file."""
     places.overlay(keys)
     for label in overlay.get("methods") or ():
         if label not in tree["methods"]:
@@ -85,9 +85,9 @@ def _overlaid(tree: Tree, keys: Keys, overlay: Mapping[str, Any], places: Places
 
 
 def _with_protocol(tree: Tree, name: str, path: Path, places: Places) -> Tree:
-    """Return a recipe with one of its protocols, the first if none is named.
+    """Return a recipe with a protocol applied: its first protocol if `name` is "".
 
-    A recipe to which a protocol was applied stays as it is.
+    A recipe to which a protocol was applied before is returned unchanged.
     """
     known, before = tree.get("protocols", {}), tree.get("protocol", "")
     if before and name not in ("", before):
@@ -115,7 +115,7 @@ def _with_protocol(tree: Tree, name: str, path: Path, places: Places) -> Tree:
 
 
 def _cut(tree: Tree, path: Path, places: Places) -> Tree:
-    """Return a recipe cut down by its overlay `small`; its key `scale` says how."""
+    """Return a recipe cut down by its overlay `small`; the key `scale` describes the cuts."""
     if "small" not in tree:
         problem = "there is no 'small', which says how the recipe is cut down"
         raise SettingsError(f"--scale small: {path}: {problem}")
@@ -136,7 +136,7 @@ def _cut(tree: Tree, path: Path, places: Places) -> Tree:
 
 
 def _changed(tree: Tree, change: str, places: Places) -> Tree:
-    """Return a recipe with KEY=VALUE set."""
+    """Return a recipe with one change, "KEY=VALUE", applied."""
     key, equals, text = change.partition("=")
     place = f"{CHANGES} {change}"
     if not equals:
@@ -156,7 +156,7 @@ def _changed(tree: Tree, change: str, places: Places) -> Tree:
 def _by_label(entries: Any, keys: Keys, places: Places) -> dict[str, Any]:
     """Return the options of each method in a list of "NAME" and {LABEL: {OPTION: VALUE}}.
 
-    The lines of the entries are noted by label as well.
+    The entries' lines in the file are also stored by label.
     """
     rows: dict[str, Any] = {}
     for at, entry in enumerate(entries if isinstance(entries, list) else [entries]):
@@ -182,7 +182,7 @@ def _by_label(entries: Any, keys: Keys, places: Places) -> dict[str, Any]:
 
 
 def with_whole_paths(value: Any, folder: Path, places: Places, keys: Keys = ()) -> Any:
-    """Return a value with all files of the user's own in it named by their whole paths.
+    """Return a value in which the paths of user files are absolute.
 
     The method of each row becomes a `Method`.
     """
@@ -208,7 +208,7 @@ def with_whole_paths(value: Any, folder: Path, places: Places, keys: Keys = ()) 
 
 
 def _whole(word: str, folder: Path) -> str:
-    """Return a place, or several joined by "+", with whole paths; any other word as it is."""
+    """Return a word with an absolute path if it names a user file; several are joined by "+"."""
     if word.startswith(FILE):
         return FILE + plugins.whole_path(word.removeprefix(FILE), folder)
     return "+".join(plugins.resolved(place, folder) for place in word.split("+"))

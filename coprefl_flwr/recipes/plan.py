@@ -1,9 +1,9 @@
-"""`coprefl plan`: what the runs of a recipe take, row by row, before they are made.
+"""`coprefl plan`: the costs of a recipe's runs, row by row, before the runs are made.
 
-Counted are stages, as the store keeps them: what two rows need is the first one's, and what is in
-the store is not made again. Which searched value will be reported is not known before it is chosen:
-until then the best so far is used for it, or else the first. Hours are counts times the seconds of
-one client's round, which is measured on this machine.
+Costs are counted by stage. A stage that two rows need counts for the first row. Stages that are in
+the store are not counted. As long as no searched value is chosen, the best value so far is counted
+as the reported one, or else the first value. Hours are the counts times seconds per gradient and
+per output, from a client's round that is measured on this machine.
 """
 
 import logging
@@ -47,44 +47,44 @@ logger = logging.getLogger("flwr.coprefl")
 WIDTH = 80
 
 SECONDS = 1.0
-"""About how long a measured round, and a measured evaluation, takes at most."""
+"""Duration of the measured round and of the measured evaluation, at most (approximate)."""
 
 CONFIG: dict[str, str | int | float | bool | bytes] = {
     "run": "", "population": "", "server-round": 1, "attempt": 0, "client": 0, "seed": 0,
 }  # fmt: skip
-"""What the message of a round says to a client."""
+"""Config of the message that a client gets in a round."""
 
 Paces = Mapping[str, tuple[float, float]]
-"""By the name of what computes, seconds of one core for a gradient and for an output."""
+"""Seconds on one core per gradient and per output, by the name of the computing network."""
 
 
 @dataclass
 class Row:
-    """What a row of the recipe's tables takes, in all tables together."""
+    """Costs of a row of the recipe's tables, summed over all tables."""
 
     label: str
-    deciding: int = 0  # runs that choose values, and those that are reported: only new ones
-    reported: int = 0
-    work: dict[str, Counts] = field(default_factory=dict)  # by the name of what computes
+    deciding: int = 0  # number of runs still to make that choose values
+    reported: int = 0  # number of reported runs still to make
+    work: dict[str, Counts] = field(default_factory=dict)  # by the network's name
 
     @property
     def counts(self) -> Counts:
-        """What all networks compute."""
+        """The counts of all networks together."""
         return total(self.work.values())
 
     def add(self, name: str, counts: Counts) -> None:
-        """Add what a network computes."""
+        """Add the counts of a network."""
         self.work[name] = total([counts, self.work.get(name, Counts())])
 
     def seconds(self, paces: Paces) -> float:
-        """Return how long it takes on one core."""
+        """Return the row's computing time on one core, in seconds."""
         parts = [(counts, *paces[name]) for name, counts in self.work.items()]
         return math.fsum(counts.gradients * g + counts.outputs * o for counts, g, o in parts)
 
 
 @dataclass
 class Plan:
-    """What a recipe takes that is not in the store."""
+    """Costs of the part of a recipe that is not in the store."""
 
     store: Store
     rows: list[Row]
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def together(self) -> Row:
-        """All rows in one."""
+        """The sum of all rows."""
         whole = Row("together")
         for row in self.rows:
             whole.deciding += row.deciding
@@ -104,7 +104,7 @@ class Plan:
         return whole
 
     def add(self, row: Row, runs: Iterable[Run]) -> int:
-        """Add what runs take; return how many of them there is something to do for."""
+        """Add the costs of runs; return the number of runs with something still to make."""
         return sum([self._add_run(row, run) for run in runs])
 
     def _add_run(self, row: Row, run: Run) -> bool:
@@ -129,10 +129,10 @@ class Plan:
 
 @plugins.unchanged()
 def plan_of(recipe: Recipe, store: Store) -> Plan:
-    """Return what a recipe takes that is not in the store yet.
+    """Return the costs of the part of a recipe that is not in the store yet.
 
-    Datasets whose sizes are published need not be available. Raises a SettingsError for a run that
-    cannot be as set, or another dataset that is not there.
+    Datasets with published sizes need not be available. Raises a SettingsError for a run with wrong
+    settings, and for any other dataset that is missing.
     """
     folders = tuple(f"{SIZES}{folder}" for folder in recipe.settings.get("data-dir", ("",)))
     recipe = replace(recipe, settings={**recipe.settings, "data-dir": folders})
@@ -145,7 +145,7 @@ def plan_of(recipe: Recipe, store: Store) -> Plan:
 
 
 def _add_row(plan: Plan, table_row: TableRow, row: Row) -> None:
-    """Add what one row of one table takes."""
+    """Add the costs of one row of one table."""
     short = [run for trial in table_row.trials() for run in table_row.short_runs(trial)]
     row.deciding += plan.add(row, short)
     trials = table_row.expected(plan.store)
@@ -161,9 +161,10 @@ def _add_row(plan: Plan, table_row: TableRow, row: Row) -> None:
 
 
 def pace(computing: Computing) -> tuple[float, float]:
-    """Return the seconds of one core for a gradient and for an output: a client's round, measured.
+    """Measure a client's round; return the seconds on one core per gradient and per output.
 
-    It has five steps and an evaluation of a batch, or as many samples as take about a second.
+    The round has five steps and an evaluation of one batch, or fewer samples if these would take
+    more than about a second.
     """
     one_thread()
     clock = time.process_time if default_device().type == "cpu" else time.perf_counter
@@ -197,7 +198,7 @@ def pace(computing: Computing) -> tuple[float, float]:
     return of_a_sample(lambda trained: trained.fit(parameters, CONFIG), most), output
 
 
-# ---- in words ----------------------------------------------------------------------------------
+# ---- the plan as text --------------------------------------------------------------------------
 
 
 def plan_text(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
@@ -225,7 +226,7 @@ def plan_text(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str
 
 
 def figures(row: Row, paces: Paces) -> dict[str, str]:
-    """Return what a row takes, as it is printed, by the title of a column."""
+    """Return the printed costs of a row, by the title of the column."""
     counts = row.counts
     return {
         "Runs": _runs(row),
@@ -239,10 +240,10 @@ def figures(row: Row, paces: Paces) -> dict[str, str]:
 
 
 def totals(recipe: Recipe, store: Store) -> str:
-    """Return in one line what a recipe takes that is about to be run."""
+    """Return one line with the costs of a recipe, for the log before its runs."""
     try:
         plan = plan_of(recipe, store)
-    except Exception as error:  # It was checked: no sum of sizes keeps it from being run.
+    except Exception as error:  # The recipe was checked: it is run even if costs are unknown.
         logger.debug("the plan", exc_info=True)
         return f"what it takes is not known ({one_line(error)})"
     whole = plan.together
@@ -256,10 +257,10 @@ def _runs(row: Row) -> str:
 
 
 def _many(number: float) -> str:
-    """Return a number in three digits: "1.23 M"."""
+    """Return a number rounded to three digits, with its prefix: "1.23 M"."""
     if math.isnan(number):
         return NONE
-    number = float(f"{number:.3g}")  # First, as 999,700 is 1 M.
+    number = float(f"{number:.3g}")  # Rounded before the prefix is chosen: 999,700 is 1 M.
     power = min(int(math.log10(max(number, 1)) // 3), 5)
     return f"{number / 1000**power:.3g} {('', 'k', 'M', 'G', 'T', 'P')[power]}".strip()
 

@@ -74,16 +74,19 @@ from coprefl_flwr.studies.phases import option_keys
 from coprefl_flwr.studies.settings import STARTS
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
-"""How a value is chosen: on validation tasks, on the reported tasks, or not: each is a row."""
+"""How searched values are chosen: on validation tasks, on the reported tasks, or not at all.
+
+If no value is chosen, each value is a row.
+"""
 
 SEARCHES = EVERY, HALVING, OPTUNA = "all", "halving", "optuna"
-"""Which searched values are run to the end: every one, those that lead after a quarter of the
-rounds, or those that Optuna asks for."""
+"""Which searched values are run to the end: all values, the best ones after a quarter of the
+rounds, or the values that Optuna proposes."""
 
 FULL, SMALL = "full", "small"
 
 Choices = Mapping[str, tuple[Value, ...]]
-"""Settings, each with its values: one, or several that are compared or searched."""
+"""Settings with their values. Several values of a setting are compared or searched."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Trial:
     """A method of a recipe with one value of each setting that is searched."""
 
     method: Method
-    chosen: str  # the values that are searched, "gamma=0.5,learning-rate=0.1"; "" if there are none
+    chosen: str  # values of searched settings, "gamma=0.5,learning-rate=0.1"; "" if there are none
 
 
 @dataclass(frozen=True)
@@ -100,8 +103,8 @@ class RecipeRow:
 
     label: str  # the row's name
     method: Method
-    options: Choices  # settings of its own; several values are searched
-    role: str  # of the methods that the recipe compares
+    options: Choices  # the method's options; several values of an option are searched
+    role: str  # role of the recipe's methods: pre-training or personalised
 
     def trials(self) -> list[Trial]:
         """Return the method with each combination of the values that are searched."""
@@ -113,11 +116,11 @@ class RecipeRow:
 
     @property
     def number(self) -> int:
-        """How many trials it has."""
+        """Number of trials of the row."""
         return math.prod(map(len, self.options.values()))
 
     def _with(self, options: Mapping[str, Value]) -> Method:
-        """Return the method with options set in each of its phases that has them."""
+        """Return the method with the options set in each phase that has these options."""
 
         def added(phase: Named) -> Named:
             has = option_keys(Method((phase,)), self.role)
@@ -127,10 +130,10 @@ class RecipeRow:
 
 
 def methods_by_name(rows: Sequence[RecipeRow], select: str) -> Mapping[str, Method | None]:
-    """Return what the rows can be called, and their methods; None for one yet to be chosen.
+    """Return the possible names of rows, and their methods; None if a value is not chosen yet.
 
-    Names are the labels and, where all values are shown, the labels with a value each. A row that
-    is searched is called by its label even then, for the first of its values.
+    The names are the labels. With `select: all` they are also the labels with each value, and a
+    label without a value then means the row's first value.
     """
     trials = [(row.label, row.trials()) for row in rows]
     if select != ALL:
@@ -142,7 +145,7 @@ def methods_by_name(rows: Sequence[RecipeRow], select: str) -> Mapping[str, Meth
 
 @dataclass(frozen=True)
 class PaperTable:
-    """What the paper printed for one combination of the compared settings, by label."""
+    """Table of the paper for one combination of the compared settings, by row label."""
 
     table: str
     where: Mapping[str, Value]
@@ -163,7 +166,7 @@ class Recipe:
     validation_tasks: int
     validation_seed: int
     reference: str
-    reference_method: Method | None  # None if it is yet to be chosen
+    reference_method: Method | None  # None if the reference row is searched
     seeds: tuple[int, ...]
     metrics: tuple[str, ...]
     figures: tuple[str, ...]
@@ -177,7 +180,7 @@ class Recipe:
 
     @property
     def study(self) -> str:
-        """The kind of study that its runs are."""
+        """The kind of study of all runs."""
         return str(self.settings.get("study", (STARTS,))[0])
 
     @property
@@ -190,13 +193,13 @@ class Recipe:
         return combinations(self.settings)
 
     def paper_table(self, combination: Mapping[str, Value]) -> PaperTable | None:
-        """Return what the paper printed for a combination, if it did."""
+        """Return the paper's table for a combination of settings, or None."""
         tables = (table for table in self.paper if table.where.items() <= combination.items())
         return next(tables, None)
 
     @contextmanager
     def placing(self, row: RecipeRow | None = None) -> Iterator[None]:
-        """Give an error raised inside the place of the setting it is about, or else the row's."""
+        """Prefix an error raised inside with the place of its setting, or else of the row."""
         try:
             yield
         except SettingsError as error:
@@ -205,12 +208,12 @@ class Recipe:
             raise SettingsError(f"{next(of_keys, place)}: {error}", *error.keys) from error
 
     def to_yaml(self) -> str:
-        """Return the recipe as it was run, to be read again."""
+        """Return the recipe with all changes applied, as YAML that `read_recipe` reads."""
         return yaml.dump(dict(self.effective), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes methods, which overlays have too, as their texts."""
+    """YAML dumper that writes a method as its text."""
 
 
 _Dumper.add_representer(Method, lambda dumper, method: dumper.represent_str(str(method)))
@@ -225,11 +228,11 @@ def combinations(choices: Choices) -> list[dict[str, Value]]:
 # ---- the columns of its tables ------------------------------------------------------------------
 
 OWN_COLUMNS: dict[str, tuple[str, str, str]] = {}
-"""Name, title and better way of metrics of the user's own, by the places that a recipe names."""
+"""Name, title and better direction of each user metric, by its place: FILE.py:NAME, for example."""
 
 
 def metric_of(what: str, metric: str) -> str:
-    """Return the column of a metric that a report can show; `what` is in an error's message."""
+    """Return the column of a metric that a report can show; errors call the metric `what`."""
     if not metric.startswith(METRIC) and plugins.is_place("metric", metric):
         metric = own_column(metric)
     if not is_column(metric):
@@ -238,7 +241,7 @@ def metric_of(what: str, metric: str) -> str:
 
 
 def own_column(place: str) -> str:
-    """Return the column of a metric of the user's own, and remember how it is shown."""
+    """Return the column of a user metric, and store its heading."""
     if not is_without_code():
         metric = own_metric(place)
         OWN_COLUMNS[place] = metric.name, metric.title, metric.better
@@ -250,7 +253,10 @@ def own_column(place: str) -> str:
 
 
 def read_own_columns(file: Path) -> None:
-    """Know the user's own metrics that a run stored, if it did, for reports without their code."""
+    """Read the headings of user metrics that a run stored, for reports that do not run their code.
+
+    A missing file is no error.
+    """
     stored = read_json(file) if file.exists() else {}
     for place, shown in stored.items() if isinstance(stored, dict) else ():
         if isinstance(shown, list) and len(shown) == 3 and all(isinstance(x, str) for x in shown):
@@ -258,7 +264,7 @@ def read_own_columns(file: Path) -> None:
 
 
 def with_needs_of_columns(settings: Choices, metrics: Sequence[str]) -> Choices:
-    """Return settings that make the columns: diagnostics, losses, and metrics of the user's own."""
+    """Return the settings, with those that the columns need: diagnostics, losses, user metrics."""
     needs: dict[str, tuple[Value, ...]] = {}
     if any(name in DIAGNOSTICS for name in metrics):
         needs["diagnostics"] = (True,)
@@ -275,10 +281,10 @@ def with_needs_of_columns(settings: Choices, metrics: Sequence[str]) -> Choices:
 def columns_of(
     metrics: Sequence[str], settings: Choices, equal: str, rows: Sequence[RecipeRow]
 ) -> tuple[str, ...]:
-    """Return the columns: those that are named, and of starts what their pre-training costs."""
+    """Return the columns: the named metrics and, for starting models, pre-training costs."""
     of_starts = settings.get("study", (STARTS,)) == (STARTS,)
     besides = list(BUDGETS) if of_starts else []
-    # cyclic:rounds=5+fedavg trains 25 rounds where rounds = 20, and the others 20.
+    # With rounds = 20, cyclic:rounds=5+fedavg trains 25 rounds, and other methods train 20.
     if equal == STEP_SIZE or (of_starts and any(map(_has_own_rounds, rows))):
         besides.insert(0, "rounds")
     if settings.get("stop-at-loss", ("",)) != ("",):

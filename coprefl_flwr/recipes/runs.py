@@ -1,15 +1,15 @@
 """The runs of a recipe, and the folder that keeps their results.
 
 A run is one entry of `method` with one seed: a study of one starting model and its tasks, or of one
-personalised method. Its stages are in MODELS by the hash of all that they depend on, so that every
-recipe that needs one finds it, and none is made twice:
+personalised method. The results of a stage are in the folder MODELS/KEY. KEY contains a hash of all
+that the results depend on, so every recipe finds them, and no stage is made twice:
 
     MODELS/KEY/model.safetensors, model.json, result.json    a starting model
     MODELS/KEY/tasks/KEY/result.json                         a task from it
     MODELS/KEY/global.safetensors, ..., result.json          a personalised method
-    MODELS/features/KEY/                                     what backbones made of images
+    MODELS/features/KEY/                                     features of images, by backbones
 
-As the hashes make these names nobody else's, MODELS can also hold files of the user's own.
+The hashes make these names unique, so MODELS can also hold other files.
 """
 
 import functools
@@ -34,16 +34,16 @@ from coprefl_flwr.studies.study import Study
 logger = logging.getLogger("flwr.coprefl")
 
 ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
-"""By kind of study, the role of the methods that its rows are."""
+"""Role of the compared methods, by kind of study."""
 
 
 BUILDER = Builder()
-"""Makes the studies of all runs, whose rows and seeds share data and clients."""
+"""Builder of the studies of all runs. Rows and seeds share data and clients."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One entry of `method` with one seed; `settings` name no other entry."""
+    """One entry of `method` with one seed. Its `settings` have no other entry."""
 
     settings: Settings
 
@@ -51,7 +51,7 @@ class Run:
     def of(cls, config: Mapping[str, Any], method: Method | str, seed: int) -> "Run":
         """Return the run of a method with a seed.
 
-        Settings that only other methods of the comparison have are left out.
+        Settings that only other methods of the comparison use are left out.
         """
         role = ROLES[str(config.get("study", STARTS))]
         method = Method.read(method)
@@ -61,44 +61,45 @@ class Run:
 
     @functools.cached_property
     def shared(self) -> Settings:
-        """Its settings without folders and the like, on which no result depends."""
+        """The run's settings, with defaults for those that change no result, such as folders."""
         return replace(self.settings, output_dir="outputs", checkpoint_every=1)
 
     @property
     def study(self) -> Study:
-        """Its stages and their clients, which are not kept here: they hold data."""
+        """The run's stages and their clients. They hold data, so the run does not keep them."""
         return BUILDER.study(self.shared)
 
     @property
     def name(self) -> str:
-        """The entry, as it is printed."""
+        """The run's method, as it is printed."""
         return self.settings.method.portable
 
     @property
     def main(self) -> Stage:
-        """The pre-training, or the personalised method."""
+        """The first stage: the pre-training, or the personalised method."""
         return self.study.stages[0]
 
     @property
     def client_stages(self) -> list[Stage]:
-        """The stages that leave a row per client: the tasks, or the personalised method."""
+        """The stages with a result row per client: the tasks, or the personalised method."""
         return [stage for stage in self.study.stages if stage.has_client_rows]
 
     @functools.cached_property
     def keys(self) -> tuple[str, ...]:
-        """The folders of its stages; two runs with the same folders are one."""
+        """The keys of the run's stages. Two runs with the same keys are the same run."""
         return tuple(stage.key for stage in self.study.stages)
 
     @property
     def key(self) -> str:
-        """Name of the run: its methods, and the hash of all that its first stage depends on."""
+        """The run's key: its methods, and a hash of all that its first stage depends on."""
         return self.keys[0]
 
 
 def with_step_size(run: Run, reference: Run) -> Run:
-    """Return a run of as many rounds as bring its summed step size nearest to a reference's.
+    """Return a run with the rounds that bring its summed step size nearest to the reference's.
 
-    A start that is not trained stays. Raises a SettingsError if there is no such number.
+    A run whose start is not trained is returned unchanged. Raises a SettingsError if there is no
+    such number of rounds.
     """
     if run == reference or not _pretraining(run).phases:
         return run

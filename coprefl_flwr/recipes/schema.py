@@ -85,7 +85,7 @@ def _seeds(value: Any) -> Any:
         raise SettingsError(f"seeds = {value}: write {several}, [{value}] for the seed {value}")
     seeds = _listed(value)
     if any(type(seed) is int and seeds.count(seed) > 1 for seed in seeds):
-        raise SettingsError("seeds names one twice")
+        raise SettingsError("seeds has the same seed twice")
     return seeds
 
 

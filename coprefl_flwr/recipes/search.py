@@ -1,11 +1,11 @@
-"""Which runs a row of a table needs, and how one of its searched values is chosen.
+"""The runs that a row of a table needs, and the choice of its searched values.
 
-Values are chosen on validation runs: the same pre-training with its own seed, and tasks whose
-classes no reported task has. The reported runs then use what was chosen, for all seeds. There are
-three searches: every value is run to the end; halving tries every value for a quarter of the
-rounds, and the best quarter of the values continues; Optuna's TPE sampler names one value after the
-other. Which values a search has tried is found from the scores in the store each time, so a search
-that was interrupted continues, and a run has the same key whichever search asked for it.
+Values are chosen on validation runs: the same pre-training with a separate seed, and tasks whose
+classes no reported task has. The reported runs of all seeds then use the chosen value. There are
+three searches. "all" runs every value to the end. "halving" tries every value for a quarter of the
+rounds, and runs the best quarter of the values to the end. "optuna" lets Optuna's TPE sampler
+propose one value after the other. A search reads the scores of tried values from the store each
+time, so an interrupted search continues. The key of a run does not depend on the search.
 """
 
 import functools
@@ -42,13 +42,13 @@ from coprefl_flwr.studies.store import Store
 One = TypeVar("One")
 
 PART = 4
-"""With halving, one of this many rounds is run first, and one of this many values continues."""
+"""Halving first runs 1 / PART of the rounds, and then runs 1 / PART of the values to the end."""
 
 AT_RANDOM = 4
-"""The first one of this many of Optuna's trials is drawn at random."""
+"""Optuna draws the first 1 / AT_RANDOM of its trials at random."""
 
 AGAIN = 100
-"""So often in a row Optuna may name what was tried, before the first of the others is tried."""
+"""Number of repeated proposals of Optuna in a row after which the first untried value is tried."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,17 @@ class TableRow:
 
     @property
     def searched(self) -> bool:
-        """Whether one of several values is chosen; with `select: all` each is a row."""
+        """Whether one of several values is chosen. With `select: all` each value is a row."""
         return self.recipe.select != ALL and self.row.number > 1
 
     @property
     def validated(self) -> bool:
-        """Whether runs on tasks of their own choose."""
+        """Whether the value is chosen on validation tasks."""
         return self.searched and self.recipe.select == VALIDATION
 
     @property
     def search_by(self) -> str:
-        """How the values are searched; where none are, each is run to the end."""
+        """The search of the row's values; "all" if the row has no search."""
         return self.recipe.search_by if self.searched else EVERY
 
     @property
@@ -84,7 +84,7 @@ class TableRow:
         return self.row.trials()
 
     def shown(self, store: Store) -> Sequence[Trial | None]:
-        """Return the trials that the table shows: the chosen one, None for none yet, or all."""
+        """Return the trials that the table shows: all, or the chosen trial (None if none yet)."""
         return [choose(store, self)] if self.searched else self.trials()
 
     def reported(self, trial: Trial) -> list[Run]:
@@ -92,10 +92,10 @@ class TableRow:
         return [self._run(self.combination, trial, seed) for seed in self.recipe.seeds]
 
     def selection_runs(self, trial: Trial) -> list[Run]:
-        """Return the runs that decide whether the table shows a trial; they are made first.
+        """Return the runs whose scores decide whether a trial is chosen; they are made first.
 
-        Validation runs have their own seed and tasks, on classes that no reported task has.
-        Where nothing is chosen, or by the reported results, they are the reported runs.
+        Validation runs have a separate seed, and tasks on classes that no reported task has. If
+        there is no choice, or if the reported results decide, these are the reported runs.
         """
         if not self.validated:
             return self.reported(trial)
@@ -103,14 +103,15 @@ class TableRow:
         classes = ",".join(map(str, self.validation_classes))
         config |= {"downstream-classes": f"list:{classes}", "tasks": self.recipe.validation_tasks}
         if not config.get("task-dataset"):
-            config["pretraining-classes"] = ""  # All others, which is as many as elsewhere.
+            config["pretraining-classes"] = ""  # All classes that the tasks do not have.
         return [self._run(config, trial, self.recipe.validation_seed)]
 
     @functools.cached_property
     def validation_classes(self) -> tuple[int, ...]:
-        """Draw as many classes as the reported tasks have, none of which any of these has.
+        """The validation tasks' classes: as many as the reported tasks have.
 
-        Raises a SettingsError if fewer than a task needs are left.
+        The classes are drawn at random among the classes that no reported task has. Raises a
+        SettingsError if fewer classes are left than a task needs.
         """
         runs = [Run.of(self.combination, START, seed).settings for seed in self.recipe.seeds]
         datasets = [Datasets(settings.part(DataSettings), settings.seed) for settings in runs]
@@ -121,7 +122,7 @@ class TableRow:
             room = len(free)
         else:
             free = {number for pretraining, _ in splits for number in pretraining} - used
-            room = len(free) // 2  # As many again are left to pre-train on.
+            room = len(free) // 2  # The other half is left for the pre-training.
         wanted = min(len(splits[0][1]), room)
         if wanted < runs[0].task_classes:
             needs = f"select: validation needs {runs[0].task_classes} classes that no reported task"
@@ -131,7 +132,7 @@ class TableRow:
         return tuple(sorted(rng.choice(sorted(free), wanted, replace=False).tolist()))
 
     def batches(self, store: Store) -> Iterator[list[Run]]:
-        """Yield the runs to make, each batch chosen by the results of those before."""
+        """Yield batches of runs to make. Each batch depends on the results of earlier batches."""
         if self.search_by == OPTUNA:
             yield from map(self.selection_runs, self._named(store))
         else:
@@ -147,16 +148,16 @@ class TableRow:
         """Return the runs that decide whether a trial is run to the end, if there are any.
 
         With halving these are the selection runs with a quarter of the rounds of the pre-training
-        and of its tasks, or of a personalised method. Each is its own run: what continues begins
-        again.
+        and of its tasks, or of a personalised method. A short run is a separate run: a value that
+        is then run to the end starts from round 1.
         """
         halving = self.search_by == HALVING
         return [shortened(run) for run in self.selection_runs(trial)] if halving else []
 
     def finalists(self, store: Store) -> list[Trial]:
-        """Return the trials that are run to the end, as far as the store says which.
+        """Return the trials that are run to the end, as far as scores in the store decide.
 
-        These are the best quarter with halving, in their order, and those that Optuna names.
+        With halving these are the best quarter, in the recipe's order; with Optuna, its proposals.
         """
         trials = self.trials()
         if self.search_by == HALVING:
@@ -164,7 +165,7 @@ class TableRow:
         return list(self._named(store)) if self.search_by == OPTUNA else trials
 
     def expected(self, store: Store) -> list[Trial]:
-        """Return the trials that will be run to the end, or as many where it is not known which."""
+        """Return the trials that will be run to the end, or as many others if not decided yet."""
         if self.search_by != HALVING:
             return self.finalists(store)
         trials = self.trials()
@@ -172,13 +173,13 @@ class TableRow:
         return (all(done) and self.finalists(store)) or trials[: max(1, len(trials) // PART)]
 
     def is_decided(self, finalists: Sequence[Trial]) -> bool:
-        """Tell whether a trial is chosen without its selection runs: the only one that is left."""
+        """Return whether one trial is left after halving, which is chosen without more runs."""
         return self.search_by == HALVING and self.validated and len(finalists) == 1
 
     def runs_by_trial(self, store: Store) -> dict[Trial, list[Run]]:
-        """Return the selection runs of each trial of the search, as far as is known by now.
+        """Return the selection runs of each trial, as far as scores in the store decide.
 
-        Empty for a trial that halving dropped, or that it chose as the only one left.
+        The list is empty for a trial that halving dropped, or chose as the only trial left.
         """
         finalists = self.finalists(store)
         decided = self.is_decided(finalists)
@@ -188,7 +189,7 @@ class TableRow:
         }
 
     def _named(self, store: Store) -> Iterator[Trial]:
-        """Yield the trials that Optuna names, each after the scores of those before."""
+        """Yield the trials that Optuna proposes, each after the scores of earlier trials."""
 
         def scored(trial: Trial) -> float:
             return mean_score(store, self.selection_runs(trial))
@@ -197,7 +198,7 @@ class TableRow:
         return optuna_trials(self.row, recipe.search_trials, recipe.validation_seed, scored)
 
     def _run(self, config: Mapping[str, Value], trial: Trial, seed: int) -> Run:
-        """Return a trial's run, of other rounds where the protocol wants equal step sizes."""
+        """Return a trial's run, with changed rounds if the protocol wants equal step sizes."""
         run, reference = Run.of(config, trial.method, seed), self.recipe.reference_method
         if self.recipe.equal != STEP_SIZE or reference is None:
             return run
@@ -212,9 +213,9 @@ def table_rows(recipe: Recipe) -> list[TableRow]:
 
 @plugins.unchanged()
 def check_runs(recipe: Recipe) -> list[Run]:
-    """Return every run that the recipe may need, all of them checked.
+    """Check and return every run that the recipe may need.
 
-    Raises a SettingsError for the first that cannot be run as set, with the line of what is wrong.
+    Raises a SettingsError for the first run with wrong settings; it names the line of the recipe.
     """
     runs: dict[tuple[str, ...], Run] = {}
     for row in table_rows(recipe):
@@ -228,7 +229,7 @@ def check_runs(recipe: Recipe) -> list[Run]:
 
 
 def score(store: Store, run: Run) -> float:
-    """Return what a run is judged by: mean accuracy over its tasks, or the last test's."""
+    """Return the score of a run: its mean accuracy over tasks, or the last test accuracy."""
     if not store.done(run.study.stages):
         return math.nan
     rows = [row for stage in run.client_stages for row in store.result(stage)["rows"]]
@@ -240,13 +241,13 @@ def score(store: Store, run: Run) -> float:
 
 
 def mean_score(store: Store, runs: Sequence[Run]) -> float:
-    """Return the mean score of runs; nan if one of them was not run to the end, or of none."""
+    """Return the mean score of runs; nan if a run is not finished, or if there are no runs."""
     return float(np.mean([score(store, run) for run in runs])) if runs else math.nan
 
 
 @plugins.unchanged()
 def choose(store: Store, row: TableRow) -> Trial | None:
-    """Return the trial with the highest mean score; None if none was run to the end."""
+    """Return the trial with the highest mean score; None if no trial was run to the end."""
     finalists = row.finalists(store)
     if row.is_decided(finalists):
         return finalists[0]
@@ -258,12 +259,12 @@ def choose(store: Store, row: TableRow) -> Trial | None:
 
 
 def quarter(rounds: int) -> int:
-    """Return the rounds of a short run, rounded up."""
+    """Return the number of rounds of a short run: a quarter, rounded up."""
     return math.ceil(rounds / PART)
 
 
 def shortened(run: Run) -> Run:
-    """Return a run with a quarter of the rounds, also of those that a method sets for itself."""
+    """Return a run with a quarter of the rounds, also for rounds that a method itself sets."""
 
     def cut_own(phase: Named) -> Named:
         own = dict(phase.options).get("rounds")
@@ -276,9 +277,9 @@ def shortened(run: Run) -> Run:
 
 
 def best(trials: Sequence[One], scores: Sequence[float]) -> list[One]:
-    """Return the best quarter, rounded down and at least one, in their order.
+    """Return the best quarter of the trials in their order: rounded down, and at least one.
 
-    Of equals the first are taken; one without a score, nan, is never among them.
+    Among equal scores the first trials are taken. Trials with the score nan are never taken.
     """
     scored = [at for at, value in enumerate(scores) if not math.isnan(value)]
     first = sorted(scored, key=lambda at: -scores[at])[: max(1, len(trials) // PART)]
@@ -288,9 +289,9 @@ def best(trials: Sequence[One], scores: Sequence[float]) -> list[One]:
 def optuna_trials(
     row: RecipeRow, number: int, seed: int, score: Callable[[Trial], float]
 ) -> Iterator[Trial]:
-    """Yield the trials that Optuna names, at most `number`, each once.
+    """Yield at most `number` trials that Optuna proposes, each once.
 
-    `score` gives what a trial came to, nan if it failed, before the next one is named.
+    `score` returns the score of a trial, nan if the trial failed, before the next proposal.
     """
     import optuna
     from optuna.distributions import CategoricalDistribution, IntDistribution
@@ -298,7 +299,7 @@ def optuna_trials(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=-(-number // AT_RANDOM))
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    # The sampler takes near positions to be alike: numbers are ordered by size, words not at all.
+    # The sampler treats near indices as similar: numbers are sorted, words are categories.
     ordered: dict[str, list[Value]] = {}
     space: dict[str, Any] = {}
     for key, values in row.options.items():
@@ -325,14 +326,14 @@ def optuna_trials(
 
 
 def check_installed(search_by: str) -> None:
-    """Raise a SettingsError if Optuna is to search, and is not installed."""
+    """Raise a SettingsError if the search needs Optuna and Optuna is not installed."""
     if search_by == OPTUNA and importlib.util.find_spec("optuna") is None:
         problem = "search-by: optuna needs the package: pip install 'coprefl-flwr[optuna]'"
         raise SettingsError(problem, "search-by")
 
 
 def optuna_version() -> str:
-    """Return the version of Optuna, on which the values that are tried depend."""
+    """Return the version of Optuna, which the proposed values depend on."""
     import optuna
 
     return str(optuna.__version__)

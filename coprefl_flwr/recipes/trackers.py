@@ -1,8 +1,8 @@
-"""Where metrics go while a run is under way, besides its files.
+"""Trackers: send the metrics of rounds to TensorBoard, MLflow, W&B or the user's code during a run.
 
-A tracker is a function of a stage, for `studies.running.run`: a context in which hooks of
-`RoundStrategy.start` are called after every round. Trackers go to workers, so they hold nothing
-that is open: what they write to is opened in the first round, and closed when the stage ends.
+A tracker takes a stage and returns a context manager of hooks, for `studies.running.run`. The hooks
+are called after every round (see `RoundStrategy.start`). Trackers are sent to workers, so they hold
+no open files or connections. These are opened in the first round and closed when the stage ends.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ from coprefl_flwr.studies.running import Followed
 from coprefl_flwr.studies.stage import Stage
 
 Write = Callable[[dict[str, float], int], object]
-"""Writes the metrics of a round."""
+"""Function that writes the metrics of a round: {name: value}, and the number of the round."""
 
 TRACKERS = ("tensorboard", "mlflow", "wandb", "tracker")
-"""The options of `coprefl run` that name a tracker; the last is the user's own."""
+"""Options of `coprefl run` that name a tracker. `--tracker` is for the user's code."""
 
 
 def untracked(_: Stage) -> AbstractContextManager[Sequence[Hook]]:
@@ -35,10 +35,10 @@ def untracked(_: Stage) -> AbstractContextManager[Sequence[Hook]]:
 
 
 def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
-    """Return the tracker that the options of `coprefl run` name, and one of no hooks for none.
+    """Return the tracker that the options of `coprefl run` name, or else one without hooks.
 
-    `out` is the recipe's folder. Raises a SettingsError if two are named, a package or a key is
-    missing, or if there is no such tracker of the user's own.
+    `out` is the recipe's folder. Raises a SettingsError if two trackers are named, if a package or
+    a key is missing, or if the user's tracker is not found.
     """
     named = [option for option in TRACKERS if options.get(option)]
     if not named:
@@ -62,9 +62,9 @@ def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
 
 @contextmanager
 def _own(place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
-    """Give the hooks of a user's own tracker, which every process looks for again.
+    """Yield the hooks of the user's tracker. Every process imports the tracker itself.
 
-    A hook's method `close`, if it has one, is called when its stage ends, whatever ended it.
+    If a hook has a method `close`, it is called when the stage ends, also after an error.
     """
     track = plugins.call(place, plugins.find("tracker", place), (out,))
     if not callable(track):
@@ -79,12 +79,12 @@ def _own(place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
 
 
 Opened = Callable[[str, Path, str], AbstractContextManager[Write]]
-"""Opens what the rounds of a stage are written to: a place, the recipe's folder, the stage."""
+"""Function that opens a tracker's run, given an address, the recipe's folder and a stage key."""
 
 
 @contextmanager
 def _followed(opened: Opened, place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
-    """Give a hook that opens the stage's run in its first round, and writes each round into it."""
+    """Yield a hook that opens the tracker's run in the first round, and writes each round."""
     with ExitStack() as stack:
         writes: list[Write] = []
 
@@ -114,7 +114,7 @@ def _tensorboard(place: str, _: Path, key: str) -> Iterator[Write]:
 @contextmanager
 def _mlflow(place: str, _: Path, key: str) -> Iterator[Write]:
     """Open the stage's run in the experiment `coprefl`, at an address or in a folder."""
-    # MLflow prefers a database; a folder is all that is needed here.
+    # MLflow refuses a plain folder without this variable: it prefers a database.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     import mlflow
 
@@ -136,7 +136,7 @@ def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
     """Open the stage's run in the project `place`; offline it is in `out`/wandb."""
     import wandb
 
-    mode: Any = os.environ.get("WANDB_MODE")  # As it is now, not as wandb read it before.
+    mode: Any = os.environ.get("WANDB_MODE")  # Read now: wandb read it when it was imported.
     out.mkdir(parents=True, exist_ok=True)
     run = wandb.init(
         project=place,
@@ -146,7 +146,7 @@ def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
         name=key,
         group=key.partition("/")[0],
         resume="allow",
-        reinit="create_new",  # Others may be open in this process.
+        reinit="create_new",  # Other runs may be open in this process.
         settings=wandb.Settings(silent=True, console="off", disable_git=True, save_code=False),
     )
     status = 1
@@ -161,7 +161,7 @@ _OPENED: dict[str, Opened] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "w
 
 
 def _check_key() -> None:
-    """Raise a SettingsError if Weights & Biases would ask for a key once runs are under way."""
+    """Raise a SettingsError if Weights & Biases has no key, and would ask for one during runs."""
     import wandb
 
     quiet = os.environ.get("WANDB_MODE") in ("offline", "disabled")

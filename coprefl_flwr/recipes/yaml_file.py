@@ -1,4 +1,4 @@
-"""YAML as plain values, and the place of each of them for messages."""
+"""Read YAML into plain values, with the line of each value for messages."""
 
 import re
 import sys
@@ -17,53 +17,53 @@ PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
 """Kinds of values that a file may hold; a tag such as !!python/object names another."""
 
 LONGEST_NUMBER = 400
-"""Characters of a number: the time to read one in base 60 grows with their square."""
+"""Characters of a number, at most: reading a number in base 60 takes time quadratic in these."""
 MOST_VALUES, DEEPEST = 100_000, 50
-"""Values that a file may hold with its aliases written out, and how deep they may be nested."""
+"""Number of values of a file with all aliases expanded, and nesting depth, both at most."""
 
-# YAML 1.1 reads 1e-3 as a text; everybody means the number.
+# YAML 1.1 reads 1e-3 as a string. It is read as a number here.
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
-# What the parser says of a tab, a wrong indentation, or a colon in the wrong place.
+# Messages of the parser for a tab, a wrong indentation, or a misplaced colon.
 _SPACING = re.compile(r"\\t|mapping values are not allowed|expected (':'|<block end>)")
 _HINT = "; indent with spaces; a key needs a space after its colon; quote a value with ': ' in it"
 
 Keys = tuple[str | int, ...]
-"""Keys, and positions in lists, from the root of a file to a value."""
+"""Path from the root of a file to a value: keys of mappings and indices of lists."""
 Lines = dict[Keys, str]
-"""Where each value is, as messages name it: "FILE, line 7"."""
+"""The place of each value, as in messages: "FILE, line 7"."""
 
 
 @dataclass
 class Places:
-    """Where the parts of a recipe are, for messages: in its file, in an overlay, or in `--set`."""
+    """The place of each part of a recipe, for messages: file and line, or a `--set` option."""
 
     name: str  # of the file
     lines: Lines
 
     def of(self, *keys: str | int) -> str:
-        """Return the place of a part, or else of the nearest part that contains it."""
+        """Return the place of a part, or else the place of the nearest part that contains it."""
         inside = [keys[:end] for end in range(len(keys), 0, -1)]
         return next((self.lines[part] for part in inside if part in self.lines), self.name)
 
     def of_setting(self, key: str) -> str:
-        """Return the place of a setting, or of a key of the recipe; "" where neither is set."""
+        """Return the place of a setting or of a key of the recipe; "" if `key` is not set."""
         return self.lines.get(("settings", key)) or self.lines.get((key,), "")
 
     def overlay(self, keys: Keys) -> None:
-        """Let the parts of the overlay at `keys` be where that has them."""
+        """Use the lines of the overlay at `keys` for the parts that the overlay changes."""
         depth = len(keys)
         inside = [part for part in self.lines if part[:depth] == keys and len(part) > depth]
         self.lines |= {part[depth:]: self.lines[part] for part in inside}
 
     def replace(self, keys: Keys, lines: Lines) -> None:
-        """Let what is at `keys`, and its parts, be at these lines."""
+        """Replace the lines of the part at `keys`, and of all parts inside, by `lines`."""
         others = {part: line for part, line in self.lines.items() if part[: len(keys)] != keys}
         self.lines = others | {(*keys, *inner): line for inner, line in lines.items()}
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Give an error raised inside the place of a part."""
+        """Prefix an error raised inside with the place of a part."""
         try:
             yield
         except SettingsError as error:
@@ -71,11 +71,11 @@ class Places:
 
 
 def read_yaml(path: Path) -> tuple[Any, Lines]:
-    """Return what a YAML file holds, and the line of each value.
+    """Return the content of a YAML file, and the line of each value.
 
-    Raises a SettingsError with file and line, if there is no such file, it is not YAML, a mapping
-    has a key twice, a tag asks for something else than a plain value, a number is larger than any
-    float, or the file is larger than any recipe.
+    Raises a SettingsError with file and line if the file is missing, too large or not YAML, if a
+    mapping has a key twice, if a tag asks for another type than a plain value, or if a number is
+    larger than any float.
     """
     return parse_yaml(read_text(path), str(path))
 
@@ -101,21 +101,21 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
 
 
 class _Reader:
-    """Turns the nodes of a file into plain values, and notes their lines."""
+    """Converts the YAML nodes of a file to plain values, and stores their lines."""
 
     def __init__(self, name: str) -> None:
         self.name, self.values = name, 0
         self.lines: Lines = {}
 
     def value(self, node: yaml.Node, path: Keys, parents: tuple[yaml.Node, ...]) -> Any:
-        """Return the value of a node that is nested in the parents."""
-        # The line of a key is noted before: its value may begin a line below.
+        """Return the value of a node; `parents` are the nodes that contain it."""
+        # `mapping` stores the key's line before: the value may begin on a later line.
         self.lines.setdefault(path, self.place(node))
         self.values += 1
         kind = self.kind(node)
         if len(parents) > DEEPEST:
             raise self.error(node, f"more than {DEEPEST} lists or mappings within each other")
-        if self.values > MOST_VALUES:  # Aliases of aliases double with every line.
+        if self.values > MOST_VALUES:  # Aliases of aliases grow exponentially.
             raise self.error(node, f"more than {MOST_VALUES} values, with all aliases written out")
         if any(parent is node for parent in parents):
             raise self.error(node, "an alias that contains itself")
@@ -127,7 +127,7 @@ class _Reader:
         return self.scalar(node, kind)
 
     def mapping(self, node: yaml.Node, path: Keys, parents: tuple[yaml.Node, ...]) -> Any:
-        """Return a mapping, whose keys are texts."""
+        """Return a mapping, whose keys are strings."""
         mapping: dict[str, Any] = {}
         for key, value in node.value:
             self.kind(key)
@@ -140,7 +140,7 @@ class _Reader:
         return mapping
 
     def scalar(self, node: yaml.Node, kind: str) -> Any:
-        """Return a number, a text, a truth value or nothing."""
+        """Return a number, a string, a boolean or None."""
         unquoted = isinstance(node, yaml.ScalarNode) and node.style is None
         means_number = unquoted and _EXPONENT.fullmatch(node.value)
         if kind == "str" and not means_number:
@@ -158,7 +158,7 @@ class _Reader:
         return value
 
     def kind(self, node: yaml.Node) -> str:
-        """Return which of the plain kinds a node is."""
+        """Return the kind of a node, one of `PLAIN`."""
         kind = str(node.tag).removeprefix("tag:yaml.org,2002:")
         if kind == "timestamp":  # A date in a title is a text.
             return "str"
@@ -167,7 +167,7 @@ class _Reader:
         return kind
 
     def place(self, node: yaml.Node) -> str:
-        """Return where a node begins."""
+        """Return the place where a node begins: "FILE, line 7"."""
         return f"{self.name}, line {node.start_mark.line + 1}"
 
     def error(self, node: yaml.Node, problem: str) -> SettingsError:

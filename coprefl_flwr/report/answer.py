@@ -1,4 +1,4 @@
-"""What a report says in sentences: what was run, and what came of it, with intervals."""
+"""Sentences of a report: the set-up of the runs, and their results with confidence intervals."""
 
 import math
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from coprefl_flwr.report.tables import LEVEL
 
 CONFIDENCE = 0.95
 _MOST = 8
-"""Most rows that a sentence each is about: beyond, the table is read faster."""
+"""Number of rows with a sentence each, at most: with more rows, the table is easier to read."""
 
 
 def set_up(report: Report) -> str:
-    """Return one line on data, clients, rounds and tasks, of what the report's settings name."""
+    """Return one line on data, clients, rounds, tasks and seeds, from the report's settings."""
     settings = {**report.defaults, **report.settings}
     first = [
         _shown(settings, "dataset", "{}"),
@@ -44,10 +44,10 @@ def _shown(settings: Mapping[str, Any], key: str, text: str) -> str:
 
 
 def answers(comparison: Comparison) -> list[str]:
-    """Return what came of a comparison: a sentence for each row, on the first quality it has.
+    """Return the results in sentences, one per row, for the first tested metric.
 
-    The interval of a difference from the reference is that of the t distribution, over seeds, and
-    of this row alone; p is the table's, corrected for all rows.
+    The confidence interval of a difference from the reference is from the t distribution over
+    seeds. It is not corrected for several rows; the p-value, which is the table's, is.
     """
     qualities = [metric for metric in comparison.metrics if column(metric).tested]
     if not qualities or len(comparison.rows) > _MOST:
@@ -72,7 +72,7 @@ def answers(comparison: Comparison) -> list[str]:
 
 
 def _sentence(row: "pd.Series[Any]", reference: str, points: str) -> str:
-    """Return the difference of a row from the reference, and whether it is decided."""
+    """Return a sentence with a row's difference from the reference, and its significance."""
     text = f"{row['row']} minus {reference}: {row['difference']:+.2f}{points}"
     if row["pairs"] < 2 or math.isnan(row["difference-std"]):
         return f"{text}."

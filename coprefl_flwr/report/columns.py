@@ -1,4 +1,4 @@
-"""What a column can show: the metrics, their titles, and which way is better."""
+"""The metrics that columns can show, with their titles and the better direction."""
 
 import re
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from typing import Literal
 
 from coprefl_flwr.plugins import METRIC
 
-Better = Literal["higher", "lower"] | None  # which values are marked as best; None: neither
+Better = Literal["higher", "lower"] | None  # values that are marked as best; None: no values
 
 
 @dataclass(frozen=True)
 class Heading:
-    """How a metric is shown."""
+    """Heading of a metric's column, and the format of its values."""
 
     title: str  # as a heading, with the unit
     better: Better = "higher"
     decimals: int = 2  # shown after the point
     tested: bool = True  # a quality whose differences are tested, not a cost or a count
-    meaning: str = ""  # what is counted, where a title does not say it
-    missing: str = "its runs failed, or are not done yet"  # why a line that was run has none
+    meaning: str = ""  # the quantity that is counted, if the title does not name it
+    missing: str = "its runs failed, or are not done yet"  # why a row has no value
 
 
 STD_CLIENTS = "std-clients"
@@ -28,7 +28,7 @@ SECONDS = "seconds"
 
 STEP_SIZE = "step-size"
 BUDGETS = (STEP_SIZE, "gradients")
-"""What the pre-training of a start costs; in every table of starts."""
+"""Columns with a start's pre-training costs, which every table of starts has."""
 START_LOSS, STOPPED = "start-loss", "stopped-at"
 
 TO_REACH = re.compile(r"(rounds|megabytes)-to-(\d+(?:\.\d+)?)%")
@@ -38,7 +38,7 @@ DIAGNOSTICS = {
     "barrier": "Barrier",
     "probe": "Linear probe %",
 }
-"""What is measured at a start, before a task, where `diagnostics` is set."""
+"""Titles of the diagnostics, measured at a start before each task if `diagnostics` is set."""
 
 _UNTRAINED = "nothing was trained"
 _UNTESTED = "the start was not trained, or test-every is not set"
@@ -76,35 +76,35 @@ COLUMNS = {
         for name, title in DIAGNOSTICS.items()
     },
 }
-"""What can be shown of tasks (`results.TASK_METRICS`), of the pre-training, and of what is sent.
+"""Headings of the metrics of tasks, of the pre-training, and of the traffic.
 
-`std-clients` is what FedPCL calls variance (Tables 12 and 13). `models` and `megabytes` are what a
-deployment sends (`rounds.traffic`); weights and numbers are those that one client sends in one
-round; `seconds` are a personalised method's in its median round, on whatever made it. Step sizes
-and gradients are those of the whole pre-training, as `rounds.budget` counts them; the loss is the
-start's, over all training samples of all pre-training clients.
+`std-clients` is the metric that FedPCL calls variance (Tables 12 and 13). `models` and `megabytes`
+are the traffic of a deployment. `weights-sent` and `numbers-sent` are counts per client and round.
+`seconds` is the duration of a personalised method's median round, on the machine that ran it.
+`step-size` and `gradients` are totals of the whole pre-training. `start-loss` is the loss of the
+start over all training samples of all pre-training clients.
 """
 
 
 MEASURED = "measured:"
-"""What the name of a number of a user's own measurement begins with."""
+"""Prefix of the column of a number from a user's measurement."""
 
 OWN_HEADINGS: dict[str, Heading] = {}
-"""How metrics of the user's own are shown, by their columns, as their finder names them."""
+"""Headings of user metrics, by column. Code that finds a user metric adds its heading."""
 
 
 def is_column(metric: str) -> bool:
-    """Tell whether a column can show a metric."""
+    """Return whether a metric has a column."""
     own = metric.startswith((ACCURACY_OF, METRIC, MEASURED))
     return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
 
 
 def column(metric: str) -> Heading:
-    """Return how a metric is shown.
+    """Return the heading of a metric.
 
-    It is one of `COLUMNS`, accuracy@DATASET, that of its clients, rounds-to-60% or megabytes-to-60%
-    of mean accuracy, metric:NAME, the mean over clients of a metric of the user's own, or
-    measured:NAME, a number of a user's own measurement.
+    Metrics are those in `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
+    rounds-to-60% and megabytes-to-60%, the cost to reach a mean accuracy; metric:NAME, the mean
+    over clients of a user metric; and measured:NAME, a number from a user's measurement.
     """
     if metric.startswith(MEASURED):
         missing = "set measurements to measure it"

@@ -1,4 +1,4 @@
-"""What a report is made of: the results and notes of a comparison."""
+"""The data of a report: the results and notes of its comparisons."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,32 +22,32 @@ Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as 
 class SearchEntry:
     """One combination of the searched values of a row."""
 
-    label: str  # the row's
+    label: str  # label of the row
     values: str  # "gamma=0.5,learning-rate=0.1"
-    score: float  # mean accuracy in percent; nan where it was not run to the end
+    score: float  # mean accuracy in percent; nan if the values were not run to the end
     chosen: bool
-    why: str = ""  # why it has no score
-    trouble: str = ""  # whether it diverged or did not learn
+    why: str = ""  # why there is no score
+    trouble: str = ""  # the runs that diverged or did not learn
     short_score: float | None = None  # after a quarter of the rounds; None without halving
-    dropped: bool = False  # whether it was not run to the end, as that was not among the best
+    dropped: bool = False  # whether halving dropped these values after a quarter of the rounds
 
     @property
     def state(self) -> str:
-        """What became of it, as a table says it."""
+        """The text of the table's column "Chosen": "chosen", "dropped" or "no"."""
         return "chosen" if self.chosen else "dropped" if self.dropped else "no"
 
 
 @dataclass(frozen=True, eq=False)
 class ResultRow:
-    """A line of a table: what was measured of one start, or of one choice of its settings.
+    """A row of a table: the results of one start, or of one choice of its searched settings.
 
-    A value is nan where it is missing (a failed run, or a metric of the pre-training at all except
-    one task of its seed) and infinite for never (catches-up). The frames are rows as in `results`,
-    of all its tasks, numbered uniquely over seeds; each may be empty.
+    A missing value is nan: of a failed run, or of a metric of the pre-training at all tasks of a
+    seed except one. The value infinity means "never" (catches-up). The DataFrames have rows as in
+    `report.frames`. Tasks are numbered uniquely over all seeds. Each DataFrame may be empty.
     """
 
     label: str  # the line's name, e.g. "coprefl"
-    chosen: str  # what a search selected, as "gamma=0.5,mu=0.1"; "" if nothing was searched
+    chosen: str  # the values that a search chose, "gamma=0.5,mu=0.1"; "" if there was no search
     values: Mapping[str, Sequence[float]]  # metric -> a value per unit of the comparison
     client_rows: pd.DataFrame = field(default_factory=pd.DataFrame)  # a row per client
     rounds: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its pre-training, with a seed
@@ -57,54 +57,56 @@ class ResultRow:
     similarity: pd.DataFrame | None = None  # how much each backbone (row) is in a client's features
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
     noised: tuple[Floats, Floats] | None = None  # an image (C, H, W) without and with noise
-    unfinished: str = ""  # how many of its seeds are there, e.g. "1 of 3 seeds"; "": all
-    troubles: Sequence[str] = ()  # what diverged or did not learn, e.g. "seed 0: diverged: ..."
+    unfinished: str = ""  # number of finished seeds, e.g. "1 of 3 seeds"; "" if all are finished
+    troubles: Sequence[
+        str
+    ] = ()  # trainings that diverged or did not learn, "seed 0: diverged: ..."
 
     @property
     def name(self) -> str:
-        """Label and choice in one, as in the setting `method`: "coprefl:gamma=0.5"."""
+        """Label with the chosen values, as in the setting `method`: "coprefl:gamma=0.5"."""
         return f"{self.label}:{self.chosen}" if self.chosen else self.label
 
     @property
     def options(self) -> dict[str, str]:
-        """The choice, setting by setting."""
+        """The chosen values, by setting."""
         pairs = (pair.partition("=") for pair in self.chosen.split(",") if pair)
         return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows, each with a value of every metric for every unit.
+    """The rows of a comparison, each with a value of every metric for every unit.
 
-    `paper` is by label, or by name where rows share a label.
+    `paper` has the paper's figures by the row's label, or by its name if rows share a label.
     """
 
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
     title: str  # what this table is, e.g. "participants = 20"
     metrics: Sequence[str]  # the columns, as `is_column` allows
-    units: Sequence[str]  # what the values are of, e.g. "seed 0, task 0"
-    rows: Sequence[ResultRow]  # each with a name of its own
-    reference: str  # name of what the others are tested against, or its label (the first with it)
+    units: Sequence[str]  # units of the values, e.g. "seed 0, task 0"
+    rows: Sequence[ResultRow]  # with unique names
+    reference: str  # name of the row that others are tested against, or the label of the first such
     paper: Mapping[str, Printed] = field(default_factory=dict)
-    source: str = ""  # where the paper has these, e.g. "CoPreFL, AAAI text, Table 1(a)"
-    failed: Sequence[str] = ()  # a line per run that failed
-    search_entries: Sequence[SearchEntry] = ()  # what was searched, value by value
-    scored: str = ""  # what the score of a value is, e.g. "on 2 validation tasks"
+    source: str = ""  # place of these figures in the paper, "CoPreFL, AAAI text, Table 1(a)"
+    failed: Sequence[str] = ()  # a line per missing run
+    search_entries: Sequence[SearchEntry] = ()  # one per searched combination of values
+    scored: str = ""  # the data of the scores, e.g. "on 2 validation tasks"
 
     @property
     def tested_against(self) -> ResultRow:
-        """The reference's row."""
+        """The reference row, which the others are tested against."""
         exact = [row for row in self.rows if row.name == self.reference]
         return (exact or [row for row in self.rows if row.label == self.reference])[0]
 
     @property
     def seeds(self) -> list[str]:
-        """The seed of each unit, e.g. "seed 0"; units that are named otherwise are alone."""
+        """The seed of each unit, e.g. "seed 0". A unit with another name counts as a seed."""
         named = all(unit.startswith("seed ") for unit in self.units)
         return [unit.partition(",")[0] if named else unit for unit in self.units]
 
     def short_name(self, row: ResultRow) -> str:
-        """Return a row's label, but its name where other rows have that label too."""
+        """Return a row's label, or its name if other rows have the same label."""
         labels = [other.label for other in self.rows]
         return row.label if labels.count(row.label) == 1 else row.name
 
@@ -113,9 +115,9 @@ class Comparison:
         return self.paper.get(row.name) or self.paper.get(self.short_name(row), {})
 
     def displayed(self) -> "Comparison":
-        """Return the same with methods named as papers write them: "CoPreFL" for "coprefl".
+        """Return the comparison with methods named as in papers: "CoPreFL" for "coprefl".
 
-        Those of a search keep the words of settings, which programs read from its file.
+        The entries of a search keep the names of settings, which programs read from its file.
         """
         names = display_names([*(row.label for row in self.rows), *self.paper])
         shown = [replace(row, label=names[row.label]) for row in self.rows]
@@ -127,24 +129,24 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """Comparisons that belong together, and what a reader must know about them."""
+    """Comparisons of one recipe or study, with the notes and settings that a reader needs."""
 
-    title: str  # what was reproduced
-    source: str  # where the paper has it
-    notes: Sequence[str]  # e.g. how a searched value was chosen, or what a small scale cut
-    comparisons: Sequence[Comparison]  # at least one, each with a name of its own
+    title: str  # title of the comparison
+    source: str  # paper and table that are reproduced
+    notes: Sequence[str]  # e.g. how a searched value was chosen, or the cuts of the small scale
+    comparisons: Sequence[Comparison]  # at least one, with unique names
     figures: Sequence[str] = ()  # kinds of figures to draw for each, of `figures.FIGURES`
     settings: Mapping[str, Any] = field(default_factory=dict)  # what was set, shown at the end
     defaults: Mapping[str, Any] = field(default_factory=dict)  # all others, as they were used
-    methods: Mapping[str, str] = field(default_factory=dict)  # each row with all that it heeds
+    methods: Mapping[str, str] = field(default_factory=dict)  # each row with its used settings
     provenance: Mapping[str, str] = field(default_factory=dict)  # versions, machine, seeds
-    command: str = ""  # what repeats it
-    command_folder: str = "the folder above this page's"  # where to give it
-    warnings: Sequence[str] = ()  # notes that are not to be missed: what did not learn, and so on
+    command: str = ""  # command that repeats the runs
+    command_folder: str = "the folder above this page's"  # folder in which to run the command
+    warnings: Sequence[str] = ()  # important notes, e.g. on trainings that did not learn
 
     def __post_init__(self) -> None:
-        """Raise a SettingsError where the files of one comparison would replace another's."""
-        # Also on file systems that do not tell capitals apart.
+        """Raise a SettingsError if two comparisons would write the same files."""
+        # Names in lower case, as some file systems ignore case.
         names = [comparison.name.lower() for comparison in self.comparisons]
         for name in names:
             if names.count(name) > 1:
@@ -155,12 +157,12 @@ class Report:
 
 
 def numbers(comparison: Comparison) -> pd.DataFrame:
-    """Return a row per line and metric: first what was measured, then what only the paper has.
+    """Return the content of `results.csv`: a row per row of the table and metric.
 
-    Its columns are those of `results.csv`. "mean" and "std" are over units. "difference" is the
-    line minus the comparison's reference, over the "pairs" of seeds' means (of the tasks that both
-    have), "p" that of the paired t-test, "p-holm" the same corrected for the lines of the metric's
-    column (Holm). Missing numbers are nan.
+    Measured rows come first, then the rows that only the paper has. "mean" and "std" are over
+    units. "difference" is the row minus the reference, over the means of each seed's tasks that
+    both rows have. "pairs" is the number of these seeds. "p" is the p-value of the paired t-test.
+    "p-holm" is the p-value, Holm-corrected for all rows of a metric. Missing numbers are nan.
     """
     known = {name for row in comparison.rows for name in (row.name, row.label)}
     nothing = dict.fromkeys(comparison.metrics, [math.nan] * len(comparison.units))
@@ -189,7 +191,7 @@ def _entry(comparison: Comparison, metric: str, row: ResultRow) -> dict[str, Any
 
 
 def _over_seeds(comparison: Comparison, metric: str, row: ResultRow) -> tuple[Summary, float]:
-    """Return a line minus the reference, and p: of the means per seed of the units both have."""
+    """Return the difference from the reference, and its p-value, over means of common units."""
     reference = comparison.tested_against.values[metric]
     pairs = list(zip(row.values[metric], reference, strict=True))
     both = [at for at, pair in enumerate(pairs) if math.isfinite(pair[0] + pair[1])]
@@ -199,7 +201,7 @@ def _over_seeds(comparison: Comparison, metric: str, row: ResultRow) -> tuple[Su
 
 
 def units(comparison: Comparison) -> pd.DataFrame:
-    """Return a row per measured line and unit, with all metrics: those of `units.csv`."""
+    """Return the content of `units.csv`: a row per measured row and unit, with all metrics."""
     parts = []
     for row in comparison.rows:
         values = {name: row.values[name] for name in comparison.metrics}

@@ -13,21 +13,21 @@ from rich.text import Text
 
 from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PARTS, Table
 
-TEXT_WIDTH = 80  # most characters of a line of plain text
+TEXT_WIDTH = 80  # characters of a line of plain text, at most
 LOG_WIDTH = 68  # the same in the log, which begins a line with its level
-_NAMES_WIDTH = 24  # characters that the names get at least, if any is as long
+_NAMES_WIDTH = 24  # characters of the column of names, at least, if a name is as long
 
 
 def terminal_width() -> int:
-    """Return how wide plain text may be on the terminal that the program writes to, if any."""
+    """Return the width of plain text in characters: 80, or up to 120 in a wide terminal."""
     console = Console()
     return max(TEXT_WIDTH, min(console.width, 120)) if console.is_terminal else TEXT_WIDTH
 
 
 def text(table: Table, width: int = TEXT_WIDTH) -> str:
-    """Return what was measured as text at most `width` characters wide, the best numbers starred.
+    """Return the measured columns as text of at most `width` characters; a star marks the best.
 
-    Columns that do not fit next to the others are in a further table below; long names are wrapped.
+    Columns that do not fit are in another table below. Long names are wrapped.
     """
     mark = f" {DAGGER}"
     names = [":".join(part for part in name if part not in ("", NONE)) for name in table.names]
@@ -52,7 +52,7 @@ def text(table: Table, width: int = TEXT_WIDTH) -> str:
 
 
 def _aligned(heading: str, table: Table, at: int) -> list[str]:
-    """Return a heading and its texts, of one width, with the signs ± and the stars aligned."""
+    """Return a column's heading and cells, padded to one width, with ± and stars aligned."""
     cells = [line[at] for line in table.lines()]
     deviations = [text.partition(" ± ")[2] for _, text, _ in cells]
     wide = max(map(len, deviations))
@@ -111,7 +111,7 @@ def _bars(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text that Markdown shows as it is, in a table too."""
+    """Return a text with Markdown's special characters escaped, also for tables."""
     return text.translate({ord(character): f"\\{character}" for character in "\\`*_[]<>&|~#"})
 
 

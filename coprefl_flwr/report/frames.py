@@ -30,16 +30,16 @@ from coprefl_flwr.report.statistics import (
 )
 
 PHASES = ("pretraining", "downstream", "personalised", "diagnosis", START_LOSS)
-"""Phases of rounds that this package makes; others are measurements of a user's own."""
+"""Phases of the package's rounds. Other phases are the user's measurements."""
 
 OF_A_ROUND = ("phase", "start", "task", "round")
-"""What says about which round a row is."""
+"""Columns that identify the round of a row."""
 
 TASK_METRICS = (*METRICS, BEYOND)
-"""What `one_task` returns, by name."""
+"""Names of the metrics that `one_task` returns."""
 
 PRETRAINING = ("rounds", "final", "best", "best-round", "catches-up", "models", "megabytes")
-"""What `pretraining_summary` returns of a start, by name."""
+"""Names of the numbers that `pretraining_summary` returns for a start."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "start": (str,),  # the starting model or the personalised method, e.g. "coprefl:gamma=0.5"
@@ -119,10 +119,10 @@ def one_task(rows: pd.DataFrame) -> dict[str, float]:
 def values_of_task(
     rows: pd.DataFrame, rounds: Sequence[Mapping[str, Any]], metrics: Iterable[str]
 ) -> dict[str, float]:
-    """Return what one task of a start, or one personalised method, came to: a number by column.
+    """Return the results of one task of a start, or of one personalised method, by column.
 
-    `rows` are those of its clients, `rounds` its own in order; `metrics` says to which accuracies
-    (`columns.TO_REACH`) the cost is computed.
+    `rows` are the rows of its clients, and `rounds` its rounds in order. `metrics` may have columns
+    of the cost to reach an accuracy (`columns.TO_REACH`), which are computed only if listed.
     """
     rows = accuracies(rows)
     values = one_task(rows)
@@ -137,7 +137,7 @@ def values_of_task(
 
 
 def own_metrics(rows: pd.DataFrame) -> list[str]:
-    """Return the columns of rows that are metrics of the user's own."""
+    """Return the columns of rows that are user metrics."""
     return [str(name) for name in rows if str(name).startswith(METRIC)]
 
 
@@ -259,7 +259,7 @@ def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None
 def _read(
     path: Path, what: str, checked: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the objects of a file, each checked; what is wrong is named with its line's number."""
+    """Return the checked objects of a JSON Lines file; errors name the number of the line."""
     if not path.is_file():
         siblings = [sibling.name for sibling in path.parent.glob("*") if sibling.is_file()]
         near = difflib.get_close_matches(path.name, siblings, n=1)
@@ -279,7 +279,7 @@ def _read(
 
 
 def checked_round(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of a round, or raise a SettingsError if it cannot be right."""
+    """Return a row of a round, or raise a SettingsError if one of its values has a wrong type."""
     for key, value in row.items():
         kinds: tuple[type, ...] = (str,) if key in ("phase", "start") else (NoneType, int, float)
         kinds = (int,) if key == "round" else kinds
@@ -289,7 +289,7 @@ def checked_round(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a client's row, or raise a SettingsError if it cannot be right."""
+    """Return a client's row, or raise a SettingsError if the row has a wrong key or value."""
     for key, value in row.items():
         if key.startswith(METRIC):
             if not isinstance(value, int | float) or isinstance(value, bool):

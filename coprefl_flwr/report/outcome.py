@@ -1,4 +1,4 @@
-"""The results of a study, however it was run: two frames in a folder, and their report."""
+"""The results of a study: two DataFrames in a folder, and their report."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from coprefl_flwr.report.page import FOLDER, write_report
 from coprefl_flwr.report.training_checks import CHAINED
 
 PERSONALISED = "personalised"
-"""The phase of rounds in which every client has its own model."""
+"""The phase of the rounds of personalised methods."""
 
 ROWS, ROUNDS, ABOUT = "rows.jsonl", "rounds.jsonl", "about.json"
 
@@ -42,7 +42,7 @@ _KINDS |= {
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A row per client, a row per round, and what a report says besides.
+    """Results of a study: a row per client, a row per round, and more data for the report.
 
     `about` has any of these: "title", "seed", "tasks" (how many), "starts" (in order), "chained"
     ({start: rounds in which the model went from client to client}), "costs" ({start: {column:
@@ -57,7 +57,7 @@ class Outcome:
 
     @classmethod
     def read(cls, folder: Path) -> "Outcome":
-        """Return what a folder holds; raises a SettingsError if that is nothing, or damaged."""
+        """Read the results in a folder; SettingsError if there are none or a file is damaged."""
         about = read_json(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
         for key, kind in _KINDS.items():
             if not isinstance(about.get(key, kind()), kind):
@@ -100,15 +100,16 @@ class Outcome:
 
     @property
     def units(self) -> list[str]:
-        """What each value of a row of the table is of."""
+        """The unit of each value of a row of the table: "seed 0, task 0" or "seed 0"."""
         seed = f"seed {self.about.get('seed', 0)}"
         tasks = [] if self.personalised else self.tasks
         return [f"{seed}, task {task}" for task in tasks] or [seed]
 
     def values(self, metrics: Iterable[str] = ()) -> dict[str, list[dict[str, float]]]:
-        """Return {start: {column: number} of each unit}; those of a pre-training are at the first.
+        """Return the numbers of each start, per unit: {start: [{column: number}, ...]}.
 
-        `metrics` are columns that are computed only if asked for. What is missing is left out.
+        The numbers of a pre-training are in the first unit. `metrics` are columns that are computed
+        only if asked for. Missing numbers are left out.
         """
         by_start: dict[str, list[dict[str, float]]] = {}
         rounds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
@@ -201,7 +202,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
 
 
 def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:
-    """Return the clients that each start was measured at."""
+    """Return the clients on which each start was measured."""
     keys = [key for key in ("start", "task", "client", "domain") if key in outcome.rows]
     return sorted(outcome.rows[keys].itertuples(index=False, name=None))
 
@@ -213,7 +214,7 @@ def _troubles(start: str, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def result_row(start: str, outcomes: Sequence[Outcome]) -> ResultRow:
-    """Return the frames of a row without its values; tasks are numbered on from study to study."""
+    """Return a row with its DataFrames but without values; each study continues task numbers."""
     parts: dict[str, list[pd.DataFrame]] = {"rows": [], "rounds": [], "curves": []}
     before = 0
     for outcome in outcomes:

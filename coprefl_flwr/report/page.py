@@ -18,7 +18,7 @@ from coprefl_flwr.report.frames import csv
 from coprefl_flwr.report.tables import Table
 
 FOLDER, PAGE = "report", "report.html"
-"""What a study, a recipe and a Python result leave in their folder: FOLDER/PAGE and its files."""
+"""Subfolder and page of a report, in the folder of a study, a recipe or a Python result."""
 
 
 class Section(NamedTuple):
@@ -33,7 +33,7 @@ class Section(NamedTuple):
 
 
 def text_tables(comparison: Comparison, width: int = TEXT_WIDTH) -> str:
-    """Return what was measured as text: neither the paper's numbers nor p-values are in it."""
+    """Return the measured tables as text, without the paper's numbers and p-values."""
     shown = replace(comparison, paper={}).displayed()
     return "\n\n".join(text(table, width) for table in tables.tables(shown))
 
@@ -102,7 +102,7 @@ def _provenance(report: Report) -> list[Table]:
 
 
 def _page(report: Report, sections: list[Section]) -> str:
-    """Return the page; a figure that was asked for and that nothing had data for is noted."""
+    """Return the page as HTML; a note names each requested figure without data."""
     drawn = {picture.kind for section in sections for picture in section.pictures}
     missing = [f"No data for the figure {kind}." for kind in report.figures if kind not in drawn]
     pages = Environment(
@@ -122,7 +122,7 @@ def _page(report: Report, sections: list[Section]) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a setting as a recipe would have it; lists and not-set ones in words."""
+    """Return a setting's value as text: as in a recipe, or "not set"; lists with commas."""
     if isinstance(value, list | tuple):
         return ", ".join(map(_value, value))
     if value is None or value == "":

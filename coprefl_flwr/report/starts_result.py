@@ -22,7 +22,7 @@ Curve = History | pd.DataFrame
 
 @dataclass(frozen=True, eq=False)
 class StartsResult:
-    """The worth of starting models in downstream tasks; `print` shows the table.
+    """The results of starting models in downstream tasks; `print` shows the table.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None =
 
 
 def _rows(name: str, history: Curve) -> pd.DataFrame:
-    """Return a row a round, of a start of that name."""
+    """Return a row per round, for a start of that name."""
     what = f"history {name!r}" if name else "history"
     if isinstance(history, History):
         rounds = history.rounds().items()

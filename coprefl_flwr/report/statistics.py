@@ -1,4 +1,4 @@
-"""The metrics of a task's clients, means over units, and whether two rows differ by chance.
+"""The metrics of a task's clients, means over units, and tests of the difference of two rows.
 
 How well, and how evenly, a model serves the clients of one task is measured as in CoPreFL's
 evaluation (AAAI text, Section 4.1, and its appendix). Accuracies are percentages, one per client,
@@ -38,7 +38,7 @@ METRICS: dict[str, Measure] = {
     **{f"worst-{percent}%": partial(worst, share=percent / 100) for percent in (10, 20, 30, 40)},
     "best-10%": partial(best, share=0.1),
 }
-"""What is reported of a task, by name."""
+"""The reported metrics of a task, by name."""
 
 
 def summarise_task(accuracies: npt.ArrayLike) -> dict[str, float]:
@@ -53,11 +53,11 @@ def summarise_task(accuracies: npt.ArrayLike) -> dict[str, float]:
     return {name: measure(values) for name, measure in METRICS.items()}
 
 
-BEYOND = "variance-beyond"  # of a task too, and needs to know its clients' numbers of samples
+BEYOND = "variance-beyond"  # also a metric of a task; it needs the clients' numbers of samples
 
 
 def variance_beyond_sampling(accuracies: npt.ArrayLike, samples: npt.ArrayLike) -> float:
-    """Return the clients' variance minus what the sampling of their test sets alone gives, in %².
+    """Return the variance of the clients' accuracies without the part due to sampling, in %².
 
     Client j has n_j test samples and a_j = 100 X_j / n_j %, where X_j is binomial(n_j, p_j), so
     that Var a_j = s_j = 100² p_j (1 - p_j) / n_j. The expected population variance of G accuracies
@@ -82,7 +82,7 @@ def _count(share: float, clients: int) -> int:
 
 
 class Summary(NamedTuple):
-    """Mean and sample standard deviation (ddof=1; nan for one value) of the n values there are."""
+    """Mean and sample standard deviation (ddof=1; nan for one value) of n known values."""
 
     mean: float
     std: float
@@ -90,7 +90,7 @@ class Summary(NamedTuple):
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Summarise what is not nan; an infinite value makes the mean infinite and leaves no std."""
+    """Summarise the values that are not nan. With an infinite value, std is nan."""
     known = np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
     if not known.size:
         return Summary(math.nan, math.nan, 0)
@@ -100,10 +100,10 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary, float]:
-    """Return values less reference over the units that both have, and p of a paired t-test.
+    """Return the difference values - reference over common units, and p of a paired t-test.
 
-    The p-value, of the two-sided test whether the mean difference is 0, is nan with fewer than two
-    common units, and where all differences are the same to rounding: there is no spread.
+    The test is two-sided; its hypothesis is that the mean difference is 0. The p-value is nan if
+    there are fewer than two common units, or if all differences are equal up to rounding.
     """
     pairs = np.array([values, reference], dtype=np.float64)
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
@@ -114,10 +114,10 @@ def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary
 
 
 def seed_means(values: Iterable[float], seeds: Iterable[str]) -> dict[str, float]:
-    """Return the mean of each seed's values that are not nan, nan where a seed has none.
+    """Return the mean of each seed's values that are not nan; nan if a seed has no such value.
 
-    The tasks of a seed share a pre-training: what they have in common is one draw, not several, so
-    that differences are tested over these means.
+    The tasks of a seed share a pre-training, so their values are not independent. Differences are
+    therefore tested over the means of seeds.
     """
     by_seed: dict[str, list[float]] = {}
     for value, seed in zip(values, seeds, strict=True):

@@ -13,30 +13,30 @@ from coprefl_flwr.report.frames import TASK_METRICS
 
 HERE, PAPER, P = "here", "paper", "p (Holm)"
 PARTS = (HERE, PAPER, P)
-"""What a column has: measured numbers, those that a paper prints, or p-values."""
+"""Kinds of columns: measured numbers, numbers printed in a paper, or p-values."""
 
 NONE = "–"  # noqa: RUF001  The dash that typesets a missing number.
 DAGGER = "†"
 """Follows the name of a row that is never marked as best; a note says why."""
 MARK = "{mark}"
-"""How a note says that the best numbers are marked: "bold" or "*"."""
+"""Placeholder in notes for the mark of the best numbers: "bold" or "*"."""
 LEVEL = 0.05
 """A difference is significant where its corrected p is below this."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Cells of text, none of them empty: a dash has its reason in a note.
+    """A table of texts. No cell is empty: a dash has its reason in a note.
 
-    The names of `cells.index.names` are the headings of the names of rows; a column of `cells` is a
-    heading and one of `PARTS`.
+    `cells.index.names` are the headings of the columns with the rows' names. Each column of `cells`
+    is labelled by a heading and one of `PARTS`.
     """
 
     cells: pd.DataFrame
     best: pd.DataFrame | None = None  # which cells are marked, of the same shape; None: not marked
     notes: Sequence[tuple[str, str]] = ()  # a sentence, and the part of the table that it is about
     title: str = ""
-    label: str = ""  # by which a document refers to it
+    label: str = ""  # LaTeX label of the table
     failed: Sequence[str] = ()  # a line per run that is missing
     reference: int | None = None  # the position of the row that the others are tested against
 
@@ -47,7 +47,7 @@ class Table:
 
     @property
     def marked(self) -> pd.DataFrame:
-        """Which cells are marked, of the shape of `cells`."""
+        """Whether each cell is marked as best, with the shape of `cells`."""
         return self.cells.map(lambda _: False) if self.best is None else self.best
 
     @property
@@ -64,7 +64,7 @@ class Table:
         ]
 
     def sentences(self, mark: str, part: str = "") -> list[str]:
-        """Return the notes, or those on one part; `mark` says how the best numbers are marked."""
+        """Return all notes, or the notes on one part; `mark` is the mark of the best numbers."""
         return [text.replace(MARK, mark) for text, about in self.notes if part in ("", about)]
 
 
@@ -79,7 +79,7 @@ def simple(title: str, name: str, columns: Mapping[str, Sequence[str]], rows: An
 
 
 def tables(comparison: Comparison) -> list[Table]:
-    """Return the table of what is compared, and below it that of costs and counts, if any."""
+    """Return the table of tested metrics and, if there are any, the table of costs and counts."""
     tested = [metric for metric in comparison.metrics if column(metric).tested]
     others = [metric for metric in comparison.metrics if metric not in tested]
     if not tested or not others:
@@ -89,7 +89,7 @@ def tables(comparison: Comparison) -> list[Table]:
 
 
 def table(comparison: Comparison, first: bool = True) -> Table:
-    """Return all metrics as one table; that which is not the `first` repeats no notes."""
+    """Return all metrics as one table. Only the `first` table of a comparison has all notes."""
     data = numbers(comparison)
     reference = comparison.tested_against.name
     troubled = {row.name for row in comparison.rows if row.troubles}
@@ -124,7 +124,7 @@ def table(comparison: Comparison, first: bool = True) -> Table:
 
 
 def _unstarted(comparison: Comparison) -> dict[str, str]:
-    """Return "0 of 3 seeds" of each row none of whose runs is done."""
+    """Return {row: "0 of 3 seeds"} for the rows without a finished run."""
     wanted = set(comparison.metrics) & set(TASK_METRICS)
     return {
         row.name: row.unfinished
@@ -141,9 +141,9 @@ def _column(
     unstarted: Mapping[str, str],
     reference: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the texts of a metric's parts, from its `numbers`, and which of them are best.
+    """Return the cells of a metric's columns, and whether each cell is marked as best.
 
-    A row of which no run is done shows how many of its seeds are, instead of a number.
+    A row without a finished run shows its number of finished seeds instead of a value.
     """
     heading = column(metric)
     values = data[["mean", "std"]]
@@ -156,7 +156,7 @@ def _column(
         unstarted[row] if row in unstarted and math.isnan(mean) else shown(mean, std, decimals)
         for row, mean, std in zip(data["row"], data["mean"], stds, strict=True)
     ]
-    # Qualities with the papers' two decimals, costs in as many as it takes.
+    # Tested metrics have two decimals, as in the papers; costs have all their decimals.
     spec = ".2f" if heading.tested else ",.10g"
     paper = [
         shown(mean, std, spec)
@@ -183,10 +183,10 @@ def shown(mean: float, std: float = math.nan, spec: int | str = 2) -> str:
 
 
 def _best(metric: str, data: pd.DataFrame, troubled: Collection[str], reference: str) -> list[Any]:
-    """Return the index of the best mean if it is decided: its difference is significant.
+    """Return the index of the best mean if its difference from the reference is significant.
 
-    Where the reference is the best, all others must differ from it. A line that lacks units that
-    others have is never the best, nor one that diverged or did not learn.
+    If the reference is the best, all other rows must differ from it significantly. A row is never
+    the best if it lacks units that other rows have, or if it diverged or did not learn.
     """
     full = data[(data["n"] == data["n"].max()) & ~data["row"].isin(list(troubled))]
     means, better = full["mean"].dropna(), column(metric).better
@@ -200,10 +200,10 @@ def _best(metric: str, data: pd.DataFrame, troubled: Collection[str], reference:
 
 
 def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
-    """Return a table of each metric that several comparisons have, with a column a comparison.
+    """Return a table of each metric that several comparisons have, with a column per comparison.
 
-    A line is found by its label, whatever was chosen for it, but by its name where a comparison
-    has the label more than once.
+    Rows of different comparisons are matched by label, or by name if a comparison has a label more
+    than once. Chosen values may differ.
     """
     overview_tables = []
     for metric in dict.fromkeys(m for comparison in comparisons for m in comparison.metrics):
@@ -230,7 +230,7 @@ def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
 
 
 def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a metric's numbers with a dagger behind those of no worth, and which are best."""
+    """Return a metric's cells, with a dagger after those of failed trainings, and the best ones."""
     of_metric, rows = table(replace(comparison, metrics=[metric], paper={})), comparison.rows
     names = [comparison.short_name(row) for row in rows]
     head = pd.MultiIndex.from_tuples([(comparison.title or comparison.name, HERE)])
@@ -241,7 +241,7 @@ def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.
 
 
 def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
-    """Return every value that was searched; `scored` says what the score is of."""
+    """Return the table of all searched values; `scored` names the data of the scores."""
     notes = [f"Mean accuracy {scored}; bold: chosen, the highest of each row."]
     columns = {
         "Accuracy %": [shown(entry.score) for entry in entries],
@@ -267,7 +267,7 @@ def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
     return Table(cells, best, [(note, HERE) for note in notes], "Search")
 
 
-# ---- what a reader must know of a table ---------------------------------------------------------
+# ---- notes below a table ------------------------------------------------------------------------
 
 
 def _notes(
@@ -308,7 +308,7 @@ def _notes(
 
 
 def _absent(comparison: Comparison, data: pd.DataFrame) -> list[str]:
-    """Say why rows have no number at all below some headings."""
+    """Return a note with the reasons why rows have no value in some columns."""
     names = {row.name for row in comparison.rows}
     why: dict[str, list[str]] = {}  # reason: rows
     for row, of_row in data[data["n"] == 0].groupby("row", sort=False):
@@ -330,7 +330,7 @@ def _absent(comparison: Comparison, data: pd.DataFrame) -> list[str]:
 
 
 def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
-    """Return what the numbers are, of these units: seeds where all are of pre-trainings."""
+    """Return a note on the values: mean and deviation, number of units, and percent signs."""
     what = "Mean ± sample standard deviation over" if len(units) > 1 else "Values of"
     kind, seeds = _kind(units), len({unit.partition(",")[0] for unit in units})
     text = f"{what} {_count(seeds if kind == 'seed' else len(units), kind)}"
@@ -348,7 +348,7 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
 
 
 def _kind(units: Iterable[str]) -> str:
-    """Return "task" for tasks of seeds, "seed", or "unit" where they are named otherwise."""
+    """Return the kind of units: "task" for tasks of seeds, "seed", or "unit" for other names."""
     tasks = {", task " in unit for unit in units}
     if len(tasks) > 1 or not all(unit.startswith("seed ") for unit in units):
         return "unit"
@@ -360,7 +360,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str]:
-    """Say which metrics all lack for some units (the pre-training's), and which lines lack more."""
+    """Return notes on metrics with fewer values than units, and on rows with missing values."""
     here = data[data["row"].isin([row.name for row in comparison.rows])]
     most = here.groupby("metric", sort=False)["n"].max()
     part = most[(most > 0) & (most < units)]

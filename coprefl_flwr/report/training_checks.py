@@ -1,4 +1,4 @@
-"""Whether a pre-training has learnt anything, judged by its loss.
+"""Check by its loss whether a pre-training diverged or did not learn.
 
 Guessing among C classes has the cross-entropy ln C. A round's loss is the mean over its clients'
 local training, so one that has learnt is below that:
@@ -7,10 +7,10 @@ local training, so one that has learnt is below that:
   one round) is not at least 2 % below ln C;
 - **diverged**: that of the last round is not finite, or above twice ln C.
 
-Where a model travels from client to client, its loss is that of one which has just been fitted to
-another client's data: it can be high although much was learnt, and low although little was. It did
-not learn where its loss is within 2 % of ln C, and diverged above ten times that. Where the loss of
-the start itself, over all clients' data, was measured, it is used instead of the last rounds'.
+In a chain, a client's loss is that of a model which was just trained on another client's data. This
+loss can be high although the model learnt much, and low although it learnt little. A chain did not
+learn if its loss is within 2 % of ln C, and diverged if its loss is above ten times ln C. If the
+loss of the start over all clients' data was measured, it is used instead of the rounds' losses.
 """
 
 import math
@@ -29,11 +29,11 @@ _LAST = 0.1  # of the rounds
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is wrong with a start, or with a model that was trained from it."""
+    """A problem of a start, or of a model that was trained from the start."""
 
     what: str  # "diverged", "did not learn", or a sentence about it
     loss: float = math.nan  # not finite where it overflowed
-    guessing: float = math.nan  # ln C; nan where that says nothing
+    guessing: float = math.nan  # ln C, the loss of random guessing; nan if not applicable
 
     def __str__(self) -> str:
         """Return e.g. "did not learn: loss 4.376 (random guessing: 4.382)"."""
@@ -52,18 +52,18 @@ def trouble_of(
     chained: bool = False,
     comparable: bool = True,
 ) -> Trouble | None:
-    """Return what is wrong with a pre-training, None for nothing, or where no loss is known.
+    """Return the problem of a pre-training, or None if there is none or no loss is known.
 
     Parameters
     ----------
     losses : sequence of float or None
-        Of the rounds of its last phase; None for one that is not finite, as results have it.
+        Losses of the rounds of the last phase. None means a loss that is not finite.
     start_loss : float, optional
-        That of the start itself over all clients' data; nan if it is not finite.
+        Loss of the start over all clients' data; nan if it is not finite.
     chained : bool
-        Whether its model travels from client to client.
+        Whether the model passes from client to client.
     comparable : bool
-        Whether its losses can be compared with ln C, which other terms in them would raise.
+        Whether the losses can be compared with ln C. Further terms in a loss would raise it.
     """
     if start_loss is not None:
         losses = [start_loss]

@@ -38,7 +38,7 @@ class Picture(NamedTuple):
 
 
 def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
-    """Return those figures that the comparison has data for."""
+    """Return the figures of these kinds, without those that the comparison has no data for."""
     pictures = []
     rows = ", ".join(row.name for row in comparison.rows)
     for kind in kinds:
@@ -58,7 +58,7 @@ def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
 def _together(
     comparison: Comparison, frame_of: Callable[[ResultRow], pd.DataFrame]
 ) -> pd.DataFrame:
-    """Return one frame of all rows, with their names as start."""
+    """Return one DataFrame of all rows, with the rows' names in the column "start"."""
     parts = [frame_of(row).assign(start=row.name) for row in comparison.rows]
     parts = [part for part in parts if not part.empty]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -108,7 +108,7 @@ def _switch(comparison: Comparison) -> Drawn:
 
 
 def _tested(rounds: pd.DataFrame) -> "pd.Series[float]":
-    """Return the mean test accuracy over the seeds by round; rounds that all of them tested."""
+    """Return the mean test accuracy over seeds, for the rounds in which all seeds were tested."""
     tested = rounds.reindex(columns=["round", "seed", "server-accuracy"])
     by_seed = tested.pivot(index="round", columns="seed", values="server-accuracy").astype(float)
     return by_seed.where(np.isfinite(by_seed)).dropna().mean(axis=1)
@@ -147,7 +147,7 @@ def _gamma(comparison: Comparison) -> Drawn:
 
 
 def _by_gamma(comparison: Comparison, metric: str) -> pd.DataFrame:
-    """Return points, on a line a label and its other choices; the paper's if one has them."""
+    """Return the points of each label and its other choices, and the paper's points if known."""
     lines = []
     for row in comparison.rows:
         others = [f"{key}={value}" for key, value in row.options.items() if key != "gamma"]
@@ -225,4 +225,4 @@ FIGURES: dict[str, Callable[[Comparison], Drawn]] = {
     "objective": _objective,
     "noise": _noise,
 }
-"""What draws each kind of figure."""
+"""The drawing function of each kind of figure."""

@@ -1,4 +1,4 @@
-"""How clients' accuracies are spread, and how trainings went round by round."""
+"""Figures of the distribution of clients' accuracies, and of metrics by round."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _BANDS = 2  # lines that can have bands over each other
 
 
 def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
-    """Draw the client accuracies of each start, pooled over tasks: dots, of many a histogram.
+    """Draw the client accuracies of each start, pooled over tasks: dots, or a histogram if many.
 
     Mean (also the vertical line) and variance in a panel's title are those of the table: per task,
     then averaged over tasks. The dotted line is the lowest mean, the same in all panels.
@@ -153,7 +153,7 @@ def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
 
 
 def _spans_wide(losses: "pd.Series[float]") -> bool:
-    """Tell whether losses are so far apart that only a logarithmic axis shows them all."""
+    """Return whether losses differ by more than a factor of 100, so the axis is logarithmic."""
     low, high = losses.min(), losses.max()
     return bool(low > 0) and bool(high > _WIDE * low)
 
@@ -204,10 +204,10 @@ def _name_lines(panel: "style.Axes", ends: "pd.Series[float]", shown: style.Look
 
 
 def smoothing_window(rounds: npt.ArrayLike) -> int:
-    """Return how many of the tested rounds the filter spans; 0: too few to smooth.
+    """Return the window of the smoothing filter in tested rounds; 0 if there are too few rounds.
 
-    As many as are in 41 rounds, so that a test every tenth round is not smoothed over ten times as
-    long; at least 5 (an odd number above the order), at most as many as there are.
+    The window has the number of tests in 41 rounds, so it spans about 41 rounds also if only every
+    tenth round is tested. It is odd, at least 5, and at most the number of tested rounds.
     """
     tested = np.sort(np.asarray(rounds, dtype=np.int64))
     if tested.size < ORDER + 2:

@@ -20,7 +20,7 @@ LEVEL, SPREAD = ("sum", "mean"), ("variance", "deviation")
 first, 1 - gamma one of the second."""
 
 _LEAST = 30.0
-"""The axis's end over its beginning: below it, a logarithmic axis has no round numbers."""
+"""Ratio of a logarithmic axis's ends, at least: a shorter axis has no round numbers."""
 
 
 def gamma_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
@@ -82,7 +82,7 @@ def p1_rounds_figure(points: pd.DataFrame, label: str) -> "style.Figure":
 
 
 def is_fitted(points: pd.DataFrame) -> bool:
-    """Tell whether a cubic says anything: through four points there is always one."""
+    """Return whether a cubic is fitted: more than four points, as four always have a cubic."""
     return points["at"].nunique() > _ORDER + 1
 
 

@@ -1,4 +1,4 @@
-"""How every figure looks: its colours, letters and axes, and how it is saved."""
+"""The style of all figures: colours, fonts and axes; functions to save figures."""
 
 import io
 import itertools
@@ -83,7 +83,7 @@ def narrow() -> Iterator[None]:
 
 
 def new_figure(height: float, width: float = 8.0) -> "Figure":
-    """Return an empty figure of this many inches, 200 pixels each."""
+    """Return an empty figure; sizes are in inches, with 200 pixels per inch."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -131,7 +131,7 @@ def row_of_panels(
 
 
 def title(panel: "Axes", name: str, below: str) -> None:
-    """Write a panel's name, and a line below it that says what is drawn."""
+    """Write a panel's name, and below it a line that describes the drawn data."""
     panel.set_title(
         name, loc="left", pad=18, fontsize=10, fontweight="bold", color=INK, parse_math=False
     )
@@ -167,9 +167,9 @@ _ACROSS, _SAMPLE = 103, 6
 
 
 def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
-    """Write below the figure which start has which line, in their order from left to right.
+    """Write a legend below the figure, with the starts from left to right.
 
-    The figure grows by what the legend needs beyond its first line.
+    The figure's height grows with each line of the legend after the first.
     """
     from matplotlib.lines import Line2D
 
