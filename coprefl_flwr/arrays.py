@@ -104,7 +104,7 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
 
 
 def is_lazy(array: FlowerArray) -> bool:
-    """Tell whether an Array has no bytes yet, but the numbers themselves."""
+    """Return whether an Array still holds its NumPy array and has not been serialised to bytes."""
     return isinstance(array, Array) and array.array is not None
 
 
@@ -203,7 +203,7 @@ def is_buffer(name: str, array: npt.NDArray[Any]) -> bool:
 
 
 def weights_of(arrays: Arrays) -> Arrays:
-    """Return the arrays that are no buffers."""
+    """Return the arrays that are weights, without the buffers."""
     return {name: array for name, array in arrays.items() if not is_buffer(name, array)}
 
 
