@@ -51,7 +51,7 @@ class Array(FlowerArray):  # Called as Flower's, which writes the name into what
 
     @property
     def data(self) -> bytes:
-        """The array in NumPy's format; made again each time, as few ask for it twice."""
+        """The bytes of the array in NumPy's format, serialised again at each access."""
         array = self.array
         return self.__dict__["_bytes"] if array is None else FlowerArray(np.asarray(array)).data
 

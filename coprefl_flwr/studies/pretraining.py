@@ -383,7 +383,7 @@ def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, 
 
 
 def _identity_of(strategy: RoundStrategy) -> dict[str, Any]:
-    """Return what a strategy object depends on: all its options, and its data at the server."""
+    """Return the options of a strategy object, and a hash of its data at the server."""
     servers = [getattr(part, "server", None) for part, _ in parts_of(strategy, 1)]
     samples = [server.samples for server in servers if isinstance(server, ServerData)]
     return {"strategy": strategy.options(), "server": hash_of_samples(samples)}

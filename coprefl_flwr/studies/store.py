@@ -107,9 +107,9 @@ class Store:
         return read_result(self.folder(stage)) if self.has(stage) else {"rows": [], "rounds": []}
 
     def seconds(self, stage: "Stage") -> float:
-        """Return the median time of a stage's round in seconds; nan if it was not taken.
+        """Return the median time of a stage's round in seconds; nan if it was not measured.
 
-        The first round of its last process is left out: there features are made.
+        The first round of the last process is left out, as it also computes features.
         """
         file = self.folder(stage) / SECONDS
         seconds = read_json(file, list) if file.exists() else []
