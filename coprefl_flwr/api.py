@@ -1,8 +1,8 @@
-"""The Python interface: the caller's objects make a study, which runs as every other study does.
+"""The Python interface: functions that make a study from Python objects and run it.
 
 `partition` and `tasks` make clients from a dataset, `pretrain` makes a starting model, and
-`evaluate_starts` compares starting models. The stages, the store and the driver are those of
-recipes and of `flwr run`.
+`evaluate_starts` compares starting models. Recipes and `flwr run` use the same stages, store and
+driver.
 """
 
 import copy
@@ -65,20 +65,21 @@ def partition(
     batch: Pick | None = None,
     seed: int = 0,
 ) -> Clients:
-    """Spread a dataset over the clients of a pre-training.
+    """Partition a dataset over the clients of a pre-training.
 
     Parameters
     ----------
     dataset : a torch or Hugging Face Dataset, a DataLoader, or a dataset of this package
-        Read once and kept in memory, so random augmentations are drawn once (see
-        `coprefl_flwr.data.as_dataset`). Bytes of images become floats in 0..1, as by
-        torchvision's ToTensor; other values do not change.
+        The samples. The dataset is read once and kept in memory, so random augmentations are drawn
+        once (see `coprefl_flwr.data.as_dataset`). Images in uint8 become floats in 0..1, as with
+        torchvision's ToTensor. Other values do not change.
     clients : int, optional
-        Number of clients. Default: 100, or as many as a partitioner object makes.
+        Number of clients. Default: 100, or the number of partitions of a partitioner object.
     scheme : str, function, or flwr_datasets.partitioner.Partitioner
-        "iid", "dirichlet", "pathological", "natural" (a client is a writer or speaker), a class of
-        flwr-datasets with its arguments, and others (see `coprefl_flwr.data.partition`); a function
-        of (labels (n,), clients, rng) that returns a list of positions for each client; or a
+        How the samples are partitioned. Allowed are the name of a scheme: "iid", "dirichlet",
+        "pathological", "natural" (each client is one writer or speaker), a class of flwr-datasets
+        with its arguments, and others (see `coprefl_flwr.data.partition`); a function of
+        (labels (n,), clients, rng) that returns a list of sample indices for each client; or a
         partitioner object of flwr-datasets.
     alpha : float
         Concentration of the Dirichlet distribution from which "dirichlet" draws the proportions of
@@ -86,24 +87,25 @@ def partition(
     classes_per_client : int
         Number of classes that each client has, for "pathological".
     min_samples : int
-        Fewest samples a client may have.
+        Minimum number of samples of a client.
     server_reserve : float
-        Part of the samples, drawn at random, that the server has and no client: 0 to 0.9.
+        Fraction of the samples that is reserved for the server, 0 to 0.9. The samples are drawn at
+        random, and no client has them.
     only : sequence of int or str, optional
-        The classes that are used, by number or name. Labels are then their positions in ascending
-        order. Default: all.
+        The classes that are used, by number or name. The used classes are then numbered from 0 in
+        ascending order. Default: all classes.
     relabel : bool
         Whether labels with gaps, such as 0, 5, 10, are numbered 0, 1, 2.
     batch : function, optional
-        Returns (input, label) of an item, or of a DataLoader's batch. Default: the item is that
-        pair, or a dict such as {"img": ..., "label": ...}.
+        Function that returns (input, label) of an item, or of a DataLoader's batch. Default: the
+        item is an (input, label) pair, or a dict such as {"img": ..., "label": ...}.
     seed : int
-        Seed of all draws. A study of the same settings has the same clients.
+        Seed of all random draws. A study with the same settings has the same clients.
 
     Raises
     ------
     SettingsError
-        For something that is not a dataset, or a partition that is not possible.
+        If `dataset` is not a dataset, or the partition is not possible.
 
     Examples
     --------
@@ -115,7 +117,7 @@ def partition(
     drawn = checked_options(options, declared(Clients))
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
     result = Clients(LoadedSource.of(dataset, only, relabel, batch), spread, **drawn)
-    _ = result.population  # Raises an error now, if there is no such partition.
+    _ = result.population  # Raises an error now if the partition is not possible.
     return result
 
 
@@ -137,12 +139,12 @@ def tasks(
 ) -> Tasks:
     """Draw downstream tasks from a dataset.
 
-    Each task draws some classes and spreads their samples over its clients.
+    Each task draws some classes and partitions their samples over its clients.
 
     Parameters
     ----------
     dataset : a torch or Hugging Face Dataset, a DataLoader, or a dataset of this package
-        As in `partition`.
+        The samples, read as in `partition`.
     number : int
         Number of tasks.
     classes : int
@@ -150,21 +152,21 @@ def tasks(
     clients : int
         Number of clients of each task.
     scheme : str, function, or flwr_datasets.partitioner.Partitioner
-        How a task's samples are spread over its clients, as in `partition`.
+        How the samples of a task are partitioned over its clients, as in `partition`.
     alpha, classes_per_client, min_samples : float, int, int
-        Arguments of the scheme, and the fewest samples of a client, as in `partition`.
+        Arguments of the scheme, and the minimum number of samples of a client, as in `partition`.
     train_fraction : float
-        Part of each client's samples to train on, above 0 and at most 0.99. The client is tested on
-        the rest.
+        Fraction of each client's samples that is its training set, above 0 and at most 0.99. The
+        rest is its test set.
     only, relabel, batch : sequence of int or str, bool, function
-        Classes that tasks may draw, and how the dataset is read, as in `partition`.
+        The classes that tasks may draw, and how the dataset is read, as in `partition`.
     seed : int
-        Seed of all draws. All starts meet the same tasks.
+        Seed of all random draws. All starting models are tested on the same tasks.
 
     Raises
     ------
     SettingsError
-        For something that is not a dataset, or a task that is not possible.
+        If `dataset` is not a dataset, or a task is not possible.
 
     Examples
     --------
@@ -179,7 +181,7 @@ def tasks(
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
     result = Tasks(LoadedSource.of(dataset, only, relabel, batch), spread, **drawn)
     for task in range(len(result)):
-        _ = result[task]  # Raises an error now, if there is no such task.
+        _ = result[task]  # Raises an error now if the task is not possible.
     return result
 
 
@@ -196,46 +198,51 @@ def pretrain(
     history: bool = False,
     **options: Any,
 ) -> Any:
-    """Return a copy of `model` that a method has pre-trained across clients.
+    """Return a copy of `model`, pre-trained by a method across clients.
 
     Parameters
     ----------
     method : Strategy or str
         A strategy such as `CoPreFL(gamma=0.5, participants=20)`, your own class, one of Flower's
-        (see `of_flower`), or a text as in recipes: "coprefl:gamma=0.5", "cyclic:rounds=5+fedavg".
-        All random choices depend on the strategy's `seed`; for a text, on `seed` in `options`.
+        (see `of_flower`), or a string as in recipes: "coprefl:gamma=0.5",
+        "cyclic:rounds=5+fedavg". All random choices depend on the strategy's `seed`, or, if the
+        method is a string, on `seed` in `options`.
     model : nn.Module
-        The network and its first weights. It is not changed.
+        The network with its first weights. This object is not changed.
     clients : Clients, a list of datasets (one per client), or a Flower ClientApp
-        The clients that `partition` returns, or your own. A ClientApp runs on `nodes` nodes.
+        The clients: the result of `partition`, or your own. A ClientApp runs on `nodes` nodes.
     rounds : int
-        Pre-training rounds T; of each phase of "A+B". A Schedule has its own.
+        Number of pre-training rounds T. For "A+B" it is the number of rounds of each phase that
+        does not set its own. A Schedule states the rounds of each phase, so `rounds` is not used.
     nodes : int
-        Number of nodes of a ClientApp; not for other clients.
+        Number of nodes, needed if `clients` is a ClientApp. For other clients it is not used.
     workers : int
-        Number of processes that run the clients. 1 is this process; more are processes of one
-        thread each on Ray (see `grids.RayGrid`), with the same numbers up to rounding.
+        Number of processes that run the clients. With 1, the clients run in this process. With
+        more, they run in Ray processes with one thread each (see `grids.RayGrid`). The results are
+        the same except for rounding.
     checkpoint : path of a folder, optional
-        Stores the run's state and the model, which `evaluate_starts` can read. After a stop, the
-        same call continues with the same numbers; with more `rounds`, a finished run continues too.
-        For another method, model or other clients the run begins again, and the earlier files move
-        to a folder `earlier-N` in it. checkpoint.safetensors.rounds.jsonl has the rounds' metrics.
+        Folder that stores the run's state and the model. `evaluate_starts` can read the model. If
+        the run was interrupted, the same call continues it with the same results. With more
+        `rounds`, a finished run continues too. With another method, another model or other clients
+        the run starts again, and the earlier files are moved to the subfolder `earlier-N`. The
+        metrics of all rounds are in checkpoint.safetensors.rounds.jsonl.
     quiet : bool
         Whether only warnings are logged.
     history : bool
-        Whether to return (nn.Module, DataFrame): the model, and a row per round with its metrics
-        and traffic, which `plot_history` draws.
+        Whether to return (nn.Module, DataFrame): the model, and a DataFrame with the metrics and
+        the traffic of each round in a row. `plot_history` draws this DataFrame.
     **options
-        Local training, such as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`,
-        `precision="bf16"`, `client_wrapper="attackers.py:SignFlip", client_wrapper_share=0.3`; and
-        options of the method's client, such as CoPreFL's `support_fraction`.
+        Options of local training, such as `local_steps=5`, `local_epochs`, `learning_rate=0.05`,
+        `batch_size`, `precision="bf16"`, `client_wrapper="attackers.py:SignFlip",
+        client_wrapper_share=0.3`; and options of the method's client, such as CoPreFL's
+        `support_fraction`. If the method is a string, its client's options are in the string.
 
     Raises
     ------
     SettingsError
-        Before any work, for an argument that is wrong.
+        If an argument is wrong. It is raised before training starts.
     RunFailedError
-        If the clients failed a round too often.
+        If a round failed too often.
 
     Examples
     --------
@@ -284,43 +291,48 @@ def evaluate_starts(
     quiet: bool = False,
     **options: Any,
 ) -> StartsResult:
-    """Run the same tasks from every starting model, and compare the clients' results.
+    """Run the same tasks from every starting model, and compare the results of their clients.
 
     Parameters
     ----------
     starts : mapping of name to module, or to a file or folder of weights
-        All of one architecture; `.safetensors`, a state_dict, or a folder of this package.
+        The starting models, all of one architecture. A file is a `.safetensors` file or a saved
+        state_dict. A folder is one that this package wrote.
     tasks : Tasks
-        The tasks that `tasks` returns.
+        The result of `tasks`.
     rounds : int
-        Rounds R of a task. All its clients take part in each.
+        Number of rounds R of a task. All clients of the task take part in each round.
     method : str, RoundStrategy or a class of such
         Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or your own class whose
-        `roles` have "task". Its seed is that of the tasks.
+        `roles` contain "task". The seed is the seed of the tasks.
     head : str
-        The last layer at the beginning of a task. "fresh": a new one, the same for every start;
-        "keep": the start's own; "ncm", "ridge": computed from the clients' features.
+        The last layer at the beginning of a task. "fresh": a new layer, the same for every starting
+        model; "keep": the last layer of the starting model; "ncm", "ridge": a layer that is
+        computed from the clients' features.
     network : function of the number of classes, optional
-        Makes the network of a task. Default: a copy of the starts' network with a new last layer,
-        whose outputs must come from an `nn.Linear` that is called last.
+        Function that returns the network of a task. Default: a copy of the starting models' network
+        with a new last layer. The outputs of this network must come from the `nn.Linear` that it
+        calls last.
     client_metrics : function, module:NAME, or a list of such, optional
-        Your own metrics: functions of (logits (n, C), labels (n,)) that return a number, which
-        every client computes on its test samples; C is the task's number of classes. They are
-        columns of `rows` and `summary()` ("metric:NAME") and of the printed table.
+        Your own metrics: functions of (logits (n, C), labels (n,)) that return a number, with C the
+        number of classes of the task. Every client computes the metrics on its test samples. They
+        are columns of `rows` and `summary()` ("metric:NAME") and of the printed table.
     evaluate_every : int
-        Rounds between evaluations; 0: only after the last round.
+        Number of rounds between evaluations. 0: evaluate only after the last round.
     diagnostics : bool
-        Whether `rounds` also has measurements that explain the worth of each start.
+        Whether to measure, for each starting model and task, properties of the model that may
+        explain its accuracy, such as gradient diversity. They are in `rounds` of the result.
     checkpoint, quiet : path of a folder, bool
-        As in `pretrain`. Tasks of another number of `rounds` begin again.
+        As in `pretrain`, except that tasks start again if `rounds` is another number.
     **options
-        Local training of the tasks, such as `learning_rate`, `local_steps` or `local_epochs`,
-        `batch_size`, `precision`; and options of the client of a method that is a strategy.
+        Options of local training in the tasks, such as `learning_rate`, `local_steps` or
+        `local_epochs`, `batch_size`, `precision`; and, if `method` is a strategy or a class,
+        options of its client.
 
     Raises
     ------
     SettingsError
-        Before any work, for an argument that is wrong.
+        If an argument is wrong. It is raised before training starts.
 
     Examples
     --------
@@ -363,7 +375,7 @@ def evaluate_starts(
 def _spread(
     clients: int | None, scheme: Scheme, alpha: float, classes: int, samples: int
 ) -> Spread:
-    """Return how samples are spread: `classes` per client, at least `samples` samples each."""
+    """Return the rule that partitions samples: `classes` and at least `samples` for each client."""
     limits: Any = {"alpha": alpha, "classes_per_client": classes, "min_samples": samples}
     return Spread(clients=clients, scheme=scheme, **limits)
 
@@ -375,7 +387,7 @@ def _pretraining(
     rounds: int,
     options: Mapping[str, Any],
 ) -> Pretraining:
-    """Return the pre-training of a network on clients of this package."""
+    """Return the pre-training stage of a network on clients that are datasets."""
     if not isinstance(clients, Clients):
         if not isinstance(clients, Sequence) or isinstance(clients, str) or not len(clients):
             needed = "the clients that cp.partition returns, or a list of a dataset per client"
@@ -391,14 +403,14 @@ def _pretraining(
 
 
 def _local_training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
-    """Return local training with those of the options that belong to it, instead of defaults."""
+    """Return the options of local training: those in `options`, and `defaults` for the others."""
     known = {option.name for option in declared(TrainingOptions).values()}
     chosen = {name: value for name, value in options.items() if name in known}
     return TrainingOptions(**{**defaults, **chosen})
 
 
 def _starts(starts: Any) -> list[Start]:
-    """Return starts of networks or files, or raise a SettingsError for something else."""
+    """Return a Start for each network or file, or raise a SettingsError for another value."""
     if not isinstance(starts, Mapping) or not starts:
         example = "{'random': Net(), 'coprefl': start}"
         raise wrong_type("starts", starts, "a mapping of names to networks or files", example)

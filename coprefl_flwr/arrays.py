@@ -51,7 +51,7 @@ class Array(FlowerArray):  # Called as Flower's, which writes the name into what
 
     @property
     def data(self) -> bytes:
-        """The array in NumPy's format; made again each time, as few ask for it twice."""
+        """The bytes of the array in NumPy's format, serialised again at each access."""
         array = self.array
         return self.__dict__["_bytes"] if array is None else FlowerArray(np.asarray(array)).data
 
@@ -104,7 +104,7 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
 
 
 def is_lazy(array: FlowerArray) -> bool:
-    """Tell whether an Array has no bytes yet, but the numbers themselves."""
+    """Return whether an Array still holds its NumPy array and has not been serialised to bytes."""
     return isinstance(array, Array) and array.array is not None
 
 
@@ -203,7 +203,7 @@ def is_buffer(name: str, array: npt.NDArray[Any]) -> bool:
 
 
 def weights_of(arrays: Arrays) -> Arrays:
-    """Return the arrays that are no buffers."""
+    """Return the arrays that are weights, without the buffers."""
     return {name: array for name, array in arrays.items() if not is_buffer(name, array)}
 
 

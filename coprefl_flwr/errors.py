@@ -106,9 +106,9 @@ logging.getLogger("flwr.coprefl").addFilter(_as_for_terminal)
 
 
 def cut(text: str) -> str:
-    """Return what came from outside as one line of at most `LONGEST` characters that print.
+    """Return text from outside as one line of at most `LONGEST` printable characters.
 
-    Of a longer one the middle is left out: how it begins says what it is, its end where it was.
+    If the text is longer, its middle is left out.
     """
     known = text if len(text) <= 10 * LONGEST else text[: 5 * LONGEST] + text[-5 * LONGEST :]
     line = " ".join("".join(c if c.isprintable() else " " for c in known).split())

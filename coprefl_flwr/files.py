@@ -204,7 +204,7 @@ def parse_json(text: str | bytes, *, infinite: bool = False) -> Any:
     try:
         return json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=constant)
     except RecursionError:
-        raise ValueError("brackets within brackets, too deep") from None
+        raise ValueError("brackets are nested too deeply") from None
 
 
 def _integer(text: str) -> int:

@@ -55,7 +55,7 @@ class Algorithm:
 
     @functools.cached_property
     def client_class(self) -> type[TorchClient]:
-        """What runs on the clients."""
+        """The class of the clients."""
         named = self.strategy_class.client
         if not isinstance(named, str):
             return named
@@ -79,7 +79,7 @@ class Algorithm:
 
     @functools.cached_property
     def options(self) -> Mapping[str, Option]:
-        """Its own options by key: the strategy's, the client's, the refinement's, `AGGREGATION`."""
+        """Options by key of the strategy, its client, its refinement and its aggregation."""
         own = dict(_own(self.strategy_class)) | dict(declared(self.client_class))
         refinement = dict(_own(ServerRefined)) if self.refined else {}
         return own | refinement | _of_averages(self.strategy_class)
@@ -101,7 +101,7 @@ class Algorithm:
 
     @property
     def trains_locally(self) -> bool:
-        """Whether its clients train as the settings of local training say."""
+        """Whether the settings of local training apply to its clients."""
         return HEAD not in self.roles and self.strategy_class.actions != ("train.query",)
 
     @property

@@ -41,13 +41,13 @@ class Architecture:
     Parameters
     ----------
     name : str
-        What errors of methods call the network.
+        Name of the network in error messages.
     factory : Factory
         Makes the network; weights that it draws depend on the seed.
     source : Source
         The samples.
     seed : int
-        What the weights depend on.
+        Seed of the weights.
     classes : int, optional
         Classes of the network; not set: those of the source.
     """
@@ -195,7 +195,7 @@ def check_network(what: str, network: Any, example: str) -> None:
 
 
 def copies_of(network: nn.Module) -> Factory:
-    """Return what makes copies of a network on the CPU, whatever the number of classes."""
+    """Return a function that copies a network to the CPU; it ignores the number of classes."""
     original = copy.deepcopy(network).cpu()
     return lambda _: copy.deepcopy(original)
 

@@ -153,7 +153,7 @@ class DividedSource(Source):
         return self.datasets.domains[self.phase]
 
     def samples(self, classes: tuple[int, ...]) -> Samples:
-        """Return all samples of some classes, but those that only the other phase has."""
+        """Return all samples of some classes, without those reserved for the other phase."""
         return self.datasets.samples(self.phase, classes)
 
     def identity(self) -> Mapping[str, Any]:

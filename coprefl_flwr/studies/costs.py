@@ -38,11 +38,11 @@ HESSIAN_PRODUCTS = 30
 """Products with the Hessian of a diagnosis: about as many as its search for the eigenvalue has."""
 
 ROUND_BYTES = 600
-"""About what a round takes in a result."""
+"""Approximate bytes of a round in a stage's result."""
 
 
 class Counts(NamedTuple):
-    """How much of everything; nan where a method does not say what it computes."""
+    """Counts of computation, traffic and disk space; nan if a method does not state a count."""
 
     steps: float = 0.0  # of SGD or Adam
     gradients: float = 0.0  # of one sample's loss
@@ -58,7 +58,7 @@ def total(counts: Iterable[Counts]) -> Counts:
 
 @functools.singledispatch
 def counts_of(_: Stage) -> Counts:
-    """Return what a stage takes; of a user's own kind of stage only its result is known."""
+    """Return the costs of a stage; for a user's own kind of stage, only the size of its result."""
     return Counts(disk=ROUND_BYTES)
 
 
@@ -208,7 +208,7 @@ def works(pretraining: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
 
 
 def by_round(pretraining: Pretraining) -> Iterator[Cost]:
-    """Yield what each round costs, in order; the last phase continues without end."""
+    """Yield the cost of each round, in order; the last phase is repeated without end."""
     first = 1
     for phase, strategy, work in works(pretraining):
         training, budget = phase.training, strategy.budget(work)
@@ -220,9 +220,9 @@ def by_round(pretraining: Pretraining) -> Iterator[Cost]:
 
 
 def cost(pretraining: Pretraining, rounds: int | None = None) -> Cost:
-    """Return what a pre-training costs, or its first `rounds`; nothing for random weights.
+    """Return the cost of a pre-training, or of its first `rounds`; 0 for random weights.
 
-    What weights that were made elsewhere took is not known.
+    The cost of weights that were made elsewhere is not known: nan.
     """
     if pretraining.is_external:
         return Cost(math.nan, math.nan)
@@ -278,7 +278,7 @@ class Computing(NamedTuple):
 
 
 def computing_of(stage: Stage) -> Computing:
-    """Return what a stage computes with."""
+    """Return the network, the input shape and the training that a stage computes with."""
     if isinstance(stage, PersonalStage):
         options, own, shape = stage.data.options, stage.training, stage.data.input_shape
         head = f"a {stage.trained.algorithm.client_class.network} head"

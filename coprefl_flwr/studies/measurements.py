@@ -56,7 +56,9 @@ def own_metric(chosen: MetricLike) -> Metric:
             name, getattr(metric, "title", name), getattr(metric, "better", "higher"), metric
         )
     if metric.better not in BETTER:
-        raise SettingsError(f"{what}: better: {unknown('value', str(metric.better), BETTER)}")
+        raise SettingsError(
+            f"{what}: attribute `better`: {unknown('value', str(metric.better), BETTER)}"
+        )
     better: Better = "lower" if metric.better == "lower" else "higher"
     OWN_HEADINGS[f"{METRIC}{metric.name}"] = Heading(metric.title, better)
     return metric
@@ -72,7 +74,7 @@ def _metric_name(metric: Any) -> str:
 
 
 def _measured(place: str, fn: Callable[..., float], logits: Tensor, labels: Tensor) -> float:
-    """Return what a metric gives, with the options that follow its place."""
+    """Return the value of a metric; the options that follow its place are its arguments."""
     value: float = plugins.call(place, fn, (logits, labels))
     return value
 

@@ -1,4 +1,4 @@
-"""What a Python program pre-trains by: a strategy, a class, one of Flower's, a text, or an app."""
+"""Methods that a Python program gives: a strategy, a class, a Flower strategy, a string, an app."""
 
 import copy
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ from coprefl_flwr.studies.store import Store
 
 
 def read_method(method: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:
-    """Return a method as a strategy of this package or a text.
+    """Return a method as a strategy of this package, or as the given string.
 
-    A class of a strategy is called without arguments where `classes` are allowed.
+    If `classes` is true, the method may be a strategy class, which is called without arguments.
 
-    Raises a SettingsError for anything else; `usage` is an example of the call.
+    Raises a SettingsError for another type; its message has `usage`, an example of the call.
     """
     if classes and isinstance(method, type) and issubclass(method, RoundStrategy):
         try:
@@ -55,12 +55,12 @@ def read_method(method: Any, usage: str, *, classes: bool = False) -> RoundStrat
 
 
 def name_of(strategy: RoundStrategy) -> str:
-    """Return the name of a strategy in rows and progress, such as "cyclic+fedavg"."""
+    """Return the name of a strategy in result rows and progress, such as "cyclic+fedavg"."""
     return "+".join(_algorithm_of(part).label for part, _ in parts_of(strategy, 1))
 
 
 def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
-    """Return the options of a pre-training by key, except for those that a strategy has itself."""
+    """Return the options of a pre-training by key, without those that the strategy object sets."""
     if isinstance(method, str):
         return {**declared(TrainingOptions), "seed": declared(RunOptions)["seed"]}
     of_strategy = declared(RoundStrategy)
@@ -72,7 +72,7 @@ def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
 
 
 def task_options(method: RoundStrategy | str) -> dict[str, Option]:
-    """Return the options of tasks by key: of local training, and of a strategy's client."""
+    """Return the options of tasks by key: those of local training, and of a strategy's client."""
     of_client = {} if isinstance(method, str) else declared(_algorithm_of(method).client_class)
     return {**declared(LocalTraining), **of_client}
 
@@ -80,20 +80,20 @@ def task_options(method: RoundStrategy | str) -> dict[str, Option]:
 def start_of_method(
     method: RoundStrategy | str, training: TrainingOptions, options: Mapping[str, Any], clients: int
 ) -> Start:
-    """Return the start that a method makes.
+    """Return the Start of a pre-training with a method.
 
     Parameters
     ----------
     method : RoundStrategy or str
         The method.
     training : TrainingOptions
-        Rounds and local training. A strategy has the number of participants itself.
+        Number of rounds, and local training. The number of participants is the strategy's.
     options : Mapping[str, Any]
         Options of a strategy's clients, by name.
     clients : int
         Number of clients.
 
-    Raises a SettingsError for a method that makes no start, or a strategy that sets `clients`.
+    Raises a SettingsError for a method that cannot pre-train, or a strategy that sets `clients`.
     """
     if isinstance(method, str):
         described = Method.parse(method)
@@ -114,10 +114,10 @@ def start_of_method(
 def task_phase(
     method: RoundStrategy | str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Phase:
-    """Return the phase of tasks; `options` are those of a strategy's clients, by name.
+    """Return the phase of tasks; `options` are the options of a strategy's clients, by name.
 
-    Raises a SettingsError for a method that runs no tasks, or a strategy that sets an option which
-    has one value for all tasks.
+    Raises a SettingsError for a method that cannot run tasks, or a strategy that sets an option
+    whose value the tasks determine, such as the seed.
     """
     if isinstance(method, str):
         return single_phase("method", Method.parse(method), TASK, training, {})
@@ -136,7 +136,7 @@ def task_phase(
 
 
 def _algorithm_of(strategy: RoundStrategy) -> Algorithm:
-    """Return a strategy's class as an algorithm; of a refined one, that of the inner strategy."""
+    """Return the Algorithm of a strategy's class; for ServerRefined, of the inner strategy's."""
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     return Algorithm(inner.name or type(inner).__name__, type(inner))
 
@@ -144,7 +144,7 @@ def _algorithm_of(strategy: RoundStrategy) -> Algorithm:
 def _phase_of(
     strategy: RoundStrategy, role: str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Phase:
-    """Return a phase of a strategy that has the role, with the options of its client, by name."""
+    """Return the phase of a strategy in a role; `options` are its client's options, by name."""
     algorithm = _algorithm_of(strategy)
     if role not in algorithm.roles:
         others = ", ".join(name for name, other in with_role(role).items() if not other.refined)
@@ -174,13 +174,13 @@ class AppPretraining(TrainingStage):
     Parameters
     ----------
     strategy : RoundStrategy
-        Runs all rounds; it is copied.
+        The strategy that runs all rounds. A copy of it is used.
     network : nn.Module
-        Has the first weights.
+        The network with the first weights.
     rounds : int
-        Rounds; a Schedule has its own rounds.
+        Number of rounds. A Schedule states its rounds itself, so this number is not used.
     nodes : int
-        Nodes that the app runs on.
+        Number of nodes that the app runs on.
 
     Raises a SettingsError for a number of rounds or nodes below 1.
     """
@@ -195,16 +195,16 @@ class AppPretraining(TrainingStage):
         of_run, title = RunOptions(seed=strategy.seed), f"pre-training {name}"
         super().__init__(of_run, title, name, name, sum(number for _, number in parts))
         self._strategy, self.first = copy.deepcopy(strategy), model_arrays(network)
-        self._strategy.evaluate_every = 0  # Tasks say what a start is worth.
+        self._strategy.evaluate_every = 0  # The model is evaluated on tasks instead.
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the model depends on, except for the app."""
+        """Return the method, a hash of the first weights and the number of nodes; not the app."""
         weights = checksum_of(self.first)
         return {"method": self._strategy.options(), "model": weights, "nodes": self.nodes}
 
     @property
     def key(self) -> str:
-        """Return its name, which is enough: its folder has no other stage."""
+        """Return the method's name, which suffices: the store's folder has no other stage."""
         return self.start
 
     def strategy(self) -> RoundStrategy:
@@ -212,7 +212,7 @@ class AppPretraining(TrainingStage):
         return self._strategy
 
     def initial(self, store: Store) -> Arrays:
-        """Return the network's weights."""
+        """Return the first weights of the network."""
         return self.first
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class PersonalStage(TrainingStage):
         return [self.data.domain_of(client).name for client in every]
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
-        """Write the global arrays and every client's prototypes; return what a client sends.
+        """Write the global arrays and every client's prototypes; return how many numbers are sent.
 
         The paper's "# of Comm Params" (Table 2) leaves out biases and BatchNorm.
         """

@@ -73,7 +73,7 @@ class Source(ABC):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Return what its samples depend on: the same identity, the same samples."""
+        """Return the values that determine the samples: equal identities mean equal samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,20 +225,20 @@ class Population:
 
 @dataclass(eq=False, repr=False)
 class Clients(Checked):
-    """The clients of a pre-training: `len` is their number, `[i]` a client's samples.
+    """The clients of a pre-training: `len(clients)` of them; `clients[i]` are the samples of one.
 
     Parameters
     ----------
     source : Source
         The samples of the pre-training.
     spread : Spread
-        How they are spread over the clients.
+        How the samples are partitioned over the clients.
     seed : int
-        What the draws depend on.
+        Seed of all random draws.
     server_reserve : float
-        Part of the samples, drawn at random, that no client holds.
+        Fraction of the samples, drawn at random, that no client holds.
     server_share : float, optional
-        Part of the samples that the server uses, at most the reserve; not set: all of it.
+        Fraction of the samples that the server uses, at most the reserve; None: all of the reserve.
     tested : bool
         Whether the dataset's own test part is kept from the clients.
     """
@@ -269,7 +269,7 @@ class Clients(Checked):
     @functools.cached_property
     @concerning("partition", "clients", "dataset")
     def population(self) -> Population:
-        """What each client holds.
+        """The training samples of each client.
 
         Raises a SettingsError if the partition, or a client's samples, cannot be had as set.
         """
@@ -279,7 +279,7 @@ class Clients(Checked):
 
     @property
     def number(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return self.spread.clients or len(self.population.clients)
 
     @property
@@ -373,7 +373,7 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
 
 
 def hash_of_samples(parts: Sequence[Samples]) -> str:
-    """Return a hash of which samples with which labels are whose, and of some of their inputs."""
+    """Return a hash of each part's sample indices and labels, and of some of its inputs."""
     digest = hashlib.sha256()
     for samples in parts:
         digest.update(samples.indices.tobytes() + samples.labels.tobytes())

@@ -74,7 +74,7 @@ class Start:
 
 
 class Pretraining(TrainingStage):
-    """The pre-training of a starting model, which it leaves.
+    """The stage that pre-trains and stores a starting model.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class Pretraining(TrainingStage):
 
     @property
     def population(self) -> Population:
-        """What its clients hold."""
+        """The population: the samples of each client."""
         return self.clients.population
 
     def check(self) -> None:
@@ -321,7 +321,7 @@ class Pretraining(TrainingStage):
         )
 
     def max_parallel_clients(self) -> int:
-        """Return the participants of a round; in a chain they follow each other."""
+        """Return the largest number of clients that train at the same time; in a chain it is 1."""
         wide = [phase for phase in self.phases if phase.algorithm.strategy_class.loss_of != "chain"]
         return max([1, *(phase.training.participants for phase in wide)])
 
@@ -342,7 +342,7 @@ class Pretraining(TrainingStage):
         return self.reached(report.metrics.get(f"server-{START_LOSS}", math.inf))
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the model depends on; rounds that may become more do not count."""
+        """Return the parts that the model depends on; rounds of an open end are left out."""
         phases = [phase.identity() for phase in self.phases]
         if self.open_ended and phases:
             del phases[-1]["rounds"]
@@ -383,7 +383,7 @@ def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, 
 
 
 def _identity_of(strategy: RoundStrategy) -> dict[str, Any]:
-    """Return what a strategy object depends on: all its options, and its data at the server."""
+    """Return the options of a strategy object, and a hash of its data at the server."""
     servers = [getattr(part, "server", None) for part, _ in parts_of(strategy, 1)]
     samples = [server.samples for server in servers if isinstance(server, ServerData)]
     return {"strategy": strategy.options(), "server": hash_of_samples(samples)}

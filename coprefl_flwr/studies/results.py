@@ -130,7 +130,7 @@ def trouble_in(study: Study, store: Store, stage: Stage) -> Trouble | None:
 
 
 def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Say how many replies were left out of some rounds, "" for none; the log named each."""
+    """Return a text with the number of replies that rounds left out; "" if there are none."""
     some = [row for row in rounds if row.get("replies-left-out")]
     if not some:
         return ""

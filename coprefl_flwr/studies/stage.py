@@ -122,9 +122,9 @@ class Stage(ABC):
     """
 
     kind: ClassVar[str]
-    """What it has the pace of, for the time that is left."""
+    """Kind of stage whose speed is used to estimate the remaining time."""
     phase: ClassVar[str]
-    """What its rounds say that it is."""
+    """Value of `phase` in the rows of its rounds."""
     has_client_rows: ClassVar[bool] = False
     """Whether it leaves a row per client, which tables compare: tasks, personalised methods."""
     phases: Sequence[Phase] = ()
@@ -145,7 +145,7 @@ class Stage(ABC):
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Return all that its result depends on, by the part: equal identities, equal results."""
+        """Return the parts that the result depends on; equal identities mean equal results."""
 
     def check(self) -> None:  # noqa: B027
         """Raise a SettingsError if something cannot be had as set; loads the data."""
@@ -155,7 +155,7 @@ class Stage(ABC):
         """Compute the result, and write it into the folder of the stage."""
 
     def max_parallel_clients(self) -> int:
-        """Return how many clients work at the same time, at most: of more nodes it has no use."""
+        """Return the number of clients that can run at the same time; more nodes would be idle."""
         return 1
 
     def features(self) -> str:
@@ -171,7 +171,7 @@ class Stage(ABC):
 
 
 class Making(NamedTuple):
-    """What a stage is made with: a grid of clients, the store, and who is shown its progress."""
+    """The objects that a stage runs with: the grid, the store, its folder, the progress, hooks."""
 
     grid: Grid
     store: Store
@@ -202,7 +202,7 @@ class TrainingStage(Stage):
 
     @abstractmethod
     def initial(self, store: Store) -> Arrays:
-        """Return the arrays that it begins with."""
+        """Return the arrays that this stage starts with."""
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return the client that a message of a round is about."""

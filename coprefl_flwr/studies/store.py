@@ -63,7 +63,7 @@ ABOUT, MADE_OF = "model.json", "made-of.json"
 
 
 class Layout(Enum):
-    """How the folder of a stage is called."""
+    """How the folder of a stage is named: by its key, by its path, or the root itself."""
 
     KEY = "key"
     PATH = "path"
@@ -74,7 +74,7 @@ class Layout(Enum):
 class Store:
     """A folder with the results of stages.
 
-    `checkpoints` says whether stages under way leave any.
+    `checkpoints` says whether a stage writes checkpoints while it runs.
     """
 
     root: Path
@@ -83,7 +83,7 @@ class Store:
 
     @property
     def base(self) -> Path:
-        """The folder from which clients count: it is theirs to know, and no message's to say."""
+        """The folder to which the folder names in messages are relative; no message names it."""
         return self.root if self.layout is Layout.KEY else self.root.parent
 
     def folder(self, stage: "Stage") -> Path:
@@ -107,9 +107,9 @@ class Store:
         return read_result(self.folder(stage)) if self.has(stage) else {"rows": [], "rounds": []}
 
     def seconds(self, stage: "Stage") -> float:
-        """Return the median time of a stage's round in seconds; nan if it was not taken.
+        """Return the median time of a stage's round in seconds; nan if it was not measured.
 
-        The first round of its last process is left out: there features are made.
+        The first round of the last process is left out, as it also computes features.
         """
         file = self.folder(stage) / SECONDS
         seconds = read_json(file, list) if file.exists() else []
@@ -238,7 +238,7 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
     except SettingsError as error:
         raise SettingsError(f"{folder / RESULT} is damaged: {error}") from error
     if damaged(folder, RESULT, needed=RESULT):
-        raise SettingsError(f"{folder / RESULT} is damaged: {SUMS} next to it does not fit")
+        raise SettingsError(f"{folder / RESULT} is damaged: its checksum is not the one in {SUMS}")
     return {key: result[key] for key in ("rows", "rounds")}
 
 

@@ -46,7 +46,7 @@ TASK_RATE = 0.01
 """The default local learning rate in tasks."""
 
 DIAGNOSIS = "diagnosis"
-"""What the row of a diagnosis, instead of a round's, calls its phase."""
+"""Value of `phase` in the result row of a diagnosis."""
 
 
 def task_name(number: int) -> str:
@@ -56,27 +56,27 @@ def task_name(number: int) -> str:
 
 @dataclass(eq=False, repr=False)
 class Tasks:
-    """Downstream tasks: each draws classes, and spreads their samples over its clients.
+    """Downstream tasks. Each task draws classes and partitions their samples over its clients.
 
-    `len` is their number, `[i]` a task. All starting models meet the same tasks, since nothing here
-    knows of them: a paired comparison.
+    `len(tasks)` is the number of tasks, and `tasks[i]` is one task. Tasks do not depend on the
+    starting model, so all starting models are compared on the same tasks (paired comparison).
 
     Parameters
     ----------
     source : Source
         The samples of all tasks.
     spread : Spread
-        How a task's samples are spread over its clients.
+        How the samples of a task are partitioned over its clients.
     number : int
-        How many tasks there are.
+        Number of tasks.
     classes : int
-        How many classes a task draws.
+        Number of classes that each task draws.
     train_fraction : float
-        Part of a client's samples to train on; it is tested on the others.
+        Fraction of a client's samples that is its training set. The rest is its test set.
     seed : int
-        What the draws depend on.
+        Seed of all random draws.
     names : Mapping[str, str], optional
-        What errors call the parameters, if not by their names.
+        Names of the parameters in error messages. Default: the parameters' own names.
     """
 
     source: Source
@@ -264,18 +264,18 @@ class Downstream:
 
 
 class Task(TrainingStage):
-    """A downstream task from a starting model: what that is worth to each of its clients.
+    """A downstream task, trained from a starting model and evaluated by each of its clients.
 
     Parameters
     ----------
     number : int
-        The task's.
+        Number of the task, from 0.
     pretraining : Pretraining
         The stage that makes the starting model.
     tasks : Tasks
         What the clients of all tasks hold.
     how : Downstream
-        How it is run.
+        How the task is run.
     """
 
     kind, phase = TASK_KIND, "downstream"
@@ -320,7 +320,7 @@ class Task(TrainingStage):
         return self.first(load_saved_model(store.folder(self.pretraining))[0])
 
     def first(self, start: Arrays) -> Arrays:
-        """Return what it begins with: a starting model under the head of all starts, or its own."""
+        """Return the first weights: the starting model with a fresh head, or with its own head."""
         if self.how.keeps_head:
             return start
         classes = self.tasks.classes
@@ -361,7 +361,7 @@ class Task(TrainingStage):
         return [""] * self.max_parallel_clients()
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what its results depend on."""
+        """Return the parts that the results of this task depend on."""
         start = hash_of(self.pretraining.identity())
         return {"start": start, "clients": self.tasks.identity(), **self.how.identity()}
 

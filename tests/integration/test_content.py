@@ -263,7 +263,7 @@ def saved(tmp_path):
         (json.dumps(ABOUT | {"model": "resnet18"}), "by its model.json would be"),
         (json.dumps(ABOUT)[:-1] + f', "a": {HUGE}}}', "is not finite, or too large"),
         (json.dumps(ABOUT)[:-1] + ', "a": 1e999}', "is not finite, or too large"),
-        (DEEP, "brackets within brackets, too deep"),
+        (DEEP, "brackets are nested too deeply"),
     ],
     ids=short,
 )
@@ -393,7 +393,7 @@ def test_a_landscape_of_other_content(copied, caplog, arrays):
         ({"replies-left-out": "x"}, "'replies-left-out' of a round is 'x'"),
         (HUGE, "is not finite, or too large"),
         ("1e999", "is not finite, or too large"),
-        (DEEP, "brackets within brackets, too deep"),
+        (DEEP, "brackets are nested too deeply"),
     ],
     ids=short,
 )
@@ -466,7 +466,7 @@ def test_files_of_a_recipes_folder_that_are_devices(copied, said, caplog):
     (run / "SHA256SUMS").unlink()
     (run / "SHA256SUMS").symlink_to("/dev/zero")
     assert main(["report", str(folder / "out")]) == 0
-    assert "SHA256SUMS next to it does not fit" in caplog.text
+    assert "its checksum is not the one in SHA256SUMS" in caplog.text
     (folder / "out" / "models.txt").unlink()
     (folder / "out" / "models.txt").symlink_to("/dev/zero")
     assert "models.txt is damaged" in said("report", folder / "out")

@@ -97,7 +97,7 @@ def test_a_whole_result_stays(folder):
 
 def test_a_result_without_its_checksum_is_damaged(folder):
     (folder / SUMS).unlink()
-    with pytest.raises(SettingsError, match="SHA256SUMS next to it does not fit"):
+    with pytest.raises(SettingsError, match="its checksum is not the one in SHA256SUMS"):
         read_result(folder)
     put_aside_damaged(folder)
     assert not (folder / RESULT).exists()
