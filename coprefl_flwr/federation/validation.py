@@ -1,4 +1,4 @@
-"""What a reply must keep to before it counts.
+"""The checks that a reply must pass before it counts.
 
 A node that hosts clients checks the result of each, as a sum does not show whose a bad number is;
 the server checks what the node answers. Both check by the strategy's `Bounds`, which a request
@@ -27,13 +27,13 @@ LARGEST_METRIC = 1e100
 """No metric is larger: its square, and its product with any array's number, are finite."""
 
 MOST_METRICS = 128
-"""Metrics that a client's reply may have."""
+"""Largest number of metrics in a client's reply."""
 
 PER_ARRAY = 1024
-"""Bytes that an array's header may have."""
+"""Largest size of an array's header in bytes."""
 
 ROUNDING = 1e-6
-"""By which part of itself the norm of arrays may differ from that which was sent along."""
+"""Largest relative difference of the arrays' norm from the norm that the node sent."""
 
 OTHER_NAMES = "the arrays returned are not those that other clients returned"
 
