@@ -110,7 +110,7 @@ class Bounds:
 
 
 def _too_many_metrics(number: int) -> str:
-    return f"{number} metrics in the reply, at most {MOST_METRICS} are read"
+    return f"{number} metrics in the reply; allowed: at most {MOST_METRICS}"
 
 
 def _check_arrays(arrays: Arrays, sent: Arrays, rule: Rule, weights: Mapping[str, float]) -> None:
@@ -198,7 +198,7 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
     """Check the number of arrays, and their bytes: at most those of sums in float64."""
     sums = max(2, clients)  # What has two is the moments, and one a client the most.
     if len(records) > sums:
-        raise ValueError(f"{len(records)} ArrayRecords in the reply, at most {sums} are read")
+        raise ValueError(f"{len(records)} ArrayRecords in the reply; allowed: at most {sums}")
     most = max(map(len, records.values()), default=0)
     if most > len(sent):
         raise ValueError(f"{most} arrays in the reply, sent were {len(sent)}")
@@ -206,7 +206,7 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
     size = sum(size_of(array) for _, array in arrays)
     allowed = sums * sum(8 * array.size + PER_ARRAY for array in sent.values())
     if size > allowed:
-        raise ValueError(f"{size} bytes of arrays in the reply, at most {allowed} are read")
+        raise ValueError(f"{size} bytes of arrays in the reply; allowed: at most {allowed}")
     for name, array in arrays:
         if not is_lazy(array) and _numbers(array) > len(array.data):
             raise ValueError(f"array '{name}' holds fewer numbers than its header says")
