@@ -84,7 +84,7 @@ class HistoryLines:
     """A hash object, updated with every line."""
 
     def append(self, file: Path, history: History, until: int) -> None:
-        """Cut off what else is in the file; write the lines of new rounds up to `until`."""
+        """Truncate the file to the known lines; append lines of new rounds up to `until`."""
         written = bytearray()
         for number in range(self.next_round, until + 1):
             row = {name: of[number] for name, of in vars(history).items() if number in of}
@@ -119,10 +119,11 @@ class HistoryLines:
 
 @dataclass
 class Checkpoint:
-    """What a run needs to continue after `round`.
+    """The state from which a run continues after `round`.
 
-    `versions` are the clients' committed states, `bound` has the node that each client is bound to,
-    where nodes name their clients, and `lines` says what of the history is in its file already.
+    `versions` has the version of each client's committed state, by client id. `bound` has the node
+    that each client is bound to, if nodes name their clients. `lines` describes the lines of the
+    history that are already in the history's file.
     """
 
     round: int
@@ -183,7 +184,7 @@ def continue_from(
 
 
 def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as a checkpoint gives them back: a tuple is a list there."""
+    """Return the options as they are read from a checkpoint's JSON, with lists for tuples."""
     written = {}
     for name, value in options.items():
         try:

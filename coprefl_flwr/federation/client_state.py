@@ -1,4 +1,4 @@
-"""What a client keeps from round to round, in files that outlive its process.
+"""Client states: arrays that a client stores from round to round, in files.
 
 A version of a client's state is named "ROUND-ATTEMPT" after the attempt that wrote it. The server
 decides which one is valid: every request names the version it has committed for the client, so
@@ -22,7 +22,7 @@ STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
 
 @dataclass
 class Versions:
-    """Which states of the clients are valid.
+    """The versions of the clients' states that are valid.
 
     `committed` has by client id the version ("ROUND-ATTEMPT") that it wrote in the last successful
     round with its reply; `at_checkpoint` the same at the last checkpoint, to which an interrupted

@@ -1,4 +1,4 @@
-"""What a round sends: models and bytes as a deployment sends them, and the bytes of this run."""
+"""The traffic of a round: models and bytes in a deployment, and the bytes of this run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -84,7 +84,7 @@ class Traffic:
 
 
 def nbytes(arrays: Arrays) -> int:
-    """Return the bytes of the arrays' numbers."""
+    """Return the number of bytes of the arrays' data, without headers."""
     return sum(np.asarray(array).nbytes for array in arrays.values())
 
 

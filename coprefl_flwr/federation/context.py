@@ -1,4 +1,4 @@
-"""What the program of a round may ask of the run that it is a part of, and the run's options."""
+"""The context of a round, which its program uses, and the options of a run."""
 
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
@@ -87,7 +87,7 @@ class RunStrategy:
 
     @property
     def most_participants(self) -> int | None:
-        """The most clients that a round asks for; None is all there are."""
+        """The largest number of clients that a round can need; None for all clients."""
         return self.participants
 
     @abstractmethod
@@ -143,7 +143,7 @@ class Listed:
         return self.ids
 
     def segments(self, chain: Sequence[int]) -> list[list[int]]:
-        """Return each client by itself."""
+        """Return one segment for each client."""
         return [[client] for client in chain]
 
 
@@ -224,7 +224,7 @@ class RoundContext:
         return clients
 
     def key(self, purpose: str) -> tuple[str | int, ...]:
-        """Return what random numbers of a purpose at the server are a function of."""
+        """Return the key from which the server's random numbers of a purpose are made."""
         return (self.run.seed, self.run.population, self.round, purpose)
 
     def random(self, purpose: str) -> np.random.Generator:
@@ -253,6 +253,6 @@ class RoundContext:
         return replace(trained, arrays=arrays)
 
     def forget(self) -> None:
-        """Begin without what the method, and its clients, carried from the rounds before."""
+        """Delete the method's state and the committed states of the clients."""
         self.state.clear()
         self.versions.committed.clear()

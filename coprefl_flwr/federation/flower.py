@@ -27,7 +27,7 @@ CLIENT_LOGS = {("vce_api", "worker"), ("raybackend", "process_message")}
 """The modules and functions of Flower's simulation that log what a client raised."""
 
 RUNTIME_LOGS = {("vce_api", "run_api"), ("run_simulation", "_main_loop")}
-"""Those that log, twice, with which error its runtime ended."""
+"""The modules and functions of Flower that log, twice, the error that ended a simulation."""
 
 
 def enter_run(run_id: int, node_id: int) -> None:
@@ -48,7 +48,7 @@ def name_message(message: Message, message_id: str) -> None:
 
 
 class _Ending:
-    """The filter of Flower's log that puts why a run ended at its end."""
+    """A filter of Flower's log that makes the reason of a failed run the last line."""
 
     def __init__(self) -> None:
         # Weak, as an error holds everything that its traceback saw.
@@ -57,7 +57,7 @@ class _Ending:
         self.runs = 0
 
     def __call__(self, record: logging.LogRecord) -> bool:
-        """Take away the error's traceback, and put the error behind Flower's line about its end."""
+        """Remove the traceback of an error, and append the error to Flower's exit message."""
         where, first = (record.module, record.funcName), None
         if isinstance(record.args, tuple) and record.args:
             first = record.args[0]
@@ -91,7 +91,7 @@ def end_log_with(error: Exception) -> None:
 
 
 def _crash(error: BaseException) -> str:
-    """Return the line on a simulation that ended with an error, by what that was caused by."""
+    """Return a line on a crashed simulation, which names the first cause of the error."""
     while error.__cause__ is not None:
         error = error.__cause__
     address, hint = _named_cluster()
@@ -99,7 +99,7 @@ def _crash(error: BaseException) -> str:
 
 
 def _named_cluster() -> tuple[str, str]:
-    """Return the address of the cluster that Ray will join, and what names it; "" if none is."""
+    """Return the address of the Ray cluster to join ("" if none), and a hint on its source."""
     if address := os.environ.get("RAY_ADDRESS"):
         return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone"
     file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
@@ -108,7 +108,7 @@ def _named_cluster() -> tuple[str, str]:
 
 
 def check_cluster() -> None:
-    """Raise a RunFailedError if Ray will join a cluster that is gone, for which it waits long."""
+    """Raise a RunFailedError if Ray would join, and wait long for, a cluster that is gone."""
     address, hint = _named_cluster()
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
@@ -121,13 +121,13 @@ def check_cluster() -> None:
 
 
 def end_with_simulation(grid: Grid) -> bool:
-    """Make a simulation's grid raise a RunFailedError once its runtime has ended with an error.
+    """Make the grid of a simulation raise a RunFailedError after the simulation has crashed.
 
-    Returns whether it is a simulation's grid.
+    Returns whether `grid` belongs to a simulation. Other grids are not changed.
 
-    Flower does not end a ServerApp whose simulation crashed: it waits for replies. That it did is
-    known from Flower's log. Other grids stay as they are. Raises a RunFailedError at once if the
-    runtime is to join a Ray cluster that is gone.
+    If a simulation crashes, Flower does not stop the ServerApp, which waits for replies. The crash
+    is detected in Flower's log. If the simulation is set to join an existing Ray cluster and that
+    cluster does not answer, a RunFailedError is raised at once.
     """
     if type(grid).__name__ != "InMemoryGrid" or "pull_messages" in vars(grid):
         return type(grid).__name__ == "InMemoryGrid"

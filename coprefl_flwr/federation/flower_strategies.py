@@ -135,7 +135,7 @@ class FlowerStrategy(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's; the step of a strategy that steps by itself cannot be compared."""
+        """Return FedAvg's budget; `travel` is nan if the strategy has its own server step."""
         budget = super().budget(work)
         steps = hasattr(self.flower, "current_arrays")
         return replace(budget, travel=math.nan) if steps else budget
@@ -292,7 +292,7 @@ def _values(strategy: Strategy) -> dict[str, Any]:
 
 
 def _inner(wrapped: Named) -> Strategy:
-    """Return what a wrapper wraps."""
+    """Return Flower's strategy that a wrapper contains."""
     kind = method_class(plugins.find("method", wrapped.name))
     if kind.client != RoundStrategy.client or "strategy" in kind.arguments:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""What this process takes of its machine: cores, threads, and memory that was freed."""
+"""The machine's cores, threads and freed memory, as this process uses them."""
 
 import ctypes
 import functools
@@ -6,7 +6,7 @@ import os
 import sys
 
 MOST_WORKERS = 10_000
-"""More processes than the largest cluster runs at once."""
+"""Largest allowed number of worker processes, above that of any cluster."""
 
 
 def cores() -> int:
@@ -26,7 +26,7 @@ def one_thread() -> None:
 
 
 def load() -> str:
-    """Return e.g. "the load is 5.3 on 2 cores": how much wants to be computed; "" if not known."""
+    """Return the load average, such as "the load is 5.3 on 2 cores", or "" if unknown."""
     averages = getattr(os, "getloadavg", None)
     return f"the load is {averages()[0]:.1f} on {cores()} cores" if averages else ""
 
@@ -37,7 +37,7 @@ SET_BY_USER = (
     "MALLOC_TOP_PAD_",
     "MALLOC_TRIM_THRESHOLD_",
 )
-"""Environment variables by which users say themselves what shall be done with it."""
+"""Environment variables with which users set malloc's use of freed memory themselves."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """What glibc's malloc.h calls M_TRIM_THRESHOLD and M_MMAP_THRESHOLD."""

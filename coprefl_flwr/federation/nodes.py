@@ -1,4 +1,4 @@
-"""Which clients there are, and which node hosts which."""
+"""The clients of a population, and the node that hosts each of them."""
 
 import tomllib
 from collections import Counter
@@ -10,19 +10,19 @@ from typing import Any
 from coprefl_flwr.errors import SettingsError, one_line
 
 LARGEST_ID = 2**63 - 1
-"""What a message can hold."""
+"""Largest client id: the largest int64, as messages store ids in 64 bits."""
 
 MOST_CLIENTS = 10**7
-"""Clients that a strategy or a node may say there are."""
+"""Largest number of clients that a strategy or a node may declare."""
 
 Hosted = int | Mapping[int, Sequence[int]]
 """The number of all clients, any of which any node can run, or {node: its clients}."""
 
 
 def checked_ids(own: object, per_node: int | None = None) -> tuple[int, ...]:
-    """Return the clients of a node; raise a ValueError if they are no good.
+    """Return the client ids of a node; raise a ValueError if they are not valid.
 
-    There are at most `per_node` of them, if that is set.
+    At most `per_node` ids are allowed, if `per_node` is set.
     """
     if not isinstance(own, list | tuple) or len(own) > MOST_CLIENTS:
         raise ValueError(f"it must name its own clients, in a list of at most {MOST_CLIENTS}")

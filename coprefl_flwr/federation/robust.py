@@ -38,13 +38,13 @@ MEAN, MEDIAN, TRIMMED, KRUM, MULTI_KRUM, CLIPPING = AGGREGATIONS = (
     *("mean", "median", "trimmed-mean"),
     *("krum", "multi-krum", "norm-clipping"),
 )
-"""What the option `aggregation` may be; the mean is not robust."""
+"""Allowed values of the option `aggregation`; the mean is not robust."""
 
 AGGREGATION = ("aggregation", "tolerated_share", "clip_factor")
 """Options of a strategy that averages."""
 
 MOST_ATTACKERS = 0.49
-"""No rule can tell attackers from others where they are as many."""
+"""Largest allowed share of attackers: with half of the clients, no rule can work."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -121,19 +121,19 @@ class Robust:
         return {name: number * array for name, array in mean.items()}
 
     def winsorise(self, values: Numbers) -> Numbers:
-        """Return values cut to the range that is left without the f largest and the f smallest.
+        """Winsorise values: clip them to the range without the f largest and the f smallest.
 
-        Up to f attackers cannot move one beyond what others have; this is known as winsorising.
+        Up to f attackers then cannot move a value outside the range of the other clients' values.
         """
         ascending, f = np.sort(values), self._tolerated(len(values))
         return np.clip(values, ascending[f], ascending[len(values) - 1 - f])
 
     def _tolerated(self, clients: int) -> int:
-        """Return f; 0.29 of 100 are 29, though their product is a bit less."""
+        """Return f, rounded down; 1e-9 corrects float products such as 0.29 * 100 < 29."""
         return math.floor(self.tolerated_share * clients + 1e-9)
 
     def _too_few(self, clients: int) -> str:
-        """Say that this many clients are too few, or return ""."""
+        """Return a message if this many clients are too few for the rule, or else ""."""
         needed = 2 * self._tolerated(clients) + 3
         if self.aggregation not in (KRUM, MULTI_KRUM) or clients >= needed:
             return ""
@@ -147,7 +147,7 @@ class Robust:
         buffers: set[str],
         weights: Numbers,
     ) -> tuple[Arrays, dict[str, float]]:
-        """Return what becomes of the clients' arrays, whose updates are from `start`."""
+        """Return the arrays combined by the rule, with its metrics; updates are from `start`."""
         if self.aggregation in (MEDIAN, TRIMMED):
             return self._by_number(models, models[0]), {}
         names = [name for name in models[0] if name not in buffers]
@@ -167,7 +167,7 @@ class Robust:
         return mean | self._by_number(models, buffers), metrics
 
     def _by_number(self, models: Sequence[Arrays], names: Iterable[str]) -> Arrays:
-        """Return the median, or the trimmed mean, of each number by itself."""
+        """Return the elementwise median, or trimmed mean, of the arrays of these names."""
         n = len(models)
         # A median is the mean of the one or two in the middle; sorting is faster than np.median.
         cut = self._tolerated(n) if self.aggregation == TRIMMED else (n - 1) // 2
@@ -178,7 +178,7 @@ class Robust:
         return means
 
     def _shortened(self, lengths: Sequence[float]) -> Numbers:
-        """Return what each update is multiplied by: at most 1."""
+        """Return the factor, at most 1, that clips each update to the allowed l2 norm."""
         most = self.clip_factor * float(np.median(lengths))
         return np.array([most / length if length > most else 1.0 for length in lengths])
 
@@ -195,7 +195,7 @@ def krum_scores(models: Sequence[Arrays], names: Sequence[str], f: int) -> Numbe
 
 
 def _length(model: Arrays, start: Arrays, names: Sequence[str]) -> float:
-    """Return how long a client's update is over all its weights."""
+    """Return the l2 norm of a client's update over all arrays of these names."""
     with np.errstate(over="ignore"):
         return math.sqrt(_squared_length(model[name] - start[name] for name in names))
 

@@ -40,7 +40,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a hook learns after a round: metrics as in Flower's `Result`, and the traffic.
+    """The report of a round for hooks: metrics as in Flower's `Result`, and the traffic.
 
     `arrays` are the new global model's, only to be read; `history` is what all rounds so far
     measured, `state` what the method carries, and `versions` by client id which state it has.
@@ -163,12 +163,12 @@ class Run:
         self.end_round(server_round, attempt, arrays, metrics)
 
     def begin_round(self) -> None:
-        """Forget what failed in the round before, and count again what is sent."""
+        """Clear the failures of the previous round, and reset the traffic counts."""
         self.transport.new_round()
         self.transport.traffic = Traffic(nbytes(self.arrays))
 
     def context(self, server_round: int, attempt: int = 0) -> RoundContext:
-        """Return what the program of a round may ask."""
+        """Return the context of an attempt at a round."""
         run = self.strategy, self.transport
         return RoundContext(*run, server_round, attempt, self.state, self.versions)
 
@@ -279,7 +279,7 @@ class Run:
             self.versions.mark_checkpoint()
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:
-        """Return what hooks learn after a round."""
+        """Return the report of a round, for hooks."""
         return RoundReport(
             server_round,
             self.num_rounds,

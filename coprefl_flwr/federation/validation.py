@@ -1,4 +1,4 @@
-"""What a reply must keep to before it counts.
+"""The checks that a reply must pass before it counts.
 
 A node that hosts clients checks the result of each, as a sum does not show whose a bad number is;
 the server checks what the node answers. Both check by the strategy's `Bounds`, which a request
@@ -27,13 +27,13 @@ LARGEST_METRIC = 1e100
 """No metric is larger: its square, and its product with any array's number, are finite."""
 
 MOST_METRICS = 128
-"""Metrics that a client's reply may have."""
+"""Largest number of metrics in a client's reply."""
 
 PER_ARRAY = 1024
-"""Bytes that an array's header may have."""
+"""Largest size of an array's header in bytes."""
 
 ROUNDING = 1e-6
-"""By which part of itself the norm of arrays may differ from that which was sent along."""
+"""Largest relative difference of the arrays' norm from the norm that the node sent."""
 
 OTHER_NAMES = "the arrays returned are not those that other clients returned"
 
@@ -110,7 +110,7 @@ class Bounds:
 
 
 def _too_many_metrics(number: int) -> str:
-    return f"{number} metrics in the reply, at most {MOST_METRICS} are read"
+    return f"{number} metrics in the reply; allowed: at most {MOST_METRICS}"
 
 
 def _check_arrays(arrays: Arrays, sent: Arrays, rule: Rule, weights: Mapping[str, float]) -> None:
@@ -198,7 +198,7 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
     """Check the number of arrays, and their bytes: at most those of sums in float64."""
     sums = max(2, clients)  # What has two is the moments, and one a client the most.
     if len(records) > sums:
-        raise ValueError(f"{len(records)} ArrayRecords in the reply, at most {sums} are read")
+        raise ValueError(f"{len(records)} ArrayRecords in the reply; allowed: at most {sums}")
     most = max(map(len, records.values()), default=0)
     if most > len(sent):
         raise ValueError(f"{most} arrays in the reply, sent were {len(sent)}")
@@ -206,7 +206,7 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
     size = sum(size_of(array) for _, array in arrays)
     allowed = sums * sum(8 * array.size + PER_ARRAY for array in sent.values())
     if size > allowed:
-        raise ValueError(f"{size} bytes of arrays in the reply, at most {allowed} are read")
+        raise ValueError(f"{size} bytes of arrays in the reply; allowed: at most {allowed}")
     for name, array in arrays:
         if not is_lazy(array) and _numbers(array) > len(array.data):
             raise ValueError(f"array '{name}' holds fewer numbers than its header says")

@@ -92,7 +92,7 @@ class InsideWrapper(Strategy, RunStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the means of what the clients measured, weighted by num-examples."""
+        """Return the means of the clients' metrics, weighted by num-examples."""
         run, messages = _RUNS[self], list(replies)
         if not messages or run.exchange is None:
             return None

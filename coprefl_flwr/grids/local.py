@@ -72,7 +72,7 @@ class LocalGrid(Grid):
         return list(self._contexts)
 
     def get_nodes(self) -> Iterable[Any]:
-        """Return no descriptions of nodes, which nothing here needs."""
+        """Return an empty list, as this package needs no descriptions of nodes."""
         return []
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

@@ -50,7 +50,7 @@ class Host:
         self._loaded: tuple[str, ClientAppFn, Mapping[int, Any]] | None = None
 
     def adopt(self, registered: plugins.Registered) -> None:
-        """Know by name what was registered in the process that asks."""
+        """Add the registered parts of the process that asks, by name, to this process."""
         plugins.REGISTERED.update(registered)
 
     def answer(
@@ -162,7 +162,7 @@ class RayGrid(LocalGrid):
         return replies
 
     def _ask(self, host: Any, message: Message, shared: dict[int, Any]) -> Any:
-        """Ask a process; what is in several messages is put once where all find it."""
+        """Send a message to a process; records shared by messages are stored in Ray once."""
         import ray
 
         sent = {}
@@ -294,7 +294,7 @@ def end_hosts(hosts: Iterable[Any]) -> None:
 
 
 def _reply(message: Message, ref: Any) -> Message:
-    """Return what a process said, or an error in its place."""
+    """Return the reply of a process, or an error reply if Ray raised an error."""
     import ray
 
     try:

@@ -73,7 +73,7 @@ _ROLES: Mapping[str, Mapping[str, Value]] = {
 
 
 class Broken(Exception):  # noqa: N818
-    """A property does not hold; the text says where, and what to do about it."""
+    """A property does not hold; the message says where, and what to do."""
 
 
 class _Interruption(BaseException):
@@ -232,7 +232,7 @@ def _fill(outcome: Outcome, report: RoundReport, strategy: RoundStrategy, folder
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Collect what is logged as a warning."""
+    """Yield a list of the warnings that Flower's log receives in the block."""
     lines: list[str] = []
 
     class Collects(logging.Handler):

@@ -109,7 +109,7 @@ SPOILT = {
     ),
     "metrics without end": (
         more({str(i): 0.0 for i in range(2000)}),
-        "2002 metrics in the reply, at most 128 are read",
+        "2002 metrics in the reply; allowed: at most 128",
     ),
     "a metric's name without end": (
         more({"x" * 5000: 0.0}),
@@ -186,12 +186,12 @@ LIES = {
     "a header that lies": (huge_array, "array 'w' holds fewer numbers than its header says"),
     "bytes": (
         with_arrays({"w": np.ones(10_000)}),
-        "80404 bytes of arrays in the reply, at most 6240 are read",
+        "80404 bytes of arrays in the reply; allowed: at most 6240",
     ),
     "arrays": (
         with_arrays({f"a{i}": np.ones(1) for i in range(50)}),
         "53 arrays in the reply, sent were 3",
     ),
-    "records": (many_records, "51 ArrayRecords in the reply, at most 2 are read"),
+    "records": (many_records, "51 ArrayRecords in the reply; allowed: at most 2"),
     "clients": (many_clients, "results of 5000 clients in the reply, asked were 1"),
 }
