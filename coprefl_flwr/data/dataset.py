@@ -314,10 +314,11 @@ _copies: MutableMapping[Tensor, dict[torch.device, Tensor | None]] = WeakTensorK
 
 
 def on_same_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on `device`, copied once a process, or as it is where there is no room.
+    """Return a tensor on `device`, or the tensor itself if the device lacks the memory.
 
-    It must not change from then on. Batches are then cut on the device, and only the numbers of
-    their rows are copied. Tested on a simulated accelerator, not yet on a GPU.
+    The copy is made once per process, so the caller must not change the tensor afterwards. Batches
+    are then indexed on the device, and only row indices are copied to it. Tested on
+    a simulated accelerator, not yet on a GPU.
     """
     if device.type == tensor.device.type:
         return tensor

@@ -43,7 +43,7 @@ class CoPreFL(RoundStrategy):
         return descend(temporary, gradient, self.meta_learning_rate), metrics | of_queries
 
     def budget(self, work: Work) -> Budget:
-        """Return the step sizes of local SGD and of the meta step, and all gradients with queries."""
+        """Return the step sizes of local SGD and of the meta step, and all gradients."""
         support = work.on_part(work.options["support-fraction"])
         local = Budget(support.travel, work.participants * support.visited)
         queries = work.participants * (work.samples - support.samples)

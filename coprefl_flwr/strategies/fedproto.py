@@ -47,6 +47,6 @@ class FedProto(RoundStrategy):
         return cast_like(shared, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the gradients, and the prototypes' forward passes. No weights are shared: step 0."""
+        """Return the gradients and the prototypes' forward passes; no weights are shared."""
         represented = work.participants * work.samples
         return Budget(0.0, work.participants * work.visited, forwards=represented)

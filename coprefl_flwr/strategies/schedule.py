@@ -65,7 +65,7 @@ class Schedule(RoundStrategy):
         return UNKNOWN
 
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
-        """Return whether a round is evaluated, counted within its phase; a phase's last round is."""
+        """Return whether to evaluate: every few rounds of a phase, and after its last round."""
         before, every = self.phase(server_round)[1], self.rounds_to_evaluation
         ends = [self.phase(server_round + 1)[1], last_round]
         return bool(every) and ((server_round - before) % every == 0 or server_round in ends)
