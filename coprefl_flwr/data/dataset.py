@@ -100,7 +100,7 @@ class ImageDataset(Dataset):
         return replace(self, mean=mean, std=std)
 
     def normalised_as(self, other: "ImageDataset") -> "ImageDataset":
-        """Return the dataset normalised by the mean and std of `other`, of as many channels."""
+        """Return the dataset normalised by the mean and std of `other` (same channels)."""
         return replace(self, mean=other.mean, std=other.std)
 
     def without_normalisation(self) -> "ImageDataset":
@@ -286,7 +286,7 @@ class Samples:
         return inputs, on_device(labels, device)
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every sample once, in order, cut as `batch_slices` says."""
+        """Yield all samples once, in order, in the batches of `batch_slices`."""
         for part in batch_slices(len(self), batch_size):
             yield self.batch(part, device)
 
