@@ -151,9 +151,9 @@ def prototype_contrast(
 def supervised_contrast(z: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """Return the supervised contrastive loss of a batch (Khosla et al. 2020, eq. 2).
 
-    The mean over the samples i that have others of their class, P(i), of
-    -1/|P(i)| sum_{p in P(i)} log[exp(z_i . z_p / tau) / sum_{a != i} exp(z_i . z_a / tau)]; 0 where
-    none has.
+    P(i) are the other samples of the class of sample i. The loss of sample i is
+    -1/|P(i)| sum_{p in P(i)} log[exp(z_i . z_p / tau) / sum_{a != i} exp(z_i . z_a / tau)].
+    The result is the mean over all samples with a non-empty P(i), or 0 if there are none.
     """
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     scores = (z @ z.T / temperature).masked_fill(itself, ABSENT_SCORE)

@@ -15,7 +15,7 @@ class FedRepClient(StatefulClient):
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return (the body, n, {"loss"}), the loss in training the body."""
+        """Return (the body, n, {"loss"}); the loss is the mean loss in training the body."""
         own = self.load_both(parameters, config)
         trained = self.parameters()
         try:

@@ -63,7 +63,7 @@ def query_reply(
 
 
 def _query_key(message: Message) -> tuple[str | int, ...]:
-    """Return what the noise on an answer to this message is a function of."""
+    """Return the seed key of the noise on the answer to a message."""
     config = records_of(message.content, ConfigRecord).get("config", ConfigRecord())
     named = (str(config.get(k, "")) for k in ("seed", "population", "server-round", "attempt"))
     return (*named, message.metadata.dst_node_id, "query-noise")

@@ -42,7 +42,7 @@ class TorchClient(NumPyClient):
     """Metrics of the user's own by name, which `evaluate_model` computes too."""
 
     network: ClassVar[str] = "classifier"
-    """What it trains: a "classifier", or a "projection" that has no classes."""
+    """Kind of the trained network: a "classifier", or a "projection" that has no classes."""
 
     injected: ClassVar[frozenset[str]] = frozenset()
     """What the constructor is given besides, of "state", "initial" and "noise"."""
@@ -77,7 +77,7 @@ class TorchClient(NumPyClient):
         """
 
     def training_samples(self, config: Config) -> Samples:
-        """Return what this round's local training runs on."""
+        """Return the samples of this round's local training."""
         return self.train
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:

@@ -100,7 +100,7 @@ class ImageDataset(Dataset):
         return replace(self, mean=mean, std=std)
 
     def normalised_as(self, other: "ImageDataset") -> "ImageDataset":
-        """Return the dataset normalised by the mean and std of `other`, of as many channels."""
+        """Return the dataset normalised by the mean and std of `other` (same channels)."""
         return replace(self, mean=other.mean, std=other.std)
 
     def without_normalisation(self) -> "ImageDataset":
@@ -296,7 +296,7 @@ class Samples:
         return inputs, on_device(torch.from_numpy(labels), device)
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every sample once, in order, cut as `batch_slices` says."""
+        """Yield all samples once, in order, in the batches of `batch_slices`."""
         for part in batch_slices(len(self), batch_size):
             yield self.batch(part, device)
 
@@ -324,10 +324,11 @@ _copies: MutableMapping[Tensor, dict[torch.device, Tensor | None]] = WeakTensorK
 
 
 def on_same_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on `device`, copied once a process, or as it is where there is no room.
+    """Return a tensor on `device`, or the tensor itself if the device lacks the memory.
 
-    It must not change from then on. Batches are then cut on the device, and only the numbers of
-    their rows are copied. Tested on a simulated accelerator, not yet on a GPU.
+    The copy is made once per process, so the caller must not change the tensor afterwards. Batches
+    are then indexed on the device, and only row indices are copied to it. Tested on
+    a simulated accelerator, not yet on a GPU.
     """
     if device.type == tensor.device.type:
         return tensor

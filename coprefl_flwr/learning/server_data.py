@@ -57,7 +57,7 @@ class ServerData:
     def refine(
         self, arrays: Arrays, training: LocalTraining, server_round: int, *key: str | int
     ) -> tuple[Arrays, float]:
-        """Return `arrays` after SGD on the samples, and the mean loss of its batches."""
+        """Return `arrays` after SGD on the samples, and the mean loss of the batches."""
         load_arrays(self.model, arrays)
         with torch_seeded(*key):
             loss = local_sgd(

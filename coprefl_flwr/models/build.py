@@ -178,13 +178,13 @@ class Network:
     @functools.cached_property
     @torch.no_grad()
     def outputs(self) -> int:
-        """How many numbers it gives for a sample."""
+        """Dimension of the network's output for one sample."""
         with computing(self.module):
             return int(self.module.eval()(torch.zeros(1, *self.input_shape)).shape[1])
 
     @functools.cached_property
     @torch.no_grad()
     def representation(self) -> int:
-        """How many numbers enter its last linear layer."""
+        """Dimension of the input of the network's last linear layer."""
         sample = torch.zeros(1, *self.input_shape)
         return int(outputs_and_representation(self.module.eval(), sample)[1].shape[1])

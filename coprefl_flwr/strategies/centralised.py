@@ -16,7 +16,7 @@ class Centralised(RoundStrategy):
     """SGD on the union of the pre-training data (Nguyen et al. 2023); no client is asked.
 
     CoPreFL's baseline (appendix D.5): 50 epochs, batch size 64, learning rate 1e-3. `server` holds
-    all the data, and a network to train; `training` is what a round is, one epoch for example.
+    all the data and the network. `training` is the training of one round, such as one epoch.
     """
 
     server: "ServerData" = field(metadata={"option": False})
@@ -36,7 +36,7 @@ class Centralised(RoundStrategy):
         return trained, {"loss": loss}
 
     def budget(self, work: Work) -> Budget:
-        """Return the steps of a round on all the data."""
+        """Return the step sizes and gradients of one round on all the data."""
         steps = Work(1, [len(self.server)], self.training)
         return Budget(steps.travel, steps.samples_seen)
 
@@ -46,7 +46,7 @@ class Centralised(RoundStrategy):
 
 
 class CentralisedHybrid(Centralised):
-    """The same on the clients' data and the server's: scenario II's reference."""
+    """Centralised training on the data of clients and server: scenario II's reference."""
 
     name = "centralised-hybrid"
     server_data = "both"

@@ -37,7 +37,7 @@ class CoPreFL(RoundStrategy):
         # Lines 4 to 11: local SGD on the support sets, averaged into the temporary global model.
         support = yield Exchange("train", arrays, participants, Mean("num-examples"))
         temporary, clients, metrics = support.arrays, support.clients, support.mean_metrics()
-        del support  # Its sums, which take twice a model, are needed no more.
+        del support  # Its float64 sums take twice the memory of a model.
         # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
         query = yield Exchange("train.query", temporary, clients, LossMoments())
         losses, rule = query.metrics["loss"], (self.terms, self.robust)
@@ -46,10 +46,10 @@ class CoPreFL(RoundStrategy):
         return descend(temporary, gradient, self.meta_learning_rate), metrics | of_queries
 
     def budget(self, work: Work) -> Budget:
-        """Return the steps on the support sets and the meta step; queries count as gradients."""
+        """Return the step sizes of local SGD and of the meta step, and all gradients."""
         support = work.on_fraction(work.options["support-fraction"])
         local = Budget(support.travel, work.participants * support.samples_seen)
         queries = work.participants * (work.samples - support.samples)
-        # The sum of the c_j: those of the second term add up to 0.
+        # The sum of the coefficients c_j of the gradients. Those of the second term add up to 0.
         weight = self.gamma * (work.participants / self.terms(np.zeros(work.participants)).count)
         return local.and_server(self.meta_learning_rate * weight, queries)

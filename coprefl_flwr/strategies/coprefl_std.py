@@ -11,12 +11,12 @@ from coprefl_flwr.strategies.coprefl import CoPreFL
 class CoPreFLStd(CoPreFL):
     """CoPreFL whose meta objective is gamma * mean_j L_j + (1 - gamma) * std_j L_j.
 
-    It is in no paper: we added it to see what gamma could do. In the printed objective (ICLR text
-    eq. 5) the variance of the query losses is some hundredths where their sum over 20 participants
-    is some tens, and its gradient shrinks with it, so that gamma sets the length of the step and
-    hardly balances anything. The gradient of the deviation is the mean of the g_j, each times the
-    number of deviations between L_j and the mean: its length is how far the g_j differ, however
-    close the losses are.
+    This variant is in no paper. We added it to study the effect of gamma. In the printed objective
+    (ICLR text eq. 5) the variance of the query losses is some hundredths, while their sum over 20
+    participants is some tens. The variance's gradient is as small, so gamma sets the norm of the
+    meta step and hardly balances the two terms. The gradient of the standard deviation is the mean
+    of the g_j, each multiplied by (L_j - mean L) / std L. Its norm depends on how far the gradients
+    g_j differ, and does not shrink when the losses are close to each other.
     """
 
     gamma: float = option(

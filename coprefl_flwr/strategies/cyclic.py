@@ -7,7 +7,7 @@ from coprefl_flwr.federation import Budget, Round, RoundContext, RoundStrategy, 
 
 
 class Cyclic(RoundStrategy):
-    """Cyclic training (CyclicFL, Algorithm 1), phase P1: put another strategy behind it.
+    """Cyclic training (CyclicFL, Algorithm 1), phase P1. `Schedule` adds the next method.
 
     The comments name the lines of Algorithm 1. `participants` is K_P1 (a quarter of the clients in
     the paper). A client that fails is skipped: the next one gets the last good model. Nodes that
@@ -20,7 +20,7 @@ class Cyclic(RoundStrategy):
     training_defaults: ClassVar = {"local-epochs": 5, "max-local-steps": 20}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Run lines 3 to 11: w_t^{i+1,0} is what the i-th client ends with."""
+        """Run lines 3 to 11: client i + 1 starts with client i's trained model, w_t^{i+1,0}."""
         # Line 3: S_t, in random order.
         clients = ctx.sample()
         order = ctx.random("order").permutation(len(clients))
@@ -30,5 +30,5 @@ class Cyclic(RoundStrategy):
         return trained.arrays, trained.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return every link's steps: the model takes them one after the other."""
+        """Return the steps of all participants: the model takes them one after the other."""
         return Budget(work.participants * work.travel, work.participants * work.samples_seen)

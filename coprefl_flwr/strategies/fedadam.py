@@ -1,4 +1,4 @@
-"""FedAdam: the mean change of the clients is the gradient of an Adam at the server."""
+"""FedAdam: Adam on the server, with the clients' mean model change as its gradient."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,8 +14,8 @@ from coprefl_flwr.options import option
 class FedAdam(RoundStrategy):
     """FedAdam (Reddi et al. 2021, arxiv.org/abs/2003.00295), Algorithm 2.
 
-    There is no correction for the moments' first values, which are m = 0 and v = tau^2. The mean
-    over the clients is weighted by their samples, as FedAvg's is.
+    The moments start at m = 0 and v = tau^2, without Adam's bias correction. The mean over the
+    clients is weighted by their numbers of samples, as in FedAvg.
     """
 
     global_learning_rate: float = option(0.1, "server's step size eta", above=0)
@@ -28,7 +28,7 @@ class FedAdam(RoundStrategy):
     roles = ("pretraining", "task")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return x + eta m / (sqrt(v) + tau), Delta = sum_k n_k (x_k - x) / sum_k n_k."""
+        """Return the model x + eta m / (sqrt(v) + tau); Delta = sum_k n_k (x_k - x) / sum_k n_k."""
         replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         x = {name: array.astype(np.float64) for name, array in weights_of(arrays).items()}
         delta = {name: replies.arrays[name] - array for name, array in x.items()}
@@ -43,12 +43,12 @@ class FedAdam(RoundStrategy):
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's gradients; the server's step has no size that can be compared.
+        """Return FedAvg's budget without a summed step size.
 
-        It moves each number of the model by about eta, however far the clients went.
+        The server's step changes each weight by about eta, whatever the clients' steps are.
         """
         return replace(super().budget(work), travel=math.nan)
 
     def second_moment(self, v: np.ndarray, square: np.ndarray) -> np.ndarray:
-        """Return v <- beta2 v + (1 - beta2) Delta^2."""
+        """Return the new second moment, v <- beta2 v + (1 - beta2) Delta^2."""
         return self.beta2 * v + (1 - self.beta2) * square

@@ -13,8 +13,8 @@ from coprefl_flwr.options import option
 class FedAvgM(RoundStrategy):
     """FedAvg with server momentum (Hsu, Qi and Brown 2019, arxiv.org/abs/1909.06335).
 
-    The velocity v begins at zero; without momentum and with a rate of 1 this is FedAvg. It is
-    float32 where the model is float16.
+    The velocity v starts at zero. With momentum 0 and a global learning rate of 1 the method equals
+    FedAvg. For a float16 model the velocity is float32.
     """
 
     global_learning_rate: float = option(1.0, "server's step size along the velocity", above=0)
@@ -25,7 +25,10 @@ class FedAvgM(RoundStrategy):
     roles = ("pretraining", "task")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return w + eta v, v <- beta v + sum_k n_k (w_k - w) / sum_k n_k; buffers are the mean."""
+        """Return the model w + eta v, with v <- beta v + sum_k n_k (w_k - w) / sum_k n_k.
+
+        Buffers are the weighted mean of the clients' buffers.
+        """
         replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         weights = weights_of(arrays)
         mean = replies.arrays
@@ -38,6 +41,6 @@ class FedAvgM(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's steps times the server's rate; the velocity repeats them later."""
+        """Return FedAvg's budget, its step sizes times the server's rate, and the momentum."""
         own, rate = super().budget(work), self.global_learning_rate
         return replace(own, travel=rate * own.travel, momentum=self.server_momentum)

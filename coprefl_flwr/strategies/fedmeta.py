@@ -15,10 +15,11 @@ class FedMeta(RoundStrategy):
     """FedMeta (Chen et al. 2018, arxiv.org/abs/1802.07876), Algorithm 1.
 
     Clients answer with the gradient of their query loss after `inner_steps` steps on their support
-    set (see `FedMetaClient`); buffers in the reply are their new values. The rates of "meta-sgd"
-    are extra arrays, "rates", of which clients return the gradients. With `local_steps` above 1
-    clients take that number of meta steps (CoPreFL's equal local iterations) and answer with
-    models, whose plain mean is the new model. With 1 this equals the gradient form, to rounding.
+    set (see `FedMetaClient`); the reply's buffers are new values. With "meta-sgd" the server
+    also sends the learnt rates as the extra arrays "rates", and clients return the gradients of the
+    rates. With `local_steps` above 1 a client takes this number of meta steps (CoPreFL's equal
+    local iterations) and answers with its model. The new model is the unweighted mean of these
+    models. With 1 step the mean of models would equal the gradient form, except for rounding.
     """
 
     variant: str = option(
@@ -46,7 +47,10 @@ class FedMeta(RoundStrategy):
     actions = ("train.query",)
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), or the mean; rates likewise."""
+        """Return the model theta - beta/|m| sum_u grad_theta L_Q(theta_u), or the mean of models.
+
+        The rates of "meta-sgd" are updated in the same way.
+        """
         steps, beta = self.local_steps, self.meta_learning_rate
         config: dict[str, Any] = {
             "meta-variant": self.variant,
@@ -72,16 +76,15 @@ class FedMeta(RoundStrategy):
         return model, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the meta steps; in the second order a support gradient costs two more."""
-        support = work.on_fraction(work.options["support-fraction"]).samples
-        steps = self.local_steps
+        """Return the budget: a second-order gradient on the support set counts as three."""
+        support, steps = work.on_fraction(work.options["support-fraction"]).samples, self.local_steps
         adaptation = (1 if self.variant == "fomaml" else 3) * self.inner_steps * support
         gradients = steps * work.participants * (adaptation + work.samples - support)
         sent = (4 if self.variant == "meta-sgd" else 2) * work.participants  # Rates too.
         return Budget(0.0, gradients, at_server=steps * self.meta_learning_rate, sent=sent)
 
     def rates(self, ctx: RoundContext, arrays: Arrays) -> dict[str, Arrays]:
-        """Return the extra arrays that are learnt with the model: with "meta-sgd" inner rates."""
+        """Return the extra arrays that are learnt: the inner rates of "meta-sgd", else none."""
         if self.variant != "meta-sgd":
             return {}
         rate = self.inner_learning_rate

@@ -22,10 +22,10 @@ class FedPCL(RoundStrategy):
     """FedPCL (Tan et al. 2022, arxiv.org/abs/2209.10083), Algorithm 1.
 
     The global arrays are a set of prototypes (see `coprefl_flwr.learning.prototypes`); start with
-    `no_prototypes`. Round 1 only collects those of the untrained heads: without prototypes there is
-    no loss. The local sets that a round sends are those of the clients that answered the last one.
-    The variants are those of Table 6 and, "contrastive", of Table 5, whose other two losses are
-    FedAvg and FedProto.
+    `no_prototypes`. Round 1 only collects the prototypes of the untrained heads, because the loss
+    needs prototypes. A later round sends the prototypes of all clients that answered in the round
+    before. The variants "both", "global" and "local" are in Table 6, "contrastive" in Table 5. The
+    other two losses of Table 5 are FedAvg's and FedProto's.
     """
 
     variant: str = option(
@@ -43,7 +43,7 @@ class FedPCL(RoundStrategy):
 
     @classmethod
     def initial(cls, network: "Network") -> Arrays:
-        """Return a set without prototypes, of rows as long as a representation."""
+        """Return an empty set of prototypes, whose rows have the representation's dimension."""
         return no_prototypes(network.num_classes, network.outputs)
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
@@ -67,9 +67,9 @@ class FedPCL(RoundStrategy):
         return cast_like(shared, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return a round's gradients, from round 2 on; no weights are everybody's."""
+        """Return the gradients of a round from round 2 on. No weights are shared: step size 0."""
         clients = work.participants
-        represented = clients * work.samples  # Of which prototypes are made.
-        # Down go the global set and every client's own, up a client's own.
+        represented = clients * work.samples  # Forward passes that compute the prototypes.
+        # Each client receives the global set and all clients' sets, and sends its own set.
         sent = clients * (clients + 2)
         return Budget(0.0, clients * work.samples_seen, forwards=represented, sent=sent)

@@ -18,7 +18,7 @@ class FedProto(RoundStrategy):
     """FedProto (Tan et al. 2022, arxiv.org/abs/2105.00243), Algorithm 1.
 
     The global arrays are a set of prototypes (see `coprefl_flwr.learning.prototypes`); start with
-    `no_prototypes`. In round 1, without any, clients minimise the cross-entropy alone.
+    `no_prototypes`. In round 1 there are no prototypes, so clients minimise only cross-entropy.
     """
 
     mu: float = option(
@@ -31,11 +31,14 @@ class FedProto(RoundStrategy):
 
     @classmethod
     def initial(cls, network: "Network") -> Arrays:
-        """Return a set without prototypes, of rows as long as what enters the last layer."""
+        """Return an empty set of prototypes, whose rows have the last layer's input dimension."""
         return no_prototypes(network.num_classes, network.representation)
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j) (eq. 6, without 1 / |N_j|)."""
+        """Return the global prototypes: the clients' means, weighted by their numbers of samples.
+
+        C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j) is eq. 6 without its factor 1 / |N_j|.
+        """
         config = {"fedproto-mu": self.mu}
         replies = yield Exchange(
             "train", arrays, ctx.sample(), PerClient(), config=config, stateful=True
@@ -44,6 +47,6 @@ class FedProto(RoundStrategy):
         return cast_like(shared, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the gradients of local training and the prototypes; no weights are everybody's."""
+        """Return the gradients and the prototypes' forward passes; no weights are shared."""
         represented = work.participants * work.samples
         return Budget(0.0, work.participants * work.samples_seen, forwards=represented)

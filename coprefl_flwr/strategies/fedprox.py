@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the global model."""
+"""FedProx: FedAvg whose clients add a proximal term to their loss."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class FedProx(FedAvg):
     roles = ("pretraining", "task")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""
+        """Return the sample-weighted mean of the models, w^{t+1} = sum_k n_k w_k / sum_k n_k."""
         config, rule = {"proximal-mu": self.mu}, Mean(self.weighted_by_key)
         replies = yield Exchange("train", arrays, ctx.sample(), rule, config=config)
         return replies.arrays, replies.mean_metrics(self.weighted_by_key)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class FedRep(RoundStrategy):
     """FedRep (Collins et al. 2021, arxiv.org/abs/2102.07078), Algorithm 1.
 
-    The global arrays are the body: the first arrays of the clients' network, as many as the run
-    starts with. The others are the head.
+    The global arrays are the body: the first arrays of the clients' network. The other arrays are
+    the head. The number of arrays that the run starts with sets the boundary.
     """
 
     name = "fedrep"
@@ -24,7 +24,7 @@ class FedRep(RoundStrategy):
 
     @classmethod
     def initial(cls, network: "Network") -> Arrays:
-        """Return all arrays but the head's, which must be the last ones."""
+        """Return the arrays of the body; the arrays of the head must follow them."""
         names = list(network.arrays)
         if set(names[len(names) - len(network.head) :]) != network.head:
             raise SettingsError(
@@ -38,5 +38,5 @@ class FedRep(RoundStrategy):
         return replies.arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the body's steps, and the gradients of the head's too."""
+        """Return the step sizes of the body, and the gradients of both body and head."""
         return Budget(work.travel, 2 * work.participants * work.samples_seen)

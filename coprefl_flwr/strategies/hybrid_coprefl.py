@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class HybridCoPreFL(RoundStrategy):
-    """CoPreFL with data at the clients and at the `server`, D^s (Algorithm 2). One exchange."""
+    """CoPreFL with data at the clients and at the `server`, D^s (Algorithm 2)."""
 
     server: "ServerData" = field(metadata={"option": False})
     gamma: float = option(
@@ -36,7 +36,7 @@ class HybridCoPreFL(RoundStrategy):
     server_data = "server"
 
     def __post_init__(self) -> None:
-        """Refuse a dataset that is too small."""
+        """Refuse a server dataset with fewer samples than participants."""
         super().__post_init__()
         self._check_size(self.participants or 1)
 
@@ -52,8 +52,8 @@ class HybridCoPreFL(RoundStrategy):
         # Local SGD on all of each participant's data, averaged into the temporary global model.
         local = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
         temporary, metrics, number = local.arrays, local.mean_metrics(), len(local.clients)
-        del local  # Its sums, which take twice a model, are needed no more.
-        # D^s in |m| random parts stands for the participants' query sets.
+        del local  # Its float64 sums take twice the memory of a model.
+        # D^s is split into |m| random parts, which replace the participants' query sets.
         moments, losses = Accumulator(LossMoments()), []
         for position, part in enumerate(self.parts(ctx, number)):
             result = self.server.loss_and_gradient(temporary, part)
@@ -66,7 +66,7 @@ class HybridCoPreFL(RoundStrategy):
         return descend(temporary, gradient, self.meta_learning_rate), metrics | query_metrics
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's, the meta step zeta gamma |m|, and the gradients on D^s."""
+        """Return FedAvg's budget, the meta step size zeta gamma |m|, and the gradients on D^s."""
         meta = self.meta_learning_rate * self.gamma * work.participants
         return super().budget(work).and_server(meta, len(self.server))
 
@@ -76,7 +76,7 @@ class HybridCoPreFL(RoundStrategy):
         return np.array_split(order, number)
 
     def _check_size(self, participants: int) -> None:
-        """Refuse a dataset that cannot give every participant's part a sample."""
+        """Refuse a server dataset that is too small for one sample per participant."""
         if len(self.server) < self.server_samples_needed(participants):
             problem = f"the server holds {len(self.server)} samples: must be at least the"
             raise SettingsError(f"{problem} {participants} participants, one for each part")

@@ -14,16 +14,17 @@ from coprefl_flwr.options import option
 
 @dataclass(kw_only=True, eq=False)
 class LinearHead(RoundStrategy):
-    """Replaces the last linear layer; all other arrays stay as they are sent.
+    """Computes the last linear layer. All other arrays keep their values.
 
-    A client answers with sums over its training samples, of the z that enter that layer: "sums" (C,
-    d) of z by class, "counts" (C,), and with `products` the sum of z z^T, (d, d); all float64. They
-    are added up, so the layer is that of all samples in one place, whichever clients hold them.
+    A client answers with float64 sums over its training samples. z, of dimension d, is the input of
+    the last layer. The sums are "sums" (C, d), the sum of z by class, "counts" (C,), and with
+    `products` also the sum of z z^T, (d, d). The server adds up the clients' sums. The layer is
+    thus the same as for all samples in one place, and does not depend on the partition.
 
-    One round is enough where all clients take part. Where some are drawn, the sums of later rounds
-    are added to those before, as z is the same in every round; a client answers once.
+    If all clients take part, one round is enough. If clients are sampled, each round adds the sums
+    of its new participants, since z is the same in every round. Each client is counted once.
 
-    `head` names the layer. A class of which nobody has a sample keeps what was sent for it.
+    `head` names the layer. A class without samples at any client keeps its weights.
     """
 
     head: HeadLayer
@@ -39,7 +40,7 @@ class LinearHead(RoundStrategy):
     products: ClassVar[bool] = False
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Ask the participants that did not answer yet for their sums and renew the layer."""
+        """Collect the sums of participants that have not answered yet, and compute the layer."""
         classes, size = arrays[self.head.weight].shape
         zeros = {"sums": np.zeros((classes, size)), "counts": np.zeros(classes)}
         if self.products:
@@ -66,7 +67,7 @@ class LinearHead(RoundStrategy):
         return cast_like(arrays | layer, arrays), metrics
 
     def budget(self, work: Work) -> Budget:
-        """Return features alone: the layer is computed, without a step and without gradients."""
+        """Return only forward passes: the layer needs no SGD steps and no gradients."""
         return Budget(0.0, 0.0, forwards=work.participants * work.samples)
 
     @abstractmethod

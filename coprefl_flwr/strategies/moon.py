@@ -11,7 +11,7 @@ from coprefl_flwr.options import option
 class MOON(RoundStrategy):
     """MOON (Li, He and Song 2021, arxiv.org/abs/2103.16257), Algorithm 1.
 
-    The contrastive term is the clients' (see `MOONClient`). The defaults are CyclicFL's.
+    Clients add a contrastive term to their loss (see `MOONClient`). The defaults are CyclicFL's.
     """
 
     mu: float = option(0.1, "weight of the contrastive term; 0 is FedAvg", minimum=0)
@@ -24,7 +24,7 @@ class MOON(RoundStrategy):
     roles = ("pretraining", "task")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""
+        """Return the sample-weighted mean of the models, w^{t+1} = sum_k n_k w_k / sum_k n_k."""
         config = {"moon-mu": self.mu, "moon-temperature": self.temperature}
         replies = yield Exchange(
             "train", arrays, ctx.sample(), Mean("num-examples"), config=config, stateful=True
@@ -32,5 +32,5 @@ class MOON(RoundStrategy):
         return replies.arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's, and every step's z by the global and by the last model."""
+        """Return FedAvg's budget, and two forward passes per step: global and previous model."""
         return replace(super().budget(work), forwards=2 * work.participants * work.samples_seen)

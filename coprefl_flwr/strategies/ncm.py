@@ -14,15 +14,15 @@ class NCM(LinearHead):
     """The nearest class mean, after FedNCM (Legate et al. 2023, arxiv.org/abs/2306.03937).
 
     With m_c the mean of z over all samples of class c, the layer has the rows m_c and the biases
-    -|m_c|^2 / 2: its largest output is the class whose mean is the nearest to z, as
-    -|z - m_c|^2 / 2 = m_c z - |m_c|^2 / 2 - |z|^2 / 2, whose last term is the same for all classes.
-    Needs a layer with a bias.
+    -|m_c|^2 / 2. The class with the largest output is then the class whose mean is nearest to z,
+    because -|z - m_c|^2 / 2 = m_c z - |m_c|^2 / 2 - |z|^2 / 2, and the last term is the same for
+    all classes. The layer must have a bias.
     """
 
     name = "ncm"
 
     def layer(self, totals: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """Return the class means and minus half their squared lengths."""
+        """Return the class means as weights, and minus half their squared norms as biases."""
         if not self.head.bias:
             raise SettingsError(f"head = ncm: the layer {self.head.module} has no bias; take ridge")
         means = totals["sums"] / np.maximum(totals["counts"], 1)[:, None]

@@ -45,9 +45,9 @@ class PerFedAvg(RoundStrategy):
         return replace(exchange, config={"inner-learning-rate": self.inner_learning_rate})
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's steps, each with two batches' gradients; "hf" has a Hessian's product.
+        """Return FedAvg's step sizes, and the gradients on two batches per step.
 
-        That is the difference of two more, on a third batch.
+        "hf" adds a Hessian-vector product: two gradients on a third batch.
         """
         each = 3 if self.variant == "hf" else 2
 

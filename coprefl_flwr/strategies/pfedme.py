@@ -30,7 +30,7 @@ class PFedMe(RoundStrategy):
     roles = ("personalised",)
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return (1 - beta) w + beta / |S| sum_i w_i; buffers are the mean, whatever beta is."""
+        """Return the model (1 - beta) w + beta / |S| sum_i w_i; buffers are the clients' mean."""
         config = {
             "pfedme-lambda": self.mu,
             "inner-steps": self.inner_steps,
@@ -44,7 +44,7 @@ class PFedMe(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the steps of w, beta eta on each batch, and theta's K gradients on each."""
+        """Return the step size beta * eta of w per batch, and K gradients for theta per batch."""
         outer = self.global_learning_rate * self.meta_learning_rate * work.mean(work.training.steps)
         inner = work.participants * self.inner_steps * work.samples_seen
         return Budget(0.0, inner, at_server=outer)

@@ -17,11 +17,11 @@ class QFFL(RoundStrategy):
 
         Delta_k = F_k^q L (w^t - w_k),  h_k = q F_k^{q-1} ||L (w^t - w_k)||^2 + L F_k^q.
 
-    Its budget is taken to be FedAvg's: the steps are, and how far the mean of models is gone along
-    depends on the losses. F_k is a loss alone.
+    The budget is taken from FedAvg, because clients take the same steps. The size of the server's
+    step depends on the losses. F_k costs forward passes only.
 
-    A client reports `q-weight` = L F_k^q and `q-curvature` = h_k (see `QFFLClient`), so that sums
-    of the models are enough.
+    A client reports `q-weight` = L F_k^q and `q-curvature` = h_k (see `QFFLClient`), so that the
+    server needs only sums of the models.
     """
 
     q: float = option(
@@ -36,7 +36,7 @@ class QFFL(RoundStrategy):
     roles = ("pretraining", "task")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""
+        """Return the model w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""
         config, rule = {"q": self.q}, Mean("q-weight")
         replies = yield Exchange(
             "train", arrays, ctx.sample(), rule, config=config, positive=("q-curvature",)
@@ -52,5 +52,5 @@ class QFFL(RoundStrategy):
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's, and the losses F_k of all that the participants hold."""
+        """Return FedAvg's budget, and the forward passes for F_k on all local samples."""
         return replace(super().budget(work), forwards=work.participants * work.samples)

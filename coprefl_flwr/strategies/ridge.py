@@ -16,7 +16,7 @@ class Ridge(LinearHead):
 
     Fed3R is Fanì et al. 2024 (arxiv.org/abs/2406.01116). The layer is
     W = (sum z z^T + lambda I)^-1 sum z y^T over all samples of all clients, each class's column
-    divided by its length; the bias is 0.
+    divided by its l2 norm. The bias is 0.
     """
 
     penalty: float = option(0.01, "lambda, weight of the squared length of W", above=0)
@@ -25,7 +25,7 @@ class Ridge(LinearHead):
     products = True
 
     def layer(self, totals: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """Return W^T, its rows of length 1, and zeros."""
+        """Return W^T with rows of norm 1 as weights, and zeros as biases."""
         products = totals["products"]
         regular = products + self.penalty * np.eye(len(products))
         rows = np.linalg.solve(regular, totals["sums"].T).T

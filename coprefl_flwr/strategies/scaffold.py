@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take the drift of the clients out of their steps."""
+"""SCAFFOLD: control variates correct the client drift in local SGD."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,9 @@ from coprefl_flwr.options import option
 class SCAFFOLD(RoundStrategy):
     """SCAFFOLD (Karimireddy et al. 2020, arxiv.org/abs/1910.06378), Algorithm 1.
 
-    The server's control variate c is sent as the extra arrays "control"; clients answer with the
-    changes of their variates, c_i^+ - c_i, under that name. All variates begin at zero.
+    The server's control variate c is sent as the extra arrays "control"; clients
+    return the changes of their control variates, c_i^+ - c_i, under the same key. All control
+    variates start at zero.
     """
 
     variant: str = option(
@@ -42,7 +43,7 @@ class SCAFFOLD(RoundStrategy):
 
     @classmethod
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
-        """Refuse clipped steps where variant II takes the steps for the gradients."""
+        """Refuse clipping with variant II, which computes the control variates from the steps."""
         if options["variant"] == "II" and clip_norm is not None:
             problem = "SCAFFOLD II takes steps for gradients: clip-norm cannot be set"
             raise SettingsError(problem, "clip-norm")
@@ -68,7 +69,7 @@ class SCAFFOLD(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return eta_g times the local steps; variant I's full gradients are computed besides."""
+        """Return eta_g times the local step sizes. Variant I also needs a full-batch gradient."""
         full = work.participants * work.samples if self.variant == "I" else 0.0
         gradients = work.participants * work.samples_seen + full
         sent = 4 * work.participants  # The model and a variate, both ways.

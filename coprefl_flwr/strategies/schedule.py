@@ -13,12 +13,12 @@ from coprefl_flwr.federation.strategy import ROUNDS, RUN_OPTIONS, of_run
 class Schedule(RoundStrategy):
     """Phases of several strategies (CyclicFL: P1, then P2), each with its own state.
 
-    Rounds are numbered across phases, so that a learning rate that decays by the round keeps
-    decaying. Clients find the phase by the round, or by the arrays and settings they are sent.
+    Rounds are numbered across phases, so a learning rate with a decay per round continues to
+    decay. Clients find the phase from the round, or from the arrays and settings they receive.
 
-    `phases` are strategies and their numbers of rounds; the last lasts until the run ends. Each
-    phase has its own number of participants; all other options of a run are those of the first
-    phase.
+    `phases` is a list of (strategy, number of rounds). The last phase lasts until the run ends.
+    Each phase has its own number of participants. All other options of the run are taken from the
+    first phase.
     """
 
     def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:
@@ -41,11 +41,11 @@ class Schedule(RoundStrategy):
 
     @property
     def most_participants(self) -> int:
-        """What the phase asks for that wants most: refused before the first one begins."""
+        """Largest number of participants of a phase; the run checks it before the first round."""
         return max(strategy.most_participants or 1 for strategy, _ in self.phases)
 
     def phase(self, server_round: int) -> tuple[RoundStrategy, int]:
-        """Return a round's strategy, and the last round before its phase."""
+        """Return the strategy of a round, and the number of rounds before its phase."""
         before = 0
         for strategy, rounds in self.phases[:-1]:
             if server_round <= before + rounds:
@@ -54,18 +54,18 @@ class Schedule(RoundStrategy):
         return self.phases[-1][0], before
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Run the round of the strategy whose turn it is."""
+        """Run the round with the strategy of the current phase."""
         strategy, before = self.phase(ctx.round)
         if ctx.round == before + 1:
             ctx.forget()
         return (yield from strategy.program(ctx.within(strategy), arrays))
 
     def budget(self, work: Work) -> Budget:
-        """Return that it is not known: each phase has its own budget."""
+        """Return an unknown budget, because each phase has a different one."""
         return UNKNOWN
 
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
-        """Count the rounds of each phase by themselves; the last of each is evaluated too."""
+        """Return whether to evaluate: every few rounds of a phase, and after its last round."""
         before, every = self.phase(server_round)[1], self.rounds_to_evaluation
         ends = [self.phase(server_round + 1)[1], last_round]
         return bool(every) and ((server_round - before) % every == 0 or server_round in ends)
@@ -73,11 +73,11 @@ class Schedule(RoundStrategy):
     def evaluation_exchange(
         self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
     ) -> Exchange:
-        """Return the evaluation of the strategy whose turn it is."""
+        """Return the evaluation exchange of the strategy of the current phase."""
         return self.phase(ctx.round)[0].evaluation_exchange(ctx, arrays, clients)
 
     def options(self) -> dict[str, Any]:
-        """Return the run's options, every phase's own and its rounds."""
+        """Return the options of the run, and the options and number of rounds of each phase."""
         phases = []
         for strategy, rounds in self.phases:
             own = {n: value for n, value in strategy.options().items() if n not in RUN_OPTIONS}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False, init=False)
 class ServerRefined(RoundStrategy):
-    """What scenario II's baselines do with the server's data (CoPreFL, section 4.1).
+    """SGD on the server's data after each round: scenario II's baselines (CoPreFL, section 4.1).
 
     After each round of `inner`, the new global model takes some SGD steps on D^s. Around `CoPreFL`
     this is CoPreFL-SGD. The paper's steps are 5 of batch size 32 and learning rate 1e-3. The
@@ -54,7 +54,7 @@ class ServerRefined(RoundStrategy):
 
     @property
     def most_participants(self) -> int | None:
-        """The most clients that a round of the inner method asks for."""
+        """Largest number of clients in a round of the inner method."""
         return self.inner.most_participants
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
@@ -65,7 +65,7 @@ class ServerRefined(RoundStrategy):
         return refined, metrics | {"server-loss": loss}
 
     def budget(self, work: Work) -> Budget:
-        """Return the inner method's and that of the steps on D^s."""
+        """Return the budget of the inner method, and the steps on D^s."""
         steps = Work(1, [len(self.server)], self.training)
         rates = self.learning_rate * steps.travel
         return self.inner.budget(work).and_server(rates, steps.samples_seen)
@@ -73,11 +73,11 @@ class ServerRefined(RoundStrategy):
     def evaluation_exchange(
         self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
     ) -> Exchange:
-        """Return the inner method's evaluation."""
+        """Return the evaluation exchange of the inner method."""
         return self.inner.evaluation_exchange(ctx, arrays, clients)
 
     def options(self) -> dict[str, Any]:
-        """Return the inner method's options and the refinement's."""
+        """Return the options of the inner method and of the refinement."""
         inner = self.inner.options()
         return inner | {
             "strategy": f"ServerRefined({inner['strategy']})",

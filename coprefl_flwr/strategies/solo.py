@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Solo(RoundStrategy):
-    """Local training without any exchange: what a federated method must be better than.
+    """Local training without any exchange of models: the baseline of federated methods.
 
-    The rounds make it comparable with other methods; the run starts with no arrays at all.
+    Training is divided into rounds to compare with other methods. There are no global arrays.
     """
 
     name = "solo"
@@ -26,10 +26,10 @@ class Solo(RoundStrategy):
         return {}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Let every client train on what it has."""
+        """Let every client train on its own samples."""
         replies = yield Exchange("train", arrays, ctx.sample(), MetricsOnly(), stateful=True)
         return arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the gradients of local training; no weights are everybody's."""
+        """Return the gradients of local training. No weights are shared: step size 0."""
         return Budget(0.0, work.participants * work.samples_seen)
