@@ -77,7 +77,10 @@ class FedMeta(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the budget: a second-order gradient on the support set counts as three."""
-        support, steps = work.on_fraction(work.options["support-fraction"]).samples, self.local_steps
+        support, steps = (
+            work.on_fraction(work.options["support-fraction"]).samples,
+            self.local_steps,
+        )
         adaptation = (1 if self.variant == "fomaml" else 3) * self.inner_steps * support
         gradients = steps * work.participants * (adaptation + work.samples - support)
         sent = (4 if self.variant == "meta-sgd" else 2) * work.participants  # Rates too.

@@ -3,8 +3,8 @@
 #
 # `examples/own_app` is an app as `flwr new` writes it: a model, data for each node, a `ClientApp`
 # that trains and evaluates, a `ServerApp` with Flower's `FedAvg`. CoPreFL's clients answer one more
-# message. Here the app runs in this process, where a debugger can stop in its clients; with
-# `flwr run` it is the same code.
+# type of message. Here the app runs in the notebook's process, so a debugger can stop in the
+# clients. The code is the same as under `flwr run`.
 
 # %%
 import sys
@@ -19,7 +19,7 @@ from own_app.client_app import app
 
 # %% [markdown]
 # First the app as it is, with FedAvg. `LocalGrid` replaces Flower's grid. Its four nodes are four
-# clients, whose spirals are turned by different angles.
+# clients. The data of each client are points on three spirals, rotated by a different angle.
 
 # %%
 from coprefl_flwr.grids import LocalGrid
@@ -40,8 +40,9 @@ fedavg = FedAvg(seed=0)
 result = started(fedavg, app)
 
 # %% [markdown]
-# CoPreFL asks each client for the loss and the gradient of a temporary global model on data that it
-# did not train on: a *query set*. The app gets two additions. The first splits its data once more:
+# CoPreFL asks each client for the loss and the gradient of a temporary global model on the client's
+# *query set*: data on which the client does not train. Two changes are made to the app. First, each
+# client's data are split once more, to get a query set:
 
 # %%
 from torch.utils.data import DataLoader
@@ -60,10 +61,10 @@ def load_query(partition_id):
 
 sys.modules[
     "own_app.client_app"
-].load_data = load_data  # In the app's files: its diff.
+].load_data = load_data  # In the app, edit task.py.
 
 # %% [markdown]
-# The second is a function of its `ClientApp` that answers one more message:
+# Second, its `ClientApp` gets a function that answers one more type of message:
 
 # %%
 from coprefl_flwr.clients import query_reply
@@ -87,7 +88,7 @@ coprefl = CoPreFL(gamma=0.5, meta_learning_rate=0.05, seed=0)
 start = started(coprefl, app)
 
 # %% [markdown]
-# Every round's metrics are in the result's `history`, and what was sent in `history.traffic`:
+# The metrics of every round are in `history` of the result. The traffic is in `history.traffic`:
 
 # %%
 import pandas as pd
@@ -103,8 +104,8 @@ shown = [
 rounds.loc[[1, 5, 10, 20], shown].round(3)
 
 # %% [markdown]
-# How good is each start for a client that took no part? A fifth node, whose spirals are turned
-# further, trains on its own points for a few epochs:
+# How good is each starting model for a client that took no part? A new client, whose spirals are
+# rotated further, trains on its own data for 15 epochs:
 
 # %%
 # %matplotlib inline
@@ -137,8 +138,9 @@ place.set(xlabel="epoch", ylabel="accuracy %")
 _ = place.legend(frameon=False)
 
 # %% [markdown]
-# In this run, both starts end with a higher accuracy than random weights. One small task cannot
-# decide which of the two is better. [Recipes](../recipes.md) compare methods over several seeds.
+# In this run, the client ends with a higher accuracy from either pre-trained model than from random
+# weights. One small task cannot decide which of the two is better. [Recipes](../recipes.md) compare
+# methods over several seeds.
 #
-# Under `flwr run` the same is [a diff of three files](../../examples/own_app.diff); see
-# [the how-to](../how-to/flower-app.md).
+# To do the same under `flwr run`, change three files of the app as in [this
+# diff](../../examples/own_app.diff). [The how-to](../how-to/flower-app.md) explains it.
