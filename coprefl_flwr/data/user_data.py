@@ -227,7 +227,7 @@ def _keys(
         if len(candidates) != 1:
             raise SettingsError(
                 f"{source}: its items have {', '.join(unused)}, and which is the {role} is not "
-                "clear; write batch=lambda item: (item['INPUT'], item['LABEL']), or {how}"
+                f"clear; write batch=lambda item: (item['INPUT'], item['LABEL']), or {how}"
             )
         key_of[role] = candidates[0]
     others = [
