@@ -274,7 +274,7 @@ def mismatch(
             why = "is no trainable parameter: it was sent as"
             return f"array '{name}' {why} {template[name].dtype}"
         if array.shape != template[name].shape:
-            return f"array '{name}' has shape {array.shape}, sent was {template[name].shape}"
+            return f"array '{name}' has shape {array.shape}; the message had {template[name].shape}"
         problem = beyond(array, template[name].dtype, (weights or {}).get(name, 1.0))
         if problem:
             return f"array '{name}' holds {problem}"
@@ -316,7 +316,7 @@ def other_dtype(arrays: Arrays, template: Arrays) -> str | None:
     """Say which of `arrays` has another dtype than the template's, or return None."""
     for name, array in arrays.items():
         if array.dtype != template[name].dtype:
-            return f"array '{name}' is {array.dtype}, sent was {template[name].dtype}"
+            return f"array '{name}' is {array.dtype}; the message had {template[name].dtype}"
     return None
 
 

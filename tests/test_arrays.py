@@ -97,8 +97,8 @@ def changed(**arrays):
         (changed(x=np.zeros(1)), "array 'x' is not one of the 3 that were sent"),
         ({"w": TEMPLATE["w"], "n": TEMPLATE["n"]}, "array 'b' is missing"),
         ({}, "array 'w' is missing"),
-        (changed(w=np.zeros((3, 2))), "array 'w' has shape (3, 2), sent was (2, 3)"),
-        (changed(n=np.zeros(1, np.int64)), "array 'n' has shape (1,), sent was ()"),
+        (changed(w=np.zeros((3, 2))), "array 'w' has shape (3, 2); the message had (2, 3)"),
+        (changed(n=np.zeros(1, np.int64)), "array 'n' has shape (1,); the message had ()"),
         (changed(b=np.float32([0, np.nan])), "array 'b' holds a NaN or an infinity"),
         (changed(b=np.float16([-np.inf, 0])), "array 'b' holds a NaN or an infinity"),
         (changed(n=np.array(np.inf)), "array 'n' holds a NaN or an infinity"),
@@ -113,7 +113,7 @@ def test_a_gradient_may_cover_a_part_but_not_nothing():
     assert mismatch(part, TEMPLATE, subset=True) is None
     assert mismatch({}, TEMPLATE, subset=True) == "array 'w' is missing"
     assert mismatch({"b": np.zeros(3)}, TEMPLATE, subset=True) == (
-        "array 'b' has shape (3,), sent was (2,)"
+        "array 'b' has shape (3,); the message had (2,)"
     )
     assert mismatch({"x": np.zeros(3)}, TEMPLATE, subset=True) == (
         "array 'x' is not one of the 3 that were sent"

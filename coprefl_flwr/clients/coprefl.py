@@ -66,7 +66,7 @@ class CoPreFLClient(TorchClient):
         """Refuse noise without a norm that it is a multiple of."""
         clip, noise = options.get("query_clip", 0.0), options.get("query_noise", 0.0)
         if noise and not clip:
-            multiple = "set query-clip too, of which it is a multiple"
+            multiple = "set query-clip too; the noise is a multiple of it"
             raise SettingsError(f"query-noise = {noise:g}: {multiple}", "query-noise")
 
     def split(self, config: Config) -> tuple[Samples, Samples]:

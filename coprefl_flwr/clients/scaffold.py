@@ -28,7 +28,7 @@ class SCAFFOLDClient(StatefulClient):
         samples = self.training_samples(config)
         variant = config["scaffold-variant"]
         if variant == "II" and self.training.clip_norm is not None:
-            raise SettingsError("SCAFFOLD II takes steps for gradients: clip-norm cannot be set")
+            raise SettingsError("clip-norm cannot be set: variant II computes gradients from steps")
         # Option I: the gradient at the global model over all local samples.
         renewed = self.loss_and_gradient(samples).gradient if variant == "I" else None
         correction = {name: control[name] - own[name] for name in names}

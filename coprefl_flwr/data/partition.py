@@ -168,7 +168,7 @@ def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int
     """Return each client's positions, of n, sorted; ValueError if they are no partition."""
     if not isinstance(positions_of_clients, Iterable):
         kind = type(positions_of_clients).__name__
-        raise ValueError(f"must return a list of positions for each client, not {kind}")
+        raise ValueError(f"must return a list of sample indices for each client, not {kind}")
     parts: list[Rows] = []
     for client, positions in enumerate(positions_of_clients):
         part = np.asarray(positions)
@@ -178,13 +178,13 @@ def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int
             line = f"client {client} is left with {len(part)} samples; {fewest} are needed"
             raise _TooFewError(line)
         if len(part) and (part.min() < 0 or part.max() >= n):
-            raise ValueError(f"client {client} has positions that do not exist")
+            raise ValueError(f"client {client} has sample indices that are not in the dataset")
         parts.append(np.sort(part).astype(np.int64))
     if clients not in (None, len(parts)):
         raise ValueError(f"it makes {len(parts)} clients, and clients = {clients}")
     together = np.concatenate(parts)
     if len(np.unique(together)) < len(together):
-        raise ValueError("some positions are given twice")
+        raise ValueError("some sample indices occur twice")
     return parts
 
 

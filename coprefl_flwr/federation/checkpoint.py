@@ -162,7 +162,7 @@ def continue_from(
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
         return beginning
     if not resume:
-        raise SettingsError(f"checkpoint {path} is there already: resume it, or name another")
+        raise SettingsError(f"checkpoint {path} exists already: resume it, or choose another name")
     checkpoint = read_checkpoint(path)
     problem = mismatch(checkpoint.arrays, initial)
     if problem:
@@ -246,7 +246,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
         why = f"{path} is not a whole checkpoint of this package: {one_line(error)}"
-        raise SettingsError(f"{why}; remove it and its history to start again") from error
+        raise SettingsError(f"{why}; remove this file and its history to start again") from error
 
 
 def remove_checkpoint(path: Path) -> None:

@@ -247,7 +247,7 @@ class RoundContext:
         trained = concat_replies(links)
         if len(trained.clients) < self.min_replies:
             raise RoundFailedError(
-                f"{len(trained.clients)} clients of {len(clients)} trained, needed are "
+                f"{len(trained.clients)} clients of {len(clients)} trained, needed: "
                 f"{self.min_replies}"
             )
         return replace(trained, arrays=arrays)

@@ -150,7 +150,7 @@ def call_client(
         arrays = name_arrays(first, sent)
     for name, value in metrics.items():
         if name in RESERVED:
-            raise ValueError(f"metric '{name}' cannot be called so; give it another name")
+            raise ValueError(f"metric '{name}' has a reserved name; choose another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
@@ -163,5 +163,5 @@ def name_arrays(
     if isinstance(arrays, Mapping):
         return {name: np.asarray(array) for name, array in arrays.items()}
     if len(arrays) != len(sent):
-        raise ValueError(f"{len(arrays)} arrays were returned, sent were {len(sent)}")
+        raise ValueError(f"{len(arrays)} arrays were returned; the message had {len(sent)}")
     return {name: np.asarray(array) for name, array in zip(sent, arrays, strict=True)}

@@ -174,7 +174,7 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
         return NodeReply({clients[0]: scalars}, records, norm=as_sent, alone=True)
     order = [int(str(client)) for client in ids]
     if not set(order) <= set(clients) or len(set(order)) < len(order):
-        raise ValueError(f"results of clients {order}, asked were {list(clients)}")
+        raise ValueError(f"results of clients {order}, expected: {list(clients)}")
     sent = columns.pop(NORM, None)
     metrics: dict[int, dict[str, float]] = {client: {} for client in order}
     for name, values in columns.items():
@@ -184,7 +184,7 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
             metrics[client][name] = float(value)
     failed = _failures(content)
     if not set(failed) <= set(clients) - set(order):
-        raise ValueError(f"failures of clients {sorted(failed)}, asked were {list(clients)}")
+        raise ValueError(f"failures of clients {sorted(failed)}, expected: {list(clients)}")
     lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
     as_sent = None if sent is None else float(sent)
     return NodeReply(metrics, records, failed | lost, as_sent, alone=len(clients) == 1)

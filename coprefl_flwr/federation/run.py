@@ -218,7 +218,7 @@ class Run:
         arrays = {name: np.asarray(array) for name, array in returned.items()}
         problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
         if problem:
-            raise RoundFailedError(f"the new global model is no good: {problem}")
+            raise RoundFailedError(f"the new global model is invalid: {problem}")
         # In the old order, by which clients tell arrays from each other.
         return {name: arrays[name] for name in self.arrays}
 

@@ -111,7 +111,7 @@ class Transport:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
                 raise RunFailedError(f"{gone}, and no node is asked again after that")
             connected = f"{len(nodes)} nodes with {len(clients)} clients are there"
-            waiting = f"{connected}, needed are {needed} clients"
+            waiting = f"{connected}, needed: {needed} clients"
             if time.monotonic() > end:
                 why = [*self.refused.values(), *self._disputed][:1]
                 raise RunFailedError("; ".join([waiting, f"waited {self.timeout:g} s", *why]))
@@ -233,7 +233,7 @@ class Transport:
         if count < needed:
             counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
             why = messages.most_often(self.failed[exchange.action].values())
-            raise RoundFailedError(f"{counts}, needed are {needed}{why and f'; {why}'}")
+            raise RoundFailedError(f"{counts}, needed: {needed}{why and f'; {why}'}")
         return combine_replies(exchange, good)
 
     def _log_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:

@@ -189,7 +189,7 @@ def check_size(content: RecordDict, exchange: Exchange, clients: int) -> None:
             raise ValueError(_too_many_metrics(len(record)))
         longest = max((len(v) for v in record.values() if isinstance(v, list)), default=0)
         if longest > clients and "clients" in record:
-            raise ValueError(f"results of {longest} clients in the reply, asked were {clients}")
+            raise ValueError(f"results of {longest} clients in the reply, expected: {clients}")
     if exchange.combine.sums:
         _check_arrays_size(records_of(content, ArrayRecord), exchange.template, clients)
 
@@ -201,7 +201,7 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
         raise ValueError(f"{len(records)} ArrayRecords in the reply; allowed: at most {sums}")
     most = max(map(len, records.values()), default=0)
     if most > len(sent):
-        raise ValueError(f"{most} arrays in the reply, sent were {len(sent)}")
+        raise ValueError(f"{most} arrays in the reply; the message had {len(sent)}")
     arrays = [(name, array) for record in records.values() for name, array in record.items()]
     size = sum(size_of(array) for _, array in arrays)
     allowed = sums * sum(8 * array.size + PER_ARRAY for array in sent.values())

@@ -30,7 +30,7 @@ START_UP = 120.0
 FREED = 5.0
 """Seconds within which Ray counts the CPUs of processes that were ended as free again."""
 
-DIED = "its process died, and so did the one that took its place"
+DIED = "its process died, and the process that replaced it died too"
 """Of a node whose message was asked twice in vain: killed, out of memory, or ended by a client."""
 
 Pending = tuple[Message, Any]
@@ -239,7 +239,7 @@ def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) 
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     cpus = int(resources.get("CPU", 0))
     if cpus < number:
-        raise SettingsError(f"{number} processes are wanted, and Ray has {cpus} CPUs")
+        raise SettingsError(f"{number} processes were asked for, but Ray has {cpus} CPUs")
     if not patient:
         _check_free(number, cpus)
     share = _gpu_share(int(resources.get("GPU", 0.0)), number)

@@ -55,7 +55,7 @@ def check_clip(clip: float | None, noise: float) -> None:
     if not 0 <= noise < math.inf:
         raise SettingsError(f"noise = {noise}: must be a finite number of at least 0")
     if noise and clip is None:
-        raise SettingsError(f"noise = {noise:g}: set clip too, of which it is a multiple")
+        raise SettingsError(f"noise = {noise:g}: set clip too; the noise is a multiple of it")
 
 
 def clipped(

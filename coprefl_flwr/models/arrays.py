@@ -141,7 +141,9 @@ def _check_same_model(
     arrays: Mapping[str, np.ndarray], model: Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]
 ) -> None:
     missing = [f"it has no array {name!r}" for name in model if name not in arrays]
-    others = [f"it has {name!r}, which this model has not" for name in arrays if name not in model]
+    others = [
+        f"it has {name!r}, which this model does not have" for name in arrays if name not in model
+    ]
     wrong = missing[:1] + others[:1] or [
         f"{name!r} has shape {np.shape(arrays[name])}, this model's has {tuple(expected.shape)}"
         for name, expected in model.items()

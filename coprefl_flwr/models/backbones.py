@@ -169,7 +169,9 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
         raise SettingsError(f"{why}; allowed are 1 to 3 whole numbers up to {LARGEST_SIDE}")
     known = type(classes) is int and any(array.shape[:1] == (classes,) for array in arrays.values())
     if not known:
-        raise SettingsError(f"its model.json has {short(classes)} classes, its weights have not")
+        raise SettingsError(
+            f"its model.json has {short(classes)} classes, but its weights have another number"
+        )
     if not isinstance(about["norm"], str):
         raise SettingsError(f"its model.json has norm {short(about['norm'])}; it must be a text")
     if model in MODELS and not own:

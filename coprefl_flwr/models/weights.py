@@ -61,7 +61,7 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
         if not (folder / name).is_file():
             raise SettingsError(f"no saved model in {str(folder)!r}: it has no file {name}")
     if wrong := damaged(folder, WEIGHTS, ABOUT):
-        problem = f"{SUMS} says another content of {wrong[0]}"
+        problem = f"{SUMS} has another checksum for {wrong[0]}"
         raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {problem}")
     try:
         about: dict[str, Any] = parse_json(read_text(folder / ABOUT))
@@ -146,7 +146,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises a SettingsError if the file is damaged or holds no state_dict of plain tensors.
     """
     if damaged(path.parent, path.name):
-        raise SettingsError(f"damaged: {SUMS} next to it says another content")
+        raise SettingsError(f"damaged: {SUMS} next to it has another checksum")
     try:
         if path.suffix == ".safetensors":
             content: Any = safetensors.torch.load_file(path)

@@ -180,7 +180,7 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> Floats:
     """
     for prototypes in alone:
         if {n: a.shape for n, a in prototypes.items()} != {n: a.shape for n, a in fused.items()}:
-            raise SettingsError("the runs are not of the same clients and classes")
+            raise SettingsError("the runs have different clients or classes")
     clients = sorted(fused, key=int)
     scores = np.array(
         [

@@ -246,7 +246,9 @@ def own_column(place: str) -> str:
         metric = own_metric(place)
         OWN_COLUMNS[place] = metric.name, metric.title, metric.better
     if place not in OWN_COLUMNS:
-        raise SettingsError(f"{place}: `coprefl run` has not stored how this metric is shown")
+        raise SettingsError(
+            f"{place}: the stored results lack this metric's title; run the recipe again"
+        )
     name, title, better = OWN_COLUMNS[place]
     OWN_HEADINGS[f"{METRIC}{name}"] = Heading(title, "lower" if better == "lower" else "higher")
     return f"{METRIC}{name}"

@@ -93,7 +93,7 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
     except yaml.YAMLError as error:
         raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
     except RecursionError:
-        raise SettingsError(f"{name}: not YAML: brackets within brackets, too deep") from None
+        raise SettingsError(f"{name}: not YAML: brackets are nested too deeply") from None
     if root is None:
         raise SettingsError(f"{name} is empty")
     reader = _Reader(name)

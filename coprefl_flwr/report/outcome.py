@@ -155,7 +155,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     first = outcomes[0]
     for other in outcomes:
         if other.starts != first.starts or _clients(other) != _clients(first):
-            raise SettingsError("the runs are not of the same methods, datasets and clients")
+            raise SettingsError("the runs have different methods, datasets or clients")
     of_each = [outcome.values() for outcome in outcomes]
     values = {start: [u for values in of_each for u in values[start]] for start in first.starts}
     domains = (

@@ -182,7 +182,7 @@ def many_clients(content):
 
 
 LIES = {
-    "blames another": (blame, "failures of clients [4], asked were [1]"),
+    "blames another": (blame, "failures of clients [4], expected: [1]"),
     "a header that lies": (huge_array, "array 'w' holds fewer numbers than its header says"),
     "bytes": (
         with_arrays({"w": np.ones(10_000)}),
@@ -190,8 +190,8 @@ LIES = {
     ),
     "arrays": (
         with_arrays({f"a{i}": np.ones(1) for i in range(50)}),
-        "53 arrays in the reply, sent were 3",
+        "53 arrays in the reply; the message had 3",
     ),
     "records": (many_records, "51 ArrayRecords in the reply; allowed: at most 2"),
-    "clients": (many_clients, "results of 5000 clients in the reply, asked were 1"),
+    "clients": (many_clients, "results of 5000 clients in the reply, expected: 1"),
 }

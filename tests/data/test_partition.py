@@ -223,9 +223,9 @@ def test_a_users_own_is_seeded_and_takes_options(own_partition):
     ("name", "message"),
     [
         ("too_few", "it makes 2 clients, and clients = 3"),
-        ("twice", "some positions are given twice"),
-        ("outside", "client 0 has positions that do not exist"),
-        ("nothing", "must return a list of positions for each client, not NoneType"),
+        ("twice", "some sample indices occur twice"),
+        ("outside", "client 0 has sample indices that are not in the dataset"),
+        ("nothing", "must return a list of sample indices for each client, not NoneType"),
         (
             "empty",
             "client 0 is left with 0 samples; 1 are needed",

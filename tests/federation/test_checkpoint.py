@@ -214,7 +214,7 @@ def test_a_checkpoint_is_not_lost_by_oversight(tmp_path, federation):
     grid = LocalGrid(federation.torch_app())
     FedAvg(clients=4).start(grid, start, 2, checkpoint=path)
     before = path.read_bytes()
-    with pytest.raises(SettingsError, match="is there already: resume it, or name another"):
+    with pytest.raises(SettingsError, match="exists already: resume it, or choose another name"):
         FedAvg().start(grid, start, 2, checkpoint=path)
     with pytest.raises(SettingsError, match=r"num_rounds = 1: .* is of round 2 already"):
         FedAvg().start(grid, start, 1, checkpoint=path, resume=True)
@@ -276,7 +276,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_found(tmp_path):
             read_checkpoint(path)
         line = str(caught.value)
         assert line.startswith(f"{path} is not a whole checkpoint of this package: "), position
-        assert line.endswith("; remove it and its history to start again")
+        assert line.endswith("; remove this file and its history to start again")
         assert "\n" not in line
         flip(path, position, 1)
     assert read_checkpoint(path).arrays["a"][0] == 4
@@ -404,7 +404,7 @@ def test_a_damaged_history_is_refused_in_one_line(damage, tmp_path):
     line = refusal(run, tmp_path, resume=True)
     assert line.startswith(f"{path} is not a whole checkpoint of this package: ")
     assert NAMES[1] in line
-    assert line.endswith("; remove it and its history to start again")
+    assert line.endswith("; remove this file and its history to start again")
     assert files(tmp_path) == before
 
 

@@ -250,7 +250,7 @@ def test_run_names_arrays_and_gives_plain_numbers():
     [
         (None, "Counter.fit returned no tuple of three"),
         ((1, 2), "Counter.fit returned no tuple of three"),
-        (([np.zeros(2)], 1, {}), "1 arrays were returned, sent were 2"),
+        (([np.zeros(2)], 1, {}), "1 arrays were returned; the message had 2"),
         ((list(SENT.values()), 1, {"ok": True}), "metric 'ok' is a bool; metrics are numbers"),
         ((list(SENT.values()), "1", {}), "metric 'num-examples' is a str; metrics are numbers"),
         ((list(SENT.values()), 1, {"a": [1.0]}), "metric 'a' is a list; metrics are numbers"),

@@ -97,7 +97,7 @@ def test_results_of_clients_that_were_not_asked(clients):
     reply = NodeReply(metrics={client: {"loss": 1.0} for client in clients})
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         read_reply(hosted_reply(reply), [0, 1])
-    assert str(caught.value) == f"results of clients {clients}, asked were [0, 1]"
+    assert str(caught.value) == f"results of clients {clients}, expected: [0, 1]"
 
 
 def test_plain_reply():

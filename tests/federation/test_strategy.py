@@ -153,7 +153,7 @@ def test_a_round_with_too_few_replies_is_repeated_with_others(caplog):
     attempts = [{c for c, config in seen if config["attempt"] == a} for a in (0, 1)]
     assert [len(clients) for clients in attempts] == [3, 3]
     assert attempts[0] != attempts[1]
-    assert "train: 0 good replies of 3, needed are 2" in caplog.text
+    assert "train: 0 good replies of 3, needed: 2" in caplog.text
     assert from_record(result.arrays)["w"][0] == pytest.approx(np.mean([*attempts[1]]) + 1)
 
 
@@ -241,7 +241,7 @@ def test_an_evaluation_needs_one_good_reply(options, caplog):
     result = strategy.start(grid, to_record(START), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
     assert run_of(strategy).evaluation.clients == (2,)
-    line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed are 1; 4 failed: Ari"
+    line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed: 1; 4 failed: Ari"
     assert any(record.getMessage().startswith(line) for record in caplog.records)
 
 
@@ -259,7 +259,7 @@ INFINITE, LOSS = np.float32(np.inf), {"loss": 1.0}
 def test_the_last_line_says_why_no_reply_was_good(fault, why):
     """It said "0 good replies of 3" alone, and warnings far above why."""
     grid = counting_grid(fault=fault)
-    with pytest.raises(RunFailedError, match=f", needed are 2; {why}"):
+    with pytest.raises(RunFailedError, match=f", needed: 2; {why}"):
         FedAvg(min_replies=2, max_failed_rounds=1, clients=3).start(grid, to_record(START), 1)
 
 
@@ -325,7 +325,7 @@ def test_a_failed_round_inside_a_wrapper_is_not_repeated():
     grid = LocalGrid(client_app(lambda _: Single()), nodes=3)
     strategy = FedAvg(min_replies=3, min_available_nodes=3)
     wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1e6, 3)
-    with pytest.raises(RunFailedError, match="round 1: train: 2 good replies of 3, needed are 3"):
+    with pytest.raises(RunFailedError, match="round 1: train: 2 good replies of 3, needed: 3"):
         wrapped.start(grid, to_record({"w": np.float32([1.0, 2.0])}), 2)
     assert sorted(fits) == [0, 1, 2]
 
@@ -513,13 +513,16 @@ class Returning(FedAvg):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda arrays: {**arrays, "w": np.zeros(2)}, "'w' is float64, sent was float32"),
-        (lambda arrays: {**arrays, "count": np.int32(1)}, "'count' is int32, sent was int64"),
+        (lambda arrays: {**arrays, "w": np.zeros(2)}, "'w' is float64; the message had float32"),
+        (
+            lambda arrays: {**arrays, "count": np.int32(1)},
+            "'count' is int32; the message had int64",
+        ),
         (lambda arrays: {"w": arrays["w"]}, "'count' is missing"),
     ],
 )
 def test_the_new_global_model_must_be_like_the_old_one(change, line):
-    with pytest.raises(RunFailedError, match=f"the new global model is no good: .*{line}"):
+    with pytest.raises(RunFailedError, match=f"the new global model is invalid: .*{line}"):
         Returning(change).start(counting_grid(), to_record(START), 1)
 
 

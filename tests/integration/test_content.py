@@ -259,7 +259,10 @@ def saved(tmp_path):
     [
         (json.dumps(ABOUT | {"input-shape": [1, 512, 512]}), "by its model.json would be"),
         (json.dumps(ABOUT | {"input-shape": [1, 4096, 4096]}), "whole numbers up to 512"),
-        (json.dumps(ABOUT | {"num-classes": 3.0}), "has 3.0 classes, its weights have not"),
+        (
+            json.dumps(ABOUT | {"num-classes": 3.0}),
+            "has 3.0 classes, but its weights have another number",
+        ),
         (json.dumps(ABOUT | {"model": "resnet18"}), "by its model.json would be"),
         (json.dumps(ABOUT)[:-1] + f', "a": {HUGE}}}', "is not finite, or too large"),
         (json.dumps(ABOUT)[:-1] + ', "a": 1e999}', "is not finite, or too large"),

@@ -218,7 +218,7 @@ def test_a_metric_of_the_protocols_own_name_costs_its_client_alone(kind, caplog)
     result = FedAvg(**of_kind(kind)).start(found, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     (line,) = warnings_of(caplog)
-    assert "metric 'clients' cannot be called so; give it another name" in line
+    assert "metric 'clients' has a reserved name; choose another name" in line
 
 
 class Measures(FedAvg):

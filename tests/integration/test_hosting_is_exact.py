@@ -214,7 +214,7 @@ def test_no_one_left(caplog):
     """Everyone refuses to say who it is: the run fails, in a line, and does not hang."""
     app = renamed(client_app(lambda _, i: InPlace()), {2: None, 3: None})
     grid = LocalGrid(app, nodes=2)
-    with pytest.raises(RunFailedError, match="2 nodes with 0 clients are there, needed are 1"):
+    with pytest.raises(RunFailedError, match="2 nodes with 0 clients are there, needed: 1"):
         FedAvg().start(grid, to_record(START), 1, timeout=0.1)
 
 

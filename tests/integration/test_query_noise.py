@@ -102,7 +102,7 @@ def test_tied_weights_count_once_and_get_the_same_noise():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"noise": 0.5}, "noise = 0.5: set clip too, of which it is a multiple"),
+        ({"noise": 0.5}, "noise = 0.5: set clip too; the noise is a multiple of it"),
         ({"clip": 0.0}, "clip = 0.0: must be a finite number above 0"),
         ({"clip": float("nan")}, "clip = nan: must be a finite number above 0"),
         ({"clip": 1.0, "noise": -1.0}, "noise = -1.0: must be a finite number of at least 0"),

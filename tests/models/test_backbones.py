@@ -128,8 +128,11 @@ def test_a_model_json_names_no_code(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"num-classes": 10**18}, "has 1000000000000000000 classes, its weights have not"),
-        ({"num-classes": "5"}, "has 5 classes, its weights have not"),
+        (
+            {"num-classes": 10**18},
+            "has 1000000000000000000 classes, but its weights have another number",
+        ),
+        ({"num-classes": "5"}, "has 5 classes, but its weights have another number"),
         ({"input-shape": [3, 10**9, 10**9]}, "has input-shape .*; allowed are 1 to 3 whole"),
         ({"input-shape": "image"}, "has input-shape image; allowed are 1 to 3 whole"),
         ({"model": ["resnet8"]}, "names the code"),

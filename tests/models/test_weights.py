@@ -132,7 +132,7 @@ def test_weights_that_are_not_what_their_checksum_says_are_refused(tmp_path: Pat
     load_saved_model(tmp_path)
     flip(tmp_path / "model.safetensors", -1)
     with pytest.raises(
-        SettingsError, match=r"SHA256SUMS says another content of model\.safetensors"
+        SettingsError, match=r"SHA256SUMS has another checksum for model\.safetensors"
     ):
         load_saved_model(tmp_path)
     save_model(tmp_path, {"w": np.ones(1)}, ABOUT)  # Another model has none of the old one's.

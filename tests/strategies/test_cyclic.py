@@ -166,7 +166,7 @@ def test_a_round_without_a_good_link_is_repeated(hosting, caplog):
         went, drawn = run(relay(hosting, first_attempt_fails), participants=3)
     assert len(drawn) == 2
     assert went == drawn[1]
-    line = "round 1, attempt 1 failed: 0 clients of 3 trained, needed are 1"
+    line = "round 1, attempt 1 failed: 0 clients of 3 trained, needed: 1"
     assert line in [record.getMessage() for record in caplog.records]
 
 
@@ -174,7 +174,7 @@ def test_min_replies_are_links_of_the_whole_chain():
     """Two good links of four, on two nodes."""
     grid = relay("pairs", raises)
     assert len(run(grid, min_replies=2)[0]) == 2
-    with pytest.raises(RunFailedError, match="2 clients of 4 trained, needed are 3"):
+    with pytest.raises(RunFailedError, match="2 clients of 4 trained, needed: 3"):
         run(grid, min_replies=3)
 
 
@@ -214,7 +214,7 @@ def test_a_silent_node_that_runs_the_whole_chain(caplog):
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         went, drawn = run(relay("4", grid_class=FirstIsDeaf))
     assert went == drawn[1]
-    assert "0 clients of 4 trained, needed are 1" in caplog.text
+    assert "0 clients of 4 trained, needed: 1" in caplog.text
 
 
 def test_a_simulation_runs_the_chain_in_one_message():

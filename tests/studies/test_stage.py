@@ -40,7 +40,7 @@ def test_a_metric_called_as_a_column_is_refused_in_the_first_round(
     settings = replace(tiny_settings, method=f"{tmp_path / 'own.py'}:Mine", tasks=0)
     with pytest.raises(RunFailedError, match=r"^round 1 failed"):
         run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
-    line = f"is left out: metric '{name}' cannot be called so; give it another name"
+    line = f"is left out: metric '{name}' has a reserved name; choose another name"
     assert any(message.endswith(line) for message in caplog.messages)
 
 

@@ -77,7 +77,7 @@ def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
 
     monkeypatch.setattr(plugins, "REGISTERED", {})
     with pytest.raises(
-        AssertionError, match=r"Mine:\nruns .* the new global model is no good: array '1.weight'"
+        AssertionError, match=r"Mine:\nruns .* the new global model is invalid: array '1.weight'"
     ):
         check_method(Mine)
     by_property = {finding.property: finding for finding in findings("Mine")}
