@@ -307,7 +307,10 @@ def test_damaged_results_are_not_reported_and_made_again(done, copied, capsys, c
     result.write_bytes(whole.replace(b'"correct": 1', b'"correct": 2', 1))
     assert result.read_bytes() != whole
     assert main(["report", str(out)]) == 0
-    assert any("result.json is damaged: SHA256SUMS" in line for line in caplog.messages)
+    assert any(
+        "result.json is damaged: its checksum is not the one in SHA256SUMS" in line
+        for line in caplog.messages
+    )
     text = (out / "report" / "tables" / "table.md").read_text()
     assert text != (done / "tiny" / "report" / "tables" / "table.md").read_text()
     features = copied / "models" / "features"
