@@ -82,8 +82,7 @@ def parser() -> argparse.ArgumentParser:
     )
     mlflow = "log metrics to MLflow: a folder or a server address"
     trackers.add_argument("--mlflow", metavar="PLACE", help=mlflow)
-    wandb = "log metrics to a project of Weights & Biases"
-    trackers.add_argument("--wandb", metavar="PROJECT", help=wandb)
+    trackers.add_argument("--wandb", metavar="PROJECT", help="log metrics to Weights & Biases")
     own = "log metrics to your own tracker: module:NAME or file.py:NAME"
     trackers.add_argument("--tracker", metavar="PLACE", help=own)
     summary = "estimate the runs, hours and disk space of a recipe before it is run"
