@@ -287,7 +287,7 @@ LARGEST_NUMBER = 1e200
 
 
 def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -> str | None:
-    """Describe a number of `array` / `weight` that is outside the range of `dtype`, or return None."""
+    """Describe a number of `array` / `weight` outside the range of `dtype`, or return None."""
     if not array.size or (array.dtype == dtype and dtype.kind in "biu"):
         return None
     low, high = array.min().item(), array.max().item()
