@@ -45,8 +45,8 @@ class Algorithm:
         The method as in the setting `method`: the name of a built-in method, or the place of a
         user's method.
     strategy_class : type[RoundStrategy]
-        The class of the strategy that runs on the server. The properties of this class are read
-        from its declarations.
+        The class of the strategy that runs on the server. The properties of an Algorithm are read
+        from the declarations of this class.
     refined : bool
         Whether SGD on the server's data follows every round, as in scenario II.
     """

@@ -121,7 +121,7 @@ class Option:
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the option in run-config and recipes, with its meaning and default."""
-        is_text = self.kind not in _KINDS  # A Named is written as a string.
+        is_text = self.kind not in _KINDS  # Such as Method, written as a string.
         schema: dict[str, Any] = {"type": "string"} if is_text else self._adapter.json_schema()
         if self.choices:
             places = [{"pattern": ":"}] if self.own else []
@@ -153,7 +153,7 @@ class Option:
             most = f"at most {LARGEST_INTEGER}, as in messages"
             raise SettingsError(f"{name} = {short(value)}: must be {most}", self.key)
         try:
-            if self.kind not in _KINDS:  # Of a Named, settings may give the string.
+            if self.kind not in _KINDS:  # Such as Method; settings may hold its string.
                 return self.kind.read(value)  # type: ignore[attr-defined]
             value = self._adapter.validate_python(value)
         except TypeError as error:
