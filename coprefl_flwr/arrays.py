@@ -1,9 +1,9 @@
-"""Named arrays: how a model's weights and gradients travel and are added up.
+"""Named arrays: the form in which a model's weights and gradients are sent and added.
 
-`Arrays` maps a name (a key of the model's `state_dict`) to a NumPy array. Flower's `ArrayRecord`
-is the same thing in a message; `to_record` and `from_record` are the only border between them.
-Records made here are serialised only when somebody asks for their bytes: a message that never
-leaves the process, as on the local grid, is read without a byte being written.
+`Arrays` maps a name (a key of the model's `state_dict`) to a NumPy array. In a message, Flower's
+`ArrayRecord` holds the same names and arrays. Only `to_record` and `from_record` convert between
+the two. The records that this module makes are serialised only when their bytes are read. A message
+that never leaves the process, as on the local grid, is therefore never serialised.
 """
 
 import functools
@@ -32,10 +32,10 @@ Arrays = dict[str, npt.NDArray[Any]]
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 NUMPY = FlowerArray(np.zeros(0)).stype
-"""How Flower names the format of an array that it has from NumPy."""
+"""Flower's name of the format in which it serialises NumPy arrays."""
 
 
-class Array(FlowerArray):  # Called as Flower's, which writes the name into what it sends.
+class Array(FlowerArray):  # Flower sends the name of the class, so it must be the same.
     """A Flower `Array` that refers to a NumPy array and serialises it only when `data` is read.
 
     The NumPy array must not be modified. Assigning `data` turns this into an ordinary `Array`.
@@ -44,7 +44,7 @@ class Array(FlowerArray):  # Called as Flower's, which writes the name into what
     array: npt.NDArray[Any] | None
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
-        # Past Flower's __setattr__, which would note each as a change.
+        # Not by Flower's __setattr__, which would treat each assignment as a change.
         self.__dict__.update(
             dtype=str(array.dtype), shape=tuple(array.shape), stype=NUMPY, array=array, _bytes=b""
         )
@@ -60,7 +60,7 @@ class Array(FlowerArray):  # Called as Flower's, which writes the name into what
         self.__dict__.update(array=None, _bytes=value)
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Return a copy."""
+        """Return a copy of the NumPy array."""
         return super().numpy() if self.array is None else _copied(self.array)
 
     def __eq__(self, other: object) -> bool:
@@ -79,15 +79,15 @@ def _fields(array: FlowerArray) -> tuple[str, tuple[int, ...], str, bytes]:
 
 
 def _copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy in the order that NumPy's format keeps: C's, except what is in Fortran's."""
+    """Return a copy in Fortran order if the array is in Fortran order only, or else in C order."""
     return array.copy("F" if array.flags.fnc else "C")
 
 
 def lazy_array(array: npt.NDArray[Any], *, copy: bool) -> FlowerArray:
-    """Return an Array of a copy, or one that shares the memory of `array`.
+    """Return a Flower Array of a copy of `array`, or without `copy` of the same memory.
 
-    What is in neither C's nor Fortran's order is copied in any case, and what is not of plain
-    numbers serialised at once, as that may fail.
+    An array in neither C nor Fortran order is always copied. An array whose dtype is not bool, int,
+    uint or float is serialised at once, because its serialisation may fail.
     """
     if array.dtype.kind not in "biuf":
         return FlowerArray(array)
@@ -95,10 +95,10 @@ def lazy_array(array: npt.NDArray[Any], *, copy: bool) -> FlowerArray:
 
 
 def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
-    """Return the records of a kind that a message holds, by name.
+    """Return {name: record} of the records of type `kind` in the content of a message.
 
-    Instead of `content.array_records` and its like, which are in a cycle of references with
-    the content: models would stay in memory until Python looks for cycles.
+    Flower's `content.array_records` and similar attributes are not used: they form a reference
+    cycle with the content, so models would stay in memory until Python's garbage collection.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
 
@@ -109,13 +109,13 @@ def is_lazy(array: FlowerArray) -> bool:
 
 
 def numbers_of(array: FlowerArray) -> npt.NDArray[Any]:
-    """Return an Array's numbers, which are only to be read: another object may own the memory."""
+    """Return the NumPy array of a Flower Array; do not modify it, as its memory may be shared."""
     shared = array.array if isinstance(array, Array) else None
     return array.numpy() if shared is None else shared
 
 
 def size_of(array: FlowerArray) -> int:
-    """Return the bytes of `array.data`, without making them."""
+    """Return the length of `array.data` in bytes, without serialising the array."""
     shared = array.array if isinstance(array, Array) else None
     if shared is None:
         return len(array.data)
@@ -124,7 +124,7 @@ def size_of(array: FlowerArray) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _header(shape: tuple[int, ...], dtype: str, fortran: bool) -> int:
-    """Return the bytes that NumPy's format puts before an array's numbers."""
+    """Return the length in bytes of the header of NumPy's file format."""
     file = BytesIO()
     about = {"descr": dtype, "fortran_order": fortran, "shape": shape}
     np.lib.format.write_array_header_1_0(file, about)
@@ -132,9 +132,9 @@ def _header(shape: tuple[int, ...], dtype: str, fortran: bool) -> int:
 
 
 def to_record(arrays: Arrays, *, copy: bool = True) -> ArrayRecord:
-    """Return the Flower record that holds copies of `arrays`, in their order.
+    """Return a Flower record that holds copies of `arrays`, in their order.
 
-    Without `copy` it shares their memory, which then must not change any more.
+    Without `copy`, the record shares the memory of `arrays`, which must not be modified any more.
     """
     record = ArrayRecord()
     for name, array in arrays.items():
@@ -145,36 +145,36 @@ def to_record(arrays: Arrays, *, copy: bool = True) -> ArrayRecord:
 def from_record(record: ArrayRecord, *, copy: bool = True) -> Arrays:
     """Return copies of the arrays of a Flower record, in their order.
 
-    Without `copy` they are only to be read: the record's maker may share their memory.
+    Without `copy`, the arrays must not be modified, because their memory may be shared.
     """
     return {name: array.numpy() if copy else numbers_of(array) for name, array in record.items()}
 
 
 SEAL = "coprefl"
-"""The entry of a safetensors file's header that holds a checksum, and behind it a text."""
+"""The key in the header of a safetensors file whose value is a checksum, followed by a text."""
 
 
 def checksum_of(arrays: Arrays, text: str = "") -> str:
-    """Return the SHA-256 of arrays, in whatever order, and of a text that belongs to them."""
+    """Return the SHA-256 of arrays and of a text; the order of the arrays does not matter."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         array = np.asarray(arrays[name], order="C")
         digest.update(f"\0{name} {array.dtype.str} {array.shape}\0".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)  # Its bytes, not a copy of them.
+        digest.update(array.reshape(-1).view(np.uint8).data)  # A view, not a copy.
     return digest.hexdigest()
 
 
 def write_sealed(file: str | Path, arrays: Arrays, text: str) -> None:
-    """Write arrays, a text and the checksum of both as a safetensors file, in one step."""
+    """Write arrays, a text and a checksum of arrays and text to a safetensors file, in one step."""
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    # One entry for text and checksum, as safetensors writes several in an order of chance.
+    # One entry for text and checksum, as safetensors writes several entries in random order.
     write_atomically(file, save(whole, {SEAL: f"{checksum_of(whole, text)} {text}"}))
 
 
 def read_sealed(file: str | Path) -> tuple[Arrays, str]:
     """Return the arrays and the text that `write_sealed` wrote.
 
-    Raises a ValueError that says what is wrong if the file is not there, or damaged.
+    Raises a ValueError with the reason if the file does not exist or does not match its checksum.
     """
     try:
         with safe_open(str(file), framework="numpy") as opened:
@@ -190,14 +190,15 @@ def read_sealed(file: str | Path) -> tuple[Arrays, str]:
 # ---- numbers -------------------------------------------------------------------------------------
 
 BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
-"""What PyTorch calls the statistics that BatchNorm and InstanceNorm keep."""
+"""PyTorch's names for the running statistics of BatchNorm and InstanceNorm."""
 
 
 def is_buffer(name: str, array: npt.NDArray[Any]) -> bool:
-    """Tell whether an array is a buffer: BatchNorm's statistics, or no floating-point number.
+    """Return whether an array is a buffer: BatchNorm's statistics, or not a floating-point array.
 
-    Methods change weights; buffers are always averaged, weighted by samples. A network's own buffer
-    of another name (spectral norm's vectors) cannot be distinguished from a weight here.
+    Methods differ in how they aggregate weights. Buffers are always averaged, weighted by the
+    number of samples. A floating-point buffer with another name, such as the vectors of spectral
+    norm, cannot be distinguished from a weight here.
     """
     return name.rpartition(".")[2] in BATCH_NORM or array.dtype.kind != "f"
 
@@ -208,7 +209,7 @@ def weights_of(arrays: Arrays) -> Arrays:
 
 
 def read_only(arrays: Arrays) -> Arrays:
-    """Return views of `arrays` into which nobody can write."""
+    """Return read-only views of `arrays`."""
     views = {name: array.view() for name, array in arrays.items()}
     for view in views.values():
         view.flags.writeable = False
@@ -216,31 +217,31 @@ def read_only(arrays: Arrays) -> Arrays:
 
 
 def norm(records: Iterable[Arrays]) -> float:
-    """Return the l2 norm, in float64, of all real numbers in some records of arrays."""
+    """Return the l2 norm, in float64, of all elements of all arrays with a real dtype."""
     total = 0.0
     for array in (array for arrays in records for array in arrays.values()):
         numbers = array.ravel("K") if array.dtype.kind in "biuf" else np.empty(0)
         numbers = numbers.astype(np.float64, copy=False)
-        with np.errstate(all="ignore"):  # What is infinite is for other checks.
+        with np.errstate(all="ignore"):  # Other checks look for infinity.
             total += float(np.dot(numbers, numbers))
     return math.sqrt(total)
 
 
 def zeros_like(arrays: Arrays) -> Arrays:
-    """Return zeros in the names and shapes of `arrays`, in their dtypes or float32 for float16.
+    """Return zeros with the names and shapes of `arrays`, in dtypes promoted with float32.
 
-    What is added up from round to round begins as these: in float16 it would soon stop changing.
+    Sums over rounds begin with these zeros. A sum in float16 would soon stop changing.
     """
     return {n: np.zeros(a.shape, np.promote_types(a.dtype, np.float32)) for n, a in arrays.items()}
 
 
 def append_prefixed(arrays: Arrays, label: str, more: Arrays) -> Arrays:
-    """Return `arrays`, then `more`, named "LABEL/NAME": two quantities in one record."""
+    """Return `arrays` and the arrays of `more`, renamed to "LABEL/NAME", for a single record."""
     return arrays | {f"{label}/{name}": array for name, array in more.items()}
 
 
 def split_prefixed(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
-    """Undo `append_prefixed`."""
+    """Return the two arguments `arrays` and `more` of `append_prefixed` from its result."""
     mark = f"{label}/"
     first = {name: array for name, array in arrays.items() if not name.startswith(mark)}
     more = {n.removeprefix(mark): array for n, array in arrays.items() if n.startswith(mark)}
@@ -254,12 +255,12 @@ def mismatch(
     subset: bool = False,
     weights: Mapping[str, float] | None = None,
 ) -> str | None:
-    """Say in a few words why `arrays` cannot take the place of `template`, or return None.
+    """Return the reason why `arrays` cannot replace `template`, or None if they can.
 
-    Names and shapes must be the template's, and every number real and finite, also in the
-    template's dtype. With `subset`, names may be missing, and integer arrays must be: a gradient
-    covers the trainable parameters only. `weights` are those of sums, by name: the numbers are that
-    much larger than those that will take the template's place.
+    Names and shapes must equal those of the template. All numbers must be real, and finite in the
+    template's dtype. With `subset`, arrays may be missing, and arrays of integers must be missing,
+    because a gradient has only trainable parameters. `weights` gives, by name, the weight by which
+    a sum will be divided: an array is checked after the division.
     """
     unknown = [name for name in arrays if name not in template]
     missing = [name for name in template if name not in arrays]
@@ -282,11 +283,11 @@ def mismatch(
 
 
 LARGEST_NUMBER = 1e200
-"""The largest number that counts as finite, so that a sum of float64 is finite too."""
+"""The largest number that counts as finite; sums of such numbers are finite in float64."""
 
 
 def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -> str | None:
-    """Say which number of `array`, divided by `weight`, `dtype` cannot hold, or return None."""
+    """Describe a number of `array` / `weight` outside the range of `dtype`, or return None."""
     if not array.size or (array.dtype == dtype and dtype.kind in "biu"):
         return None
     low, high = array.min().item(), array.max().item()
@@ -294,7 +295,7 @@ def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -
         return "a NaN or an infinity"
     least, most = _range(dtype)
     for number in (low, high):
-        # Not divided by 1: whole numbers beyond 2^53 are compared as they are.
+        # No division by 1: a division would round integers above 2^53.
         mean = number if weight == 1 else number / weight
         if not least <= (mean if dtype.kind == "f" else round(mean)) <= most:
             return f"{mean:g}, which is beyond {dtype}"
@@ -303,7 +304,7 @@ def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -
 
 @functools.lru_cache
 def _range(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """Return the least and the largest number that a dtype holds."""
+    """Return the smallest and the largest number of a dtype, within LARGEST_NUMBER."""
     if dtype.kind == "b":
         return 0, 1
     if dtype.kind in "iu":
@@ -313,7 +314,7 @@ def _range(dtype: np.dtype[Any]) -> tuple[float, float]:
 
 
 def other_dtype(arrays: Arrays, template: Arrays) -> str | None:
-    """Say which of `arrays` has another dtype than the template's, or return None."""
+    """Describe an array whose dtype differs from the template's, or return None."""
     for name, array in arrays.items():
         if array.dtype != template[name].dtype:
             return f"array '{name}' is {array.dtype}; the message had {template[name].dtype}"
@@ -321,20 +322,20 @@ def other_dtype(arrays: Arrays, template: Arrays) -> str | None:
 
 
 def cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return sums in the dtype they came from, a copy; whole numbers and truths are rounded."""
+    """Return a copy of an array of sums in `dtype`; for an integer or bool dtype, it is rounded."""
     if not np.issubdtype(dtype, np.inexact):
         array = np.rint(array)
-    return np.asarray(array.astype(dtype))  # An array too where it is of one number.
+    return np.asarray(array.astype(dtype))  # NumPy may have made a scalar of a 0-d array.
 
 
 def _as_sum(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an array in float64, or as it is where it would come back from there unchanged."""
+    """Return an array in float64, or unchanged if it already has the float dtype `dtype`."""
     same = array.dtype == dtype and dtype.kind == "f" and dtype.itemsize <= 8
     return array if same else array.astype(np.float64, copy=False)
 
 
 def cast_like(arrays: Arrays, template: Arrays) -> Arrays:
-    """Return `arrays` in the template's dtypes and order."""
+    """Return `arrays` with the dtypes and in the order of the template."""
     return {
         name: cast(_as_sum(np.asarray(arrays[name]), old.dtype), old.dtype)
         for name, old in template.items()

@@ -11,8 +11,8 @@
     coprefl schema
     coprefl --version
 
-The folder --out has the recipe as it was run, and its report. The folder --models has the results
-under the hash of their settings, so that every recipe which needs a result reuses it.
+The folder --out holds a copy of the recipe with all changes, and its report. The folder --models
+holds each result under the hash of its settings, so that all recipes with these settings reuse it.
 """
 
 import argparse
@@ -32,10 +32,10 @@ WORKERS_HELP = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
+    """Run the command that the arguments name; return the exit status."""
     options = parser().parse_args(arguments)
     try:
-        # Only now: help, and a mistake in the command line, need neither torch nor Flower.
+        # Imported here, because help and wrong arguments need neither torch nor Flower.
         with waiting("loading PyTorch and Flower"):
             from coprefl_flwr.federation.flower import without_colours
             from coprefl_flwr.recipes import command_line
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser of the arguments of `coprefl`, with all its commands."""
     whole = argparse.ArgumentParser(prog="coprefl", description=__doc__.partition("\n")[0])
     whole.epilog = "`coprefl COMMAND --help` lists the options of a command, with an example."
     whole.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
@@ -111,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_recipe(command: argparse.ArgumentParser) -> None:
-    """Add a recipe, and the options that change how it is run."""
+    """Add to a command the argument for a recipe, and the options that change its run."""
     command.add_argument("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
     how = command.add_argument_group("what is run")
     scales = "full: as written; small: a trial of minutes on a CPU (default: full)"
@@ -130,7 +130,7 @@ def _add_recipe(command: argparse.ArgumentParser) -> None:
 
 
 class _Version(argparse.Action):
-    """Prints versions, which take a while to find, where they are asked for."""
+    """Prints the versions; they are only read if --version is given, because this is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from coprefl_flwr.studies.provenance import versions

@@ -1,6 +1,7 @@
-"""The ClientApp that `flwr run` loads: clients of the population and the method a message names.
+"""The ClientApp that `flwr run` loads.
 
-Studies, and torch with them, are loaded by the first message: who only starts the app needs none.
+The app runs clients of the population and the method that a message names. The modules of studies,
+and torch, are imported at the first message, because they are not needed to start the app.
 """
 
 import functools
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def _builder() -> "Builder":
     from coprefl_flwr.studies.build import Builder
 
-    without_colours()  # Once in every process.
+    without_colours()  # Called once per process, as this function is cached.
     return Builder()
 
 
@@ -36,10 +37,10 @@ def _settings(config: tuple[tuple[str, Value], ...]) -> "Settings":
 
 
 def study_of(context: Context) -> "Study":
-    """Return the study of a run, built once per process.
+    """Return the study that the run-config describes. Each study is built once per process.
 
-    Its clients keep files in the folder that the node names itself: its node-config's `state-dir`,
-    or the run-config's `output-dir` where that is not set, as in a simulation.
+    Clients keep their files in the folder `state-dir` of the node-config. If `state-dir` is not
+    set, as in a simulation, clients keep their files in the folder `output-dir` of the run-config.
     """
     config = dict(context.run_config)
     if own := context.node_config.get("state-dir"):
@@ -48,7 +49,7 @@ def study_of(context: Context) -> "Study":
 
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
-    """Return a client of the method the message is about: a phase of a start, a task's, ..."""
+    """Return a client of the method that the message `config` names, such as a task's method."""
     return study_of(context).client(context, client_id, config)
 
 

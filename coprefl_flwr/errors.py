@@ -1,4 +1,4 @@
-"""What this package raises, and why a run ended."""
+"""The exceptions of this package, and functions that write error messages."""
 
 import asyncio
 import difflib
@@ -10,9 +10,11 @@ from typing import TextIO
 
 
 class SettingsError(ValueError):
-    """Something the user set cannot be used; one line says what, and what is allowed.
+    """A setting or an argument of the user is wrong; the message is one line.
 
-    `keys` are the settings that it is about, the most important first: a recipe names their lines.
+    The message names the wrong value and the values that are allowed. `keys` are the settings that
+    the error is about, the most important first. For a recipe, the lines of these settings are
+    reported.
     """
 
     def __init__(self, message: str, *keys: str) -> None:
@@ -21,16 +23,16 @@ class SettingsError(ValueError):
 
 
 class RoundFailedError(RuntimeError):
-    """An attempt at a round came to nothing; it can be repeated with other clients."""
+    """An attempt at a round failed; the round can be repeated with other clients."""
 
 
 class RunFailedError(RuntimeError):
-    """A run ended without a result; the last checkpoint, if any, is good."""
+    """A run ended without a result; the last checkpoint, if there is one, is still valid."""
 
 
 @contextmanager
 def concerning(*keys: str) -> Iterator[None]:
-    """Say which settings a SettingsError raised inside is about, unless it says so itself."""
+    """Set `keys` as the settings of a SettingsError from this block, if the error names none."""
     try:
         yield
     except SettingsError as error:
@@ -39,14 +41,18 @@ def concerning(*keys: str) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception as one line, with its type unless the message is written for people."""
+    """Return the message of an exception as one line.
+
+    The line begins with the type of the exception, unless the exception is a ValueError, a
+    RoundFailedError or a RunFailedError with a message.
+    """
     text = " ".join(text_of(error).split())
     written = isinstance(error, ValueError | RoundFailedError | RunFailedError) and text
     return text if written else f"{type(error).__name__}: {text}"
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an exception says, "" for one of somebody's own that cannot say it."""
+    """Return the message of an exception, or "" if its `__str__` raises an exception."""
     try:
         return str(error)
     except Exception:
@@ -54,41 +60,41 @@ def text_of(error: BaseException) -> str:
 
 
 EXITS = (SystemExit, asyncio.CancelledError, GeneratorExit)
-"""What ends a program, or a part of one, where a client raises it: that client's work alone."""
+"""Exceptions that would end a program or a task; from a client, they end only its work."""
 
 
 LONGEST = 200
-"""Characters of a line from outside that are shown."""
+"""The largest number of characters of a text from outside that `cut` returns."""
 
 
 LONGEST_LINE = 5000
-"""Characters of a line about what a user set, which may name all that is known."""
+"""The largest number of characters of a SettingsError, which may list all known names."""
 
 
 def printable(text: str) -> str:
-    """Return a text as one line, with escapes for what does not print, as Python writes them.
+    """Return a text as one line, with Python's escapes instead of characters that do not print.
 
-    It has at most `LONGEST_LINE` characters: of a longer one the middle is left out.
+    The middle of a text of more than `LONGEST_LINE` characters is left out.
     """
     return for_terminal(_without_middle(text, LONGEST_LINE)).replace("\n", "\\n")
 
 
 def for_terminal(text: object) -> str:
-    """Return a text of any number of lines, with escapes for what does not print.
+    """Return a text with escapes instead of characters that do not print, except line breaks.
 
-    A terminal acts on control characters, and those that turn the direction of writing hide the
-    rest of the line: texts that somebody else wrote can hold both.
+    Texts from other people can hold control characters, on which a terminal acts, and characters
+    that change the direction of writing, which can hide the rest of the line.
     """
     return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 
 def say(text: object, file: TextIO | None = None) -> None:
-    """Print a text as `for_terminal` returns it."""
+    """Print the result of `for_terminal` for a text."""
     print(for_terminal(text), file=file, flush=True)
 
 
 def waiting(what: str) -> AbstractContextManager[object]:
-    """Show on a terminal what is done meanwhile; nothing in a log."""
+    """Show a status line `what` during this block if stderr is a terminal, or else nothing."""
     if not sys.stderr.isatty():
         return nullcontext()
     from rich.console import Console
@@ -101,12 +107,12 @@ def _as_for_terminal(record: logging.LogRecord) -> bool:
     return True
 
 
-# Here, as every room imports this module: no line of the log is left out.
+# In this module, because every folder imports it: the filter then sees all lines of the log.
 logging.getLogger("flwr.coprefl").addFilter(_as_for_terminal)
 
 
 def cut(text: str) -> str:
-    """Return text from outside as one line of at most `LONGEST` printable characters.
+    """Return a text from outside as one line of at most `LONGEST` printable characters.
 
     If the text is longer, its middle is left out.
     """
@@ -116,7 +122,7 @@ def cut(text: str) -> str:
 
 
 def _without_middle(text: str, most: int) -> str:
-    """Return at most `most` characters of a text: of a longer text, its begin and its last part."""
+    """Return a text; if it has more than `most` characters, return only its beginning and end."""
     end = most // 4
     return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
 
@@ -129,7 +135,10 @@ _HOW_DEVICE = (
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
+    """Return the message that `name` is unknown, with the most similar known name.
+
+    Upper and lower case are not distinguished. `what` says what is named, such as "setting".
+    """
     spelled = {spelling.lower(): spelling for spelling in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     names = ", ".join(spelled.values())
@@ -143,7 +152,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsError:
     """Return the error for an argument of a wrong type, such as a class instead of an object.
 
-    It says what the argument `name` is, what is `needed` (such as "a network"), and an `example`.
+    `name` is the name of the argument, `needed` describes a right value, such as "a network", and
+    `example` is code that passes a right value. The message states all three and the wrong value.
     """
     what = f"an object of type {type(value).__name__}"
     if isinstance(value, type):
@@ -154,17 +164,17 @@ def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsE
 
 
 def os_error_line(error: OSError) -> str:
-    """Return what the operating system refused, and for which file."""
-    # Of two it is the second: the first is what was to be renamed, which nobody knows of.
+    """Return the operating system's error message with the name of the file."""
+    # Of two names, the second: the first is a temporary file that should have been renamed.
     name = error.filename2 or error.filename
     file = f"{name}: " if name else ""
     return short(f"{file}{error.strerror or one_line(error)}", 400)
 
 
 def short(value: object, most: int = 60) -> str:
-    """Return a value as a text of at most `most` characters, for a line about it."""
+    """Return a value as a string of at most `most` characters, for an error message."""
     try:
         text = str(value)
-    except ValueError:  # Python writes no number of more than 4300 digits.
+    except ValueError:  # Python writes no int of more than 4300 digits.
         text = "a number of thousands of digits"
     return text if len(text) <= most else f"{text[: most - 3]}..."

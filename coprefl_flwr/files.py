@@ -1,9 +1,10 @@
-"""Files that no reader finds half written, and folders in which nobody else's files are touched.
+"""Write files atomically, and only in folders that belong to this package.
 
-A folder that this package fills is new or empty at first. It then has a file MARK in it, which also
-lists files that may be replaced and removed. A half written file has a name that no other program
-gives: `.NAME.PROCESS.coprefl-part`. Nothing is written or removed through a link below a folder
-that the user named.
+A reader never sees a half-written file, and files of other programs are never changed. A folder
+belongs to this package if it was new or empty at first. The package then writes a file MARK into
+it, which also lists the files that may be replaced and removed. A half-written file has a name that
+no other program uses: `.NAME.PROCESS.coprefl-part`, where PROCESS is the process id. If there is a
+symbolic link below a folder that the user named, nothing is written or removed through the link.
 """
 
 import contextlib
@@ -24,29 +25,32 @@ import filelock
 from coprefl_flwr.errors import SettingsError, one_line, short
 
 LONGEST_NAME = 255
-"""Bytes that file systems allow the name of a file."""
+"""The largest number of bytes in the name of a file that file systems allow."""
 
 LARGEST_TEXT = 4 * 2**20
-"""Bytes of a text that people write, of which the longest recipes have 10,000."""
+"""The largest size in bytes of a file that people write; the longest recipes have 10,000 bytes."""
 LARGEST_RESULT = 2**30
-"""Bytes of what this package writes; a task of the most clients has a fifth of it."""
+"""The largest size in bytes of a file that this package writes; the largest task writes 20 %."""
 LARGEST_INTEGER = 2**63 - 1
-"""The largest whole number that a message can hold, and arrays and tables can."""
+"""The largest int that messages, arrays and tables can hold."""
 
 MARK = ".coprefl"
-"""What a folder of this package has in it; its other files with general names begin so."""
+"""The name of the file that marks a folder of this package; a prefix of other files' names."""
 LOCK, LOCKS = f"{MARK}.lock", f"{MARK}.locks"
-"""What a process holds that has a folder for itself; the folder of several of these."""
+"""The lock file that gives one process sole use of a folder, and a folder of such lock files."""
 
 _ABANDONED = 60.0
-"""Seconds after which no process is still writing a file."""
+"""Seconds after its last change when a half-written file counts as abandoned."""
 _PART = re.compile(r"\..+\.[0-9]+\.coprefl-part", re.DOTALL)
-"""Names of half written files."""
+"""The pattern of the names of half-written files."""
 _MARKED = "Files in this folder are written by coprefl-flwr, which may replace and remove these:\n"
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path with the user's folder instead of `~`, or raise a SettingsError."""
+    """Return a path with the home folder instead of `~`.
+
+    Raises a SettingsError if the path names a user who does not exist.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -57,7 +61,10 @@ def expanded(path: str | Path) -> Path:
 
 @contextmanager
 def written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """Write a file under another name, for its user to rename; it is removed where it was not."""
+    """Write a temporary file next to `path` and yield its path.
+
+    The caller can rename the file to `path`. Otherwise the file is removed at the end of the block.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A plain open, not tempfile: the result should have the permissions of any other file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.coprefl-part")
@@ -68,42 +75,43 @@ def written_beside(path: Path, content: bytes) -> Iterator[Path]:
             os.fsync(file.fileno())
         yield temporary
     finally:
-        with contextlib.suppress(OSError):  # As where the folder is gone: that is told already.
+        with contextlib.suppress(OSError):  # Such as a missing folder, already reported.
             temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a file, and its missing parent folders, in one step; a failed write leaves nothing."""
+    """Write a file in one step, after its missing parent folders; a failed write leaves no file."""
     with written_beside(Path(path), content) as temporary:
         os.replace(temporary, path)
 
 
 def remove_unfinished(folder: Path, *, shared: bool = False, below: bool = True) -> None:
-    """Remove what killed processes of this package were writing in a folder, and in those below it.
+    """Remove the half-written files of killed processes from a folder and, if `below`, subfolders.
 
-    In a `shared` one other processes may be writing: what was begun in the last minute stays.
+    In a `shared` folder other processes may be writing, so files that were changed in the last 60
+    seconds stay.
     """
     for place, inner, names in os.walk(folder):
         if not below:
             inner.clear()
         for file in (Path(place, name) for name in names if _PART.fullmatch(name)):
-            with contextlib.suppress(OSError):  # Another process was faster.
+            with contextlib.suppress(OSError):  # Another process has removed the file.
                 if not shared or time.time() - file.lstat().st_mtime > _ABANDONED:
                     file.unlink(missing_ok=True)
 
 
 def remove_named(folder: Path, name: re.Pattern[str]) -> None:
-    """Remove the files below a folder that have such names, and folders that are empty then."""
+    """Remove half-written files, files whose names match `name`, and then empty folders."""
     for place, _, files in os.walk(folder, topdown=False):
         for file in files:
             if name.fullmatch(file) or _PART.fullmatch(file):
                 Path(place, file).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # It holds something else.
+        with contextlib.suppress(OSError):  # The folder is not empty.
             os.rmdir(place)
 
 
 def check_links(root: Path, *paths: Path) -> None:
-    """Raise a SettingsError if one of the paths, or a folder between `root` and it, is a link."""
+    """Raise a SettingsError if a path, or a folder between `root` and the path, is a link."""
     for path in paths:
         for place in (path, *path.parents):
             if place == root:
@@ -114,7 +122,7 @@ def check_links(root: Path, *paths: Path) -> None:
 
 
 def check_own(folder: Path, option: str) -> None:
-    """Raise a SettingsError, which names the option, if a folder holds what is not ours."""
+    """Raise a SettingsError, which names the option, if a folder holds files of other programs."""
     names = os.listdir(folder) if folder.exists() else []
     mark = folder / MARK
     if MARK in names and mark.is_file() and not mark.is_symlink():
@@ -128,7 +136,7 @@ def check_own(folder: Path, option: str) -> None:
 
 
 def own(folder: Path, option: str) -> None:
-    """Make a folder ours, if it is not; a SettingsError, as of `check_own`, if it cannot be."""
+    """Mark a folder as a folder of this package; raise a SettingsError as `check_own` does."""
     check_own(folder, option)
     _mark(folder, _listed(folder))
 
@@ -139,7 +147,7 @@ def _mark(folder: Path, names: set[str]) -> None:
 
 
 def _listed(folder: Path) -> set[str]:
-    """Return the names of files in a folder of this package that may be replaced and removed."""
+    """Return the names that the file MARK lists: files that may be replaced and removed."""
     mark = folder / MARK
     text = mark.read_text(errors="replace") if mark.exists() else ""
     lines = text.removeprefix(_MARKED).splitlines() if text.startswith(_MARKED) else []
@@ -147,9 +155,10 @@ def _listed(folder: Path) -> set[str]:
 
 
 def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> None:
-    """Write files, by their names in a folder of this package, instead of those of the last call.
+    """Write files into a folder of this package, and remove the files of the last call.
 
-    Raises a SettingsError before any change if the folder, or a file of such a name, is not ours.
+    `contents` maps the name of each file to its content. Raises a SettingsError before any change
+    if the folder, or an existing file with one of the names, was not written by this package.
     """
     check_own(folder, option)
     before = _listed(folder)
@@ -157,7 +166,7 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
     for name in contents.keys() - before:
         if (folder / name).exists():
             raise SettingsError(f"{folder / name} was not written by coprefl: move it away")
-    _mark(folder, before | contents.keys())  # First, so that what a kill leaves is known as ours.
+    _mark(folder, before | contents.keys())  # First, so a killed process leaves no unlisted file.
     for name in before - contents.keys():
         with contextlib.suppress(IsADirectoryError, NotADirectoryError):
             (folder / name).unlink(missing_ok=True)
@@ -167,17 +176,17 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
 
 
 def read_bytes(path: Path, most: int = LARGEST_RESULT) -> bytes:
-    """Return the content of a regular file of at most this many bytes.
+    """Return the content of a regular file of at most `most` bytes.
 
-    Raises a SettingsError with the file's name if it is not there, larger, or a device or a pipe,
-    which may have no end.
+    Raises a SettingsError with the file's name if the file does not exist, is larger, or is a
+    device or a pipe, whose content may be endless.
     """
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
             raise SettingsError(f"{path} cannot be read: it is not a regular file")
         with path.open("rb") as file:
-            # Python takes the memory for as many bytes as it is asked for.
+            # Python allocates memory for all the bytes that `read` asks for.
             content = file.read(min(most, about.st_size) + 1)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
@@ -187,7 +196,10 @@ def read_bytes(path: Path, most: int = LARGEST_RESULT) -> bytes:
 
 
 def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
-    """Return the text in UTF-8 that a file holds; raises as `read_bytes` does, or if it is none."""
+    """Return the text of a UTF-8 file.
+
+    Raises a SettingsError if the file is not in UTF-8, or as `read_bytes` does.
+    """
     try:
         return read_bytes(path, most).decode()
     except UnicodeDecodeError as error:
@@ -195,10 +207,10 @@ def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
 
 
 def parse_json(text: str | bytes, *, infinite: bool = False) -> Any:
-    """Return what a JSON text holds; where numbers may be `infinite`, also NaN and Infinity.
+    """Return the value of a JSON text. If `infinite`, NaN and Infinity are allowed numbers.
 
-    Raises a ValueError for what is no JSON, has brackets within brackets thousands deep, or holds a
-    number that no int64 or float64 can hold.
+    Raises a ValueError if the text is not valid JSON, if its brackets are nested thousands deep, or
+    if a number is too large for int64 or float64.
     """
     constant = float if infinite else _refused_number
     try:
@@ -223,9 +235,10 @@ def _refused_number(text: str) -> NoReturn:
 
 
 def read_json(path: Path, kind: type = object) -> Any:
-    """Return what a JSON file of this package holds, of a type such as dict.
+    """Return the value in a JSON file of this package, which must be of type `kind`.
 
-    Raises a SettingsError with the file's name if it is not there, or damaged.
+    Raises a SettingsError with the file's name if the file does not exist, is not valid JSON or
+    holds a value of another type.
     """
     try:
         content = parse_json(read_bytes(path))
@@ -241,9 +254,9 @@ def read_json(path: Path, kind: type = object) -> Any:
 
 
 def inside(root: Path, name: str) -> Path:
-    """Return the path of a name from outside, such as a message's, in a folder of this package.
+    """Return the path `root`/`name`, for a name that comes from outside, such as from a message.
 
-    Raises a SettingsError for a name that would lead out of the folder, or cannot be one.
+    Raises a SettingsError if the path would be outside `root`, or if no folder can have the name.
     """
     parts = name.split("/")
     for part in parts:
@@ -255,9 +268,10 @@ def inside(root: Path, name: str) -> Path:
 
 @contextmanager
 def alone(lock: Path, problem: str) -> Iterator[None]:
-    """Keep other processes from the same, as long as this one lives.
+    """Hold a lock file during this block; the lock also ends if this process dies.
 
-    Raises a SettingsError, which says `problem`, if one has it, or if the lock is a link.
+    Raises a SettingsError with the message `problem` if another process holds the lock, and a
+    SettingsError if the lock file is a symbolic link.
     """
     check_links(lock.parent, lock)
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -270,11 +284,15 @@ def alone(lock: Path, problem: str) -> Iterator[None]:
 
 
 SUMS = "SHA256SUMS"
-"""The file with the checksums of a folder of results, which `sha256sum -c` reads."""
+"""The name of the file with the checksums of a folder of results, for `sha256sum -c`."""
 
 
 def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]) -> None:
-    """Write the checksums of files of a folder, and of others that are about to be written."""
+    """Write the file of checksums of a folder.
+
+    `names` are existing files of the folder. `contents` maps the names of files that will be
+    written next to their contents.
+    """
     sums = {name: sha256_of(folder / name) for name in names}
     sums |= {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     lines = [f"{sums[name]}  {name}\n" for name in sorted(sums)]
@@ -282,16 +300,17 @@ def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]
 
 
 def damaged(folder: Path, *names: str, needed: str = "") -> list[str]:
-    """Return the files of a folder that are not what their checksums say; of `names`, if any.
+    """Return the names of the files in a folder that do not match their checksums.
 
-    A missing file is left to the code that reads it. Where the file of checksums cannot be read, is
-    cut short or lacks the one that is `needed`, it is itself what is damaged.
+    If `names` are given, only these files are checked. Missing files are not checked: the code that
+    reads a missing file reports it. The result is [SUMS] if the file of checksums cannot be read,
+    is truncated, or has no checksum of the file `needed`.
     """
     if not os.path.lexists(folder / SUMS):
         return [SUMS] if needed else []
     try:
         text = read_bytes(folder / SUMS).decode(errors="replace")
-    except SettingsError:  # A folder, a device, or a file that may not be read.
+    except SettingsError:  # A folder, a device, or no permission to read.
         return [SUMS]
     lines = [line.split("  ", 1) for line in text.splitlines()]
     if not text.endswith("\n") or any(len(line) < 2 for line in lines):
@@ -304,7 +323,7 @@ def damaged(folder: Path, *names: str, needed: str = "") -> list[str]:
 
 
 def _sum(file: Path) -> str:
-    """Return the SHA-256 of a file, "" of what cannot be read, as a folder in its place."""
+    """Return the SHA-256 of a file, or "" if it cannot be read, such as a folder."""
     try:
         return sha256_of(file) if file.is_file() else ""
     except OSError:
@@ -312,6 +331,6 @@ def _sum(file: Path) -> str:
 
 
 def sha256_of(file: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of the content of a file, as a hexadecimal string."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

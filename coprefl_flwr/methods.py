@@ -1,9 +1,9 @@
-"""Methods by name: what a strategy class declares of itself, in the form that studies use.
+"""Methods by name: studies read here the declarations of a method's strategy class.
 
-A built-in method is its strategy's file, its client's where it has one, and its line in
-`coprefl_flwr.strategies`, which is the table that is read here. A user's own is a strategy class,
-named by its place: `module:NAME`, `path/file.py:NAME`, an entry point or a registered name.
-One of Flower's own is named alike: `flwr.serverapp.strategy:NAME`.
+A built-in method consists of a file with its strategy, possibly a file with its client, and a line
+in `coprefl_flwr.strategies`. This module reads the built-in methods from there. A user's method is
+a strategy class with a place: `module:NAME`, `path/file.py:NAME`, an entry point or a registered
+name. Flower's strategies have places too: `flwr.serverapp.strategy:NAME`.
 """
 
 import copy
@@ -25,28 +25,30 @@ from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 
 RANDOM = "random"
-"""What the setting `method` calls an untrained starting model."""
+"""The value of the setting `method` for an untrained starting model."""
 
 PRETRAINING, TASK, PERSONALISED, HEAD = "pretraining", "task", "personalised", "head"
 ROLES = (PRETRAINING, TASK, PERSONALISED, HEAD)
-"""The roles a method can have: what kinds of stage it can be."""
+"""The roles of methods. A role is a kind of stage of a study that a method can run."""
 
 ServerDataOf = Callable[[str], ServerData]
-"""Makes data to compute on at the server: "server", "clients" (their data together) or "both"."""
+"""Returns the data on the server for "server", "clients" (the clients' pooled data) or "both"."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A strategy and the client that belongs to it: what a method's phase runs.
+    """A strategy class and its client class, which together run a method or a phase of a schedule.
 
     Parameters
     ----------
     name : str
-        As in the setting `method`: a built-in method's name, or the place of a user's own.
+        The method as in the setting `method`: the name of a built-in method, or the place of a
+        user's method.
     strategy_class : type[RoundStrategy]
-        What runs on the server, and declares all that is said here.
+        The class of the strategy that runs on the server. The properties of an Algorithm are read
+        from the declarations of this class.
     refined : bool
-        Whether SGD on the server's data follows every round (scenario II's form of a method).
+        Whether SGD on the server's data follows every round, as in scenario II.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Algorithm:
 
     @functools.cached_property
     def client_class(self) -> type[TorchClient]:
-        """The class of the clients."""
+        """The class of the clients that the strategy class names."""
         named = self.strategy_class.client
         if not isinstance(named, str):
             return named
@@ -64,14 +66,14 @@ class Algorithm:
 
     @property
     def label(self) -> str:
-        """The name, or the last part of a place."""
+        """The name of a built-in method, or of a user's method the NAME after `:` of its place."""
         return self.name if self.name in METHODS else self.name.rpartition(":")[2]
 
     @property
     def text(self) -> str:
-        """The hash of a user's own method's source, Flower's version for one of Flower's.
+        """The SHA-256 of the source of a user's method, or Flower's version for a Flower strategy.
 
-        "" for a built-in method, which has its own version.
+        The value is "" for a built-in method, which has a `version` instead.
         """
         if issubclass(self.strategy_class, FlowerStrategy):
             return FLWR_VERSION
@@ -79,29 +81,29 @@ class Algorithm:
 
     @functools.cached_property
     def options(self) -> Mapping[str, Option]:
-        """Options by key of the strategy, its client, its refinement and its aggregation."""
+        """{key: option} of the strategy, its client, its refinement and its aggregation."""
         own = dict(_own(self.strategy_class)) | dict(declared(self.client_class))
         refinement = dict(_own(ServerRefined)) if self.refined else {}
         return own | refinement | _of_averages(self.strategy_class)
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The kinds of stage it can be."""
+        """The roles that the method can have, out of ROLES."""
         return (PRETRAINING,) if self.refined else self.strategy_class.roles
 
     @property
     def uses_server_data(self) -> bool:
-        """Whether it needs data at the server: scenario II."""
+        """Whether the method needs data on the server, as in scenario II."""
         return self.refined or self.strategy_class.server_data in ("server", "both")
 
     @property
     def version(self) -> int:
-        """Raised when the method's results change: results are stored under it."""
+        """The version of the method, under which results are stored; see VERSIONS."""
         return VERSIONS.get(self.name, 1)
 
     @property
     def trains_locally(self) -> bool:
-        """Whether the settings of local training apply to its clients."""
+        """Whether the settings of local training apply to the clients of the method."""
         return HEAD not in self.roles and self.strategy_class.actions != ("train.query",)
 
     @property
@@ -110,7 +112,7 @@ class Algorithm:
         return HEAD not in self.roles and bool(self.strategy_class.actions)
 
     def defaults(self, role: str) -> dict[str, Value]:
-        """Return the values of its own options, and of local training, where a user sets none."""
+        """Return {key: default} of the method's options and of local training, in a role."""
         own = {
             key: option.default
             for key, option in self.options.items()
@@ -127,17 +129,18 @@ class Algorithm:
         server: ServerDataOf | None = None,
         **run: Any,
     ) -> RoundStrategy:
-        """Return the strategy.
+        """Return a new object of the strategy class, or for a refined method a ServerRefined.
 
         Parameters
         ----------
         options : Mapping[str, Any]
-            A value for each of `self.options`, by key.
+            {key: value} for all options in `self.options`.
         training : LocalTraining
-            How a strategy that trains itself does it.
+            The settings of training, for a strategy that trains on the server.
         server : ServerDataOf, optional
-            What it computes on at the server; only for a stage that has such data.
-        **run : options that all strategies take
+            The function that returns the data on the server, for a stage that has such data.
+        **run : Any
+            The options that all strategies have.
         """
         declarations = _own(self.strategy_class) | _of_averages(self.strategy_class)
         own = {option.name: options[key] for key, option in declarations.items()}
@@ -161,25 +164,29 @@ class Algorithm:
         offered: Mapping[str, Any],
         **more: Any,
     ) -> TorchClient:
-        """Return a client with its own of the `options`, and what it needs of what is offered."""
+        """Return a new client.
+
+        The client gets those `options` that its class declares, and those `offered` arguments that
+        its class lists in `injected`.
+        """
         own = {option.name: options[key] for key, option in declared(self.client_class).items()}
         needed = {name: offered[name] for name in self.client_class.injected if name in offered}
         return self.client_class(model, train, **more, **own, **needed)
 
     def check_samples(self, fewest: int, options: Mapping[str, Any]) -> None:
-        """Raise a SettingsError if a client of so few samples cannot take part."""
+        """Raise a SettingsError if a client with only `fewest` samples cannot take part."""
         own = {option.name: options[key] for key, option in declared(self.client_class).items()}
         self.client_class.check_samples(fewest, **own)
 
 
 def _own(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
-    """Return the options of a strategy that not every strategy has."""
+    """Return {key: option} of the options of a strategy class that RoundStrategy does not have."""
     shared = declared(RoundStrategy)
     return {key: option for key, option in declared(strategy_class).items() if key not in shared}
 
 
 def _of_averages(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
-    """Return the options of its aggregation, if it is a strategy that averages."""
+    """Return {key: option} of the aggregation, or {} if the strategy does not average."""
     if not strategy_class.averages:
         return {}
     return {
@@ -188,26 +195,27 @@ def _of_averages(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
 
 
 def _server_data(server: ServerDataOf | None, whose: str, training: LocalTraining) -> ServerData:
-    """Return what a strategy computes on at the server, in the precision of the training."""
+    """Return the data on the server for a strategy, in the precision of the training."""
     if server is None:
         raise AssertionError("this stage has no data at the server")
     data = server(whose)
     if data.precision != training.precision:
-        data = copy.copy(data)  # It may be another phase's too.
+        data = copy.copy(data)  # Another phase may use the same object.
         data.precision = training.precision
     return data
 
 
 REFINED = {"coprefl": "coprefl-sgd", "coprefl-std": "coprefl-std-sgd"}
-"""Names of refined methods that are not NAME-refined."""
+"""{method: its refined form}, of the refined methods that are not called NAME-refined."""
 
 VERSIONS = {"fedpcl": 2}
-"""Raised when a method's results change, as results are stored under it; 1 where it is not named.
-That of fedpcl: its head has Table 7's BatchNorm by default."""
+"""{method: version}; all other methods have version 1. Results are stored under the version, so it
+is raised when the results of a method change. In version 2 of fedpcl, the head has the BatchNorm of
+Table 7 by default."""
 
 
 def _built_in() -> dict[str, Algorithm]:
-    """Return the methods of the table in `coprefl_flwr.strategies`, then their refined forms."""
+    """Return {name: method} of `coprefl_flwr.strategies`, then of the refined methods."""
     classes = [
         kind
         for kind in vars(strategies).values()
@@ -224,14 +232,15 @@ def _built_in() -> dict[str, Algorithm]:
 
 
 METHODS: Mapping[str, Algorithm] = _built_in()
-"""Every built-in method by its name."""
+"""{name: method} of all built-in methods."""
 
 
 def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Algorithm:
-    """Return a built-in method by its name, or a user's own by its place.
+    """Return the built-in method with a name, or the user's method at a place.
 
-    Raises a SettingsError if there is none (`known` are the names that it may suggest), it cannot
-    be `role`, or what is at the place is not a strategy class as studies need it.
+    Raises a SettingsError if there is no such method, if the method does not have the role `role`,
+    or if the object at the place is not a strategy class that studies can use. The error may
+    suggest a name out of `known`, by default out of all built-in methods.
     """
     if name in METHODS and (not role or role in METHODS[name].roles):
         return METHODS[name]
@@ -249,7 +258,7 @@ def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Algorit
 
 
 def _checked(place: str, strategy_class: Any) -> type[RoundStrategy]:
-    """Return the class at a place, or raise a SettingsError that says why it is no method."""
+    """Return the class of a place, or raise a SettingsError if studies cannot use the class."""
     if not (isinstance(strategy_class, type) and issubclass(strategy_class, RoundStrategy)):
         raise SettingsError(f"{place}: must be a subclass of coprefl_flwr.strategies.RoundStrategy")
     if inspect.isabstract(strategy_class):
@@ -271,16 +280,17 @@ def _checked(place: str, strategy_class: Any) -> type[RoundStrategy]:
 
 
 def with_role(role: str) -> dict[str, Algorithm]:
-    """Return the methods that can be a kind of stage."""
+    """Return {name: method} of the built-in methods that have a role."""
     return {name: method for name, method in METHODS.items() if role in method.roles}
 
 
 @functools.cache
 def short_forms() -> Mapping[str, tuple[Option, ...]]:
-    """Return {key: every declaration of it} of the methods' own options, as run-config has them.
+    """Return {key: all its declarations} of the method options that are keys of the run-config.
 
-    Those of heads are written behind the head alone, as is what is a setting of local training too:
-    a method that does not train so may have an option of that name.
+    Two groups of options are not keys, and can be written only after the method's name: the options
+    of heads, and options with the key of a setting of local training. A method without local
+    training may have an option with such a key.
     """
     declarations: dict[str, list[Option]] = {}
     for method in METHODS.values():

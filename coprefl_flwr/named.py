@@ -1,4 +1,4 @@
-"""A name with the options that are set for it, and its text: NAME:key=value,key=value."""
+"""A name with the values of its options, which is written as NAME:key=value,key=value."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ _AS_IN_PAPERS = (
     "FedRep FedYogi MOON NCM Per-FedAvg pFedMe SCAFFOLD Solo"
 )
 DISPLAYED = {"qffl": "q-FFL"} | {name.lower(): name for name in _AS_IN_PAPERS.split()}
-"""Names of built-in methods as papers write them, where that differs from the setting's word."""
+"""{method in settings: its name in papers}, of the built-in methods whose two names differ."""
 
 _VARIANTS = ("-std", "-sgd", "-hybrid", "-refined")
 
@@ -21,16 +21,16 @@ _OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
 
 
 def split_options(text: str) -> tuple[str, str]:
-    """Return a place, and the options behind the first `:` that is followed by `key=`."""
+    """Split a string before the first `key=`: return its place, and its options or ""."""
     place, *options = _OPTIONS.split(text, maxsplit=1)
     return place, "".join(options)
 
 
 @dataclass(frozen=True)
 class Named:
-    """What is named by a word or a place, and the options that are set for it.
+    """A name, which is a word or a place, and the values of its options.
 
-    The value of an option may be such a thing itself: a wrapper of Flower's wraps a strategy.
+    The value of an option may itself be a Named, as of a Flower wrapper that wraps a strategy.
     """
 
     name: str
@@ -38,7 +38,10 @@ class Named:
 
     @classmethod
     def parse(cls, text: str, between: str = ",") -> "Named":
-        """Read NAME or NAME:key=value,key=value."""
+        """Return the Named that a string NAME or NAME:key=value,key=value describes.
+
+        `between` separates the options. Raises a SettingsError for an option without a value.
+        """
         name, options = split_options(text)
         pairs = [pair.partition("=") for pair in options.split(between)] if options else []
         for key, equals, _ in pairs:
@@ -48,9 +51,10 @@ class Named:
 
     @classmethod
     def read(cls, value: object) -> "Named":
-        """Return an option's value of this type, which may be a text with `&` for the comma.
+        """Return the Named that is the value of an option.
 
-        Raises a TypeError for any other value.
+        `value` is a Named, or a string with `&` instead of commas between its options. Raises a
+        TypeError for a value of any other type.
         """
         if isinstance(value, str):
             return cls.parse(value, "&")
@@ -59,15 +63,15 @@ class Named:
         raise TypeError("must be a text")
 
     def __str__(self) -> str:
-        """Return the text that `parse` reads."""
+        """Return the string from which `parse` makes this object."""
         return f"{self.name}:{written(self.options)}" if self.options else self.name
 
     def having(self, options: Mapping[str, "Value | Named"]) -> "Named":
-        """Return the same with these options, which take the place of others of their keys."""
+        """Return a copy with these options, which replace existing options with the same keys."""
         return replace(self, options=tuple({**dict(self.options), **options}.items()))
 
     def changed(self, change: Callable[[str], str]) -> "Named":
-        """Return the same with its name, and every text among its options, changed."""
+        """Return a copy in which `change` was applied to the name and to every string option."""
         texts = {key: change(value) for key, value in self.options if isinstance(value, str)}
         inner = {
             key: value.changed(change) for key, value in self.options if isinstance(value, Named)
@@ -75,7 +79,7 @@ class Named:
         return replace(self, name=change(self.name)).having({**texts, **inner})
 
     def texts(self) -> Iterator[str]:
-        """Yield its name, and every text among its options."""
+        """Yield the name and the value of every string option, also of nested options."""
         yield self.name
         for _, value in self.options:
             if isinstance(value, Named):
@@ -85,7 +89,7 @@ class Named:
 
 
 def written(options: Iterable[tuple[str, Value | Named]], between: str = ",") -> str:
-    """Return options as texts have them: key=value,key=value."""
+    """Return options as a string, key=value,key=value, with `between` as the separator."""
 
     def text(value: Value | Named) -> str:
         if isinstance(value, Named) and value.options:
@@ -96,7 +100,7 @@ def written(options: Iterable[tuple[str, Value | Named]], between: str = ",") ->
 
 
 def parsed(text: str) -> Value:
-    """Return a value that is written within a method: true, a whole number, a number, or a text."""
+    """Return the value of an option from its string: a bool, an int, a float or else the string."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -108,10 +112,10 @@ def parsed(text: str) -> Value:
 
 
 def display_names(texts: Iterable[str]) -> dict[str, str]:
-    """Return the name of each method for readers: "CoPreFL" for "coprefl:gamma=0.5".
+    """Return the name to display for each method, such as "CoPreFL" for "coprefl:gamma=0.5".
 
-    Options are part of a name only where texts have the same name without them, and only those
-    that differ. A text is its own name if another text would have the same name.
+    If several texts would have the same name, each name ends with those options that not all of
+    these texts have. A text is displayed unchanged if its name is still the name of another text.
     """
     alike: dict[str, list[str]] = {}
     for text in dict.fromkeys(texts):
@@ -128,13 +132,13 @@ def display_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _without_options(text: str) -> str:
-    """Return the name of a method for readers; of a schedule, the names of its phases."""
+    """Return the name to display for a method, or the names of all phases of a schedule."""
     phases = [split_options(phase)[0] for phase in text.split("+")]
     return "+".join(_displayed(phase) for phase in phases)
 
 
 def _options_of(text: str) -> list[str]:
-    """Return the options of all phases, each as key=value."""
+    """Return the options of all phases of a method, each as a string key=value."""
     phases = [split_options(phase)[1] for phase in text.split("+")]
     return [option for options in phases if options for option in options.split(",")]
 

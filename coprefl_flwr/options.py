@@ -1,7 +1,8 @@
-"""Declared options: a default, a meaning, a unit and limits, in one place each.
+"""Declared options: each declaration holds a default, a meaning, a unit and limits.
 
-Settings of a study, strategies and clients declare their options alike. Values are checked, and the
-tables of the documentation and the JSON Schema of recipes are made, from the declarations.
+Settings of a study, strategies and clients declare their options in the same way. The declarations
+are used to check values, and to generate the tables of the documentation and the JSON Schema of
+recipes.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 NOT_USED = "a personalised study does not use it"
 
 COUNT, NUMBERS, WORDS = "count", "numbers", "words"
-"""What an option of type text also accepts: a whole number, a list of numbers or of texts."""
+"""Types that a string option can also accept: an int, a list of numbers, a list of strings."""
 
 
 def option(
@@ -47,30 +48,31 @@ def option(
     counts: bool = True,
     starts_only: str = "",
 ) -> Any:
-    """Declare an option, as a field of a dataclass or an entry of a client's `options`.
+    """Declare an option: return a field for a dataclass, or an entry for a client's `options`.
 
     Parameters
     ----------
     default : Any
-        None is "not set", if the field's type allows it.
+        The value if the user sets none. None means "not set", if the field's type allows None.
     meaning, unit : str
-        For the tables of the documentation.
+        The meaning and the unit that the tables of the documentation show.
     minimum, maximum, above : float, optional
-        Limits of a number; `above` itself is not allowed.
+        Limits of a number. A value equal to `above` is not allowed.
     choices : tuple[str, ...]
-        The texts that are allowed, if not all are.
+        The allowed strings. If empty, all strings are allowed.
     own : str
-        The kind of the user's own parts whose place is allowed too (see `coprefl_flwr.plugins`).
+        A kind of user code (see `coprefl_flwr.plugins`) whose places are allowed in addition to
+        `choices`. If "", no place is allowed.
     key : str
-        The name in run-config and recipes, if that is not the field's name with hyphens.
+        The name in run-config and recipes, if it differs from the field's name with hyphens.
     personal : Value, optional
         The default in a personalised study.
     takes : tuple[str, ...]
-        What a text option also accepts: COUNT, and in a recipe NUMBERS or WORDS.
+        Types that a string option also accepts: COUNT, and in a recipe NUMBERS or WORDS.
     counts : bool
-        Whether numbers of a result depend on it.
+        Whether the numbers in a result depend on the option.
     starts_only : str
-        Why a personalised study does not use this setting; "" if it does.
+        The reason why a personalised study does not use this setting, or "" if it does use it.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     return field(default=default, metadata=metadata)
@@ -78,9 +80,9 @@ def option(
 
 @dataclass(frozen=True)
 class Option:
-    """A declared option: `name` in Python, `key` in run-config and recipes.
+    """A declared option, which is called `name` in Python and `key` in run-config and recipes.
 
-    `kinds` are the types of its values, NoneType among them where it need not be set.
+    `kinds` are the types of its values. They include NoneType if the option may stay unset.
     """
 
     name: str
@@ -101,12 +103,12 @@ class Option:
 
     @property
     def kind(self) -> type:
-        """The type of its values that are not None."""
+        """The type of the option's values that are not None."""
         return next(kind for kind in self.kinds if kind is not NoneType)
 
     @cached_property
     def _adapter(self) -> "TypeAdapter[Any]":
-        """Pydantic's check of the type and the limits of a value."""
+        """The Pydantic adapter that checks the type and the limits of a value."""
         limits = {"ge": self.minimum, "le": self.maximum, "gt": self.above}
         checks: dict[str, Any] = {
             name: limit for name, limit in limits.items() if limit is not None
@@ -118,8 +120,8 @@ class Option:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of its values in run-config and recipes, with meaning and default."""
-        is_text = self.kind not in _KINDS  # A structure is written as one.
+        """The JSON Schema of the option in run-config and recipes, with its meaning and default."""
+        is_text = self.kind not in _KINDS  # Such as Method, written as a string.
         schema: dict[str, Any] = {"type": "string"} if is_text else self._adapter.json_schema()
         if self.choices:
             places = [{"pattern": ":"}] if self.own else []
@@ -129,9 +131,10 @@ class Option:
         return {**schema, "description": self.meaning}
 
     def read(self, value: object) -> Any:
-        """Return a value of the run-config with its right type; "" is None where that is allowed.
+        """Return a value of the run-config in the option's type, or None for "" if None is allowed.
 
-        Raises a SettingsError, which begins with the key, for a wrong type or beyond the limits.
+        Raises a SettingsError, which begins with the key, if the type is wrong or if the value is
+        outside the limits.
         """
         if value == "" and NoneType in self.kinds:
             return None
@@ -140,7 +143,7 @@ class Option:
         return self.checked(value, self.key)
 
     def checked(self, value: Any, name: str) -> Any:
-        """Return a value with its right type, or raise a SettingsError that calls it `name`."""
+        """Return a value in the option's type, or raise a SettingsError that begins with `name`."""
         if value is None and NoneType in self.kinds:
             return None
         if isinstance(value, str) and "\0" in value:
@@ -150,7 +153,7 @@ class Option:
             most = f"at most {LARGEST_INTEGER}, as in messages"
             raise SettingsError(f"{name} = {short(value)}: must be {most}", self.key)
         try:
-            if self.kind not in _KINDS:  # A structure, whose text settings may give.
+            if self.kind not in _KINDS:  # Such as Method; settings may hold its string.
                 return self.kind.read(value)  # type: ignore[attr-defined]
             value = self._adapter.validate_python(value)
         except TypeError as error:
@@ -167,18 +170,18 @@ class Option:
         return value
 
     def _as_number(self, value: Any) -> Any:
-        """Return a number, such as one of NumPy's, as this option's type; others as they are."""
+        """Return a number, such as a NumPy scalar, in the option's type; other values unchanged."""
         try:
             if isinstance(value, bool):
                 return value
             if self.kind is float and isinstance(value, numbers.Real):
                 return float(value)
             return int(value) if self.kind is int and isinstance(value, numbers.Integral) else value
-        except OverflowError:  # A whole number that no float can hold.
+        except OverflowError:  # An int that is too large for a float.
             return math.inf
 
     def _is_own(self, value: str) -> bool:
-        """Return whether a text is the place of something of the user's own, which is checked."""
+        """Return whether a string is an allowed place of user code, which must exist."""
         if not self.own or not plugins.is_place(self.own, value):
             return False
         plugins.check(self.own, value)
@@ -186,7 +189,7 @@ class Option:
 
     @property
     def limits(self) -> str:
-        """The limits in words, "" if it has none."""
+        """The limits of the option in words, or "" if the option has no limits."""
         if self.choices:
             return "one of " + ", ".join(self.choices) + (", or module:NAME" if self.own else "")
         if self.minimum is not None and self.maximum is not None:
@@ -199,10 +202,11 @@ _DECLARED: dict[type, Mapping[str, Option]] = {}
 
 
 def declared(owner: type[Any]) -> Mapping[str, Option]:
-    """Return the options that a class declares, by key, in their order; read once a class.
+    """Return {key: option} of the options that a class declares, in the order of declaration.
 
-    They are the fields of a dataclass that `option` made, and of any other class the entries of
-    its attribute `options` and of its bases'; None there takes an option of a base away.
+    A dataclass declares its options by fields that `option` made. Any other class declares them in
+    its attribute `options`, to which the `options` of its base classes are added. The entry None
+    removes an option of a base class.
     """
     if owner not in _DECLARED:
         if dataclasses.is_dataclass(owner):
@@ -218,10 +222,10 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
 
 
 def _option(owner: type[Any], name: str, field: "dataclasses.Field[Any]") -> Option:
-    """Return the option of a field, whose type is its default's where it is in no dataclass."""
+    """Return the Option of a field; outside a dataclass, its type is the type of its default."""
     kinds: tuple[type, ...] = (type(field.default),)
     if field.type is not None:
-        # Of this field alone: others may name types that are imported for type checkers only.
+        # Other fields are left out: their types may be imported for type checkers only.
         alone = types.SimpleNamespace(__annotations__={name: field.type})
         hint = typing.get_type_hints(alone, vars(sys.modules[owner.__module__]))[name]
         kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -230,9 +234,9 @@ def _option(owner: type[Any], name: str, field: "dataclasses.Field[Any]") -> Opt
 
 
 def checked_options(values: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
-    """Return keyword arguments by their Python names, each checked as it is declared in `known`.
+    """Return {Python name: value} after checking each value against its option in `known`.
 
-    Raises a SettingsError, which names the argument, for an unknown one or a wrong value.
+    Raises a SettingsError, which names the option, for an unknown option or a wrong value.
     """
     by_name = {option.name: option for option in known.values()}
     for name in values:
@@ -242,9 +246,10 @@ def checked_options(values: Mapping[str, Any], known: Mapping[str, Option]) -> d
 
 
 def check_declared(owner: Any) -> None:
-    """Raise a SettingsError if an option of an instance is out of its limits.
+    """Raise a SettingsError if an option of `owner` has a wrong type or is outside its limits.
 
-    What a subclass sets only after its base's constructor, which checks, is not there yet.
+    Attributes that do not exist yet are skipped: a subclass may set an attribute after the
+    constructor of its base class, which calls this function.
     """
     for option in declared(type(owner)).values():
         if hasattr(owner, option.name):
@@ -252,13 +257,13 @@ def check_declared(owner: Any) -> None:
 
 
 class Checked:
-    """A dataclass whose options are checked when it is made."""
+    """A base class for dataclasses: the options are checked when an object is created."""
 
     def __post_init__(self) -> None:
-        """Raise a SettingsError if an option is out of its limits."""
+        """Raise a SettingsError if an option has a wrong type or is outside its limits."""
         check_declared(self)
 
 
 def schema(owner: type[Any]) -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of each option that a class declares, by key."""
+    """Return {key: JSON Schema} of the options that a class declares."""
     return {key: option.schema for key, option in declared(owner).items()}

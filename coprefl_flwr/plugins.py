@@ -1,18 +1,19 @@
-"""What a user brings, found by name: methods, models, datasets, partitions, metrics, trackers.
+"""Find a user's code by name: methods, models, datasets, partitions, metrics, trackers.
 
-A place is `module:NAME`, `path/file.py:NAME`, an entry point of the group `coprefl_flwr`, or a name
-that was given to `register`. Options may follow it, as in `net.py:Net:width=32,depth=3`.
+A place is a string that names a function or a class: `module:NAME`, `path/file.py:NAME`, the name
+of an entry point of the group `coprefl_flwr`, or a name that was given to `register`. Options may
+follow the place, as in `net.py:Net:width=32,depth=3`.
 
-The environment variable COPREFL_ALLOW says which code may be named:
+The environment variable COPREFL_ALLOW lists the code that settings and model files may name:
 
     COPREFL_ALLOW=none                    no code, built-in parts only
     COPREFL_ALLOW=my_lab,nets/,a.b:Net    the code of a package, the files of a folder, one name
     COPREFL_ALLOW=all                     all code, also code that the model.json of a folder names
 
-Where it is not set, settings may name any code, and a model.json none: who writes settings runs
-programs here anyway, while a folder with a model may come from anyone. What a program registered
-itself is always allowed. Commands that only show results (`without_code`) treat a recipe as they
-treat a model.json.
+If COPREFL_ALLOW is not set, settings may name any code, and a model.json may name no code: a person
+who writes settings can run programs on this machine anyway, but a folder with a model may come from
+anyone. Code that the program itself registered is always allowed. Commands that only show results
+(`without_code`) treat a recipe like a model.json.
 """
 
 import ast
@@ -39,16 +40,16 @@ from coprefl_flwr.files import expanded
 from coprefl_flwr.named import Named, split_options
 
 GROUP = "coprefl_flwr"
-"""The group of entry points that are searched."""
+"""The group of Python entry points in which places are looked up."""
 
 KINDS = (
     *("method", "model", "dataset", "partition", "metric", "measurement", "tracker", "start"),
     "client-wrapper",
 )
-"""What can be brought."""
+"""The kinds of code that a user can bring."""
 
 METRIC = "metric:"
-"""What the name of a user's own metric begins with, in replies, rows and columns."""
+"""The prefix of the name of a user's own metric in replies, rows and columns."""
 
 VARIABLE = "COPREFL_ALLOW"
 BUILT_IN = (
@@ -59,18 +60,19 @@ BUILT_IN = (
 
 Registered = dict[tuple[str, str], tuple[Any, bytes]]
 REGISTERED: Registered = {}
-"""By kind and name, what was registered and its source; Ray workers are given the same."""
+"""{(kind, name): (registered object, its source)}; Ray workers get a copy of this dict."""
 
 _hashes: ContextVar[dict[tuple[str, str], str] | None] = ContextVar("hashes", default=None)
 _showing = ContextVar("showing", default="")
-"""The command that only shows results, "" where code may be run."""
+"""The name of the command that only shows results, or "" if code may be run."""
 
 
 def register(kind: str, name: str, what: Any) -> None:
-    """Give a name, in this process and its Ray workers, to something that a notebook defines.
+    """Register a class or function, such as a notebook's, under a name that settings can use.
 
-    Raises a SettingsError for a kind that is not one of KINDS, a name that is no identifier, or
-    something without a source, as results are stored under the source of what made them.
+    The name is known in this process and its Ray workers. Raises a SettingsError for a kind that is
+    not one of KINDS, for a name with other characters than letters, digits, `_` and `-`, and for an
+    object whose source cannot be read, because results are stored under the source of their code.
     """
     if kind not in KINDS:
         raise SettingsError(unknown("kind", kind, KINDS))
@@ -80,7 +82,7 @@ def register(kind: str, name: str, what: Any) -> None:
 
 
 def is_place(kind: str, text: str) -> bool:
-    """Return whether a text is written as a place, or is a registered name."""
+    """Return whether a string has the form of a place or is a registered name."""
     place, _ = split_options(text)
     where, colon, name = _target(kind, place).rpartition(":")
     written = bool(colon) and name.isidentifier() and (where.endswith(".py") or _is_dotted(where))
@@ -88,15 +90,15 @@ def is_place(kind: str, text: str) -> bool:
 
 
 def brought(kind: str) -> list[str]:
-    """Return the names that were registered as a kind, and those of all entry points."""
+    """Return the names that were registered for a kind, and the names of all entry points."""
     return [name for its_kind, name in REGISTERED if its_kind == kind] + list(_entry_points())
 
 
 def find(kind: str, text: str) -> Any:
-    """Return what is at a place.
+    """Return the function, class or other object that a place names.
 
-    Raises a SettingsError with the place, the reason and the nearest name that exists, or if
-    COPREFL_ALLOW does not allow the code.
+    Raises a SettingsError, with the place, the reason and the nearest existing name, if there is no
+    such object. Raises a SettingsError too if COPREFL_ALLOW does not allow the code.
     """
     place, _ = split_options(text)
     if (kind, place) in REGISTERED:
@@ -117,14 +119,15 @@ def find(kind: str, text: str) -> Any:
 
 
 def check(kind: str, text: str) -> None:
-    """Raise a SettingsError as `find` does; a command that only shows results needs no code."""
+    """Raise a SettingsError as `find` does, except in a command that only shows results."""
     if not is_without_code():
         find(kind, text)
 
 
 def call(what: str | Named, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call what is at a place, with the options behind it as keyword arguments.
+    """Call the function of a place, with the options of the place as keyword arguments.
 
+    `what` is the place with its options, and `function` is the function that the place names.
     Raises a SettingsError for an option that the function does not have, and for any exception that
     the function raises.
     """
@@ -144,7 +147,7 @@ def call(what: str | Named, function: Callable[..., Any], arguments: tuple[Any, 
 
 
 def resolved(text: str, folder: Path) -> str:
-    """Return a place whose file, if its path is relative, is looked for in `folder`."""
+    """Return a place with the absolute path of its file; a relative path begins in `folder`."""
     where = split_options(text)[0].rpartition(":")[0]
     return whole_path(where, folder) + text[len(where) :] if where.endswith(".py") else text
 
@@ -152,7 +155,8 @@ def resolved(text: str, folder: Path) -> str:
 def whole_path(file: str, folder: Path) -> str:
     """Return the absolute path of a file; a relative path begins in `folder`.
 
-    Raises a SettingsError if settings cannot hold it: a space, `+` or `;` ends an entry of some.
+    Raises a SettingsError if the path holds white space, `+` or `;`, which separate the entries of
+    some settings.
     """
     path = str((folder / expanded(file)).resolve())
     if sign := re.search(r"[\s+;]", path):
@@ -162,16 +166,17 @@ def whole_path(file: str, folder: Path) -> str:
 
 
 def portable(text: str) -> str:
-    """Return a place without the folder of its file: the same on every machine."""
+    """Return a place without the folder of its file, so that all machines write the same place."""
     where = split_options(text)[0].rpartition(":")[0]
     return Path(where).name + text[len(where) :] if where.endswith(".py") else text
 
 
 def hash_at(kind: str, text: str) -> str:
-    """Return the SHA-256 of the text of what is at a place, "" if there is none.
+    """Return the SHA-256 of the source of the code at a place, or "" if there is no such file.
 
-    The text is that of the file, and of files that it imports from its own folder or package, also
-    through others; of an installed package it is one file. No code is run.
+    The source is the file of the place and all files that the file imports, directly or indirectly,
+    from its folder or package. If the file is in an installed package, the source is that file
+    only. No code is run.
     """
     known = _hashes.get()
     if known is None:
@@ -183,7 +188,7 @@ def hash_at(kind: str, text: str) -> str:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Read what is at a place once for all its hashes in this block, such as those of a report."""
+    """Compute the hash of each place only once in this block, such as while a report is written."""
     before = _hashes.set({})
     try:
         yield
@@ -205,12 +210,12 @@ def _hash_at(kind: str, text: str) -> str:
     return _digest(path.read_bytes() for path in sorted(files))
 
 
-# ---- what COPREFL_ALLOW says --------------------------------------------------------------------
+# ---- code that COPREFL_ALLOW allows -------------------------------------------------------------
 
 
 @contextmanager
 def without_code(command: str) -> Iterator[None]:
-    """Allow only code that COPREFL_ALLOW itself lists, while a command shows results."""
+    """Allow only code that COPREFL_ALLOW lists, while `command` shows results in this block."""
     before = _showing.set(command)
     try:
         yield
@@ -219,12 +224,12 @@ def without_code(command: str) -> Iterator[None]:
 
 
 def is_without_code() -> bool:
-    """Return whether a command only shows results."""
+    """Return whether the running command only shows results (see `without_code`)."""
     return bool(_showing.get())
 
 
 def is_listed(place: str) -> bool:
-    """Return whether COPREFL_ALLOW itself names the code at `module:NAME` or `file.py:NAME`."""
+    """Return whether COPREFL_ALLOW has an entry for the code at `module:NAME` or `file.py:NAME`."""
     parts, wanted = _parts(place)
     for entry in os.environ.get(VARIABLE, "").split(","):
         inside, name = _parts(entry.strip())
@@ -235,7 +240,7 @@ def is_listed(place: str) -> bool:
 
 
 def check_allowed(place: str) -> None:
-    """Raise a SettingsError unless settings may name the code at a place."""
+    """Raise a SettingsError if settings may not name the code at a place."""
     text, command = os.environ.get(VARIABLE, "").strip(), _showing.get()
     if place.rpartition(":")[0] in BUILT_IN or not (text or command) or is_listed(place):
         return
@@ -248,10 +253,8 @@ def check_allowed(place: str) -> None:
 
 
 def _parts(text: str) -> tuple[tuple[str, ...], str]:
-    """Return the parts of a path or of a module's name, and the name behind it, "" for all names.
-
-    Paths are absolute, so they begin with the root, as no module's name does.
-    """
+    """Return the parts of a file's path or a module's name, and the NAME after `:`, "" if none."""
+    # Paths are absolute, so the first part is the root, which is no part of a module's name.
     where, _, name = text.rpartition(":")
     if not (where and name.isidentifier()):
         where, name = text, ""
@@ -263,7 +266,7 @@ def _parts(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _target(kind: str, place: str) -> str:
-    """Return `module:NAME` of an entry point or of a class of flwr-datasets, else the place."""
+    """Return `module:NAME` for an entry point or a class of flwr-datasets, or else the place."""
     if kind == "partition" and re.fullmatch(r"[A-Z][a-z]+[A-Z]\w+", place):
         return f"flwr_datasets.partitioner:{place}"
     return _entry_points().get(place, place)
@@ -275,11 +278,11 @@ def _entry_points() -> Mapping[str, str]:
 
 
 _read: dict[Path, bytes] = {}
-"""The text of every file that a user's file imports, as Python has read it."""
+"""The content of every file that a user's file imports, as of the last import."""
 
 
 def _module_of(file: Path, place: str) -> ModuleType:
-    """Return the module of a file, read again once its text, or that of an import, has changed."""
+    """Return the module of a file; if the file or a file that it imports changed, load it again."""
     if not file.is_file():
         near = [path.name for path in file.parent.glob("*.py")]
         raise SettingsError(f"{place}: {unknown('file', file.name, near)}")
@@ -289,7 +292,7 @@ def _module_of(file: Path, place: str) -> ModuleType:
     name = f"{file.stem}_{_digest([str(file).encode(), *texts.values()])[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    # Modules that import a changed one hold the old one, so all of them are read again.
+    # Modules that import a changed module still refer to the old module, so all are loaded again.
     changed = any(_read.get(path, texts[path]) != texts[path] for path in others.values())
     for other, path in others.items():
         if (changed or path not in _read) and _origin(other) == path:
@@ -297,9 +300,9 @@ def _module_of(file: Path, place: str) -> ModuleType:
         _read[path] = texts[path]
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    module = sys.modules[name] = ModuleType(name)  # Dataclasses look their module up there.
+    module = sys.modules[name] = ModuleType(name)  # Dataclasses look up their module in it.
     module.__file__ = str(file)
-    # Python knows a .pyc by the second and the size of its source: it would take an old one.
+    # Python compares only the second and the size of the source, and could load an old .pyc file.
     bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         _run(place, lambda: exec(compile(texts[file], str(file), "exec"), vars(module)))
@@ -316,7 +319,7 @@ def _module_of(file: Path, place: str) -> ModuleType:
 
 
 def _run(place: str, load: Callable[[], Any], what: str = "does not import") -> Any:
-    """Return what `load` returns; any exception is a mistake in the code at the place."""
+    """Return the result of `load()`; any exception of the place's code becomes a SettingsError."""
     try:
         return load()
     except SettingsError:
@@ -326,20 +329,20 @@ def _run(place: str, load: Callable[[], Any], what: str = "does not import") -> 
 
 
 def _origin(module: str) -> Path | None:
-    """Return the file of a module that Python has read, None if there is none."""
+    """Return the file of a module in `sys.modules`, or None if there is no such module or file."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return Path(file).resolve() if file else None
 
 
 def _imported(file: Path) -> dict[str, Path]:
-    """Return {module: file} of what a file imports from its folder or package, also by others."""
+    """Return {module: file} of all direct and indirect imports from a file's folder or package."""
     root = next(source for source in file.parents if not (source / "__init__.py").is_file())
     files, waiting, looked_for = dict[str, Path](), [file], set[tuple[Any, ...]]()
-    for source in waiting:  # It grows.
+    for source in waiting:  # The loop adds files to this list.
         for level, names in _import_lines(source.read_bytes()):
             for folder in (file.parent, root):
                 start = source.parents[level - 1] if 0 < level <= len(source.parents) else folder
-                if (folder, start, names) in looked_for:  # Files of a package import the same.
+                if (folder, start, names) in looked_for:  # Files share imports.
                     continue
                 looked_for.add((folder, start, names))
                 for other in _sources(start.joinpath(*names)):
@@ -353,13 +356,11 @@ def _imported(file: Path) -> dict[str, Path]:
 
 @functools.lru_cache(maxsize=256)
 def _import_lines(text: bytes) -> list[tuple[int, tuple[str, ...]]]:
-    """Return (dots before it, parts of its name) of everything that the text of a file imports.
-
-    Packages on the way to a module are read too: `a.b` means `a` and `a.b`.
-    """
+    """Return (number of leading dots, parts of the name) of all imports in the text of a file."""
+    # Importing `a.b` also imports the package `a`, so both names are returned.
     try:
         nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # Importing the file says so.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # The import reports it.
         return []
     imports = [node for node in nodes if isinstance(node, ast.Import)]
     whole = [(0, alias.name) for node in imports for alias in node.names]
@@ -369,11 +370,11 @@ def _import_lines(text: bytes) -> list[tuple[int, tuple[str, ...]]]:
             whole += [(node.level, module + alias.name) for alias in node.names]
     lines = [(level, tuple(name.split("."))) for level, name in whole]
     parts = ((level, p[:n]) for level, p in lines for n in range(not level, len(p) + 1))
-    return list(dict.fromkeys(parts))  # Those of a module's names have its packages in common.
+    return list(dict.fromkeys(parts))  # Names from one module share its packages.
 
 
 def _file_of(module: str) -> Path | None:
-    """Return the file of a module, None if there is none; no package around it is imported."""
+    """Return the file of a module, or None if there is none, without importing its packages."""
     first, *others = module.split(".")
     try:
         spec = importlib.util.find_spec(first) if _is_dotted(module) else None
@@ -386,7 +387,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def _sources(module: Path) -> list[Path]:
-    """Return the file of a module, which is at a path without a suffix, or none."""
+    """Return a list with the file of the module at a path without suffix, or an empty list."""
     return [path for path in (module / "__init__.py", Path(f"{module}.py")) if path.is_file()][:1]
 
 
@@ -399,10 +400,8 @@ def _digest(texts: Iterable[bytes]) -> str:
 
 
 def _source(name: str, what: Any) -> bytes:
-    """Return the text of the files, or of the notebook's cells, that define something.
-
-    They are also those of a method's client, and of bases in the same module.
-    """
+    """Return the source of the files or notebook cells that define a registered object."""
+    # Included are the source of a method's client and of base classes in the same module.
     parts = [what, getattr(what, "client", None), getattr(what, "fn", None)]
     classes = [part for part in parts if isinstance(part, type)]
     own = [base for kind in classes for base in kind.__mro__ if base.__module__ == kind.__module__]

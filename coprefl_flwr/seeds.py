@@ -1,7 +1,8 @@
-"""Random numbers as a function of what they are for.
+"""Random numbers that are a function of a key, which describes their purpose.
 
 Every random choice of a run is drawn from a generator keyed by (seed, population, round, client,
-purpose). Nothing depends on node ids, on the order of arrival, or on how many processes work.
+purpose). The choices do not depend on node ids, the order in which messages arrive, or the number
+of processes.
 """
 
 import hashlib
@@ -10,12 +11,12 @@ import numpy as np
 
 
 def integer(*key: str | int) -> int:
-    """Return a 63-bit integer that is a function of `key` alone, for libraries that take a seed."""
+    """Return a 63-bit integer that depends only on `key`, as a seed for other libraries."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def generator(*key: str | int) -> np.random.Generator:
-    """Return a NumPy generator whose stream is a function of `key` alone."""
+    """Return a NumPy generator whose random numbers depend only on `key`."""
     digest = hashlib.sha256(repr(key).encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))

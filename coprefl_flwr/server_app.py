@@ -1,4 +1,4 @@
-"""The ServerApp that `flwr run` loads: the study that the run-config describes."""
+"""The ServerApp that `flwr run` loads. It runs the study that the run-config describes."""
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp

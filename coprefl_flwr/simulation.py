@@ -1,10 +1,12 @@
-"""Flower's simulation from a program: what `examples/simulate.sh` checks first, and running it.
+"""Run Flower's simulation from a program, and check the arguments of `examples/simulate.sh`.
+
+The script first calls
 
     python -m coprefl_flwr.simulation APP [flwr run options ...]
 
-says which setting of `-c` this package's own app does not have, where Flower answers "[code: 15]
-Invalid run configuration.", and whether a Ray cluster is gone, which Ray notices after 12 minutes.
-Everything else that may be wrong is left to Flower and to the app.
+which reports two mistakes. First, a setting in `-c` that this package's app does not have: Flower's
+message is only "[code: 15] Invalid run configuration.". Second, a Ray cluster that does not run any
+more, which Ray reports only after 12 minutes. All other mistakes are reported by Flower or the app.
 """
 
 import itertools
@@ -26,7 +28,7 @@ from coprefl_flwr.options import Value
 SCRIPT = Path(__file__).with_name("simulate.sh")
 
 LONGEST_SIMULATION = 600.0
-"""Seconds after which a simulation is taken to hang; on a busy machine it takes minutes."""
+"""Seconds after which a simulation is stopped; on a busy machine a simulation takes minutes."""
 
 OURS = "coprefl_flwr.server_app:app"
 
@@ -54,10 +56,10 @@ __all__ = ["client", "server"]
 
 
 def simulate_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str:
-    """Run a study of these settings by `flwr run` on the CPU; return why it failed, "" if not.
+    """Run a study with the settings `config` by `flwr run` on the CPU.
 
-    The app and Flower's files go into `folder`. Modules that this process can import can be
-    imported there too.
+    Return the reason if the run failed, or "" if it succeeded. The app and Flower's files are
+    written into `folder`. The simulation can import all modules that this process can import.
     """
     app = folder / "app"
     app.mkdir()
@@ -72,7 +74,11 @@ def simulate_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str
 def simulated(
     arguments: Sequence[str | Path], folder: Path, environment: Mapping[str, str]
 ) -> "subprocess.CompletedProcess[str]":
-    """Run `simulate.sh` in a folder, with more variables; it stops all that it starts."""
+    """Run `simulate.sh` in `folder` with the extra variables `environment`; return its output.
+
+    After LONGEST_SIMULATION seconds, or if this process is interrupted, the script is asked to stop
+    all processes that it has started.
+    """
     process = subprocess.Popen(
         ["bash", SCRIPT, *arguments],
         cwd=folder,
@@ -91,7 +97,7 @@ def simulated(
     try:
         output, _ = process.communicate(timeout=LONGEST_SIMULATION)
     except BaseException as error:
-        os.kill(process.pid, signal.SIGTERM)  # The script then stops what it started.
+        os.kill(process.pid, signal.SIGTERM)  # The script then stops its processes.
         output, _ = process.communicate(timeout=60)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
@@ -100,7 +106,7 @@ def simulated(
 
 
 def _importable() -> list[str]:
-    """Return the folders that this process imports from, except Python's own."""
+    """Return the folders of `sys.path` and this package's parent, except those of Python itself."""
     own = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     package = str(Path(coprefl_flwr.__file__).parents[1])
     folders = [str(Path(folder or ".").resolve()) for folder in [package, *sys.path]]
@@ -112,7 +118,7 @@ def _importable() -> list[str]:
 
 
 def _reason(output: str) -> str:
-    """Return why a run failed: the last line of Flower's log, and why a client was left out."""
+    """Return why a run failed: the last line of the log, and why the first client was left out."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     others = [line for line in lines if not line.startswith(("simulate.sh:", "status of the run:"))]
     left_out = [line.partition(" is left out: ")[2] for line in others if " is left out: " in line]
@@ -121,7 +127,10 @@ def _reason(output: str) -> str:
 
 
 def check_names(app: Path, options: Sequence[str]) -> None:
-    """Raise a SettingsError for a setting in `options` that this package's own app lacks."""
+    """Raise a SettingsError for a setting in `options` that does not exist in this package's app.
+
+    `options` are the options of `flwr run`. Other apps are not checked.
+    """
     try:
         app_config = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
             "flwr"
@@ -129,7 +138,7 @@ def check_names(app: Path, options: Sequence[str]) -> None:
         if app_config["app"]["components"]["serverapp"] != OURS:
             return
         known, changes = flat(app_config["app"]["config"]), parse_run_config(_configs(options))
-    except Exception:  # No app, or no TOML: Flower says which.
+    except Exception:  # Flower reports a missing app or invalid TOML.
         return
     for key in changes:
         if key not in known:
@@ -137,7 +146,7 @@ def check_names(app: Path, options: Sequence[str]) -> None:
 
 
 def _configs(options: Sequence[str]) -> list[str]:
-    """Return what follows each -c or --run-config."""
+    """Return the value of each option -c or --run-config."""
     long = "--run-config"
     separate = [text for option, text in itertools.pairwise(options) if option in ("-c", long)]
     joined = [option for option in options if option.startswith(f"{long}=")]
@@ -145,7 +154,7 @@ def _configs(options: Sequence[str]) -> list[str]:
 
 
 def main(app: str, *options: str) -> int:
-    """Say what is wrong in one line; return the exit status."""
+    """Check an app, its options and the Ray cluster; print an error and return the exit status."""
     try:
         check_names(Path(app), options)
         check_cluster()

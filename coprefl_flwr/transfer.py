@@ -1,8 +1,9 @@
-"""Copies between the CPU's memory and a GPU's, for which nobody waits until somebody must.
+"""Asynchronous copies between the memory of the CPU and the memory of a GPU.
 
-A plain copy waits for all that the GPU has still to compute. To the GPU there is no need to: what
-is computed there afterwards finds the copy. Back from it one wait does for any number of tensors.
-Right on the simulated accelerator of the tests; nobody has run it on a GPU yet.
+A synchronous copy waits until the GPU has finished all its queued work. A copy to the GPU does not
+need this wait, because the GPU computes later operations after the copy. For copies to the CPU, one
+wait is enough for any number of tensors. This module was tested on a simulated accelerator; nobody
+has run it on a GPU yet.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,19 +14,19 @@ from torch import Tensor
 WAITS: dict[str, Callable[[torch.device], None]] = {
     "cuda": lambda device: torch.cuda.current_stream(device).synchronize(),
 }
-"""By type of device, of those that copy while they compute, what waits until all that is done."""
+"""{device type: function that waits for all queued work}, of devices with asynchronous copies."""
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on `device`; the CPU's may be changed at once."""
+    """Return a tensor on `device`; the copied CPU tensor may be changed at once."""
     if device.type in WAITS and tensor.device.type == "cpu":
-        # Copied to memory that the GPU can read by itself, which is kept until it has.
+        # PyTorch keeps the pinned copy until the GPU has read it.
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors in the CPU's memory, those that are there already as they are."""
+    """Return tensors in the memory of the CPU; tensors on the CPU are not copied."""
     there = {tensor.device for tensor in tensors.values() if tensor.device.type in WAITS}
     copies = {
         name: tensor.detach().to("cpu", non_blocking=tensor.device in there)

@@ -1,6 +1,6 @@
-"""A grid in this process: the same ServerApp and ClientApp without Ray or a SuperLink.
+"""A grid in this process: it runs ServerApp and ClientApp without Ray or a SuperLink.
 
-For tests, for debugging with breakpoints, and for one GPU.
+The grid is meant for tests, for debugging with breakpoints, and for machines with one GPU.
 """
 
 import itertools
@@ -23,15 +23,16 @@ ClientAppFn = Callable[[Message, Context], Message]
 
 
 class LocalGrid(Grid):
-    """Runs a `ClientApp` on nodes that are contexts of this process, one message at a time.
+    """Runs a `ClientApp` in this process, one message at a time; each node is only a context.
 
-    Node i of `nodes` has `partition-id` i of `num-partitions`, as in a simulation; the ClientApp
-    sees `run_config` as `context.run_config`.
+    `nodes` is the number of nodes. As in a simulation, the node-config of node i has `partition-id`
+    i and `num-partitions` equal to `nodes`. The ClientApp gets `run_config` as
+    `context.run_config`.
     """
 
     run: Any = None
     own_nodes = True
-    """The nodes are this program's own, which may say that they host any number of clients."""
+    """The nodes belong to this program, so each node may report that it hosts many clients."""
 
     def __init__(
         self, client_app: ClientAppFn, nodes: int = 1, run_config: Mapping[str, Any] | None = None
@@ -53,7 +54,7 @@ class LocalGrid(Grid):
         keep_freed_memory()
 
     def set_run(self, run: Any) -> None:
-        """Keep the run, which Flower's grids ask for."""
+        """Store the run in the attribute `run`, as Flower's grids do."""
         self.run = run
 
     def create_message(
@@ -64,19 +65,19 @@ class LocalGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """Return a new message."""
+        """Return a new message to the node `dst_node_id`."""
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the nodes."""
+        """Return a list of the ids of all nodes."""
         return list(self._contexts)
 
     def get_nodes(self) -> Iterable[Any]:
-        """Return an empty list, as this package needs no descriptions of nodes."""
+        """Return an empty list, as this package does not use Flower's descriptions of nodes."""
         return []
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Run the ClientApp on each message now; return the messages' ids."""
+        """Run the ClientApp on each message before returning the ids of the messages."""
         ids = []
         for message in messages:
             ids.append(self._give_id(message))
@@ -84,17 +85,17 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies to these messages, each once."""
+        """Return the replies to the messages with these ids; each reply is returned only once."""
         return [self._replies.pop(name) for name in list(message_ids) if name in self._replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Run the ClientApp on each message and return the replies; nothing is interrupted."""
+        """Run the ClientApp on each message and return the replies; `timeout` is not used."""
         return self.pull_messages(self.push_messages(messages))
 
     def _give_id(self, message: Message) -> str:
-        """Give a message an id, and return that."""
+        """Give a new id to a message, and return the id."""
         message_id = str(next(self._message_ids))
         name_message(message, message_id)
         return message_id
@@ -104,16 +105,16 @@ class LocalGrid(Grid):
 
 
 def run_app(client_app: ClientAppFn, message: Message, context: Context) -> Message:
-    """Return a node's reply to a message; an exception is an error reply, as in Flower."""
+    """Return the ClientApp's reply to a message, or an error reply if it raises an exception."""
     try:
         reply = client_app(message, context)
         if reply.metadata.reply_to_message_id == message.metadata.message_id:
             return reply
-        # Flower's mods answer the app's reply where they refuse that.
+        # A Flower mod that refuses the app's reply replies to that reply, not to the message.
         stray = Error(2, "ValueError: its reply fits no message that it was sent")
         return Message(reply.error if reply.has_error() else stray, reply_to=message)
     except (Exception, *EXITS) as error:
         logger.debug("%s", traceback.format_exc())
-        # 2 is Flower's code for it.
+        # 2 is Flower's code of an exception in the ClientApp.
         reason = f"{type(error)}:<{text_of(error)!r}>{place(error)}"
         return Message(Error(2, reason), reply_to=message)

@@ -1,7 +1,7 @@
-"""A grid on Ray: nodes in separate processes, on this machine or on a cluster.
+"""A grid on Ray: nodes run in separate processes, on this machine or on a cluster.
 
-Ray starts on this machine at the first grid, unless RAY_ADDRESS names a cluster, whose machines
-must share the folder that clients keep files in.
+The first grid starts Ray on this machine, unless the environment variable RAY_ADDRESS names a
+cluster. The machines of a cluster must share the folder in which clients keep their files.
 """
 
 import contextlib
@@ -25,23 +25,23 @@ from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, run_app
 
 START_UP = 120.0
-"""Longest wait in seconds for processes that start."""
+"""The largest number of seconds that processes may take to start."""
 
 FREED = 5.0
-"""Seconds within which Ray counts the CPUs of processes that were ended as free again."""
+"""Seconds after the end of a process within which Ray counts its CPU as free again."""
 
 DIED = "its process died, and the process that replaced it died too"
-"""Of a node whose message was asked twice in vain: killed, out of memory, or ended by a client."""
+"""The error of a node whose process died twice on a message: killed, out of memory, or exited."""
 
 Pending = tuple[Message, Any]
-"""A message that a process is to answer, and Ray's reference to its reply."""
+"""A message that was sent to a process, and Ray's reference to the reply."""
 
 
 class Host:
-    """A process in which nodes run: one thread, which holds app, data and model between messages.
+    """A process with one thread in which nodes run; app, data and model stay in its memory.
 
-    Ray starts it again when it dies, and asks it again, once, what it was being asked. It knows
-    nothing then of what was in its memory; clients' states are in files.
+    If the process dies, Ray starts a new process and sends the current message again, once. The
+    memory of the old process is lost, but the states of clients are kept in files.
     """
 
     def __init__(self) -> None:
@@ -50,21 +50,23 @@ class Host:
         self._loaded: tuple[str, ClientAppFn, Mapping[int, Any]] | None = None
 
     def adopt(self, registered: plugins.Registered) -> None:
-        """Add the registered parts of the process that asks, by name, to this process."""
+        """Add the grid's registered code (see `plugins.register`) to this process."""
         plugins.REGISTERED.update(registered)
 
     def answer(
         self, grid: str, setup: Sequence[Any], message: Message, names: Sequence[str], *arrays: Any
     ) -> tuple[Message, dict[str, Arrays]]:
-        """Run the ClientApp on a message; return the reply and, apart from it, its arrays.
+        """Run the ClientApp on a message; return the reply without arrays, and its arrays.
 
-        `setup` holds a reference to the app and the nodes' contexts of this grid, which are fetched
-        once. Records of `names` are `arrays`, views of what all processes of a machine share.
+        `grid` is the id of the grid. `setup` holds a reference to the registered code, the app and
+        the nodes' contexts of the grid, which are fetched at the first message of the grid. `names`
+        are the names of the array records that were taken out of the message, and `arrays` are the
+        arrays of these records, views of memory that all processes of a machine share.
         """
         import ray
 
         if self._loaded is None or self._loaded[0] != grid:
-            self._loaded = None  # Not two apps, each with its data.
+            self._loaded = None  # Frees the old app and its data first.
             registered, app, contexts = ray.get(setup[0])
             self.adopt(registered)
             self._loaded = (grid, app, contexts)
@@ -76,19 +78,22 @@ class Host:
 
 
 class RayGrid(LocalGrid):
-    """Runs a `ClientApp` on nodes in separate processes, all at the same time.
+    """Runs a `ClientApp` on nodes in separate processes, which work at the same time.
 
-    Node i of `nodes` has `partition-id` i of `num-partitions`, as in a simulation. A process has
-    one thread, and loads data and model once; GPUs are shared evenly. `close()`, or the end of a
-    `with`, ends the processes, and Ray too if it was started for this grid: another grid that was
-    made meanwhile ends with it.
+    `nodes` is the number of nodes. As in a simulation, the node-config of node i has `partition-id`
+    i and `num-partitions` equal to `nodes`. Each process has one thread, and loads data and model
+    once. GPUs are shared evenly by the processes. `close()`, or the end of a `with` block, ends the
+    processes. If this grid has started Ray, `close()` also ends Ray, and with Ray any other grid
+    that was made meanwhile.
 
     Parameters
     ----------
     workers : int, optional
-        How many processes; of fewer than nodes each has several. Not set: one a node.
+        The number of processes. If there are fewer processes than nodes, each process runs several
+        nodes. If not set, each node has a process.
     hosts : sequence, optional
-        Processes that are there already and stay, one a node; None means this process.
+        Existing processes, one for each node, which are used instead of new processes and are not
+        ended by `close()`. An entry None means this process.
     """
 
     def __init__(
@@ -106,22 +111,22 @@ class RayGrid(LocalGrid):
         number = min(workers or nodes, nodes)
         self._started = hosts is None and connect(number)
         self._own = start_hosts(number) if hosts is None else []
-        # One after the other, so that each process has as many as the next, or one more.
+        # Nodes are assigned in turn, so the numbers of nodes per process differ by at most 1.
         self._host = dict(zip(self._contexts, itertools.cycle(hosts or self._own), strict=False))
         self._name = uuid.uuid4().hex
         self._setup = [ray.put((plugins.REGISTERED, client_app, self._contexts))]
         self._pending: dict[str, Pending] = {}
 
     def __enter__(self) -> Self:
-        """Return the grid."""
+        """Return this grid."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes."""
+        """End the processes that this grid has started, as `close` does."""
         self.close()
 
     def close(self) -> None:
-        """End the processes that this grid has started."""
+        """End the processes that this grid has started, and Ray if this grid has started Ray."""
         self._pending.clear()
         end_hosts(self._own)
         self._own = []
@@ -132,7 +137,10 @@ class RayGrid(LocalGrid):
             self._started = False
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Ask the nodes' processes; run what is for this process now. Return the messages' ids."""
+        """Send each message to its node's process, and return the ids of the messages.
+
+        Messages to nodes in this process are answered before this method returns.
+        """
         ids, here, shared = [], [], dict[int, Any]()
         for message in messages:
             ids.append(self._give_id(message))
@@ -141,18 +149,18 @@ class RayGrid(LocalGrid):
                 here.append((ids[-1], message))
             else:
                 self._pending[ids[-1]] = message, self._ask(host, message, shared)
-        for name, message in here:  # Meanwhile the others are at work.
+        for name, message in here:  # Other processes work meanwhile.
             self._replies[name] = self._handle(message)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return those replies to these messages that are there, each once."""
+        """Return the replies to these messages that have arrived; each is returned only once."""
         return self._pull(list(message_ids), 0.0)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Return the replies that come within `timeout` seconds; a later one is dropped."""
+        """Send messages; return the replies within `timeout` seconds, and drop later replies."""
         began = time.monotonic()
         ids = list(self.push_messages(messages))
         remaining = None if timeout is None else max(began + timeout - time.monotonic(), 0.0)
@@ -162,7 +170,7 @@ class RayGrid(LocalGrid):
         return replies
 
     def _ask(self, host: Any, message: Message, shared: dict[int, Any]) -> Any:
-        """Send a message to a process; records shared by messages are stored in Ray once."""
+        """Send a message to a process; a record in several messages is stored in Ray only once."""
         import ray
 
         sent = {}
@@ -178,7 +186,7 @@ class RayGrid(LocalGrid):
         return host.answer.remote(self._name, self._setup, bare, list(sent), *sent.values())
 
     def _pull(self, ids: Sequence[str], timeout: float | None) -> list[Message]:
-        """Return the replies to these messages that are there after at most this many seconds."""
+        """Wait at most `timeout` seconds; return the replies to these messages so far."""
         import ray
 
         waited = {self._pending[name][1]: name for name in ids if name in self._pending}
@@ -197,19 +205,20 @@ class RayGrid(LocalGrid):
 def connect(cpus: int) -> bool:
     """Join the cluster that RAY_ADDRESS names, or start Ray on this machine for `cpus` processes.
 
-    Returns whether Ray was started here. Raises a SettingsError for less than one process, and a
-    RunFailedError if the cluster is gone.
+    Return whether this call has started Ray. Raises a SettingsError if `cpus` is less than 1, and a
+    RunFailedError if the cluster does not run any more.
     """
     if cpus < 1:
         raise SettingsError(f"nodes = {cpus}: must be at least 1")
-    # Ray shows equal lines of several processes once, and these are of different clients.
+    # Ray would show equal log lines of several processes once, but the clients are different.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    # OpenMP's threads spin while they wait for each other, unless they are told not to.
+    # By default OpenMP's threads use the CPU while they wait for each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # Ray's own 15 leaves them a thirtieth of a core beside a busy process; 0 is what this one has.
+    # With Ray's default niceness of 15, a process next to a busy process gets only 1/30 of a core.
+    # This process has niceness 0.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    # What will be Ray's default, of which it warns: a process without a share of a GPU still sees
-    # the GPUs.
+    # Ray's future default, without which Ray prints a warning. A process without a share of a GPU
+    # still sees the GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
@@ -219,19 +228,20 @@ def connect(cpus: int) -> bool:
         check_cluster()
         ray.init(logging_level=logging.WARNING)
         return False
-    # Where this process is killed, all of its Ray ends with it. Two processes of Ray's own report
-    # that to a server that is gone too, for a minute: these are the seconds that they try to.
+    # If this process is killed, its Ray ends too. Two of Ray's processes would then try for a
+    # minute to report this to a server that has ended as well. This sets the time to 3 seconds.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
-    # Not without "local": Ray would look for a cluster of which an old file tells.
+    # Without "local", Ray would look for a cluster that an old file names.
     ray.init("local", num_cpus=cpus, include_dashboard=False, logging_level=logging.WARNING)
     return True
 
 
 def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) -> list[Any]:
-    """Start this many processes, among which the GPUs are shared evenly, and return Ray's handles.
+    """Start `number` processes, which share the GPUs evenly, and return Ray's actor handles.
 
-    All are there then, unless it is `patient`: those that find no free CPU may come at any time.
-    Raises a SettingsError if Ray has fewer CPUs, or fewer that nobody uses.
+    Unless `patient`, all processes have started when this function returns. If `patient`, processes
+    without a free CPU start later. Raises a SettingsError if Ray has fewer than `number` CPUs, or,
+    unless `patient`, fewer free CPUs.
     """
     connect(number)
     import ray
@@ -250,7 +260,7 @@ def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) 
 
 
 def _check_free(number: int, cpus: int) -> None:
-    """Raise a SettingsError if others use too many CPUs: their messages would wait for ever."""
+    """Raise a SettingsError if too few CPUs are free: processes without a CPU would never start."""
     import ray
 
     end = time.monotonic() + FREED
@@ -262,7 +272,7 @@ def _check_free(number: int, cpus: int) -> None:
 
 
 def _wait_for_start(hosts: list[Any]) -> list[Any]:
-    """Return processes once they are there; for a moment Ray counts their CPUs as free."""
+    """Return processes after all have started; until then Ray may count their CPUs as free."""
     import ray
 
     answers = [host.adopt.remote({}) for host in hosts]
@@ -275,14 +285,14 @@ def _wait_for_start(hosts: list[Any]) -> list[Any]:
 
 
 def _gpu_share(gpus: int, number: int) -> float:
-    """Return the GPUs of each of this many processes: whole ones, or a part that is on one."""
+    """Return the number of GPUs per process: a whole number, or a fraction of a single GPU."""
     if not gpus:
         return 0.0
     return gpus // number if gpus >= number else 1 / math.ceil(number / gpus)
 
 
 def end_hosts(hosts: Iterable[Any]) -> None:
-    """End processes at once."""
+    """Kill processes, also while they answer messages."""
     import ray
 
     for host in hosts:
@@ -294,7 +304,7 @@ def end_hosts(hosts: Iterable[Any]) -> None:
 
 
 def _reply(message: Message, ref: Any) -> Message:
-    """Return the reply of a process, or an error reply if Ray raised an error."""
+    """Return the reply of a process, or an error reply if Ray raises an error."""
     import ray
 
     try:
@@ -303,18 +313,18 @@ def _reply(message: Message, ref: Any) -> Message:
         return Message(Error(0, DIED), reply_to=message)
     except ray.exceptions.RayError as error:
         return Message(Error(0, cut(one_line(error))), reply_to=message)
-    _put(reply, arrays, copy=True)  # Or Ray could not free its memory while they are in use.
+    _put(reply, arrays, copy=True)  # A view would keep Ray's memory in use.
     return reply  # type: ignore[no-any-return]
 
 
 def _put(message: Message, arrays: Mapping[str, Arrays], *, copy: bool) -> None:
-    """Put records of arrays into a message; without `copy` of Ray's memory, only to be read."""
+    """Put arrays into a message as records; without `copy`, they are read-only views of memory."""
     for name, record in arrays.items():
         message.content[name] = to_record(record, copy=copy)
 
 
 def _split_arrays(message: Message) -> tuple[Message, dict[str, Arrays]]:
-    """Return a message without its arrays, and these: Ray hands arrays on without copies."""
+    """Return a message without its arrays, and the arrays, which Ray then sends without copies."""
     if not message.has_content():
         return message, {}
     records = records_of(message.content, ArrayRecord).items()
@@ -327,5 +337,5 @@ def _split_arrays(message: Message) -> tuple[Message, dict[str, Arrays]]:
 
 
 def _is_numpy(record: Mapping[str, Any]) -> bool:
-    """Tell whether a record's arrays can be read here: an app may write its own kind."""
+    """Return whether all arrays of a record are in NumPy's format; apps may use other formats."""
     return all(array.stype == NUMPY for array in record.values())

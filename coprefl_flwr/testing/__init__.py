@@ -1,22 +1,22 @@
-"""Check that a method keeps the properties that studies rely on.
+"""Check that a method has the properties that studies rely on.
 
-In your test, with a strategy class or the name of a method,
+Call `check_method` in a test, with a strategy class or the name of a method,
 
     from coprefl_flwr.testing import check_method
 
     def test_my_method():
         check_method(MyMethod)
 
-or `coprefl check-method file.py:MyMethod` in a shell. The method trains for about a second on 240
-embedded images, in each of its roles, once for every property:
+or run `coprefl check-method file.py:MyMethod` in a shell. For each of its roles and each property,
+the method trains for about a second on 240 images that are part of this package. The properties are
 
-    options    each option is declared, and the strategy's class checks it
-    runs       every client answers, and the new global model fits the old
+    options    all options are declared, and the strategy's class checks their values
+    runs       every client replies, and the new global model has the names and shapes of the old
     hosting    the result is the same on 1, 2 and 4 nodes
     resume     a run that is interrupted and resumed ends with the same bytes
     flower     `flwr run` ends with the same result; only on request, as it takes half a minute
 
-Nothing that is sent can be changed by who receives it: clients get copies, rounds read-only arrays.
+A receiver cannot change the arrays of a sender: clients get copies, rounds get read-only arrays.
 """
 
 import logging
@@ -37,9 +37,10 @@ from coprefl_flwr.testing.small_study import Broken, Case, write_images
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: its property, the role of the method, and what is wrong.
+    """The result of one check: the property, the role of the method, and the problem, if any.
 
-    `problem` is "" where the property holds. A `skipped` check says why in `remark`.
+    `problem` is "" if the method has the property. `remark` describes the result, or if the check
+    was `skipped`, the reason.
     """
 
     property: str
@@ -54,11 +55,12 @@ class Finding:
 
 
 def check_method(method: str | type[RoundStrategy], *, flower: bool = False) -> None:
-    """Raise an AssertionError that lists every property that a method does not keep.
+    """Raise an AssertionError that lists the properties that a method does not have.
 
-    `method` is a strategy class, the name of a built-in method, or the place of one, such as
-    "file.py:Mine". With `flower` it is run by `flwr run` too; a class must then be importable by a
-    process that starts in the current folder. Raises a SettingsError if there is no such method.
+    `method` is a strategy class, the name of a built-in method, or the place of a strategy class,
+    such as "file.py:Mine". With `flower`, the method is also run by `flwr run`. This check is
+    skipped for a strategy class: give its place instead. Raises a SettingsError if there is no such
+    method.
     """
     place = method if isinstance(method, str) else _register(method)
     wrong = [finding for finding in findings(place, flower=flower) if finding.problem]
@@ -66,7 +68,10 @@ def check_method(method: str | type[RoundStrategy], *, flower: bool = False) -> 
 
 
 def check_methods(places: Sequence[str], flower: bool = True) -> int:
-    """Print every finding about the methods at these places; return 1 if any fails, else 0."""
+    """Print the findings about the methods at these places; return 1 if a check fails, or else 0.
+
+    Raises a SettingsError if there is no method at one of the places.
+    """
     for place in places:
         find_method(Named.parse(place).name)
     failed = False
@@ -79,8 +84,8 @@ def check_methods(places: Sequence[str], flower: bool = True) -> int:
 
 
 def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
-    """Yield the result of each check of a method, once it is known."""
-    place = plugins.resolved(place, Path.cwd())  # Other processes run in other folders.
+    """Check the method at a place, and yield the result of each check as soon as it is known."""
+    place = plugins.resolved(place, Path.cwd())  # Other processes may have another current folder.
     method = find_method(Named.parse(place).name)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         data = Path(folder) / "glyphs.npz"
@@ -94,7 +99,7 @@ def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
 
 
 def _run_check(name: str, case: "Case", check: Callable[["Case"], str]) -> Finding:
-    """Return the finding of a check, which returns a remark or raises an error of these kinds."""
+    """Return the finding of `check`, which returns a remark or raises NotApplicable or Broken."""
     try:
         return Finding(name, case.role, remark=check(case))
     except NotApplicable as reason:
@@ -104,7 +109,7 @@ def _run_check(name: str, case: "Case", check: Callable[["Case"], str]) -> Findi
 
 
 def _register(strategy_class: type[RoundStrategy]) -> str:
-    """Give a class a name in this process, and return it."""
+    """Register a strategy class under its name in this process, and return the name."""
     name = getattr(strategy_class, "__name__", "method")
     plugins.register("method", name, strategy_class)
     return name
@@ -112,7 +117,7 @@ def _register(strategy_class: type[RoundStrategy]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Flower's log out of the output: findings say what is wrong."""
+    """Turn off Flower's log during this block, as findings already describe all problems."""
     flower_log = logging.getLogger("flwr")
     handlers, flower_log.handlers = flower_log.handlers, []
     propagate, flower_log.propagate = flower_log.propagate, False

@@ -1,4 +1,4 @@
-"""The properties that a method must keep, each a function of a method in one of its roles."""
+"""The checks of properties: each is a function of a Case, which is a method in one of its roles."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -23,18 +23,18 @@ from coprefl_flwr.testing.small_study import (
 )
 
 ROUNDING = 1e-5
-"""The largest relative difference of two runs that add the same numbers in another order."""
+"""The largest allowed relative difference of two runs with sums in different orders."""
 
 ROUNDING_OF_PROCESSES = 1e-4
-"""The same where two processes share the clients and each rounds in its own way."""
+"""The largest allowed relative difference of two runs of which one has two processes."""
 
 
 class NotApplicable(Exception):  # noqa: N818
-    """A check cannot be made."""
+    """A check does not apply to a method; the message is the reason."""
 
 
 def options_are_declared(case: Case) -> str:
-    """Check that options are declared, and that the method's class checks each of them."""
+    """Check that all options are declared, and that the strategy's class checks their values."""
     problems = list(_undeclared(case.method.strategy_class))
     for key, option in case.method.options.items():
         if not option.meaning:
@@ -51,7 +51,7 @@ def options_are_declared(case: Case) -> str:
 
 
 def every_client_answers(case: Case) -> str:
-    """Check that the method runs, and that no client is left out."""
+    """Check that the method runs without an error, and that every client replies."""
     run = case.undisturbed
     if run.warnings:
         raise Broken(f"{run.warnings[0]}: all clients must answer")
@@ -61,7 +61,7 @@ def every_client_answers(case: Case) -> str:
 
 
 def hosting_changes_nothing(case: Case) -> str:
-    """Check that arrays and figures are the same whichever node hosts which client."""
+    """Check that arrays and metrics are the same on 1, 2 and 4 nodes, except for rounding."""
     first, largest = _undisturbed(case).numbers(), 0.0
     for nodes in (2, 4):
         difference, name = furthest(first, case.run(f"{nodes} nodes", nodes).numbers())
@@ -98,11 +98,11 @@ PROPERTIES: Mapping[str, Callable[[Case], str]] = {
     "hosting": hosting_changes_nothing,
     "resume": resuming_changes_nothing,
 }
-"""Each property by its name: a check returns a remark, or raises Broken or NotApplicable."""
+"""{property: its check}. A check returns a remark, or raises Broken or NotApplicable."""
 
 
 def same_under_flower(case: Case) -> str:
-    """Check that `flwr run` with two nodes ends with the numbers of a run in one process."""
+    """Check that `flwr run` with two nodes has the same results as a run in one process."""
     if ("method", case.method.name) in plugins.REGISTERED:
         raise NotApplicable("other processes do not know a registered name")
     first = _undisturbed(case).rows
@@ -139,21 +139,22 @@ def _undeclared(strategy_class: type[RoundStrategy]) -> Iterator[str]:
 
 
 def _is_checked(strategy: RoundStrategy, option: Option) -> bool:
-    """Tell whether a copy of a strategy with an option of no possible type is refused."""
+    """Return whether a copy of a strategy with an impossible value of `option` is refused."""
     changes: dict[str, Any] = {option.name: object()}
     try:
         dataclasses.replace(strategy, **changes)
     except SettingsError as error:
         return option.name in str(error)
-    except Exception:  # Whatever a class does with a value that it has not checked.
+    except Exception:  # An unchecked value can raise any error.
         return False
     return False
 
 
 def furthest(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[float, str]:
-    """Return the largest difference and its name; infinity where one of the two has no such name.
+    """Return the largest difference between arrays of the same name, and this name.
 
-    Differences are relative to the largest number of an array, if that is above 1.
+    The difference is infinite if a name is missing in one of the two. A difference is relative to
+    the largest absolute value in the first array, if this value is above 1.
     """
     largest = 0.0, ""
     for name in sorted(first.keys() | second.keys()):

@@ -1,4 +1,4 @@
-"""The small study that a method is checked in: its images, network and settings, and its runs."""
+"""The small study in which a method is checked: its images, network, settings and runs."""
 
 import functools
 import logging
@@ -39,7 +39,7 @@ RUN_NAME = "checked"
 ROUNDS, CHECKPOINT_EVERY, INTERRUPTED_IN = 4, 2, 3
 
 _STARTS: Mapping[str, Value] = {
-    "clients": 5,  # Four take part: on 4 nodes each of them is alone.
+    "clients": 5,  # Four participate, so on 4 nodes each node has one.
     "participants": 4,
     "downstream-classes": "2",
     "server-reserve": 0.2,
@@ -69,23 +69,24 @@ _ROLES: Mapping[str, Mapping[str, Value]] = {
         "test-every": 2,
     },
 }
-"""Settings of the small study by role. Its clients hold different numbers of samples."""
+"""{role: settings of the small study}. The clients have different numbers of samples."""
 
 
 class Broken(Exception):  # noqa: N818
-    """A property does not hold; the message says where, and what to do."""
+    """A method does not have a property; the message names the problem and the remedy."""
 
 
 class _Interruption(BaseException):
-    """Ends a run as Ctrl-C does."""
+    """Ends a run in the same way as Ctrl-C."""
 
 
 @dataclass
 class Outcome:
-    """The result of a run: final arrays, states of strategy and clients, and figures.
+    """The result of a run: final arrays, states of the strategy and of the clients, and metrics.
 
-    `states` has each client's committed state, `metrics` the figures of each round, `rows` those of
-    each client, `warnings` what was logged.
+    `states` has the committed state of each client, by client id. `uncommitted` is whether clients
+    have written states although no state was committed. `metrics` has the metrics of each round,
+    `rows` has the metrics of each client, and `warnings` has the logged warnings.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -97,7 +98,7 @@ class Outcome:
     warnings: list[str] = field(default_factory=list)
 
     def numbers(self) -> dict[str, Any]:
-        """Return every array and number of the run by a name that says what it is."""
+        """Return {description: value} of all arrays and numbers of the run."""
         numbers: dict[str, Any] = {f"array {name}": array for name, array in self.arrays.items()}
         for key, value in self.strategy_state.items():
             arrays = value if isinstance(value, dict) else {"": value}
@@ -114,7 +115,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Case:
-    """A method, at its place and with its options, in one of its roles; runs go into `folder`."""
+    """A method in one of its roles. `place` may have options; runs are written into `folder`."""
 
     place: str
     method: Algorithm
@@ -123,7 +124,7 @@ class Case:
     folder: Path
 
     def settings(self, name: str, options: Mapping[str, Value] | None = None) -> Settings:
-        """Return the settings of the small study, whose results go into the folder of this name."""
+        """Return the settings of the small study, with results in `folder` / `name`."""
         config: dict[str, Any] = {
             "run-name": RUN_NAME,
             "checkpoint-every": CHECKPOINT_EVERY,
@@ -143,12 +144,16 @@ class Case:
 
     @functools.cached_property
     def undisturbed(self) -> Outcome:
-        """The run on one node, with which the others are compared."""
+        """The result of the run on one node, with which other runs are compared."""
         return self.run("undisturbed")
 
     @plugins.unchanged()
     def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Outcome:
-        """Run the small study; raise Broken if it ends with an error, except an interruption."""
+        """Run the small study on `nodes` nodes and return its result.
+
+        If `interrupted`, the run is stopped in round INTERRUPTED_IN. Raises Broken if the run ends
+        with an error.
+        """
         outcome = Outcome()
         study = build(self.settings(name))
         study.check()
@@ -170,7 +175,7 @@ class Case:
                     run_stage(current, grid, store, progress, [look] if current is stage else [])
             except _Interruption:
                 return outcome
-            except Exception as error:  # Whatever a method raises is reported in one line.
+            except Exception as error:  # Any error of a method is reported in one line.
                 why = "".join(f" ({line})" for line in outcome.warnings[:1])
                 raise Broken(f"{name} run: {one_line(error)}{why}") from error
         outcome.rows = read_result(store.folder(stage))["rows"]
@@ -178,14 +183,14 @@ class Case:
 
 
 def training_stage(study: Study) -> TrainingStage:
-    """Return the stage that runs the method: the last one."""
+    """Return the last stage of the study, which runs the method."""
     stage = study.stages[-1]
     assert isinstance(stage, TrainingStage)
     return stage
 
 
 def small_network(num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:
-    """Return a network with BatchNorm, whose statistics are float32 and whose counter is int64."""
+    """Return a network with BatchNorm, which has float32 statistics and an int64 counter."""
     size = int(torch.Size(input_shape).numel())
     return nn.Sequential(
         nn.Flatten(), nn.Linear(size, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, num_classes)
@@ -193,7 +198,7 @@ def small_network(num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def write_images(path: Path) -> None:
-    """Write 40 embedded glyphs of each of 6 classes, uint8 (240, 14, 14), into an .npz file."""
+    """Write 40 images of glyphs for each of 6 classes into an .npz file: uint8 (240, 14, 14)."""
     images, labels = _images()
     np.savez(path, images=images, labels=labels)
 
@@ -208,15 +213,15 @@ def _images() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
 
 
 class _Backwards(LocalGrid):
-    """A grid whose last node works first, so that what clients leave to each other is noticed."""
+    """A grid on which the last node works first, to detect clients that depend on their order."""
 
     def push_messages(self, messages: Any) -> Any:
-        """Run the messages from the last to the first."""
+        """Run the ClientApp on the messages from the last to the first; return their ids."""
         return super().push_messages(list[Message](messages)[::-1])
 
 
 def _fill(outcome: Outcome, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:
-    """Fill in the results of the last round, before the clients' states are removed."""
+    """Copy the results of the last round to `outcome` before the clients' states are removed."""
     outcome.arrays, outcome.strategy_state = dict(report.arrays), dict(report.state)
     outcome.metrics = {
         number: {name: value for name, value in metrics.items() if not name.startswith("wire-")}
@@ -232,7 +237,7 @@ def _fill(outcome: Outcome, report: RoundReport, strategy: RoundStrategy, folder
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Yield a list of the warnings that Flower's log receives in the block."""
+    """Yield a list to which the warnings in Flower's log are added during this block."""
     lines: list[str] = []
 
     class Collects(logging.Handler):
