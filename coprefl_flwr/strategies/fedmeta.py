@@ -24,21 +24,16 @@ class FedMeta(RoundStrategy):
 
     variant: str = option(
         "maml",
-        "`maml` (second order), `fomaml` (first order) or `meta-sgd` (learns an inner learning "
-        "rate for every weight)",
+        "`maml` (second order), `fomaml` (first order) or `meta-sgd` (with learnt inner rates)",
         choices=("maml", "fomaml", "meta-sgd"),
     )
     inner_learning_rate: float = option(
-        0.05,
-        "step size alpha of the adaptation; for `meta-sgd` the initial inner learning rate",
-        minimum=0,
+        0.05, "step size alpha of the adaptation (its initial value for `meta-sgd`)", minimum=0
     )
     inner_steps: int = option(1, "steps of the adaptation, each on all support data", minimum=1)
     meta_learning_rate: float = option(0.05, "step size beta of the meta update", minimum=0)
     local_steps: int = option(
-        1,
-        "meta steps of a client in a round, each on all of the client's data",
-        minimum=1,
+        1, "meta steps of a client in a round, each on all of the client's data", minimum=1
     )
 
     name = "fedmeta"
@@ -77,10 +72,8 @@ class FedMeta(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the budget: a second-order gradient on the support set counts as three."""
-        support, steps = (
-            work.on_fraction(work.options["support-fraction"]).samples,
-            self.local_steps,
-        )
+        support = work.on_fraction(work.options["support-fraction"]).samples
+        steps = self.local_steps
         adaptation = (1 if self.variant == "fomaml" else 3) * self.inner_steps * support
         gradients = steps * work.participants * (adaptation + work.samples - support)
         sent = (4 if self.variant == "meta-sgd" else 2) * work.participants  # Rates too.

@@ -248,7 +248,7 @@ def test_an_app_is_loaded_without_torch(module):
 
 
 def test_every_client_is_found_by_its_name():
-    assert {getattr(clients, name).__name__ for name in clients._FOUND} == set(clients._FOUND)
-    assert set(clients._FOUND) <= set(dir(clients))
+    assert {getattr(clients, name).__name__ for name in clients._MODULES} == set(clients._MODULES)
+    assert set(clients._MODULES) <= set(dir(clients))
     with pytest.raises(AttributeError, match="has no attribute 'NoClient'"):
         _ = clients.NoClient
