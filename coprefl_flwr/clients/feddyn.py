@@ -20,7 +20,7 @@ class FedDynClient(StatefulClient):
         self.load(parameters)
         alpha = float(config["feddyn-alpha"])
         trained = self.parameters()
-        # Float32 for 16-bit weights, as is lambda_k, which is summed over the rounds.
+        # For 16-bit weights, w^t and lambda_k are float32, because lambda_k is summed over rounds.
         start = {
             name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
             for name, p in trained.items()

@@ -29,7 +29,7 @@ def query_reply(
 ) -> Message:
     """Return the reply to a query: the mean loss over all `batches`, and the gradient of the loss.
 
-    Call this function in a function of your app that is registered with `@app.train("query")`.
+    Call `query_reply` in the function of your app that is registered as `@app.train("query")`.
     First load the message's arrays into `model`. `batches` are the batches of the query set. The
     loss is the cross-entropy if `loss_fn` is None. If a batch is not a pair (inputs, labels), pass
     `batch`, a function that returns this pair. For a dict, for example:

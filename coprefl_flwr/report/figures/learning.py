@@ -52,7 +52,7 @@ def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
             panel.hist(
                 values, edges, weights=weights, color=colour, edgecolor="white", linewidth=0.6
             )
-        # A white line behind the dark line keeps it visible on dark bars.
+        # A white line behind the dark line keeps the dark line visible on dark bars.
         panel.axvline(entry["accuracy"], color="white", linewidth=2.6)
         panel.axvline(entry["accuracy"], color=style.INK, linewidth=1.2)
         panel.axvline(least, color=style.INK, linewidth=0.8, linestyle=":")
@@ -148,6 +148,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
 
 def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
     """Return "mean" and "std" (sample, 0 for one value) of finite values, by start and round."""
+    # Rounds are sorted; starts keep the order in which they first appear.
     rows = rounds[rounds["phase"] == phase].reindex(columns=["start", "round", quantity])
     rows = rows.astype({quantity: float}).sort_values("round", kind="stable")
     rows = rows[np.isfinite(rows[quantity])]

@@ -108,8 +108,8 @@ def grid(
 ) -> tuple["Figure", list["Axes"]]:
     """Return a figure and its `count` panels in a grid, with shared axes and axis labels.
 
-    `height` is (constant, height per row of panels), in inches. The figure has the sum for all
-    rows.
+    `height` is (constant, height per row of panels), in inches. The height of the figure is the
+    constant plus the heights of all rows.
     """
     columns = 1 if _NARROW.get() else columns
     lines = -(-count // columns)
@@ -150,7 +150,7 @@ def title(panel: "Axes", name: str, below: str) -> None:
 
 
 def plain(panel: "Axes", name: str, below: str, xlabel: str = "", ylabel: str = "") -> None:
-    """Write the title and axis labels of a panel, and remove lines that are not needed."""
+    """Write the title and axis labels of a panel; keep only two axis lines and faint grid lines."""
     title(panel, name, below)
     panel.set_xlabel(xlabel, fontsize=10, color=INK)
     panel.set_ylabel(ylabel, fontsize=10, color=INK)
