@@ -1,7 +1,7 @@
-"""What a client does, one algorithm a file, and the ClientApp around them.
+"""The clients of the methods, one file per algorithm, and the ClientApp that runs them.
 
-The clients are loaded at first use: an app whose own need no torch does without the seconds that
-its import takes, which in a deployment every message would pay.
+The client classes are loaded at first use. An app whose clients do not use torch then does not
+import torch. That import takes seconds, and in a deployment it would be repeated for every message.
 """
 
 import importlib
@@ -46,7 +46,7 @@ _MODULES = {
     "StatefulClient": "torch_client",
     "TorchClient": "torch_client",
 }
-"""By name, the module that has it."""
+"""The module of each client class, by the name of the class."""
 
 
 def __getattr__(name: str) -> Any:

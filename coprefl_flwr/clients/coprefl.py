@@ -1,4 +1,4 @@
-"""CoPreFL's client: trains on a support set, answers queries on the rest."""
+"""CoPreFL's client, which trains on its support set and answers queries on its query set."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -18,9 +18,10 @@ from coprefl_flwr.options import option
 class CoPreFLClient(TorchClient):
     """A client of CoPreFL in scenario I (Algorithm 1, lines 4 to 8 and 12 to 14).
 
-    The samples that are not in its support set S_j (floor(0.8 n) of n in the paper) are its query
-    set Q_j. Both are drawn again every round, as Algorithm 1's line 4 is in the loop, unless
-    `resplit` is False: then they are drawn once per client.
+    The client splits its n training samples into a support set S_j (floor(0.8 n) samples in the
+    paper) and a query set Q_j, which has the other samples. Both sets are drawn again in every
+    round, because line 4 of Algorithm 1 is in the loop over rounds. If `resplit` is False, they are
+    drawn once per client.
     """
 
     options: ClassVar[Mapping[str, Any]] = {
@@ -53,7 +54,7 @@ class CoPreFLClient(TorchClient):
 
     @classmethod
     def check_samples(cls, fewest: int, **options: Any) -> None:
-        """Refuse clients whose support or query set would be empty."""
+        """Raise a SettingsError if `fewest` samples give an empty support or query set."""
         fraction = options.get(
             "support_fraction", CoPreFLClient.options["support_fraction"].default
         )
@@ -63,14 +64,14 @@ class CoPreFLClient(TorchClient):
 
     @classmethod
     def _check_noise(cls, options: Mapping[str, Any]) -> None:
-        """Refuse noise without a norm that it is a multiple of."""
+        """Raise a SettingsError if `query_noise` is set without `query_clip`."""
         clip, noise = options.get("query_clip", 0.0), options.get("query_noise", 0.0)
         if noise and not clip:
             multiple = "set query-clip too; the noise is a multiple of it"
             raise SettingsError(f"query-noise = {noise:g}: {multiple}", "query-noise")
 
     def split(self, config: Config) -> tuple[Samples, Samples]:
-        """Return (support, query), a function of (seed, population, round, client)."""
+        """Return the support and the query set, a function of (seed, population, round, client)."""
         split_round = {} if self.resplit else {"server-round": 0}
         rng = seeds.generator(*self.key({**config, **split_round}, "support"))
         support, query = split_in_two(len(self.train), self.support_fraction, rng)
@@ -83,9 +84,10 @@ class CoPreFLClient(TorchClient):
     def query(
         self, parameters: Parameters, config: Config
     ) -> tuple[dict[str, Any], int, dict[str, float]]:
-        """Return the gradient of the mean query loss at `parameters`, |Q_j| and {"loss"}.
+        """Return (gradient, |Q_j|, {"loss"}) of the mean query loss at `parameters`.
 
-        Where `query_clip` is set, both are clipped and have noise, drawn from the run's seed.
+        If `query_clip` is set, the gradient and the loss are clipped, and noise is added to them.
+        The noise is drawn from the seed of the run.
         """
         self.load(parameters)
         query = self.split(config)[1]

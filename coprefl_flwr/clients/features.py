@@ -1,4 +1,4 @@
-"""A client that adds up its features, for last layers that need no training."""
+"""A client that sums its features, for last layers that are computed without training."""
 
 import torch
 
@@ -8,15 +8,21 @@ from coprefl_flwr.models import load_arrays, outputs_and_representation
 
 
 class FeaturesClient(TorchClient):
-    """Answers `LinearHead`: sums over the training samples of what enters the last layer.
+    """A client of `LinearHead` that sums the features of its training samples.
 
-    It is sent zeros to fill, the model next to them, and the name of the layer ("head-layer"); ""
-    is the `nn.Linear` that the network calls last. Evaluation is that of a `TorchClient`.
+    The features are the inputs of the last layer. The client receives arrays of zeros with the
+    shapes of the sums, the model in the record "model", and the name of the last layer
+    ("head-layer"). The name "" means the `nn.Linear` that the network calls last. The client
+    evaluates in the same way as a `TorchClient`.
     """
 
     @torch.no_grad()
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return (sums (C, d), counts (C,) and, if asked, products (d, d)), n and no metrics."""
+        """Return the sums, n and no metrics.
+
+        The sums are float64: the features z of each class (C, d), the numbers of samples of each
+        class (C,) and, if `parameters` has a third array, the products z^T z (d, d).
+        """
         load_arrays(self.model, config["extra"]["model"])
         self.model.eval()
         totals = [torch.zeros(a.shape, dtype=torch.float64, device=self.device) for a in parameters]

@@ -7,18 +7,20 @@ from coprefl_flwr.models import as_array
 
 
 class FedDynClient(StatefulClient):
-    """Minimises L_k(w) - <lambda_k, w> + alpha/2 ||w - w^t||^2; its state is lambda_k.
+    """A client of FedDyn that minimises L_k(w) - <lambda_k, w> + alpha/2 ||w - w^t||^2.
 
-    Afterwards lambda_k <- lambda_k - alpha (w_k - w^t). lambda_k begins at zero (it is the gradient
-    of L_k at the last local optimum), alpha is the request's "feddyn-alpha".
+    The client's state is lambda_k. w^t is the global model, and alpha is the request's
+    "feddyn-alpha". lambda_k is zero at first. After the training, lambda_k <- lambda_k - alpha (w_k
+    - w^t) with the trained weights w_k, so lambda_k is the gradient of L_k at the last local
+    optimum.
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return the weights, n and {"loss"}, the loss without the regulariser."""
+        """Return the trained weights, n and {"loss"}; the loss is without the regulariser."""
         self.load(parameters)
         alpha = float(config["feddyn-alpha"])
         trained = self.parameters()
-        # In float32 for weights of 16 bits: lambda_k, which is added up over rounds, is too.
+        # For 16-bit weights, w^t and lambda_k are float32, because lambda_k is summed over rounds.
         start = {
             name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
             for name, p in trained.items()

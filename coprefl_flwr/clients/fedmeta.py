@@ -1,4 +1,4 @@
-"""FedMeta's client: the gradient of the query loss after adapting to the support set."""
+"""FedMeta's client: the gradient of the query loss after adaptation to the support set."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -20,15 +20,18 @@ Batch = tuple[Tensor, Tensor]
 
 
 class FedMetaClient(CoPreFLClient):
-    """Answers with grad_theta L_Q(theta'), theta' = theta - alpha grad L_S(theta) (Algorithm 1).
+    """A client that returns the meta-gradient grad_theta L_Q(theta') (Algorithm 1 of FedMeta).
 
-    The adaptation runs in train mode, which renews BatchNorm's statistics, and the query loss is
-    taken in eval mode; each set is one batch, since the second order goes through both. "meta-sgd"
-    has an inner rate for every number of the model: they are in `config["extra"]["rates"]`, and
-    `query` returns their gradients as arrays "rates/NAME".
+    The adapted model is theta' = theta - alpha grad L_S(theta). S is the support set and Q the
+    query set. The adaptation runs in train mode, which updates BatchNorm's statistics. The query
+    loss is computed in eval mode. Each set is one batch, because second-order gradients pass
+    through both sets. The variant "meta-sgd" has an inner learning rate for every element of the
+    weights. These rates are in `config["extra"]["rates"]`, and `query` returns their gradients as
+    arrays "rates/NAME".
 
-    A request with "local-steps" is for this many meta steps theta <- theta - beta grad L_Q(theta')
-    in turn, each on the whole of this round's sets, and for the model and rates after them.
+    A request may have "local-steps". The client then takes this number of meta steps
+    theta <- theta - beta grad L_Q(theta'), each on the whole support and query set of the round,
+    and returns the model and the rates after the last step.
     """
 
     options: ClassVar[Mapping[str, Any]] = {"query_clip": None, "query_noise": None}
@@ -36,9 +39,10 @@ class FedMetaClient(CoPreFLClient):
     def query(
         self, parameters: Parameters, config: Config
     ) -> tuple[dict[str, Any], int, dict[str, float]]:
-        """Return (gradients and the new buffers by name, |Q|, {"loss": L_Q(theta')}).
+        """Return (gradients and new buffers by name, |Q|, {"loss": L_Q(theta')}).
 
-        With "local-steps" the model instead of gradients, and the mean loss of the steps.
+        With "local-steps" in the request, return the new model instead of the gradients, and the
+        mean loss of the meta steps.
         """
         self.load(parameters)
         sent: Arrays = config.get("extra", {}).get("rates", {})
@@ -62,7 +66,11 @@ class FedMetaClient(CoPreFLClient):
     def meta_gradient(
         self, rates: Tensors, support: Batch, query: Batch, config: Config
     ) -> tuple[float, Mapping[str, Tensor | None], Tensors]:
-        """Return L_Q(theta') at the model's weights, its gradients by name, and theta'."""
+        """Return the loss L_Q(theta'), its gradients by name, and theta'.
+
+        theta' is adapted from the model's weights. The gradients are with respect to these weights
+        and, for "meta-sgd", to the rates.
+        """
         weights = {name: p.detach().requires_grad_() for name, p in self.parameters().items()}
         adapted = self.adapt(weights, rates, support, config)
         inputs, targets = query
@@ -77,9 +85,10 @@ class FedMetaClient(CoPreFLClient):
     def meta_step(
         self, rates: Tensors, gradients: Mapping[str, Tensor | None], adapted: Tensors, step: float
     ) -> Tensors:
-        """Move the model by `step` against `gradients`; return the rates moved likewise.
+        """Subtract `step` times the gradients from the model's weights and from the rates.
 
-        Buffers become those that the adaptation left.
+        The weights are changed in place; the new rates are returned. The model's buffers become the
+        buffers after the adaptation.
         """
         for name, buffer in self.model.named_buffers():
             buffer.copy_(adapted[name])
@@ -94,14 +103,14 @@ class FedMetaClient(CoPreFLClient):
         return moved
 
     def learnt(self, rates: Tensors, sent: Arrays) -> Arrays:
-        """Return the model's arrays and, where rates were sent, theirs behind them."""
+        """Return the arrays of the model, followed by the rates if rates were sent."""
         state, first = model_arrays(self.model), first_names(self.model)
-        # Those of frozen parameters are as they were sent.
+        # The rates of frozen parameters are returned unchanged.
         moved = {n: as_array(rates[first[n]], n) for n in sent if first[n] in rates}
         return append_prefixed(state, "rates", sent | moved)
 
     def adapt(self, weights: Tensors, rates: Tensors, support: Batch, config: Config) -> Tensors:
-        """Return theta' and the buffers that the support set left."""
+        """Return theta' and the buffers after the adaptation to the support set, by name."""
         inputs, targets = support
         buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
         second_order = config["meta-variant"] != "fomaml"
@@ -121,7 +130,10 @@ class FedMetaClient(CoPreFLClient):
         return {**weights, **buffers}
 
     def rates(self, sent: Arrays, config: Config) -> Tensors:
-        """Return the inner rate of every parameter: one number for all, or those that were sent."""
+        """Return the inner learning rates by parameter name.
+
+        If no rates were sent, every parameter has the request's "inner-learning-rate".
+        """
         if not sent:
             rate = float(config["inner-learning-rate"])
             return {name: p.new_tensor(rate) for name, p in self.parameters().items()}
@@ -133,9 +145,12 @@ class FedMetaClient(CoPreFLClient):
     def answer(
         self, gradients: Mapping[str, Tensor | None], adapted: Tensors, rates: bool
     ) -> Arrays:
-        """Return an array for everything sent: gradients, zeros for what is frozen, buffers."""
+        """Return the reply: one array for each array of the model and, if `rates`, of the rates.
+
+        The arrays are gradients, the new buffers, and zeros for frozen weights.
+        """
         state, first = model_arrays(self.model), first_names(self.model)
-        # Under which name the tensor was found: tied weights have the same step under every name.
+        # The name of each gradient: tied weights have the gradient of their first name.
         sources = {name: first[name] for name in state}
         if rates:
             sources |= {f"rates/{n}": f"rates/{first[n]}" for n in weights_of(state)}

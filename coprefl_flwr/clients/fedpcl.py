@@ -1,4 +1,4 @@
-"""FedPCL's client: its own head, trained against the prototypes of all clients."""
+"""FedPCL's client: a personal projection head, trained with the prototypes of all clients."""
 
 from typing import Any
 
@@ -18,16 +18,17 @@ from coprefl_flwr.learning.prototypes import padded, unit_rows
 from coprefl_flwr.models import load_arrays, model_arrays
 
 ABSENT_SCORE = -1e9
-"""Score of a class that no client holds, finite so that a loss stays a number."""
+"""Score of a class of which no client has samples; it is finite, so that losses stay finite."""
 
 
 class FedPCLClient(StatefulClient):
-    """Minimises L_g + L_p over its projection head, which is its state (Algorithm 1).
+    """A client that trains its projection head with the loss L_g + L_p (Algorithm 1 of FedPCL).
 
-    `model` is the head: it takes features and gives z, which is scaled to length 1 here; without
-    that exp(z . c / 0.07) overflows. `fit` is sent the global set of prototypes, and in the record
-    "local" every client's; it returns the client's own set. tau and the loss are the request's
-    "temperature" and "fedpcl-variant". `noise` is added to the prototypes before they are sent.
+    The head is the client's state. `model` is the head: its inputs are features, and its output is
+    z. z is scaled to l2 norm 1, or else exp(z . c / 0.07) would overflow for a prototype c. `fit`
+    receives the global set of prototypes, and the sets of all clients in the record "local". It
+    returns the client's set of prototypes. The request's "temperature" is tau, and its
+    "fedpcl-variant" selects the loss. `noise` is added to the prototypes before they are sent.
     """
 
     network = "projection"
@@ -40,14 +41,18 @@ class FedPCLClient(StatefulClient):
         self.noise = noise
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return (the client's prototypes and their counts, n, {"loss"})."""
+        """Return ([prototypes, counts], n, {"loss"}) after training the head.
+
+        The prototypes (C, d) and the counts (C,) are the client's set. The head is trained only if
+        the request has the clients' prototypes and enough samples have a class with a prototype.
+        """
         shared = prototype_set(parameters)
         load_arrays(self.model, self.own_weights(config))
         local = config.get("extra", {}).get("local", {})
         # A class that no client had in the last round has no prototype yet.
         known = np.flatnonzero(shared["counts"][self.train.labels] > 0)
         loss = 0.0
-        # Where a head needs two samples for a step, one is none; prototypes are sent all the same.
+        # With too few samples for a step, the head is not trained, but prototypes are still sent.
         if local and len(known) >= fewest_to_train(self.model):
             objective = self.objective(shared, local, config)
             loss = self.train_locally(self.train.take(known), config, objective=objective)
@@ -60,11 +65,11 @@ class FedPCLClient(StatefulClient):
         return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
 
     def represent(self, inputs: Tensor) -> Tensor:
-        """Return z of features, (b, d), each of length 1."""
+        """Return the representations z, (b, d), of a batch of features; each row has l2 norm 1."""
         return normalize(self.model(inputs))
 
     def prototypes(self, like: Arrays) -> Arrays:
-        """Return the client's set of prototypes (eq. 5), each of length 1."""
+        """Return the client's set of prototypes (eq. 5); each prototype has l2 norm 1."""
         self.model.eval()
         with self.computing():
             own = class_means(self.represent, self.train, like, self.device)
@@ -72,7 +77,10 @@ class FedPCLClient(StatefulClient):
         return own
 
     def objective(self, shared: Arrays, local: dict[str, Any], config: Config) -> Objective:
-        """Return the loss of a batch, given the global set and every client's prototypes."""
+        """Return the loss function of a batch.
+
+        `shared` is the global set of prototypes, and `local` has the prototypes of every client.
+        """
         temperature, variant = float(config["temperature"]), str(config["fedpcl-variant"])
         everyone = np.stack(list(local.values()))
         groups = {"global": [shared["prototypes"][None]], "local": [everyone], "contrastive": []}
@@ -90,10 +98,10 @@ class FedPCLClient(StatefulClient):
         return loss
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
-        """Return (loss, n, {"correct"}) on the test samples, by the client's padded prototypes.
+        """Return (loss, n, {"correct"}) on the test samples, with the client's padded prototypes.
 
-        The class is that of the largest dot product with z; the loss is the cross-entropy of these
-        products as logits.
+        The predicted class has the prototype with the largest dot product with z. The loss is the
+        cross-entropy with these dot products as logits.
         """
         shared = prototype_set(parameters)
         load_arrays(self.model, self.own_weights(config))
@@ -104,9 +112,9 @@ class FedPCLClient(StatefulClient):
 
 
 class Similarity(nn.Module):
-    """Scores classes by the dot product of z, at length 1, with their prototypes, `rows`, (C, d).
+    """Class scores: the dot products of z, scaled to l2 norm 1, with the class prototypes.
 
-    `exists`, bool (C,), tells which classes have one.
+    `rows` are the prototypes, (C, d). `exists`, bool (C,), is True for classes with a prototype.
     """
 
     def __init__(self, rows: Tensor, exists: Tensor) -> None:
@@ -114,17 +122,17 @@ class Similarity(nn.Module):
         self.rows, self.exists = rows, exists
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return the scores, (b, C)."""
+        """Return the class scores, (b, C)."""
         return (normalize(z) @ self.rows.to(z.dtype).T).masked_fill(~self.exists, ABSENT_SCORE)
 
 
 def fewest_to_train(model: nn.Module) -> int:
-    """Return how many samples a step needs: two with BatchNorm, which has no variance of one."""
+    """Return the number of samples that a step needs: 2 if the model has BatchNorm1d, or else 1."""
     return 2 if any(isinstance(module, nn.BatchNorm1d) for module in model.modules()) else 1
 
 
 def prototype_set(parameters: Parameters) -> Arrays:
-    """Return the set of prototypes that a client was sent."""
+    """Return the set of prototypes in the two arrays that a client received."""
     if len(parameters) != 2:
         raise SettingsError(f"{len(parameters)} arrays for a set of prototypes and their counts")
     return dict(zip(("prototypes", "counts"), parameters, strict=True))
@@ -133,13 +141,15 @@ def prototype_set(parameters: Parameters) -> Arrays:
 def prototype_contrast(
     z: Tensor, targets: Tensor, sets: Tensor, exists: Tensor, temperature: float
 ) -> Tensor:
-    """Return the mean over a batch of eq. 8, for one set, or eq. 9, for m.
+    """Return FedPCL's prototype loss, the mean over a batch: eq. 8 for one set, eq. 9 for m sets.
 
-    -1/m sum_p log[exp(z . C_p^(y) / tau) / sum_{a != y} exp(z . C_p^(a) / tau)]: as printed, the
-    denominator has the other classes only, so the loss may be negative.
+    The loss of a sample of class y is
+    -1/m sum_p log[exp(z . C_p^(y) / tau) / sum_{a != y} exp(z . C_p^(a) / tau)].
+    As in the paper, the denominator has only the other classes, so the loss may be negative.
 
-    z is (b, d); `targets`, int64 (b,), are of classes that exist; `sets` are prototypes, (m, C, d).
-    `exists`, bool (C,), tells which classes anybody holds; the others are no negatives.
+    z is (b, d). `targets`, int64 (b,), are classes that exist. `sets` are the prototypes,
+    (m, C, d). `exists`, bool (C,), is True for the classes of which a client has samples. The other
+    classes are not used as negatives.
     """
     scores = torch.einsum("bd,pcd->bpc", z, sets.to(z.dtype)) / temperature
     own = targets[:, None] == torch.arange(len(exists), device=z.device)
@@ -151,7 +161,7 @@ def prototype_contrast(
 def supervised_contrast(z: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """Return the supervised contrastive loss of a batch (Khosla et al. 2020, eq. 2).
 
-    P(i) are the other samples of the class of sample i. The loss of sample i is
+    P(i) is the set of the other samples with the class of sample i. The loss of sample i is
     -1/|P(i)| sum_{p in P(i)} log[exp(z_i . z_p / tau) / sum_{a != i} exp(z_i . z_a / tau)].
     The result is the mean over all samples with a non-empty P(i), or 0 if there are none.
     """

@@ -1,4 +1,4 @@
-"""FedProto's client: its own model, with representations near the global prototypes."""
+"""FedProto's client: a personal model with representations close to the global prototypes."""
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +11,21 @@ from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_represent
 
 
 class FedProtoClient(StatefulClient):
-    """Minimises cross-entropy + lambda x mean squared distance of z to the class's prototype.
+    """A client that minimises cross-entropy + lambda x mean squared distance of z to a prototype.
 
-    Its model is its state; z is what enters the `nn.Linear` that the network calls last. `fit` is
-    sent the global set of prototypes and returns the client's own, as means, not normalised. The
-    mean is over a batch and the numbers of z; a sample whose class has no global prototype counts
-    as at distance 0. lambda is the request's "fedproto-mu".
+    The prototype is the global prototype of the sample's class. The model is the client's state.
+    The representation z is the input of the `nn.Linear` that the network calls last. `fit` receives
+    the global set of prototypes and returns the client's set. The client's prototypes are means
+    that are not normalised. The mean squared distance is over the samples of a batch and the
+    elements of z. The distance of a sample whose class has no global prototype is 0. lambda is the
+    request's "fedproto-mu".
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return (the client's prototypes and their counts, n, {"loss"})."""
+        """Return ([prototypes, counts], n, {"loss"}) after training the model.
+
+        The prototypes (C, d) and the counts (C,) are the client's set.
+        """
         shared = prototype_set(parameters)
         load_arrays(self.model, self.own_weights(config))
         rows = torch.tensor(shared["prototypes"], device=self.device)
@@ -40,13 +45,14 @@ class FedProtoClient(StatefulClient):
         return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
 
     def represent(self, inputs: Tensor) -> Tensor:
-        """Return z, (b, d)."""
+        """Return the representations z, (b, d), of a batch."""
         return outputs_and_representation(self.model, inputs)[1]
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
-        """Return (loss, n, {"correct"}) on the test samples, by the nearest global prototype.
+        """Return (loss, n, {"correct"}) on the test samples.
 
-        The loss is the cross-entropy of the negative squared distances as logits.
+        The predicted class has the global prototype nearest to z. The loss is the cross-entropy
+        with the negative squared distances as logits.
         """
         shared = prototype_set(parameters)
         load_arrays(self.model, self.own_weights(config))
@@ -56,14 +62,17 @@ class FedProtoClient(StatefulClient):
 
 
 class Nearness(nn.Module):
-    """Scores classes by how near their prototypes, (C, d), are to a network's z."""
+    """Class scores: the negative squared distances of a network's z to the class prototypes.
+
+    `rows` are the prototypes, (C, d). `exists`, bool (C,), is True for classes with a prototype.
+    """
 
     def __init__(self, network: nn.Module, rows: Tensor, exists: Tensor) -> None:
         super().__init__()
         self.network, self.rows, self.exists = network, rows, exists
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the negative squared distances, (b, C)."""
+        """Return the class scores, (b, C), of a batch."""
         _, z = outputs_and_representation(self.network, inputs)
         squares = (z[:, None] - self.rows.to(z.dtype)).square().sum(dim=2)
         return (-squares).masked_fill(~self.exists, ABSENT_SCORE)

@@ -1,13 +1,16 @@
-"""FedProx's client: local SGD near the global model."""
+"""FedProx's client: local SGD with a proximal term to the global model."""
 
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 
 
 class FedProxClient(TorchClient):
-    """Minimises L_k(w) + mu/2 ||w - w^t||^2; mu is the request's "proximal-mu"."""
+    """A client that minimises L_k(w) + mu/2 ||w - w^t||^2.
+
+    w^t is the global model, and mu is the request's "proximal-mu".
+    """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Train from w^t; return the weights, n and {"loss"}, the loss without the term."""
+        """Return the trained weights, n and {"loss"}; the loss is without the proximal term."""
         self.load(parameters)
         mu = float(config["proximal-mu"])
         trained = list(self.parameters().values())

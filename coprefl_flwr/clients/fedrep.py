@@ -1,4 +1,4 @@
-"""FedRep's client: its own head first, then the body that everybody shares."""
+"""FedRep's client: it trains its personal head, and then the body that all clients share."""
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
@@ -7,15 +7,16 @@ from coprefl_flwr.models import first_names, load_arrays, model_arrays
 
 
 class FedRepClient(StatefulClient):
-    """Trains the head with the body fixed, then the body with the head fixed (Algorithm 1).
+    """A client that trains the head with a fixed body, then the body with a fixed head.
 
-    The body is the first arrays of the network, as many as it is sent; the head is its state. Each
-    of the two is trained for as long as the client's `training` says. BatchNorm's statistics in the
-    body are renewed in both.
+    This is Algorithm 1 of FedRep. If the client receives k arrays, the body is the first k arrays
+    of the network. The other arrays are the head, which is the client's state. The head and the
+    body are each trained for the number of steps in the client's `training`. BatchNorm's statistics
+    in the body are updated in both trainings.
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return (the body, n, {"loss"}); the loss is the mean loss in training the body."""
+        """Return (body, n, {"loss"}); the loss is the mean batch loss while the body is trained."""
         own = self.load_both(parameters, config)
         trained = self.parameters()
         try:
@@ -32,12 +33,15 @@ class FedRepClient(StatefulClient):
         return body, len(self.train), {"loss": loss}
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
-        """Return the mean loss of the body under its own head, n and {"correct"}."""
+        """Return (loss, n, {"correct"}) of the body and the client's head on the test samples."""
         self.load_both(parameters, config)
         return self.evaluate_model(self.model)
 
     def load_both(self, parameters: Parameters, config: Config) -> Arrays:
-        """Copy the body that was sent and the own head into the model; return the head."""
+        """Copy the received body and the client's head into the model; return the head by name.
+
+        Raises a SettingsError if a weight of the head is tied to a weight of the body.
+        """
         names = list(self.model.state_dict())
         own_weights = self.own_weights(config)
         own = {name: own_weights[name] for name in names[len(parameters) :]}

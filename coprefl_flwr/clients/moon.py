@@ -1,4 +1,4 @@
-"""MOON's client: local SGD with a contrast between representations."""
+"""MOON's client: local SGD with a contrastive loss of representations."""
 
 import copy
 from typing import Any
@@ -16,20 +16,20 @@ from coprefl_flwr.learning import Objective
 from coprefl_flwr.models import computing, load_arrays, model_arrays, outputs_and_representation
 
 _COPIES: WeakKeyDictionary[nn.Module, tuple[nn.Module, nn.Module]] = WeakKeyDictionary()
-"""Per network, two copies of it for the global and the previous model: made once a process."""
+"""Two copies of each network, for the global and the previous model, made once per process."""
 
 
 class MOONClient(StatefulClient):
-    """Minimises cross-entropy + mu x contrastive loss; its state is its last local model.
+    """A client that minimises cross-entropy + mu x contrastive loss.
 
-    The representation z is what enters the `nn.Linear` that the network calls last. The contrastive
-    loss is
+    The client's state is its model after its last local training. The representation z is the input
+    of the `nn.Linear` that the network calls last. The contrastive loss is
 
         -log[e^{cos(z, z_glob)/tau} / (e^{cos(z, z_glob)/tau} + e^{cos(z, z_prev)/tau})],
 
-    z_glob by the model received and z_prev by the client's last one, both frozen in eval mode. In a
-    client's first round it is left out. mu and tau are the request's "moon-mu" and
-    "moon-temperature".
+    z_glob is computed by the received global model, and z_prev by the client's last local model.
+    Both models are frozen and in eval mode. In a client's first round the contrastive loss is left
+    out. mu and tau are the request's "moon-mu" and "moon-temperature".
     """
 
     def __init__(self, model: nn.Module, train: Samples, **more: Any) -> None:
@@ -38,7 +38,7 @@ class MOONClient(StatefulClient):
             raise SettingsError(f"{type(model).__name__} has no nn.Linear, so no representation")
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return the weights, n and {"loss"}, the loss with the contrastive term."""
+        """Return the trained weights, n and {"loss"}; the loss includes the contrastive loss."""
         self.load(parameters)
         samples = self.training_samples(config)
         previous = self.state.read(config)
@@ -48,7 +48,7 @@ class MOONClient(StatefulClient):
         return self.weights(), len(samples), {"loss": loss}
 
     def objective(self, previous: Arrays, config: Config) -> Objective:
-        """Return the loss of a batch, given the client's previous model."""
+        """Return the loss function of a batch; `previous` is the client's last local model."""
         mu, temperature = float(config["moon-mu"]), float(config["moon-temperature"])
         if self.model not in _COPIES:
             _COPIES[self.model] = copy.deepcopy(self.model), copy.deepcopy(self.model)

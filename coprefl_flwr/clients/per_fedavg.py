@@ -1,4 +1,4 @@
-"""Per-FedAvg's client: SGD on the loss after one step of adaptation."""
+"""Per-FedAvg's client: SGD on the loss after one adaptation step."""
 
 import torch
 from torch import Tensor
@@ -11,20 +11,23 @@ from coprefl_flwr.learning import endless_batches, torch_seeded
 from coprefl_flwr.models.precision import HALF_TYPES
 
 DELTA = 1e-3
-"""Step of the finite difference that approximates the Hessian's product (HF)."""
+"""Step of the finite difference that approximates the Hessian-vector product, variant "hf"."""
 
 
 class PerFedAvgClient(TorchClient):
-    """Steps w <- w - beta (I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D') (line 7).
+    """A client that minimises the loss after one adaptation step (Per-FedAvg).
 
-    D, D' and D'' are different batches. "fo" leaves the Hessian out and takes two batches a step;
-    "hf" takes three and has H v from [grad f(w + delta v; D'') - grad f(w - delta v; D'')] /
-    (2 delta). Epochs are counted in steps, as FedAvg takes them: one is two or three passes.
-    beta is the client's learning rate, alpha the request's "inner-learning-rate".
+    Line 7 of the algorithm is the step
+    w <- w - beta (I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D').
+    D, D' and D'' are different batches. The variant "fo" omits the Hessian H and uses two batches
+    per step. The variant "hf" uses three batches per step, and approximates the Hessian-vector
+    product H v by [grad f(w + delta v; D'') - grad f(w - delta v; D'')] / (2 delta). An epoch has
+    as many steps as in FedAvg, so it passes over the data two or three times. beta is the client's
+    learning rate, and alpha is the request's "inner-learning-rate".
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return the weights, n and {"loss"}, the mean loss after adaptation."""
+        """Return the trained weights, n and {"loss"}; the loss is the mean after adaptation."""
         self.load(parameters)
         samples = self.training_samples(config)
         alpha = float(config["inner-learning-rate"])
@@ -53,10 +56,11 @@ class PerFedAvgClient(TorchClient):
         return self.weights(), len(samples), {"loss": loss}
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
-        """Return loss, n and {"correct"} of the model after the client's own step of adaptation.
+        """Return (loss, n, {"correct"}) of the adapted model on the test samples.
 
-        The model is meant to be used so: w - alpha grad f(w), here over all training samples, in
-        eval mode. A request without "inner-learning-rate" is for the model as it is.
+        The adapted model is w - alpha grad f(w). This is the model that Per-FedAvg personalises
+        for a client. The gradient is over all training samples of the client, in eval mode. If the
+        request has no "inner-learning-rate", w is evaluated without adaptation.
         """
         self.load(parameters)
         alpha = float(config.get("inner-learning-rate", 0.0))
@@ -70,22 +74,27 @@ class PerFedAvgClient(TorchClient):
     def hessian_product(
         self, batch: tuple[Tensor, Tensor], direction: list[Tensor], key: tuple[str | int, ...]
     ) -> list[Tensor]:
-        """Return H v by a finite difference along v = `direction`, in float32 at least.
+        """Return the Hessian-vector product H v by a finite difference along v = `direction`.
 
-        Two gradients of 16 bits would differ by their rounding alone.
+        `key` is the seed key of dropout. Raises a SettingsError if the weights have a 16-bit dtype:
+        the two gradients would then differ only by rounding.
         """
         if next(iter(self.parameters().values())).dtype in HALF_TYPES:
             raise SettingsError("meta-variant = hf: needs a model of float32, or float64")
         sides = []
         for delta in (DELTA, -DELTA):
-            with torch_seeded(*key):  # The same dropout on both sides, or noise / delta is left.
+            with torch_seeded(*key):  # Same dropout in both, or else noise / delta remains.
                 sides.append(self.gradient(batch, moved=(direction, delta))[1])
         return [(up - down) / (2 * DELTA) for up, down in zip(*sides, strict=True)]
 
     def gradient(
         self, batch: tuple[Tensor, Tensor], moved: tuple[list[Tensor], float] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return the loss of a batch and its gradient, at w or at w + scale x direction."""
+        """Return the loss of a batch and the gradient of the loss.
+
+        They are computed at w if `moved` is None. If `moved` is (direction, scale), they are
+        computed at w + scale x direction. The model's weights are w afterwards.
+        """
         trained = list(self.parameters().values())
         start = [p.detach().clone() for p in trained]
         direction, scale = moved or ([], 0.0)

@@ -1,4 +1,4 @@
-"""pFedMe's client: a personal model, regularised towards the global one."""
+"""pFedMe's client: a personal model that is regularised towards the global model."""
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -10,15 +10,18 @@ from coprefl_flwr.models import load_arrays, model_arrays
 
 
 class PFedMeClient(StatefulClient):
-    """On every batch, K steps of theta on f(theta) + lambda/2 ||theta - w||^2, then one of w.
+    """A client that trains a personal model theta and the local copy w of the global model.
 
-    Both start from the global model; theta continues from batch to batch and is the client's state.
-    lambda, K and eta are the request's "pfedme-lambda", "inner-steps" and "meta-learning-rate";
-    batches and theta's optimiser are those of the client's `training`.
+    On every batch, the client first takes K steps of theta to minimise
+    f(theta) + lambda/2 ||theta - w||^2. Then it takes one step of w towards theta,
+    w <- w - eta lambda (w - theta). theta and w both start from the global model in each round.
+    theta is not reset between batches, and is the client's state. lambda, K and eta are the
+    request's "pfedme-lambda", "inner-steps" and "meta-learning-rate". The client's `training` sets
+    the batches and the optimiser of theta.
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return (w, n, {"loss"}), theta's mean loss without the penalty."""
+        """Return (w, n, {"loss"}); the loss is the mean batch loss of theta without the penalty."""
         self.load(parameters)
         penalty, rate = float(config["pfedme-lambda"]), float(config["meta-learning-rate"])
         own = list(self.parameters().values())
@@ -50,9 +53,9 @@ class PFedMeClient(StatefulClient):
         return self.weights(), len(self.train), {"loss": mean_loss}
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
-        """Return the mean loss of theta on the test samples, n and {"correct"}.
+        """Return (mean loss, n, {"correct"}) of the personal model theta on the test samples.
 
-        A client that has not taken part yet has the global model for theta.
+        If the client has not taken part in a round yet, theta is the global model.
         """
         self.load(parameters)
         own = self.state.read(config)

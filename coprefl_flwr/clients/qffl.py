@@ -1,4 +1,4 @@
-"""q-FFL's client: local SGD, and a weight from its loss before training."""
+"""q-FFL's client: local SGD, and a weight that depends on the loss before the training."""
 
 import torch
 
@@ -6,16 +6,22 @@ from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.learning import EVALUATION_BATCH, evaluate
 
 SMALLEST = 1e-10
-"""Added to F_k, so that 0^(q-1) is never taken."""
+"""Constant added to the loss F_k, so that 0^(q-1) is never computed."""
 
 
 class QFFLClient(TorchClient):
-    """Trains as in FedAvg, and reports q-FedAvg's L F_k^q and h_k; the request sends q."""
+    """A client that trains as in FedAvg and returns the weights L F_k^q and h_k of q-FedAvg.
+
+    F_k is the client's loss before the training. q is the request's "q".
+    """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Return the weights, n and {"loss", "loss-before", "q-weight", "q-curvature"}.
+        """Return the trained weights, n and {"loss", "loss-before", "q-weight", "q-curvature"}.
 
-        F_k ("loss-before") is the loss at w^t over all local samples; L = 1 / eta.
+        "loss-before" is F_k, the mean loss of the global model w^t over all samples of the
+        training. "q-weight" is L F_k^q with L = 1 / eta, where eta is the learning rate.
+        "q-curvature" is h_k = q F_k^(q-1) L^2 ||w^t - w_k||^2 + L F_k^q, where w_k are the trained
+        weights.
         """
         self.load(parameters)
         q = float(config["q"])

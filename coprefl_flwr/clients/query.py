@@ -1,4 +1,4 @@
-"""The answer to the query exchange, for apps that are written with functions."""
+"""The reply to a query, for ClientApps that are written with functions instead of classes."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -27,23 +27,24 @@ def query_reply(
     noise: float = 0.0,
     rng: "np.random.Generator | None" = None,
 ) -> Message:
-    """Answer the query exchange from an app written with functions.
+    """Return the reply to a query: the mean loss over all `batches`, and the gradient of the loss.
 
-    Register it as `@app.train("query")`, load the message's arrays into `model`, and pass the
-    batches of the query set; the reply holds the mean loss over all of them and its gradient. The
-    loss is the cross-entropy unless `loss_fn` is given.
-    `batch` returns (inputs, labels) of a batch that is something else, such as a dict:
+    Call `query_reply` in the function of your app that is registered as `@app.train("query")`.
+    First load the message's arrays into `model`. `batches` are the batches of the query set. The
+    loss is the cross-entropy if `loss_fn` is None. If a batch is not a pair (inputs, labels), pass
+    `batch`, a function that returns this pair. For a dict, for example:
     `batch=lambda b: (b["img"], b["label"])`.
 
-    With `clip` the gradient has at most this l2 norm, and the loss is kept between 0 and `clip`.
-    `noise` times `clip` is the standard deviation of Gaussian noise on each of their numbers, which
-    `rng` draws. Not given, `rng` is a function of seed, population, round, attempt and node, so
-    that a run can be repeated; but the server knows the seed, and could take that noise away again.
-    No privacy is accounted.
+    With `clip`, the gradient is clipped to this l2 norm, and the loss to the range from 0 to
+    `clip`. `rng` draws Gaussian noise on each element of the gradient and on the loss. The standard
+    deviation of the noise is `noise` times `clip`. If `rng` is None, the noise is a function of
+    seed, population, round, attempt and node, so that a run can be repeated. However, the server
+    knows the seed, so the server could compute this noise and subtract it. No privacy budget is
+    computed.
 
-    Raises a SettingsError for noise without `clip` and for numbers out of range.
+    Raises a SettingsError for `noise` without `clip`, and if `clip` or `noise` is out of range.
     """
-    # Here, as an app whose clients need no torch does without it.
+    # Imported here, so that an app whose clients do not use torch does not import torch.
     from torch.nn.functional import cross_entropy
 
     from coprefl_flwr.learning import loss_and_gradient
@@ -63,7 +64,7 @@ def query_reply(
 
 
 def _query_key(message: Message) -> tuple[str | int, ...]:
-    """Return the seed key of the noise on the answer to a message."""
+    """Return the seed key of the noise on the reply to `message`."""
     config = records_of(message.content, ConfigRecord).get("config", ConfigRecord())
     named = (str(config.get(k, "")) for k in ("seed", "population", "server-round", "attempt"))
     return (*named, message.metadata.dst_node_id, "query-noise")

@@ -13,14 +13,16 @@ from coprefl_flwr.models import model_arrays
 
 
 class SCAFFOLDClient(StatefulClient):
-    """Steps y <- y - eta (g(y) - c_i + c) (Algorithm 1, lines 7 to 13); its state is c_i.
+    """A client that takes the steps y <- y - eta (g(y) - c_i + c).
 
-    `config["extra"]["control"]` is the server's variate c, an array for every weight; `fit` returns
-    the trained model and, as arrays "control/NAME", c_i^+ - c_i.
+    These are lines 7 to 13 of SCAFFOLD's Algorithm 1. The client's control variate c_i is its
+    state. `config["extra"]["control"]` is the server's control variate c, with one array for every
+    weight. `fit` returns the trained model and the change c_i^+ - c_i of the client's control
+    variate, as arrays "control/NAME".
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Any, int, Config]:
-        """Return (weights and the change of the variate, n, {"loss"})."""
+        """Return (trained weights and change of the control variate, n, {"loss"})."""
         self.load(parameters)
         start, control = model_arrays(self.model), config["extra"]["control"]
         names = list(weights_of(start))
@@ -29,7 +31,7 @@ class SCAFFOLDClient(StatefulClient):
         variant = config["scaffold-variant"]
         if variant == "II" and self.training.clip_norm is not None:
             raise SettingsError("clip-norm cannot be set: variant II computes gradients from steps")
-        # Option I: the gradient at the global model over all local samples.
+        # Option I: the new c_i is the gradient at the global model over all local samples.
         renewed = self.loss_and_gradient(samples).gradient if variant == "I" else None
         correction = {name: control[name] - own[name] for name in names}
         loss = self.train_corrected(samples, config, correction)
@@ -48,7 +50,7 @@ class SCAFFOLDClient(StatefulClient):
         return answer, len(samples), {"loss": loss}
 
     def train_corrected(self, samples: Samples, config: Config, correction: Arrays) -> float:
-        """Train with c - c_i added to every gradient; return the mean batch loss."""
+        """Train with `correction`, c - c_i, added to every gradient; return the mean batch loss."""
         added = [
             (p, torch.as_tensor(correction[name], dtype=p.dtype, device=self.device))
             for name, p in self.parameters().items()
@@ -62,8 +64,10 @@ class SCAFFOLDClient(StatefulClient):
 
 
 def displacement_per_gradient(training: LocalTraining, n: int, server_round: int) -> float:
-    """Return how far SGD on n samples moves against a gradient that does not change.
+    """Return the distance that SGD on n samples moves if the gradient is constant with norm 1.
 
-    Option II divides x - y by it, to have the mean of the gradients: K eta, without momentum.
+    Without momentum the distance is K eta, for K steps with the learning rate eta. Option II
+    divides x - y by this distance to get the mean of the gradients. x is the global model, and y
+    the trained model.
     """
     return training.rate(server_round) * training.travel(n)

@@ -1,4 +1,4 @@
-"""A client that trains a PyTorch model by local SGD, and one that keeps something besides."""
+"""A client that trains a PyTorch model by local SGD, and a client that also keeps a state."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -26,26 +26,27 @@ Config = dict[str, Any]
 
 
 class TorchClient(NumPyClient):
-    """Local SGD on a client's training samples; evaluation on its test samples.
+    """A client that trains by local SGD on its training samples and evaluates on its test samples.
 
-    A client of a method is a subclass; its own options are the entries of `options`. They are
-    keyword arguments of its constructor, and then its attributes. `model` may be shared by all
-    clients of a process: every call loads the weights it was sent. `train` and `test` are Samples,
-    or any map-style torch Dataset or DataLoader, which is read once (see `as_samples`). `device` is
-    the GPU if none is given and the process sees one.
+    The client of a method is a subclass. The entries of `options` are the options of the subclass:
+    they are keyword arguments of the constructor and attributes of the client. All clients of a
+    process may share one `model`, because every call first loads the weights that the client
+    received. `train` and `test` are Samples, or a map-style torch Dataset or a DataLoader, which is
+    read once (see `as_samples`). If `device` is None, the device is the GPU if the process sees a
+    GPU, or else the CPU.
     """
 
     options: ClassVar[Mapping[str, Any]] = {}
-    """Its options by name, each a field made by `coprefl_flwr.options.option`."""
+    """The client's options by name. Each is a field made by `coprefl_flwr.options.option`."""
 
     metrics: Mapping[str, Callable[..., float]] = MappingProxyType({})
-    """Metrics of the user's own by name, which `evaluate_model` computes too."""
+    """The user's metrics by name. `evaluate_model` computes them on the test samples."""
 
     network: ClassVar[str] = "classifier"
-    """Kind of the trained network: a "classifier", or a "projection" that has no classes."""
+    """Kind of the trained network: "classifier", or "projection" for a network without classes."""
 
     injected: ClassVar[frozenset[str]] = frozenset()
-    """What the constructor is given besides, of "state", "initial" and "noise"."""
+    """Names of further constructor arguments, a subset of "state", "initial" and "noise"."""
 
     def __init__(
         self,
@@ -71,17 +72,20 @@ class TorchClient(NumPyClient):
 
     @classmethod
     def check_samples(cls, fewest: int, **options: Any) -> None:
-        """Raise a SettingsError if a client of so few samples cannot take part.
+        """Raise a SettingsError if a client with `fewest` training samples cannot take part.
 
-        `options` are the client's, by name.
+        `options` are the client's options by name.
         """
 
     def training_samples(self, config: Config) -> Samples:
-        """Return the samples of this round's local training."""
+        """Return the samples for local training in this round."""
         return self.train
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
-        """Train from `parameters` (in `state_dict` order); return them, n and {"loss"}."""
+        """Train from the weights `parameters`; return the trained weights, n and {"loss"}.
+
+        The weights are in `state_dict` order, and n is the number of training samples.
+        """
         self.load(parameters)
         samples = self.training_samples(config)
         loss = self.train_locally(samples, config)
@@ -98,7 +102,7 @@ class TorchClient(NumPyClient):
         objective: Objective | None = None,
         correct: Callable[[], None] | None = None,
     ) -> float:
-        """Train the model by `local_sgd` with this round's seed; return the mean batch loss."""
+        """Train the model by `local_sgd`, seeded for this round; return the mean batch loss."""
         key = self.key(config, "batches")
         with torch_seeded(*key):
             return local_sgd(
@@ -113,29 +117,36 @@ class TorchClient(NumPyClient):
             )
 
     def loss_and_gradient(self, samples: Samples) -> LossAndGradient:
-        """Return the model's mean loss on samples and its gradient, in eval mode."""
+        """Return the model's mean loss on `samples` and the gradient of the loss, in eval mode."""
         batches = samples.batches(EVALUATION_BATCH, self.device)
         return loss_and_gradient(self.model, batches, precision=self.training.precision)
 
     def computing(self) -> AbstractContextManager[None]:
-        """Have the model compute in the precision of `training` while this is open.
+        """Return a context in which the model computes in the precision of `training`.
 
-        `train_locally`, `loss_and_gradient` and `evaluate_model` open it; a client that calls the
-        model in its own loop has to.
+        `train_locally`, `loss_and_gradient` and `evaluate_model` enter this context. A client that
+        calls the model in its own loop must enter it too.
         """
         return computing(self.model, self.training.precision)
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return the trainable parameters by name, tied weights once, by their first name."""
+        """Return the trainable parameters by name; tied weights have only their first name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
-        """Return the mean loss of `parameters` on the test samples, n and {"correct"}."""
+        """Return (mean loss, n, {"correct"}) of the weights `parameters` on the test samples.
+
+        n is the number of test samples, and "correct" the number of top-1 hits.
+        """
         self.load(parameters)
         return self.evaluate_model(self.model)
 
     def evaluate_model(self, model: nn.Module) -> tuple[float, int, Config]:
-        """Return the mean loss of a model on the test samples, n, {"correct"} and own metrics."""
+        """Return (mean loss, n, metrics) of a model on the n test samples.
+
+        The metrics are "correct", the number of top-1 hits, and the user's metrics. Raises a
+        SettingsError if the client has no test samples.
+        """
         if self.test is None or len(self.test) == 0:
             raise SettingsError("this client holds no test samples")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
@@ -145,22 +156,23 @@ class TorchClient(NumPyClient):
         return loss, int(n), {"correct": int(correct), **metrics}
 
     def load(self, parameters: Parameters) -> None:
-        """Copy `parameters`, in `state_dict` order, into the model."""
+        """Copy the weights `parameters`, in `state_dict` order, into the model."""
         load_in_order(self.model, parameters)
 
     @staticmethod
     def key(config: Config, purpose: str) -> tuple[str | int, ...]:
-        """Return the seed key of (seed, population, round, client) for a purpose."""
+        """Return the seed key (seed, population, round, client, purpose) of a random choice."""
         run = int(config.get("seed", 0)), str(config.get("population", ""))
         return (*run, int(config["server-round"]), int(config.get("client", 0)), purpose)
 
 
 class StatefulClient(TorchClient):
-    """A client with its own state, in files (see `coprefl_flwr.federation.client_state`).
+    """A client that keeps a state in files (see `coprefl_flwr.federation.client_state`).
 
-    `state` is `ClientState(folder)`, on a disk that outlives the process. `initial` is, for methods
-    whose state is weights of the client's own, what these begin with: `model` may be shared by
-    clients, so its weights cannot be taken.
+    `state` is `ClientState(folder)`, with a folder that remains after the process ends. In some
+    methods the state holds the client's personal weights. `initial` has the first values of these
+    weights, by name. The weights of `model` cannot be used instead, because other clients may share
+    `model`.
     """
 
     injected = frozenset({"state", "initial"})
@@ -179,7 +191,10 @@ class StatefulClient(TorchClient):
         self.initial = initial
 
     def own_weights(self, config: Config) -> Arrays:
-        """Return the weights that stay with the client, `initial` while it has no state."""
+        """Return the client's personal weights from its state, or `initial` if it has no state yet.
+
+        Raises a SettingsError if the client has neither.
+        """
         weights = self.state.read(config) or self.initial
         if not weights:
             raise SettingsError(f"{type(self).__name__} keeps its own weights: give it initial")

@@ -1,6 +1,6 @@
-"""Learning on the data of one client or the server: training, losses, gradients, meta objective.
+"""Training, losses, gradients and the meta objective, on the data of one client or the server.
 
-Modules that need torch are loaded at first use, since strategies need only the numpy parts.
+Modules that import torch are loaded at first use, because strategies use only numpy modules.
 """
 
 import importlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is named from the module that has it."""
+    """Return the class, function or constant `name` from the submodule that defines it."""
     for module in ("training", "evaluation", "device", "server_data"):
         members = vars(importlib.import_module(f"{__name__}.{module}"))
         if name in members and not name.startswith("_"):

@@ -1,8 +1,9 @@
-"""What explains a starting model's worth: measured at it on the clients' data, not learnt.
+"""Measures of a starting model on the clients' data, which may explain how well FL goes from it.
 
-Nguyen et al. 2023 (Where to Begin?) look at how alike the clients' gradients and how sharp the loss
-are at a start, Chen et al. 2023 (On the Importance and Applicability of Pre-Training for FL) at
-how far apart clients' models get. All losses are cross-entropies in eval mode.
+Nguyen et al. 2023 (Where to Begin?) study the similarity of the clients' gradients and the
+sharpness of the loss at the starting model. Chen et al. 2023 (On the Importance and Applicability
+of Pre-Training for FL) study how far the clients' models diverge. All losses are cross-entropies
+in eval mode.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,18 +28,18 @@ from coprefl_flwr.models.precision import HALF_TYPES
 from coprefl_flwr.seeds import generator
 
 POINTS = 11
-"""Points on the line between two clients' models, both ends among them."""
+"""Number of points on the line between two clients' models, including both ends."""
 
 HESSIAN_SAMPLES = 512
-"""Most samples that the Hessian is of: every product with it passes all of them twice."""
+"""Number of samples of the Hessian, at most: each Hessian-vector product passes them twice."""
 
 PROBE_STEPS, PROBE_DECAY = 200, 1e-3
-"""Largest number of L-BFGS steps of a linear probe, and its weight decay."""
+"""Number of L-BFGS steps of the linear probe, at most, and the weight decay of the probe."""
 
 
 @dataclass(frozen=True)
 class ClientSamples:
-    """What one client holds, to train on and to test on."""
+    """The training samples and the test samples of one client."""
 
     train: Samples
     test: Samples
@@ -51,21 +52,23 @@ def diagnose(
     training: LocalTraining,
     key: tuple[str | int, ...],
 ) -> Mapping[str, float]:
-    """Return every measure below of the starting model `arrays`.
+    """Return gradient diversity, top Hessian eigenvalue, barrier and probe accuracy of `arrays`.
 
     Parameters
     ----------
     model : nn.Module
-        The network; its weights are overwritten.
+        The network. Its weights are overwritten.
+    arrays : Arrays
+        The starting model.
     clients : Sequence[ClientSamples]
         The clients of a task, at least two.
     training : LocalTraining
-        How they train in their first round, for the barrier.
+        The local training of the clients in their first round, used for the barrier.
     key : tuple[str | int, ...]
-        What the random numbers depend on: the drawn batches, and where the eigenvalue's search
-        begins.
+        The seed key of the random numbers: they draw the batches, the samples of the Hessian and
+        the first vector of the Lanczos iteration.
     """
-    # Of 16 bits no second derivative would be left.
+    # In a 16-bit dtype the second derivatives would be lost in rounding.
     if next(model.parameters()).dtype in HALF_TYPES:
         model = model.float()
     model = placed(model, default_device())
@@ -83,9 +86,10 @@ def diagnose(
 
 
 def gradient_diversity(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) -> float:
-    """Return sum_i |g_i|^2 / |sum_i g_i|^2 of the gradients over each client's training samples.
+    """Return the gradient diversity sum_i |g_i|^2 / |sum_i g_i|^2 (Yin et al. 2018).
 
-    It is 1 / n for n clients that agree, and grows as they point apart (Yin et al. 2018).
+    g_i is the gradient of client i's mean loss over its training samples. The diversity is 1 / n
+    if the gradients of n clients are equal, and grows as their directions differ.
     """
     gradients = []
     for client in clients:
@@ -100,10 +104,11 @@ def top_eigenvalue(
     clients: Sequence[ClientSamples],
     key: tuple[str | int, ...],
 ) -> float:
-    """Return the largest eigenvalue of the Hessian of the mean training loss, to a percent.
+    """Return the largest eigenvalue of the Hessian of the mean training loss, to 1 %.
 
-    The mean is over all clients' samples, or HESSIAN_SAMPLES of them, drawn by `key`; found by
-    Lanczos iteration on products of the Hessian with a vector.
+    The mean is over the training samples of all clients. If the clients have more than
+    HESSIAN_SAMPLES samples, about HESSIAN_SAMPLES of them are drawn, with the seed key `key`. The
+    eigenvalue is computed by Lanczos iteration on Hessian-vector products.
     """
     load_arrays(model, arrays)
     sets = _sampled([client.train for client in clients], key)
@@ -112,7 +117,7 @@ def top_eigenvalue(
     size = sum(p.numel() for p in parameters)
 
     def product(vector: np.ndarray) -> np.ndarray:
-        """Return H v, float64 (parameters,)."""
+        """Return the Hessian-vector product H v, float64 (parameters,)."""
         flat = torch.from_numpy(vector.reshape(-1)).to(parameters[0])
         parts = torch.split(flat, [p.numel() for p in parameters])
         along = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
@@ -138,7 +143,7 @@ def top_eigenvalue(
 
 
 def _sampled(sets: Sequence[Samples], key: tuple[str | int, ...]) -> list[Samples]:
-    """Return all samples of the clients, or a share of each's, HESSIAN_SAMPLES together."""
+    """Return each client's samples, or the same fraction of each, HESSIAN_SAMPLES in total."""
     share = min(1.0, HESSIAN_SAMPLES / sum(map(len, sets)))
     rng = generator(*key, "hessian-samples")
     sampled = []
@@ -149,11 +154,12 @@ def _sampled(sets: Sequence[Samples], key: tuple[str | int, ...]) -> list[Sample
 
 
 def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientSamples]) -> float:
-    """Return how much the loss rises on the line between two clients' models, mean over pairs.
+    """Return the loss barrier between two clients' models, the mean over pairs of clients.
 
-    For two models a and b it is the maximum over t of L((1 - t) a + t b) - (1 - t) L(a) - t L(b),
-    over the training samples of both clients (Frankle et al. 2020), at least 0. The pairs are the
-    clients 0 and 1, 1 and 2, and so on.
+    The barrier of the models a and b is the maximum over t in [0, 1] of
+    L((1 - t) a + t b) - (1 - t) L(a) - t L(b), and at least 0 (Frankle et al. 2020). L is the mean
+    loss over the training samples of both clients. The pairs are the clients 0 and 1, 1 and 2, and
+    so on. `ends` holds each client's model after its local training.
     """
     rises = []
     for (a, client), (b, neighbour) in pairwise(zip(ends, clients, strict=False)):
@@ -174,10 +180,10 @@ def _loss(model: nn.Module, arrays: Arrays, sets: Sequence[Samples]) -> float:
 
 
 def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) -> float:
-    """Return the test accuracy in percent of a linear probe on all clients' frozen features.
+    """Return the test accuracy in percent of a linear probe on the frozen features of all clients.
 
-    Softmax regression on what enters the last linear layer, standardised over the training samples,
-    fitted by L-BFGS.
+    The features are the inputs of the last linear layer, standardised over the training samples.
+    The probe is a softmax regression that is fitted by L-BFGS.
     """
     load_arrays(model, arrays)
     train = _features(model, [client.train for client in clients])
@@ -206,7 +212,7 @@ def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) ->
 
 @torch.no_grad()
 def _features(model: nn.Module, sets: Sequence[Samples]) -> tuple[Tensor, Tensor]:
-    """Return z (n, d) in float64 and labels (n,) of all samples, in eval mode."""
+    """Return the features z (n, d), float64, and the labels (n,) of all samples, in eval mode."""
     model.eval()
     pairs = [
         (outputs_and_representation(model, inputs)[1].double(), targets)

@@ -1,4 +1,4 @@
-"""Loss, gradient, accuracy and class means over a whole set, in eval mode."""
+"""Loss, gradient, accuracy and class means over a whole set of samples, in eval mode."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -19,16 +19,17 @@ from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.transfer import on_cpu
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
-"""Mean loss of a batch from (outputs, targets), as `torch.nn.functional.cross_entropy`."""
+"""A loss: the mean loss of a batch (outputs, targets), as `torch.nn.functional.cross_entropy`."""
 
 EVALUATION_BATCH = 256
+"""Number of samples per batch in eval mode."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a user's own: `fn(logits (n, C), labels (n,)) -> float` over a client's test set.
+    """A user's metric: `fn(logits (n, C), labels (n,)) -> float` over a client's test set.
 
-    `title` heads its column, `better` is "higher" or "lower".
+    `title` is the heading of the metric's column. `better` is "higher" or "lower".
     """
 
     name: str
@@ -38,7 +39,11 @@ class Metric:
 
 
 def differentiable(model: nn.Module) -> AbstractContextManager[None]:
-    """Switch cuDNN off for recurrent networks: it has no gradients in eval mode, no second ones."""
+    """Return a context in which a recurrent network has first and second derivatives in eval mode.
+
+    The context disables cuDNN if the model has a recurrent layer. cuDNN has no gradients of
+    recurrent layers in eval mode, and no second derivatives of them.
+    """
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return torch.backends.cudnn.flags(enabled=False)
     return nullcontext()
@@ -46,9 +51,9 @@ def differentiable(model: nn.Module) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class LossAndGradient:
-    """The mean loss over a whole set and its gradient by parameter name.
+    """The mean loss over a whole set of samples, and the gradient of the loss by parameter name.
 
-    The gradient is in the model's dtype, of one of 16 bits in float32.
+    The gradient has the dtype of the model, or float32 if the model's dtype has 16 bits.
     """
 
     loss: float
@@ -62,12 +67,13 @@ def loss_and_gradient(
     loss_fn: LossFn = cross_entropy,
     precision: str = FLOAT32,
 ) -> LossAndGradient:
-    """Return L(w) = 1/n sum_i l_i and its gradient over all of `batches`, in eval mode.
+    """Return the mean loss L(w) = 1/n sum_i l_i over `batches` and its gradient, in eval mode.
 
-    In train mode both would depend on the batch size, and BatchNorm's buffers would change
-    (Algorithm 1 line 13). Tied weights have the same gradient under each of their names.
-    `batches` is any iterable of (inputs, targets) on the model's device, such as a DataLoader;
-    `precision` is what the network computes in (see `models.computing`).
+    This is line 13 of CoPreFL's Algorithm 1. In train mode the loss and the gradient would depend
+    on the batch size, and BatchNorm's buffers would change. Tied weights have the same gradient
+    under each of their names. `batches` is any iterable of (inputs, targets) on the model's device,
+    such as a DataLoader. `precision` is the number format of the network's computations (see
+    `models.computing`). Raises a ValueError if `batches` has no samples.
     """
     model.eval()
     model.zero_grad(set_to_none=True)
@@ -86,11 +92,11 @@ def loss_and_gradient(
     means: dict[nn.Parameter, Tensor] = {}
     for p in (p for p in model.parameters() if p.requires_grad):
         summed = sums.get(p, p.grad)
-        # In place, as a copy would be one model more.
+        # Divided in place: a copy would need the memory of another model.
         means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)
     named = model.named_parameters(remove_duplicate=False)
     gradients = {name: means[p] for name, p in named if p.requires_grad}
-    on_host = on_cpu({"": torch.stack(losses), **gradients})  # A GPU is waited for here alone.
+    on_host = on_cpu({"": torch.stack(losses), **gradients})  # Only here the CPU waits for the GPU.
     total = sum(on_host.pop("").tolist())
     gradient = {name: as_array(tensor, name) for name, tensor in on_host.items()}
     model.zero_grad(set_to_none=True)
@@ -98,7 +104,7 @@ def loss_and_gradient(
 
 
 def _add_up_in_float32(halves: list[nn.Parameter], sums: dict[nn.Parameter, Tensor]) -> None:
-    """Move gradients of 16 bits to `sums`: a sum over batches would soon not grow any more."""
+    """Add 16-bit gradients to the float32 `sums`: a 16-bit sum over batches would lose addends."""
     for p in halves:
         if p.grad is not None:
             sums[p] = sums[p] + p.grad if p in sums else p.grad.float()
@@ -115,8 +121,9 @@ def evaluate(
 ) -> Mapping[str, float]:
     """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode.
 
-    `own` are further metrics by name, each of all outputs (n, C) and targets (n,), on the CPU; they
-    are returned under "metric:NAME".
+    `own` has further metrics by name. Each metric is a function of all outputs (n, C) and targets
+    (n,), on the CPU. Its value is returned under "metric:NAME", and left out if it is not finite.
+    Raises a ValueError if `batches` has no samples.
     """
     model.eval()
     losses, hits, sizes = list[Tensor](), list[Tensor](), list[int]()
@@ -131,7 +138,7 @@ def evaluate(
             sizes.append(len(targets))
     if not sizes:
         raise ValueError("no samples to evaluate on")
-    # A GPU is waited for here alone.
+    # Only here the CPU waits for the GPU.
     on_host = on_cpu({"losses": torch.stack(losses), "hits": torch.stack(hits)})
     total = sum(loss * n for loss, n in zip(on_host["losses"].tolist(), sizes, strict=True))
     correct, count = int(on_host["hits"].sum()), sum(sizes)
@@ -139,13 +146,16 @@ def evaluate(
     if own:
         logits, labels = (torch.cat(parts) for parts in zip(*predictions, strict=True))
         values = {name: number_of(name, fn(logits, labels)) for name, fn in own.items()}
-        # A client may have no value, such as a recall without positives.
+        # A metric may be undefined for a client, such as the recall without positive samples.
         metrics |= {f"{METRIC}{n}": value for n, value in values.items() if math.isfinite(value)}
     return metrics
 
 
 def number_of(name: str, value: Any) -> float:
-    """Return what a user's own metric gave as a number."""
+    """Return `value`, the result of a user's metric, as a float.
+
+    Raises a SettingsError if the value is not a number.
+    """
     try:
         return float(value)
     except (TypeError, ValueError) as error:
@@ -157,11 +167,12 @@ def number_of(name: str, value: Any) -> float:
 def class_means(
     represent: Callable[[Tensor], Tensor], samples: Samples, like: Arrays, device: torch.device
 ) -> Arrays:
-    """Return a client's prototypes: the mean of z(x) over its samples of a class (FedPCL, eq. 5).
+    """Return a client's prototypes: the mean of z(x) over each class's samples (FedPCL, eq. 5).
 
-    `represent` gives z, (b, d), of a batch; in eval mode, or z would depend on the batch. `like` is
-    a set of prototypes (see `learning.prototypes`) of the shapes and dtypes to return; a class
-    without samples has zeros.
+    `represent` returns the representations z, (b, d), of a batch. The network of `represent` must
+    be in eval mode, or else z would depend on the batch. `like` is a set of prototypes (see
+    `learning.prototypes`) with the shapes and dtypes to return. A class without samples has a
+    prototype of zeros. Raises a SettingsError if z has another size than the prototypes.
     """
     classes, size = like["prototypes"].shape
     sums = torch.zeros(classes, size, dtype=torch.float64, device=device)

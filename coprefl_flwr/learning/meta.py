@@ -1,17 +1,18 @@
 """CoPreFL's meta objective and its first-order gradient.
 
-With the participants' query losses L_1..L_m at the temporary global model and gamma in [0, 1]
-(ICLR text eq. 3 to 5 and Algorithm 1 line 16; AAAI text eq. 3 and 4):
+L_1..L_m are the participants' query losses at the temporary global model, and gamma is in [0, 1].
+The meta objective is (ICLR text eq. 3 to 5 and Algorithm 1 line 16; AAAI text eq. 3 and 4):
 
     L_meta = gamma * sum_j L_j + (1 - gamma) * var,    var = 1/m sum_j (L_j - mean L)^2
 
-The first term is a sum, not a mean, as printed. Differentiating with respect to the temporary
-global model (first order: it is taken as a free variable, AAAI text) gives
+The first term is a sum, not a mean, as in the paper. The gradient is taken with respect to the
+temporary global model. It is of first order: the temporary global model is treated as a free
+variable (AAAI text). With the clients' query gradients g_j, the gradient is
 
     grad L_meta = sum_j c_j g_j,    c_j = gamma + (1 - gamma) * 2/m * (L_j - mean L)
 
-where m is the number of query replies that came back. Other pairs of terms may take the place of
-the sum and the variance: see `Terms`.
+where m is the number of query replies that the server received. Other pairs of terms may replace
+the sum and the variance (see `Terms`).
 """
 
 import math
@@ -27,16 +28,17 @@ from coprefl_flwr.arrays import Arrays, cast
 Losses = npt.NDArray[np.float64]
 
 EQUAL = 1e-7
-"""Losses whose standard deviation is at most this part of their mean are equal, to float32's
-rounding: a deviation of them has no direction."""
+"""Relative tolerance: losses count as equal if their standard deviation is at most this fraction
+of their mean. Their differences are then within float32 rounding."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The two terms of L_meta = gamma * first + (1 - gamma) * second, at some query losses.
+    """The two terms of L_meta = gamma * first + (1 - gamma) * second for given query losses.
 
-    With G1 and G2 as in `meta_gradient`, the gradient of the first is G1 / `count`, that of the
-    second (G2 - mean L G1) / `width`; a width of infinity is a gradient of zeros.
+    With G1 and G2 as in `meta_gradient`, the gradient of the first term is G1 / `count`. The
+    gradient of the second term is (G2 - mean L G1) / `width`. If `width` is infinite, the gradient
+    of the second term is zero.
     """
 
     names: tuple[str, str]
@@ -51,7 +53,7 @@ class Terms:
 
 
 MetaObjective = Callable[[Losses], Terms]
-"""Gives the terms of query losses, shape (m,)."""
+"""A function that returns the terms for the query losses, float64 (m,)."""
 
 
 def sum_and_variance(losses: Losses) -> Terms:
@@ -61,10 +63,11 @@ def sum_and_variance(losses: Losses) -> Terms:
 
 
 def mean_and_deviation(losses: Losses) -> Terms:
-    """Return the mean of the losses and their standard deviation (ours: see `CoPreFLStd`).
+    """Return the terms of `CoPreFLStd`: the mean of the losses and their standard deviation sigma.
 
-    c_j = gamma/m + (1 - gamma) (L_j - mean L) / (m sigma); the second part is 0 where the losses
-    are `EQUAL`, as sigma has a kink there.
+    These terms are from this project, not from a paper. The weight of g_j is
+    c_j = gamma/m + (1 - gamma) (L_j - mean L) / (m sigma). If the losses are equal (see `EQUAL`),
+    the second summand is 0, because sigma is not differentiable there.
     """
     m, mean, deviation = len(losses), float(losses.mean()), float(losses.std())
     width = m * deviation if deviation > EQUAL * abs(mean) else math.inf
@@ -74,7 +77,7 @@ def mean_and_deviation(losses: Losses) -> Terms:
 def _each_weighted(
     gradients: Mapping[str, Arrays], losses: Losses, gamma: float, terms: Terms
 ) -> list[Arrays]:
-    """Return each c_j g_j, in the order of the ids by which the g_j are named."""
+    """Return the list of the c_j g_j, in the order of the client ids, the keys of `gradients`."""
     factors = gamma / terms.count + (1 - gamma) / terms.width * (losses - losses.mean())
     clients = sorted(gradients, key=int)
     return [
@@ -90,25 +93,26 @@ def meta_gradient(
     objective: MetaObjective = sum_and_variance,
     robust: Any = None,
 ) -> tuple[Arrays, dict[str, float]]:
-    """Return grad L_meta from the two moments of the clients' gradients, exactly, and metrics.
+    """Return grad L_meta, computed exactly from two sums over the clients, and a round's metrics.
 
-    With G1 = sum_j g_j and G2 = sum_j L_j g_j,
+    With G1 = sum_j g_j and G2 = sum_j L_j g_j, the gradient for the sum and the variance is
 
         grad L_meta = gamma G1 + (1 - gamma) * 2/m * (G2 - mean L G1)
 
-    for the sum and the variance. `sums` are those of the rule `LossMoments()`, float64: "gradient"
-    is G1 and "loss-gradient" G2. While the losses spread by more than 1e-7 of their mean, the
-    difference in the bracket loses less than the rounding of float32 gradients. `losses` are the
-    L_j, shape (m,).
+    `sums` are the sums of the rule `LossMoments()`, float64: "gradient" is G1 and "loss-gradient"
+    is G2. `losses` are the L_j, shape (m,). If the standard deviation of the losses is more than
+    1e-7 of their mean, the error of the difference in the bracket is smaller than the rounding of
+    float32 gradients.
 
-    The metrics are what a round reports of its query losses: L_meta, its terms, neither weighted by
-    gamma, as "meta-sum" and "meta-variance", and the lengths of their gradients over all trainable
-    arrays, "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have their
-    own names.
+    The metrics describe the round's query losses. They contain L_meta ("meta-loss") and its two
+    terms, not weighted by gamma ("meta-sum" and "meta-variance"). They also contain the l2 norms of
+    the terms' gradients over all trainable arrays ("meta-sum-gradient" and
+    "meta-variance-gradient"). The terms of another objective have other names.
 
-    With `robust`, a `federation.robust.Robust`, `sums` are the clients' g_j by their ids, the
-    losses are kept within those of the others, as each c_j depends on all of them, and
-    sum_j c_j g_j becomes m times the robust mean of the c_j g_j, which has no part for each term.
+    `robust` is a `federation.robust.Robust` or None. With `robust`, `sums` are the clients' g_j by
+    client id. The losses are winsorised first, because each c_j depends on all losses. Then
+    sum_j c_j g_j is replaced by m times the robust mean of the c_j g_j. The metrics then have no
+    norms of the terms' gradients.
     """
     if robust is not None:
         losses = robust.winsorise(losses)
@@ -127,7 +131,7 @@ def meta_gradient(
         centred = sums["loss-gradient"][name] - mean * g1
         squares += np.vdot(g1, g1), np.vdot(centred, centred)
         gradient[name] = gamma / terms.count * g1 + (1 - gamma) / terms.width * centred
-    # Over all arrays together; tied weights count under each of their names.
+    # Each norm is over all arrays together. Tied weights count once for each of their names.
     lengths = np.sqrt(squares) / (terms.count, terms.width)
     for term, length in zip(terms.names, lengths.tolist(), strict=True):
         metrics[f"meta-{term}-gradient"] = length
@@ -135,7 +139,10 @@ def meta_gradient(
 
 
 def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:
-    """Return arrays - learning_rate * gradient, computed in float64; buffers stay as they are."""
+    """Return arrays - learning_rate * gradient, computed in float64.
+
+    Arrays without a gradient, such as buffers, are returned unchanged.
+    """
     moved = {
         name: cast(np.float64(arrays[name]) - learning_rate * slope, arrays[name].dtype)
         for name, slope in gradient.items()

@@ -1,6 +1,7 @@
-"""Noise that hides what is shared: x~ = (1 - p) x + e (FedPCL, appendix A.2.4).
+"""Noise on prototypes, images and query replies, which protects the clients' data.
 
-And clipping and noise of a query's gradient and loss (ours).
+Noise on prototypes and images is x~ = (1 - p) x + e (FedPCL, appendix A.2.4). The clipping and the
+noise of a query's gradient and loss are from this project, not from a paper.
 """
 
 import math
@@ -18,9 +19,10 @@ from coprefl_flwr.options import check_declared, option
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """What is added to a client's prototypes before it sends them, or to its training images.
+    """Noise on a client's prototypes before the client sends them, or on its training images.
 
-    e has mean 0; its scale s is Laplace's scale parameter, or a Gaussian's standard deviation.
+    The noise e in (1 - p) x + e has mean 0. Its scale s is the scale parameter of a Laplace
+    distribution, or the standard deviation of a Gaussian.
     """
 
     kind: str = option(
@@ -42,14 +44,18 @@ class Noise:
         check_declared(self)
 
     def on(self, values: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
-        """Return float32 (1 - p) x + e, with another e for every number of `values`."""
+        """Return (1 - p) x + e, float32, for x = `values`; e is drawn for each element."""
         draw = {"laplace": rng.laplace, "gaussian": rng.normal}[self.kind]
         noise = draw(0.0, self.scale, np.shape(values))
         return np.asarray((1 - self.share) * values + noise, dtype=np.float32)
 
 
 def check_clip(clip: float | None, noise: float) -> None:
-    """Raise a SettingsError if a query cannot be clipped at `clip` and have `noise` x `clip`."""
+    """Raise a SettingsError if `clip` and `noise` are not allowed for a query.
+
+    `clip` is the l2 norm to clip at, a finite number above 0, or None for no clipping. `noise` is a
+    finite multiple of `clip` and at least 0. `noise` above 0 needs `clip`.
+    """
     if clip is not None and not 0 < clip < math.inf:
         raise SettingsError(f"clip = {clip}: must be a finite number above 0")
     if not 0 <= noise < math.inf:
@@ -66,11 +72,12 @@ def clipped(
     rng: np.random.Generator,
     first: Mapping[str, str],
 ) -> tuple[Arrays, float]:
-    """Return a gradient and a loss, clipped and with Gaussian noise on every number.
+    """Return a gradient and a loss, clipped and with Gaussian noise on the loss and each element.
 
-    The gradient is scaled down to the l2 norm `clip` at most, and the loss kept between 0 and
-    `clip`, before the noise and after it. The standard deviation is `noise` x `clip`. `first` has
-    for each array the first of its names: tied weights are one, and get the same noise.
+    The gradient is scaled down so that its l2 norm is at most `clip`. The loss is clipped to the
+    range from 0 to `clip`, before the noise and again after the noise. The standard deviation of
+    the noise is `noise` x `clip`. `first` maps the name of each array to the first name of the same
+    weights: tied weights count once in the norm, and get the same noise.
     """
     distinct = {name: array for name, array in gradient.items() if first.get(name, name) == name}
     length, deviation = norm([distinct]), noise * clip

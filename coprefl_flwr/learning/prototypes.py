@@ -1,8 +1,8 @@
-"""Class prototypes on the server: global ones from the clients', for classes a client lacks too.
+"""Class prototypes: sets of prototypes, and the global set that the server computes from them.
 
-A set of prototypes is two arrays: "prototypes" (C, d), a row a class, and "counts" (C,), of how
-many samples each row is the mean. A class without samples has count 0 and a row of zeros, so that
-every class keeps its row whichever client has it.
+A set of prototypes is two arrays. "prototypes" (C, d) has one row per class. "counts" (C,) has the
+number of samples of which each row is the mean. A class without samples has count 0 and a row of
+zeros, so a class has the same row in the sets of all clients.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from coprefl_flwr.arrays import Arrays
 
 
 def no_prototypes(classes: int, size: int) -> Arrays:
-    """Return the set that a run begins with: `classes` rows of `size` numbers, of no samples."""
+    """Return the empty set of prototypes at the start of a run: zeros, (classes, size) float32."""
     return {
         "prototypes": np.zeros((classes, size), np.float32),
         "counts": np.zeros(classes, np.float32),
@@ -23,10 +23,12 @@ def no_prototypes(classes: int, size: int) -> Arrays:
 
 
 def aggregated(sets: Sequence[Arrays]) -> Arrays:
-    """Return the global set, float64: C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j) (FedPCL, eq. 6).
+    """Return the global set of prototypes, float64, the mean of the clients' sets (FedPCL, eq. 6).
 
-    Eq. 6 as printed divides by |N_j| once more. The weights already add up to 1, and FedPCL
-    normalises the result, in which a factor makes no difference; it is left out.
+    The prototype of class j is C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j), the mean of the
+    clients' prototypes weighted by their numbers of samples. Eq. 6 in the paper also divides by
+    |N_j|. This factor is left out: the weights already add up to 1, and FedPCL normalises the
+    prototypes, so a factor has no effect.
     """
     counts = np.zeros(sets[0]["counts"].shape, np.float64)
     total = np.zeros(sets[0]["prototypes"].shape, np.float64)
@@ -37,12 +39,16 @@ def aggregated(sets: Sequence[Arrays]) -> Arrays:
 
 
 def padded(own: Arrays, shared: Arrays) -> npt.NDArray[Any]:
-    """Return a client's prototypes, the global ones where it holds no sample (FedPCL, eq. 7)."""
+    """Return a client's prototypes, (C, d), padded with global prototypes (FedPCL, eq. 7).
+
+    `own` is the client's set and `shared` the global set. A class of which the client has no
+    samples gets the global prototype.
+    """
     has_samples = own["counts"][:, None] > 0
     return np.where(has_samples, own["prototypes"], shared["prototypes"])
 
 
 def unit_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the rows scaled to length 1; zeros stay zeros."""
+    """Return the rows scaled to l2 norm 1; a row of zeros stays a row of zeros."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(lengths > 0, lengths, 1)

@@ -1,4 +1,4 @@
-"""Data with a network to compute on it: the server's in CoPreFL's scenario II, a client's too."""
+"""Samples and a network together, such as the server's data in CoPreFL's scenario II."""
 
 from collections.abc import Mapping
 
@@ -18,11 +18,12 @@ from coprefl_flwr.seeds import generator
 
 
 class ServerData:
-    """A dataset, such as the server's D^s, and a network to compute on it with.
+    """Samples, such as the server's dataset D^s, and a network for losses, gradients and training.
 
-    Every call overwrites the weights of `model`; `samples` have the labels of the pre-training.
-    `device` is the GPU if none is given and the process sees one. Losses and gradients are computed
-    in `precision`, which training says for itself.
+    Every call overwrites the weights of `model`. The labels of `samples` are the labels of the
+    pre-training. If `device` is None, the device is the GPU if the process sees a GPU, or else the
+    CPU. Losses and gradients are computed in the number format `precision`. `refine` uses the
+    precision of its `training` instead.
     """
 
     def __init__(
@@ -42,14 +43,17 @@ class ServerData:
     def loss_and_gradient(
         self, arrays: Arrays, positions: npt.NDArray[np.int64] | None = None
     ) -> LossAndGradient:
-        """Return the mean loss of `arrays` on all samples or some, and its gradient."""
+        """Return the mean loss of the model `arrays`, and the gradient of the loss.
+
+        `positions` are the indices of the samples to use; None means all samples.
+        """
         load_arrays(self.model, arrays)
         samples = self.samples if positions is None else self.samples.take(positions)
         batches = samples.batches(EVALUATION_BATCH, self.device)
         return loss_and_gradient(self.model, batches, precision=self.precision)
 
     def evaluate(self, arrays: Arrays) -> Mapping[str, float]:
-        """Return {"num-examples", "correct", "loss"} of `arrays` on all samples."""
+        """Return {"num-examples", "correct", "loss"} of the model `arrays` on all samples."""
         load_arrays(self.model, arrays)
         batches = self.samples.batches(EVALUATION_BATCH, self.device)
         return evaluate(self.model, batches, precision=self.precision)
@@ -57,7 +61,10 @@ class ServerData:
     def refine(
         self, arrays: Arrays, training: LocalTraining, server_round: int, *key: str | int
     ) -> tuple[Arrays, float]:
-        """Return `arrays` after SGD on the samples, and the mean loss of the batches."""
+        """Return the model `arrays` after local training on the samples, and the mean batch loss.
+
+        `key` is the seed key of the random numbers. `server_round` sets the learning rate.
+        """
         load_arrays(self.model, arrays)
         with torch_seeded(*key):
             loss = local_sgd(

@@ -1,4 +1,4 @@
-"""Local training: how a client takes SGD or Adam steps on its samples."""
+"""Local training of a client: SGD or Adam steps on its samples."""
 
 import functools
 import itertools
@@ -19,23 +19,25 @@ from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
 BATCH_SIZE = 32
-"""Samples per step where nobody says otherwise."""
+"""Default number of samples per step."""
 
 SGD, ADAM = "sgd", "adam"
 SGD_RATE, ADAM_RATE = 0.05, 1e-3
-"""Learning rates where nobody says otherwise. The first trains small networks in some tens of
-rounds; the papers' own are in the recipes. The second is FedPCL's (section 5.1)."""
+"""Default learning rates of SGD and of Adam. The rate of SGD trains small networks in some tens of
+rounds. The rate of Adam is from FedPCL (section 5.1). The recipes set the papers' rates."""
 
 Objective = Callable[[Tensor, Tensor], Tensor]
-"""The loss that local training minimises, of a batch (inputs, targets)."""
+"""A loss that local training minimises: a function of the inputs and targets of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """How a client trains. Exactly one of `local_steps` and `local_epochs`; neither is 5 steps.
+    """The options of a client's local training.
 
-    Each participation starts with a fresh optimiser of torch: `SGD`, or with the `algorithm` "adam"
-    `Adam`, as FedPCL's experiments have it; `momentum` must then stay 0.
+    At most one of `local_steps` and `local_epochs` is set. If neither is set, a client takes 5
+    steps. In each round that a client takes part in, its training starts with a new optimiser:
+    `torch.optim.SGD`, or `torch.optim.Adam` if `algorithm` is "adam", as in FedPCL's experiments.
+    With Adam, `momentum` must be 0.
     """
 
     local_steps: int | None = option(
@@ -91,7 +93,10 @@ class LocalTraining:
     algorithm: str = field(default=SGD, metadata={"option": False})
 
     def __post_init__(self) -> None:
-        """Check the options; steps and epochs cannot both be set, nor Adam and a momentum."""
+        """Raise a SettingsError if an option has a value that is not allowed.
+
+        Steps and epochs cannot both be set. Adam cannot be combined with a momentum.
+        """
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
             both = f"local_steps = {self.local_steps} and local_epochs = {self.local_epochs}"
@@ -101,45 +106,46 @@ class LocalTraining:
 
     @property
     def samples_per_step(self) -> int:
-        """The batch size."""
+        """Number of samples per step: `batch_size`, or the default."""
         return self.batch_size or BATCH_SIZE
 
     def schedule(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield the positions of one batch a step, each epoch in a new random order."""
+        """Yield the sample indices of one batch per step; each epoch has a new random order."""
         return itertools.islice(endless_batches(n, self.samples_per_step, rng), self.steps(n))
 
     def steps(self, n: int) -> int:
-        """Return how many SGD steps a participation takes on n samples."""
+        """Return the number of steps that a client with n samples takes in a round."""
         steps = 5 if self.local_steps is None else self.local_steps
         if self.local_epochs is not None:
             steps = self.local_epochs * len(batch_slices(n, self.samples_per_step))
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def travel(self, n: int) -> float:
-        """Return how far these steps go along a gradient of length 1, in learning rates.
+        """Return the distance that SGD moves on n samples if the gradient is constant with norm 1.
 
-        Without momentum it is their number; with momentum m, step k moves by 1 + m + ... + m^(k-1).
+        The unit is the learning rate. Without momentum the distance is the number of steps. With
+        momentum m, step k moves by 1 + m + ... + m^(k-1).
         """
         return float(np.cumsum(self.momentum ** np.arange(self.steps(n))).sum())
 
     def batch_sizes(self, n: int, count: int) -> list[int]:
-        """Return the sizes of the first `count` batches of n samples, epoch after epoch."""
+        """Return the sizes of the first `count` batches; each epoch has n samples."""
         epoch = [part.stop - part.start for part in batch_slices(n, self.samples_per_step)]
         return list(itertools.islice(itertools.cycle(epoch), count))
 
     def rate(self, server_round: int) -> float:
-        """Return the learning rate of round `server_round`, counted from 1."""
+        """Return the learning rate in round `server_round`; rounds are counted from 1."""
         default = ADAM_RATE if self.algorithm == ADAM else SGD_RATE
         rate = default if self.learning_rate is None else self.learning_rate
         return rate * self.learning_rate_decay ** (server_round - 1)
 
     def clip(self, model: nn.Module) -> None:
-        """Scale the gradients down to the largest norm, if one is set."""
+        """Clip the model's gradients to the l2 norm `clip_norm`, if `clip_norm` is set."""
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(_trained(model), self.clip_norm)
 
     def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
-        """Return a fresh optimiser for round `server_round`."""
+        """Return a new optimiser of the model's trainable weights for round `server_round`."""
         weights, rate = _trained(model), self.rate(server_round)
         if self.algorithm == ADAM:
             decay = 1e-4 if self.weight_decay is None else self.weight_decay
@@ -153,23 +159,23 @@ def _trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 class PlainSGD:
-    """The steps of `torch.optim.SGD` without momentum and weight decay, number for number.
+    """A faster `torch.optim.SGD` without momentum and weight decay, with bit-identical steps.
 
-    For a small network torch's own `step` and `zero_grad` take several times as long in what they
-    do for hooks and profilers.
+    For a small network, `step` and `zero_grad` of `torch.optim.SGD` take several times as long,
+    because they also serve hooks and profilers.
     """
 
     def __init__(self, weights: list[nn.Parameter], rate: float) -> None:
         self.weights, self.rate = weights, rate
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set the gradients of all weights to None."""
         for weight in self.weights:
             weight.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take a step along the gradients."""
+        """Subtract the learning rate times the gradient from each weight."""
         for weight in self.weights:
             if weight.grad is not None:
                 weight.add_(weight.grad, alpha=-self.rate)
@@ -178,9 +184,10 @@ class PlainSGD:
 def fast_optimiser(
     training: LocalTraining, model: nn.Module, server_round: int
 ) -> torch.optim.Optimizer | PlainSGD:
-    """Return a fresh optimiser for a round, `PlainSGD` where it takes the same steps.
+    """Return a new optimiser for a round: `PlainSGD` if it takes the same steps and is faster.
 
-    On a GPU torch's own takes the steps of all weights at once.
+    On a GPU, torch's optimiser is kept, because it updates all weights at once. The optimiser of a
+    subclass of `LocalTraining` is also kept.
     """
     weights = _trained(model)
     plain = training.algorithm == SGD and not training.momentum and not training.weight_decay
@@ -193,9 +200,10 @@ def fast_optimiser(
 def endless_batches(
     n: int, batch_size: int, rng: np.random.Generator
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the positions of one batch after the other, each epoch in a new random order.
+    """Yield the sample indices of one batch after another, without end.
 
-    An epoch is cut as `batch_slices` says.
+    Each epoch has a new random order of the n samples, and is split by `batch_slices`. Raises a
+    ValueError if n is 0.
     """
     if n == 0:
         raise ValueError("no samples to train on")
@@ -205,18 +213,21 @@ def endless_batches(
 
 @functools.cache
 def _sees_gpu() -> bool:
-    """Return whether the process sees a GPU; torch takes long to find out, every time."""
+    """Return whether the process sees a GPU; cached, because each check by torch is slow."""
     return torch.cuda.is_available()
 
 
 @contextmanager
 def torch_seeded(*key: str | int) -> Iterator[None]:
-    """Fork torch's global generator (dropout draws from it) and seed it from `key` inside."""
+    """Return a context in which torch's global random generator is seeded from `key`.
+
+    Dropout draws from this generator. After the context the generator has its former state.
+    """
     devices = [torch.cuda.current_device()] if _sees_gpu() else []
     seed = seeds.integer(*key)
     with torch.random.fork_rng(devices=devices):
-        # Not torch.manual_seed: it would also seed GPUs that are not forked here, and without one
-        # it formats a stack trace for each kind, which took 5% of a small client's time.
+        # torch.manual_seed would also seed GPUs whose generators are not forked here. Without a
+        # GPU it formats a stack trace per device type, which took 5% of a small client's time.
         torch.default_generator.manual_seed(seed)
         if devices:
             torch.cuda.manual_seed(seed)
@@ -234,11 +245,12 @@ def local_sgd(
     objective: Objective | None = None,
     correct: Callable[[], None] | None = None,
 ) -> float:
-    """Train `model` in place by SGD and return the mean loss of the steps' batches.
+    """Train `model` in place with the optimiser of `training`; return the mean loss of the batches.
 
-    Algorithm 1 lines 7 and 8: Phi_j <- Phi_j - eta grad L_S(Phi_j). `objective` is minimised, the
-    cross-entropy of the model's outputs if there is none; `correct` is called before every step,
-    and may change the gradients (a proximal term, a control variate).
+    These are lines 7 and 8 of CoPreFL's Algorithm 1: Phi_j <- Phi_j - eta grad L_S(Phi_j). The
+    loss is `objective`, or the cross-entropy of the model's outputs if `objective` is None.
+    `correct` is called before every step, and may change the gradients (to add a proximal term or a
+    control variate). The result is 0.0 if no step is taken.
     """
     model.train()
     optimiser = fast_optimiser(training, model, server_round)
@@ -257,5 +269,5 @@ def local_sgd(
             training.clip(model)
             optimiser.step()
             losses.append(loss.detach())
-    optimiser.zero_grad()  # A model's memory, which nobody needs any more.
+    optimiser.zero_grad()  # Frees the memory of the gradients.
     return float(torch.stack(losses).mean()) if losses else 0.0

@@ -1,8 +1,8 @@
-"""The schema of a recipe's file, for its reader and, as JSON Schema, for editors.
+"""The schema of a recipe file: pydantic models to check a file, and a JSON Schema for editors.
 
-`coprefl schema` prints the JSON Schema, which is in the package as `recipe.schema.json`. Settings
-and options of methods are checked by their declarations when all of a recipe is known (see `load`);
-their part of the JSON Schema is made of the same declarations.
+`coprefl schema` prints the JSON Schema, which the package has as `recipe.schema.json`. The settings
+and the options of methods are checked later, when the whole recipe is known (see `load`). The same
+declarations of settings and options are used for this check and for the JSON Schema.
 """
 
 import json
@@ -36,19 +36,19 @@ ELSEWHERE = {
     "output-dir": "--out",
     "resume": "the same command again",
 }
-"""Settings that a recipe has another key for."""
+"""Settings that a recipe cannot set, with the recipe key or the option to use instead."""
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def option_schema(options: Iterable[Option]) -> dict[str, Any]:
-    """Return the JSON Schema of a setting: a value, or a list of values."""
+    """Return the JSON Schema of a setting or option: one value, or a list of values to compare."""
     values: list[dict[str, Any]] = []
     for option in options:
         for kind in option.kinds:
             if kind is type(None):
                 values.append({"enum": ["", None]})
-            elif kind not in _TYPES:  # A structure, which a text or a mapping gives.
+            elif kind not in _TYPES:  # An object, written as a string or a mapping.
                 values.append({"type": ["string", "object"]})
             elif option.choices and not option.own:
                 values.append({"enum": list(option.choices)})
@@ -71,12 +71,12 @@ def option_schema(options: Iterable[Option]) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> Any:
-    """Return a list; one value alone is a list of one."""
+    """Return `value` if it is a list, or else a list with this single value."""
     return value if isinstance(value, list) else [value]
 
 
 def _seeds(value: Any) -> Any:
-    """Return a list of seeds; a number alone is refused, which could be a seed or how many."""
+    """Return a list of seeds; refuse a number above 0, which may be a seed or a number of seeds."""
     if type(value) is int and value > 0:
         first = list(range(min(value, 10)))
         several = (
@@ -106,7 +106,7 @@ class _Part(BaseModel):
 
 
 class Overlay(_Part):
-    """What is merged over a recipe; an empty value takes a key away."""
+    """Keys that are merged over a recipe; an empty value removes a key."""
 
     settings: Keyed = {}
     methods: dict[str, dict[str, Any] | None] = Field({}, description="options, by label")
@@ -120,7 +120,7 @@ class Overlay(_Part):
 
 
 class Protocol(Overlay):
-    """An overlay with its reason, and what is equal in all its rows."""
+    """An overlay with its reason, `because`, and a quantity that is equal in all rows, `equal`."""
 
     because: Text
     equal: Literal["step-size", "start-loss"] | None = None
@@ -137,7 +137,7 @@ class Protocol(Overlay):
 
 
 class PrintedTable(_Part):
-    """A table of the paper: figures by row, and the settings that it is for."""
+    """A table of the paper: its values by row, and the settings to which the table applies."""
 
     table: Text | int = ""
     where: dict[str, Any] = {}
@@ -145,7 +145,7 @@ class PrintedTable(_Part):
 
 
 class Paper(_Part):
-    """What the paper printed."""
+    """The tables of the paper, and the columns of these tables."""
 
     columns: Texts
     tables: list[PrintedTable] = Field(min_length=1)
@@ -186,10 +186,10 @@ _EXAMPLES = {
     "settings": "{dataset: MNIST, rounds: 20}",
     "methods": "[random, fedavg, coprefl]",
 }
-"""What a recipe always has, for the error where it is missing."""
+"""An example of each required key of a recipe, for the error message if the key is missing."""
 
 KEYS = tuple(name.replace("_", "-") for name in RecipeFile.model_fields)
-"""The keys of a recipe."""
+"""The top-level keys of a recipe."""
 
 _PARTS: dict[str, type[_Part]] = {
     "protocols": Protocol,
@@ -200,17 +200,20 @@ _PARTS: dict[str, type[_Part]] = {
 
 
 def validated(tree: Any, places: Places) -> RecipeFile:
-    """Return a recipe's tree checked; a SettingsError has the line of what is wrong."""
+    """Return the checked recipe in `tree`, the parsed YAML file.
+
+    Raises a SettingsError with the line of the first mistake. `places` has the lines of the keys.
+    """
     try:
         return RecipeFile.model_validate(tree)
     except ValidationError as error:
-        # A misspelt key explains why another one is missing.
+        # Unknown keys come first: a misspelt key explains why a required key is missing.
         errors = sorted(error.errors(), key=lambda error: error["type"] != "extra_forbidden")
         raise SettingsError(f"{places.of(*errors[0]['loc'])}: {_sentence(errors[0])}") from error
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
-    """Return one of pydantic's errors in the words of all other errors here."""
+    """Return the message of a pydantic error, in the wording of this package's other errors."""
     loc, kind, value = error["loc"], error["type"], error["input"]
     names = [key for key in loc if isinstance(key, str)]
     what = names[-1] if names else "a recipe"
@@ -238,7 +241,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
 
 
 def needed(key: str, part: str = "a recipe") -> str:
-    """Return the sentence that a part lacks a key, with an example of the key."""
+    """Return the error message for a missing key of a part of a recipe, with an example value."""
     if key == "because":
         return "a protocol needs its reason, because:"
     such_as = f", such as {key}: {_EXAMPLES[key]}" if key in _EXAMPLES else ""
@@ -249,7 +252,7 @@ def needed(key: str, part: str = "a recipe") -> str:
 
 
 def recipe_schema() -> str:
-    """Return the JSON Schema of a recipe."""
+    """Return the JSON Schema of a recipe file, as indented JSON text."""
     known = {key: (option,) for key, option in declared(Settings).items() if key not in ELSEWHERE}
     every = sorted({**known, **short_forms()}.items())
     settings = {key: option_schema(declarations) for key, declarations in every}
@@ -270,7 +273,7 @@ def recipe_schema() -> str:
         "properties": settings,
         "additionalProperties": False,
     }
-    definitions["Options"] = {"type": "object", "properties": options}  # A user's own has others.
+    definitions["Options"] = {"type": "object", "properties": options}  # User methods have others.
     schema["properties"] |= {
         "settings": all_settings,
         "methods": {
@@ -289,7 +292,7 @@ def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _or_one(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a list's JSON Schema with one value alone, which is read as a list of one."""
+    """Return the JSON Schema of a list, extended to also allow a single value without brackets."""
     lists = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") == "array"]
     values = [choice["items"] for choice in lists if "$ref" not in choice["items"]]
     if not values:

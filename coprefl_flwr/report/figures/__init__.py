@@ -1,7 +1,7 @@
-"""The figures of a comparison, by the names that recipes give them, each with its caption.
+"""The figures of a comparison with their captions, by the names of the figures in recipes.
 
-Matplotlib is imported when a figure is drawn, and never through pyplot: no backend is chosen for
-the program that calls, and none of its settings change.
+Matplotlib is imported when a figure is drawn. Pyplot is never used, so that the calling program's
+matplotlib backend and settings do not change.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,18 +27,21 @@ Drawn = tuple["Figure", str]  # a figure and its caption
 
 
 class Picture(NamedTuple):
-    """A figure of a comparison."""
+    """A drawn figure of a comparison, in all its formats."""
 
     kind: str  # one of `FIGURES`
-    files: dict[str, bytes]  # PNG and PDF, by path from the page's folder
-    svg: str  # for a page, in its colours
-    narrow: str  # the same for a phone
+    files: dict[str, bytes]  # PNG and PDF content, by path relative to the page's folder
+    svg: str  # SVG element for a page, in the colours of the page
+    narrow: str  # SVG element for the width of a phone
     caption: str
-    alternative: str  # the caption for those who do not see the figure
+    alternative: str  # alternative text for readers who cannot see the figure
 
 
 def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
-    """Return the figures of these kinds, without those that the comparison has no data for."""
+    """Return the figures of the given kinds, which are keys of `FIGURES`.
+
+    A kind is left out if the comparison has no data for this figure.
+    """
     pictures = []
     rows = ", ".join(row.name for row in comparison.rows)
     for kind in kinds:
@@ -58,7 +61,7 @@ def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
 def _together(
     comparison: Comparison, frame_of: Callable[[ResultRow], pd.DataFrame]
 ) -> pd.DataFrame:
-    """Return one DataFrame of all rows, with the rows' names in the column "start"."""
+    """Return the DataFrames of all rows in one, with the row's name in the column "start"."""
     parts = [frame_of(row).assign(start=row.name) for row in comparison.rows]
     parts = [part for part in parts if not part.empty]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -108,7 +111,7 @@ def _switch(comparison: Comparison) -> Drawn:
 
 
 def _tested(rounds: pd.DataFrame) -> "pd.Series[float]":
-    """Return the mean test accuracy over seeds, for the rounds in which all seeds were tested."""
+    """Return the mean test accuracy over seeds by round, for rounds with a test of every seed."""
     tested = rounds.reindex(columns=["round", "seed", "server-accuracy"])
     by_seed = tested.pivot(index="round", columns="seed", values="server-accuracy").astype(float)
     return by_seed.where(np.isfinite(by_seed)).dropna().mean(axis=1)
@@ -147,7 +150,7 @@ def _gamma(comparison: Comparison) -> Drawn:
 
 
 def _by_gamma(comparison: Comparison, metric: str) -> pd.DataFrame:
-    """Return the points of each label and its other choices, and the paper's points if known."""
+    """Return the points by gamma of each label with its other options, and the paper's points."""
     lines = []
     for row in comparison.rows:
         others = [f"{key}={value}" for key, value in row.options.items() if key != "gamma"]
@@ -225,4 +228,4 @@ FIGURES: dict[str, Callable[[Comparison], Drawn]] = {
     "objective": _objective,
     "noise": _noise,
 }
-"""The drawing function of each kind of figure."""
+"""The drawing function of each kind of figure, by the name of the kind."""

@@ -1,4 +1,4 @@
-"""Figures of the distribution of clients' accuracies, and of metrics by round."""
+"""Figures of the distribution of the clients' accuracies, and of metrics by round."""
 
 import math
 from collections.abc import Mapping
@@ -14,24 +14,28 @@ from coprefl_flwr.report.training_checks import CHAINED
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
 WINDOW, ORDER, _LAST = 41, 3, 50
-_WIDE = 100.0  # times the smallest loss: beyond it the axis is logarithmic
-_FEW, _NEAR = 60, 2.0  # clients of a start that have a dot each; percent in which dots are stacked
-_BELOW = 6  # panels that can stand one below the other
-_NAMED, _SHORT, _APART = 6, 12, 0.07  # lines with a name each, its length, heights between two
-_BANDS = 2  # lines that can have bands over each other
+_WIDE = 100.0  # ratio of the largest to the smallest loss above which the axis is logarithmic
+_FEW, _NEAR = 60, 2.0  # clients of a start, at most, drawn as dots; percent per stack of dots
+_BELOW = 6  # number of panels, at most, in one column
+# Names are next to the lines for at most 6 lines, with at most 12 characters per name. The distance
+# of two names is at least 0.07 of the panel's height.
+_NAMED, _SHORT, _APART = 6, 12, 0.07
+_BANDS = 2  # number of lines, at most, that have bands
 
 
 def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
-    """Draw the client accuracies of each start, pooled over tasks: dots, or a histogram if many.
+    """Draw the client accuracies of each start, pooled over tasks.
 
-    Mean (also the vertical line) and variance in a panel's title are those of the table: per task,
-    then averaged over tasks. The dotted line is the lowest mean, the same in all panels.
+    Each start has a panel. With at most 60 accuracies per start, each accuracy is a dot. With more
+    accuracies, the panels are histograms. A panel's title has the mean and the variance of the
+    table: they are computed per task and then averaged over tasks. The vertical line is this mean.
+    The dotted line is the lowest mean of all starts, the same in all panels.
     """
     clients = accuracies(rows)
     shown = style.colours(rows["start"])
     edges = _edges(clients["accuracy"].to_numpy())
     entries = summary(rows)
-    # One below the other, shifts along the shared axis are seen best.
+    # In one column, differences along the shared axis are easiest to see.
     columns = 1 if len(entries) <= _BELOW else 2
     few = clients.groupby("start").size().max() <= _FEW
     labels = ("Client accuracy (%)", "" if few else "Clients (%)")
@@ -48,7 +52,7 @@ def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
             panel.hist(
                 values, edges, weights=weights, color=colour, edgecolor="white", linewidth=0.6
             )
-        # White below, or the line is lost in dark bars.
+        # A white line behind the dark line keeps the dark line visible on dark bars.
         panel.axvline(entry["accuracy"], color="white", linewidth=2.6)
         panel.axvline(entry["accuracy"], color=style.INK, linewidth=1.2)
         panel.axvline(least, color=style.INK, linewidth=0.8, linestyle=":")
@@ -59,7 +63,7 @@ def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
 
 
 def _dots(panel: "style.Axes", values: npt.NDArray[np.float64], colour: str) -> None:
-    """Draw a dot for each client, those of about the same accuracy one above the other."""
+    """Draw a dot for each client; dots of clients with similar accuracies are stacked."""
     near = np.round(values / _NEAR).astype(int)
     order = np.argsort(near, kind="stable")
     sorted_near = near[order]
@@ -70,7 +74,7 @@ def _dots(panel: "style.Axes", values: npt.NDArray[np.float64], colour: str) -> 
 
 
 def _edges(values: npt.NDArray[np.float64]) -> list[float]:
-    """Return equal bins with edges at round percentages, at most 21 of them, around all values."""
+    """Return at most 21 edges of equal bins around all values, at round percentages."""
     span = float(np.ptp(values))
     width = next((width for width in (1.0, 2.0, 2.5) if span <= 14 * width), 5.0)
     low = math.floor(values.min() / width) * width
@@ -80,21 +84,23 @@ def _edges(values: npt.NDArray[np.float64]) -> list[float]:
 
 
 def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
-    """Draw pre-training loss by round, and downstream accuracy by round, for each start.
+    """Draw the pre-training loss and the downstream accuracy by round, for each start.
 
-    Of personalised methods it is the training loss.
+    For personalised methods, draw the training loss by round.
 
-    `rounds` are rows of rounds (`results`), with the column seed where the pre-training was run
-    with several. Where the pre-trained model was tested, its accuracy (server-accuracy) takes the
-    place of the loss. Rounds whose column "chained" is true, in which a model travels from client
-    to client, have their own panel: their loss is that of a model just fitted to another
-    client's data, no mean over models that began alike.
+    `rounds` has one row per round (see `results`). It has the column "seed" if the pre-training was
+    run with several seeds. If the pre-trained model was tested, the panel shows its test accuracy
+    ("server-accuracy") instead of the loss. In rounds whose column "chained" is true, the model is
+    passed from client to client. These rounds have a separate panel, because their loss is not a
+    mean over clients that start from the same model: each client starts from the model that the
+    previous client has trained.
 
-    A line is the mean over those seeds or tasks that have a value for the round. One sample
-    standard deviation either side is a band where there are at most two lines, else a bar next to
-    the last round: bands over each other tell nothing apart. A panel without data is left out.
+    A line is the mean over the seeds or tasks that have a value for the round. If a panel has at
+    most two lines, a band shows one sample standard deviation on either side. With more lines,
+    bands would overlap, so a bar next to the last round shows the standard deviation. A panel
+    without data is left out.
 
-    Raises `NothingToDrawError` where all are.
+    Raises `NothingToDrawError` if no panel has data.
     """
     if rounds.empty:
         raise style.NothingToDrawError("at least one row")
@@ -128,7 +134,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
         style.by_round(panel, *texts)
         _draw(panel, values, shown)
         if (values is not tasks and label == "Loss") and _spans_wide(values["mean"]):
-            # One that diverged would press all others into a line at the bottom.
+            # On a linear axis, one diverged run would flatten all other lines at the bottom.
             panel.set_yscale("log")
         if values is tasks:
             low, high = panel.get_ylim()
@@ -141,10 +147,8 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
 
 
 def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
-    """Return mean and sample std of a quantity's finite values, by start and round.
-
-    The deviation of one value is 0; rounds are in order, starts as they first appear.
-    """
+    """Return "mean" and "std" (sample, 0 for one value) of finite values, by start and round."""
+    # Rounds are sorted; starts keep the order in which they first appear.
     rows = rounds[rounds["phase"] == phase].reindex(columns=["start", "round", quantity])
     rows = rows.astype({quantity: float}).sort_values("round", kind="stable")
     rows = rows[np.isfinite(rows[quantity])]
@@ -153,7 +157,7 @@ def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
 
 
 def _spans_wide(losses: "pd.Series[float]") -> bool:
-    """Return whether losses differ by more than a factor of 100, so the axis is logarithmic."""
+    """Return whether the losses need a logarithmic axis: they differ by more than a factor 100."""
     low, high = losses.min(), losses.max()
     return bool(low > 0) and bool(high > _WIDE * low)
 
@@ -161,12 +165,12 @@ def _spans_wide(losses: "pd.Series[float]") -> bool:
 def _draw(panel: "style.Axes", values: pd.DataFrame, shown: style.Looks) -> None:
     starts = list(values.index.unique("start"))
     last = values.index.get_level_values("round").max()
-    step = max(0.02 * last, 0.04)  # Between two bars; the first stands as far from the last round.
+    step = max(0.02 * last, 0.04)  # Distance of two bars, and of the first bar from the last round.
     for at, (start, of_start) in enumerate(values.groupby("start", sort=False)):
         colour, dashes = shown[str(start)]
         rounds = of_start.index.get_level_values("round").to_numpy()
         means, stds = of_start["mean"].to_numpy(), of_start["std"].to_numpy()
-        # A line through one point cannot be seen.
+        # A line of a single point is invisible, so the point has a marker.
         marker = "o" if len(rounds) == 1 else ""
         panel.plot(rounds, means, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
         if stds.any() and len(starts) <= _BANDS:
@@ -181,10 +185,7 @@ def _draw(panel: "style.Axes", values: pd.DataFrame, shown: style.Looks) -> None
 
 
 def _name_lines(panel: "style.Axes", ends: "pd.Series[float]", shown: style.Looks) -> None:
-    """Write the starts' names right of the panel, at the heights of their last values.
-
-    Names move apart where they would cover each other.
-    """
+    """Write each start's name right of the panel at its line's last value, without overlap."""
     low, high = panel.get_ylim()
     scale = np.log if panel.get_yscale() == "log" else np.asarray
     bottom, top = float(scale(low)), float(scale(high))
@@ -206,8 +207,8 @@ def _name_lines(panel: "style.Axes", ends: "pd.Series[float]", shown: style.Look
 def smoothing_window(rounds: npt.ArrayLike) -> int:
     """Return the window of the smoothing filter in tested rounds; 0 if there are too few rounds.
 
-    The window has the number of tests in 41 rounds, so it spans about 41 rounds also if only every
-    tenth round is tested. It is odd, at least 5, and at most the number of tested rounds.
+    The window is the number of tests in 41 rounds. It spans about 41 rounds also if only some
+    rounds are tested. The window is odd, at least 5, and at most the number of tested rounds.
     """
     tested = np.sort(np.asarray(rounds, dtype=np.int64))
     if tested.size < ORDER + 2:
@@ -218,12 +219,12 @@ def smoothing_window(rounds: npt.ArrayLike) -> int:
 
 
 def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style.Figure":
-    """Draw the pre-training's test accuracy: smoothed, as measured in a fainter line.
+    """Draw the test accuracy of the pre-training by round, smoothed; a faint line is unsmoothed.
 
-    `accuracy` is in percent, a row a round and a column a start, nan where a start was not tested;
-    `switches` has the last round of the first phase (P1) of each start with several, where a dotted
-    line is drawn. With 200 rounds or more a second panel shows the last 50. Raises
-    `NothingToDrawError` where nothing was tested.
+    `accuracy` is in percent, with a row per round and a column per start. It is nan if a start was
+    not tested in a round. `switches` has the last round of the first phase (P1) for each start with
+    several phases; a dotted line is drawn there. With 200 rounds or more, a second panel shows the
+    last 50 rounds. Raises `NothingToDrawError` if no start was tested in any round.
     """
     accuracy = accuracy.dropna(how="all").sort_index()
     if accuracy.empty:

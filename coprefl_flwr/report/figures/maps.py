@@ -1,4 +1,4 @@
-"""Maps: the loss around models, how much each backbone is in features, an image under noise."""
+"""Figures of loss landscapes, of similarities of backbones, and of an image with noise."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,17 +10,17 @@ from coprefl_flwr.report.comparison import Floats
 from coprefl_flwr.report.figures import style
 
 _LEVELS = 24
-_STEEP = 20.0  # ratio of losses from which steps of equal ratio show more than equal steps
-_PALE = "#FEFEFE"  # What is white on colours stays so where a page makes white lines dark.
+_STEEP = 20.0  # ratio of largest to smallest loss above which contour levels are geometric
+_PALE = "#FEFEFE"  # Not pure white, because a dark page replaces pure white by its dark colour.
 
 
 def landscape_figure(landscapes: Mapping[str, pd.DataFrame]) -> "style.Figure":
-    """Draw losses around models as filled contours on one colour scale; a cross is the model.
+    """Draw the losses around each model as filled contours on one colour scale.
 
-    A landscape has a row a step in the first direction and a column a step in the second one, in
-    lengths of the filters. Where the largest loss is more than twenty times the smallest, levels
-    are of equal ratio. Losses that are not finite stay white. Raises `NothingToDrawError` where
-    none is finite.
+    A cross marks the model. A landscape has a row per step in the first direction and a column per
+    step in the second direction. The unit of a step is the norm of the filters. If the largest loss
+    is more than 20 times the smallest loss, the ratio of neighbouring contour levels is constant.
+    Losses that are not finite are white. Raises `NothingToDrawError` if no loss is finite.
     """
     grids = [landscape.to_numpy() for landscape in landscapes.values()]
     finite = np.concatenate([losses[np.isfinite(losses)] for losses in grids] or [np.empty(0)])
@@ -48,7 +48,7 @@ def landscape_figure(landscapes: Mapping[str, pd.DataFrame]) -> "style.Figure":
 
 
 def _scale(low: float, high: float) -> tuple[Floats, Any, Any]:
-    """Return contour levels from `low` to `high`, how they become colours, and where to label."""
+    """Return contour levels from `low` to `high`, their colour norm, and the locator of ticks."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.ticker import LogLocator, MaxNLocator
 
@@ -61,7 +61,7 @@ def _scale(low: float, high: float) -> tuple[Floats, Any, Any]:
 
 
 def similarity_figure(scores: pd.DataFrame) -> "style.Figure":
-    """Draw a heat map of normalised similarities: a row a backbone, a column a client."""
+    """Draw a heat map of normalised similarities: a row per backbone, a column per client."""
     rows, columns = scores.shape
     figure = style.new_figure(1.4 + 0.6 * rows, 2.2 + 0.9 * columns)
     axes = figure.add_subplot()
@@ -81,7 +81,7 @@ def similarity_figure(scores: pd.DataFrame) -> "style.Figure":
 
 
 def noised_figure(images: tuple[Floats, Floats]) -> "style.Figure":
-    """Draw an image (C, H, W) without and with noise; pixels beyond 0 and 1 are cut off."""
+    """Draw an image (C, H, W) without and with noise; pixel values are clipped to 0..1."""
     figure = style.new_figure(2.8, 5.0)
     panels = dict(zip(("without noise", "with noise"), images, strict=True))
     for axes, (title, image) in zip(figure.subplots(1, 2), panels.items(), strict=True):

@@ -1,7 +1,7 @@
-"""A metric against a setting or a measurement, and the terms of CoPreFL's meta objective.
+"""Figures of a metric against a setting or measure, and of the terms of CoPreFL's meta objective.
 
-Points are rows of a DataFrame: "at" (the value on the horizontal axis), "mean" and "std" (nan for
-none), or "accuracy".
+The points are rows of a DataFrame. The column "at" has the value on the horizontal axis. The value
+on the vertical axis is in "mean" and "std" (nan if there is no deviation), or in "accuracy".
 """
 
 import math
@@ -13,22 +13,22 @@ import pandas as pd
 from coprefl_flwr.report.figures import style
 
 PAPER = "paper"
-_ORDER = 3  # of the polynomial that CyclicFL draws
+_ORDER = 3  # of the polynomial in the figure of CyclicFL
 
 LEVEL, SPREAD = ("sum", "mean"), ("variance", "deviation")
-"""What the terms of a meta objective are called (see `learning.meta`): gamma weighs one of the
-first, 1 - gamma one of the second."""
+"""Names of the two terms of a meta objective (see `learning.meta`): gamma weighs a term of LEVEL,
+and 1 - gamma a term of SPREAD."""
 
 _LEAST = 30.0
-"""Ratio of a logarithmic axis's ends, at least: a shorter axis has no round numbers."""
+"""Ratio, at least, of the two ends of a logarithmic axis, so that the axis has labelled ticks."""
 
 
 def gamma_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
     """Draw metrics by γ with error bars.
 
-    `panels` has points by the panel's title, with the "line" that each is on; the line `PAPER` is
-    drawn in ink. A panel where no line has two values of γ is left out; raises
-    `NothingToDrawError` where all are.
+    `panels` has the points of each panel, by the title of the panel. The column "line" is the name
+    of the line of each point. The line `PAPER` has the colour of the text. A panel is left out if
+    none of its lines has two values of γ. Raises `NothingToDrawError` if every panel is left out.
     """
     drawn = {
         title: points.sort_values("at", kind="stable").fillna({"std": 0.0})
@@ -46,7 +46,7 @@ def gamma_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
         for place, name in enumerate(lines):
             line = points[points["line"] == name]
             colour, dashes = shown[name]
-            # Side by side, or the error bars hide one another.
+            # Shifted sideways, or else the error bars of the lines would overlap.
             shift = 0.008 * (place - (len(lines) - 1) / 2)
             panel.errorbar(
                 line["at"] + shift, line["mean"], line["std"], color=colour, linestyle=dashes,
@@ -59,9 +59,10 @@ def gamma_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
 
 
 def p1_rounds_figure(points: pd.DataFrame, label: str) -> "style.Figure":
-    """Draw accuracy in percent by rounds of P1, and the least-squares cubic where `is_fitted`.
+    """Draw the accuracy, in percent, by the number of rounds of the first phase (P1).
 
-    `label` is the vertical axis's. Raises `NothingToDrawError` for fewer than two lengths of P1.
+    The least-squares cubic polynomial is drawn too if `is_fitted`. `label` is the label of the
+    vertical axis. Raises `NothingToDrawError` for fewer than two lengths of P1.
     """
     if points["at"].nunique() < 2:
         raise style.NothingToDrawError("at least two lengths of P1")
@@ -82,15 +83,20 @@ def p1_rounds_figure(points: pd.DataFrame, label: str) -> "style.Figure":
 
 
 def is_fitted(points: pd.DataFrame) -> bool:
-    """Return whether a cubic is fitted: more than four points, as four always have a cubic."""
+    """Return whether a cubic polynomial is fitted to the points.
+
+    The points need more than four different lengths of P1, because a cubic can pass through any
+    four points.
+    """
     return points["at"].nunique() > _ORDER + 1
 
 
 def explained_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
-    """Draw a point per start and unit: a measure at the start, and the accuracy that came of it.
+    """Draw the accuracy of tasks against measures of the starting model, a panel per measure.
 
-    `panels` has by the panel's title a DataFrame with "start", "at" (the measure) and "accuracy" in
-    percent. Raises `NothingToDrawError` where no panel has two points.
+    A point is one task from one start. `panels` has a DataFrame per panel, by the title of the
+    panel. Its columns are "start", "at" (the measure) and "accuracy" in percent. A panel with fewer
+    than two points is left out. Raises `NothingToDrawError` if every panel is left out.
     """
     drawn = {title: points.dropna() for title, points in panels.items()}
     drawn = {title: points for title, points in drawn.items() if len(points) > 1}
@@ -104,18 +110,18 @@ def explained_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
         for start, of_start in points.groupby("start", sort=False):
             colour, _ = shown[str(start)]
             panel.plot(of_start["at"], of_start["accuracy"], "o", color=colour, markersize=5)
-        if points["at"].nunique() == 1:  # Else the axis would show a spread that is none.
+        if points["at"].nunique() == 1:  # Or else the axis would suggest a spread.
             panel.set_xticks([points["at"].iloc[0]])
     style.legend(figure, starts, shown)
     return figure
 
 
 def weighted(rounds: pd.DataFrame, gamma: float) -> pd.DataFrame:
-    """Return a row a round with both terms of the meta objective and their gradients' lengths.
+    """Return both weighted terms of the meta objective and the norms of their gradients, by round.
 
-    `rounds` are rows of rounds (`results`). The columns are "round", "level", "spread",
-    "level-gradient" and "spread-gradient", weighted by γ and 1 - γ; "terms" says what they are. No
-    rows where no round reports them.
+    `rounds` has one row per round (see `results`). The columns of the result are "round", "level"
+    and "level-gradient" (weighted by γ), "spread" and "spread-gradient" (weighted by 1 - γ), and
+    "terms" with the names of the two terms. The result is empty if no round has these metrics.
     """
     for level, spread in zip(LEVEL, SPREAD, strict=True):
         if {f"meta-{level}", f"meta-{spread}"} <= {*rounds.dropna(axis=1, how="all")}:
@@ -128,10 +134,11 @@ def weighted(rounds: pd.DataFrame, gamma: float) -> pd.DataFrame:
 
 
 def objective_figure(rounds: pd.DataFrame) -> "style.Figure":
-    """Draw the weighted terms and the lengths of their gradients, on logarithmic axes.
+    """Draw the weighted terms and the norms of their gradients by round, on logarithmic axes.
 
-    `rounds` are those of `weighted`, with the "start" of each; values of one round, as of several
-    seeds, are averaged. A term of weight 0 has no line. Raises `NothingToDrawError` for no rows.
+    `rounds` has the rows that `weighted` returns, with the additional column "start". If a round
+    has several rows, such as those of several seeds, their values are averaged. A term with weight
+    0 has no line. Raises `NothingToDrawError` if `rounds` is empty.
     """
     if rounds.empty:
         raise style.NothingToDrawError("rounds of a method with a meta objective")

@@ -13,51 +13,52 @@ from typing import TYPE_CHECKING, Any, Literal
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 
-# Matplotlib takes a second to import, and most of what this package does needs none.
+# Importing matplotlib takes a second, and most functions of this package do not use matplotlib.
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
 
 FORMATS = ("png", "svg", "pdf")
-_ON_A_PAGE = {  # The page's own colours, light or dark, for what is not a method's.
+_ON_A_PAGE = {  # The page's light or dark colours, for everything except the lines of methods.
     "#222222": "CanvasText",
     "#ffffff": "Canvas",
     "#d9d9d9": "color-mix(in srgb, CanvasText 18%, Canvas)",
     "#474747": "color-mix(in srgb, CanvasText 70%, Canvas)",
 }
 
-# Okabe and Ito's colour-blind-safe palette; grey for its yellow, too pale for lines on white, and
-# dark grey for its black, the ink of everything else.
+# Okabe and Ito's colour-blind-safe palette, with two changes. Grey replaces yellow, which is too
+# pale for lines on white. Dark grey replaces black, which is the colour of text and axes.
 _PALETTE = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#474747", "#A3A3A3",
 )  # fmt: skip
 LineStyle = Literal["-", "--", ":"]
 Looks = Mapping[str, tuple[str, LineStyle]]
 _DASHES: tuple[LineStyle, ...] = ("-", "--", ":")
-# A method keeps its colour in figures that show different starts.
+# Index in the palette by method, so that a method has the same colour in all figures.
 _OWN_COLOURS = {
     "coprefl": 0, "fedavg": 1, "fedmeta": 2, "qffl": 3, "cyclic": 4, "copreflsgd": 5,
     "centralized": 6, "centralised": 6, "random": 7,
 }  # fmt: skip
 _NARROW, _NARROW_WIDTH = ContextVar("narrow", default=False), 4.0  # inches
 INK, FAINT = "#222222", "#D9D9D9"
-# The same figure in the same bytes: no date, and no random ids.
+# Metadata without dates, so that the same figure is always the same bytes.
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 class NothingToDrawError(SettingsError):
-    """The data hold nothing that the figure shows."""
+    """The data have no values that the figure could show."""
 
     def __init__(self, allowed: str) -> None:
         super().__init__(f"there is nothing to draw; allowed: {allowed}")
 
 
 def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
-    """Return start -> (colour, line style), which depends on the set of starts, not their order.
+    """Return the colour and the line style of each start, by name.
 
-    The shortest name of a method of the papers gets that method's own colour ("coprefl" before
-    "coprefl:gamma=0.5"); the others take the free ones, shorter names first. Beyond eight starts
-    colours repeat with another line style.
+    The result depends on the set of starts, and not on their order. Each method of the papers has a
+    fixed colour. The start with the shortest name of this method gets it ("coprefl" before
+    "coprefl:gamma=0.5"). The other starts get the remaining colours, shorter names first. With more
+    than eight starts, colours repeat with another line style.
     """
     slots: dict[str, int] = {}
     names = sorted(set(starts), key=lambda name: (len(name), name))
@@ -74,7 +75,10 @@ def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
 
 @contextmanager
 def narrow() -> Iterator[None]:
-    """Draw figures for a phone: half as wide, their panels one below the other."""
+    """Return a context in which figures are drawn for a phone.
+
+    These figures are half as wide, and their panels are in one column.
+    """
     token = _NARROW.set(True)
     try:
         yield
@@ -83,11 +87,11 @@ def narrow() -> Iterator[None]:
 
 
 def new_figure(height: float, width: float = 8.0) -> "Figure":
-    """Return an empty figure; sizes are in inches, with 200 pixels per inch."""
+    """Return an empty figure; `height` and `width` are in inches, with 200 pixels per inch."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    # Closer, the label of an axis touches what is left of it.
+    # With less space, the label of an axis would touch the panel to its left.
     apart = ConstrainedLayoutEngine(wspace=0.06)
     width = min(width, _NARROW_WIDTH) if _NARROW.get() else width
     return Figure(figsize=(width, height), dpi=200, layout=apart, facecolor="white")
@@ -102,7 +106,11 @@ def grid(
     *,
     sharex: bool = True,
 ) -> tuple["Figure", list["Axes"]]:
-    """Return a figure of panels that share axes and labels; height: a constant, and per line."""
+    """Return a figure and its `count` panels in a grid, with shared axes and axis labels.
+
+    `height` is (constant, height per row of panels), in inches. The height of the figure is the
+    constant plus the heights of all rows.
+    """
     columns = 1 if _NARROW.get() else columns
     lines = -(-count // columns)
     figure = new_figure(height[0] + height[1] * lines)
@@ -119,9 +127,9 @@ def grid(
 def row_of_panels(
     count: int, height: float = 3.9, widths: Sequence[float] | None = None
 ) -> tuple["Figure", list["Axes"]]:
-    """Return a figure with panels side by side, on a phone one below the other.
+    """Return a figure and its `count` panels, side by side, or in one column for a phone.
 
-    `height` is a panel's, in inches.
+    `height` is the height of a panel in inches. `widths` are the relative widths of the panels.
     """
     if _NARROW.get():
         figure = new_figure(0.85 * height * count)
@@ -131,7 +139,7 @@ def row_of_panels(
 
 
 def title(panel: "Axes", name: str, below: str) -> None:
-    """Write a panel's name, and below it a line that describes the drawn data."""
+    """Write the title of a panel: its name, and the line `below` that describes the drawn data."""
     panel.set_title(
         name, loc="left", pad=18, fontsize=10, fontweight="bold", color=INK, parse_math=False
     )
@@ -142,7 +150,7 @@ def title(panel: "Axes", name: str, below: str) -> None:
 
 
 def plain(panel: "Axes", name: str, below: str, xlabel: str = "", ylabel: str = "") -> None:
-    """Write the `title` and the axes' labels, and leave what is needed to read values."""
+    """Write the title and axis labels of a panel; keep only two axis lines and faint grid lines."""
     title(panel, name, below)
     panel.set_xlabel(xlabel, fontsize=10, color=INK)
     panel.set_ylabel(ylabel, fontsize=10, color=INK)
@@ -154,7 +162,7 @@ def plain(panel: "Axes", name: str, below: str, xlabel: str = "", ylabel: str = 
 
 
 def by_round(panel: "Axes", name: str, below: str, ylabel: str = "", xlabel: str = "Round") -> None:
-    """Make a panel plain, with whole rounds on its horizontal axis."""
+    """Format a panel as `plain` does, with integer rounds on the horizontal axis."""
     from matplotlib.ticker import MaxNLocator
 
     plain(panel, name, below, xlabel, ylabel)
@@ -162,14 +170,15 @@ def by_round(panel: "Axes", name: str, below: str, ylabel: str = "", xlabel: str
     panel.margins(x=0.02)
 
 
-# About so many characters of the legend's size and as many line samples fit across a figure.
+# Width of a figure in characters of the legend, and of a line sample in characters, both roughly.
 _ACROSS, _SAMPLE = 103, 6
 
 
 def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
     """Write a legend below the figure, with the starts from left to right.
 
-    The figure's height grows with each line of the legend after the first.
+    `shown` has the colour and the line style of each start. Each further line of the legend makes
+    the figure higher.
     """
     from matplotlib.lines import Line2D
 
@@ -193,7 +202,11 @@ def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
 
 
 def save(figure: "Figure", path: str | Path) -> None:
-    """Write a figure, atomically; the file's suffix is one of `FORMATS`, its bytes hold no date."""
+    """Write a figure to the file `path`, atomically and without a date in the file.
+
+    The suffix of the file is the format, one of `FORMATS`. Raises a SettingsError for another
+    suffix.
+    """
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         allowed = ", ".join(FORMATS)
@@ -202,18 +215,21 @@ def save(figure: "Figure", path: str | Path) -> None:
 
 
 def content_of(figure: "Figure", suffix: str) -> bytes:
-    """Return a figure in one of `FORMATS`; the bytes hold no date."""
+    """Return the file content of a figure, without a date; `suffix` is one of `FORMATS`."""
     from matplotlib import rc_context
 
     content = io.BytesIO()
-    # TrueType letters in PDF (42): what journals ask for.
+    # Font type 42 embeds TrueType fonts in PDF files, which journals require.
     with rc_context({"svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42}):
         figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
     return content.getvalue()
 
 
 def as_svg(figure: "Figure", name: str) -> str:
-    """Return a figure as an element of a page, in whose colours it is; `name` begins its ids."""
+    """Return a figure as an SVG element for a page, in the colours of the page.
+
+    `name` is the prefix of all ids in the element, so that ids of several figures differ.
+    """
     text = content_of(figure, "svg").decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.S)
