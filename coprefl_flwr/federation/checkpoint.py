@@ -40,7 +40,7 @@ class History:
 
     `evaluate` holds the metrics of evaluations on clients, and `server` those of evaluations on the
     server. Round numbers count from the first round of the run, also if the run was resumed.
-    Metrics of a round that are changed after its line was written are not stored.
+    If metrics change after the line of their round was written, the change is not stored.
     """
 
     train: Rounds = field(default_factory=dict)

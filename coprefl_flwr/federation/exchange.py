@@ -47,10 +47,11 @@ class Exchange:
 
     @property
     def of_models(self) -> bool:
-        """Whether the clients' answers are models on which no other result depends.
+        """Whether client-side mods may clip the clients' answers and add noise to them.
 
-        No state of a client, no changed weighting and no change array may depend on the answer.
-        Only such an answer may be clipped, or have noise added, by a client-side mod.
+        They may if the clients answer "train" with models, store no state and return no changes of
+        arrays, and if the models are passed along a `Chain` or averaged with equal weights or by
+        num-examples.
         """
         rule = self.combine.of if isinstance(self.combine, PerClient) else self.combine
         mean = isinstance(rule, Mean) and rule.weight in ("", "num-examples")

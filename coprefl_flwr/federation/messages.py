@@ -92,7 +92,7 @@ def request(
     of_clients: Mapping[str, Sequence[str]] | None = None,
     bounds: str = "",
 ) -> RecordDict:
-    """Return the content of a request; if `clients` is None, it is for the node's only client.
+    """Return the content of a request; `clients` is None for a node that is one client.
 
     `of_clients` holds the settings with one value per client, in the order of the clients.
     """
@@ -156,7 +156,7 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
 
 
 def with_norm(content: RecordDict) -> RecordDict:
-    """Add the l2 norm of a reply's arrays to its metrics; a later change is detected by it."""
+    """Add the l2 norm of a reply's arrays to the metrics, to detect a later change of arrays."""
     records = records_of(content, ArrayRecord).values()
     arrays = (from_record(record, copy=False) for record in records)
     records_of(content, MetricRecord)["metrics"][NORM] = norm(arrays)

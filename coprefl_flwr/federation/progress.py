@@ -148,7 +148,7 @@ class Progress:
         return f"[{self.done}/{self.parts}]", self._titles.get(title, for_terminal(title))
 
     def note(self, title: str, kind: str = "", rounds: int = 0, remark: str = "") -> None:
-        """Show a line for a part that does not run its rounds: its title and a remark."""
+        """Show the title of a part whose rounds are not run or not shown, and a remark."""
         number, title = self._begun(title, kind, rounds)
         if self._terminal:
             self._tick(title, remark=remark)

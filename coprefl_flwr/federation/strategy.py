@@ -46,7 +46,7 @@ FLOWER_ARGUMENTS = {
     "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
     "evaluate_metrics_aggr_fn": "a hook of `start`, which is given every client's metrics",
 }
-"""For each of these arguments of Flower's strategies, what replaces the argument here."""
+"""{argument of Flower's strategies: its replacement in this package}."""
 
 
 class HeadLayer(NamedTuple):
@@ -84,8 +84,8 @@ class RoundStrategy(InsideWrapper):
     """Message types that the clients must answer, in the order of a round's exchanges."""
 
     server_data: ClassVar[str] = ""
-    """Whose data the method's field `server` holds: the "server"'s, all "clients"' or "both"; "" if
-    the method has no such field."""
+    """The owner of the data in the method's field `server`. "server": the server's data; "clients":
+    the data of all clients; "both": the data of server and clients; "": there is no such field."""
 
     training_defaults: ClassVar[Mapping[str, Value]] = {}
     """Default values that the method changes, as {setting of local training: default}."""
@@ -102,7 +102,7 @@ class RoundStrategy(InsideWrapper):
     `AGGREGATION`."""
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Refuse an unknown argument; for an argument of Flower's, name its replacement here."""
+        """Raise a SettingsError for an unknown argument, with the replacement if it is Flower's."""
         parameters = dict(inspect.signature(cls.__init__).parameters)
         parameters.pop("self", None)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

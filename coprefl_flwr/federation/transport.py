@@ -160,7 +160,7 @@ class Transport:
         """Ask these nodes for the ids of their clients; return the replies by node id."""
         content = RecordDict({"config": ConfigRecord({"population": self.strategy.population})})
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
-        with plain_log():  # Inside one of Flower's wrappers, no `start` of ours has called it.
+        with plain_log():  # Also inside Flower's wrappers, which do not call `start`.
             answers = self.grid.send_and_receive(questions, timeout=self.patience(nodes))
         replies = dict(_by_node(answers, questions))
         self._mark_silent(nodes, replies)
@@ -269,8 +269,8 @@ class Transport:
     def shared_error(self) -> str:
         """Return the program error with which all clients of the last exchange failed, or else "".
 
-        The result is also "" if only one client was asked, but the run has several: the cause may
-        be this client's data.
+        The result is also "" if only one client failed although the run has several clients: the
+        cause may be this client's data.
         """
         action = self._exchange.action if self._exchange else ""
         failed = self.failed.get(action, {})
