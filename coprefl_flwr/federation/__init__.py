@@ -1,6 +1,6 @@
-"""How a round runs: the base class of strategies, and what brings their exchanges to clients.
+"""Federation: the base class of strategies, and the transport of their exchanges to clients.
 
-A method is written with the names below.
+The code of a method needs only the names that this module exports.
 """
 
 from coprefl_flwr.federation.aggregation import Accumulator as Accumulator

@@ -1,10 +1,10 @@
-"""How the results of several clients become one: the rules an exchange names.
+"""The rules by which the results of several clients are aggregated.
 
-A node that hosts several clients adds their results up before it answers, and the server adds up
-the answers of the nodes; both use the `Accumulator` below, so that a sum does not depend on which
-node hosts which client. Sums run in float64 in the order of client ids. All rules but `Chain` are
-linear: a rule says with which coefficient a client's arrays enter which sum, and the coefficient
-may only depend on what that client measured itself.
+A node that hosts several clients adds up their results before the node answers. The server adds up
+the nodes' answers. Nodes and server use the same `Accumulator`, so that a sum does not depend on
+which node hosts which client. Sums are computed in float64, in the order of client ids. All rules
+except `Chain` are linear: a rule names the sums that a client's arrays are added to, and the
+coefficient in each sum. The coefficient depends only on the metrics of that client.
 """
 
 import math
@@ -21,10 +21,11 @@ Metrics = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Rule:
-    """A way to combine clients' results; `str(rule)` is sent in a message and `parse` reads it.
+    """A rule to aggregate clients' results; `parse(str(rule))` returns an equal rule.
 
-    `partial` tells whether clients may answer with some of the arrays only, as a gradient covers
-    only trainable parameters, and `sums` whether they answer with arrays at all.
+    The text `str(rule)` is sent in messages. `partial` tells whether clients may return only some
+    of the arrays; a gradient, for example, has only the trainable parameters. `sums` tells whether
+    clients return arrays at all.
     """
 
     name: ClassVar[str]
@@ -32,14 +33,14 @@ class Rule:
     sums: ClassVar[bool] = True
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return {name of the sum: coefficient} of a client that measured `metrics`.
+        """Return {name of a sum: the client's coefficient in that sum}, given its `metrics`.
 
         Raises a ValueError if a metric that the rule needs is missing or not finite.
         """
         raise NotImplementedError
 
     def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
-        """Return the coefficient of buffers in a sum where weights have `coefficient`."""
+        """Return the coefficient of a client's buffers in a sum; weights have `coefficient`."""
         return coefficient
 
     def __str__(self) -> str:
@@ -49,55 +50,56 @@ class Rule:
 
 @dataclass(frozen=True)
 class Mean(Rule):
-    """Weighted mean sum_j w_j x_j / sum_j w_j; `weight` names the metric w, "" is equal weights.
+    """The weighted mean sum_j w_j x_j / sum_j w_j of the clients' arrays x_j.
 
-    Buffers (BatchNorm's statistics) are weighted by num-examples whatever the weight is.
+    `weight` names the metric w_j of client j; if `weight` is "", all clients have equal weights.
+    Buffers, such as BatchNorm's statistics, are always weighted by the metric num-examples.
     """
 
     name = "mean"
     weight: str = "num-examples"
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return the client's weight; it must be positive."""
+        """Return the client's weight, which must be above 0."""
         return {"sum": _positive(metrics, self.weight) if self.weight else 1.0}
 
     def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
-        """Return the client's number of samples; it must be positive."""
+        """Return the client's number of samples, which must be above 0."""
         return _positive(metrics, "num-examples")
 
 
 class Total(Rule):
-    """Plain sum of the clients' arrays."""
+    """The unweighted sum of the clients' arrays."""
 
     name = "total"
     partial = True
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return 1 for every client."""
+        """Return the coefficient 1 of every client."""
         return {"sum": 1.0}
 
 
 class LossMoments(Rule):
-    """Two sums of gradients: G1 = sum_j g_j and G2 = sum_j L_j g_j.
+    """Two sums over the clients' gradients g_j and losses L_j: sum_j g_j and sum_j L_j g_j.
 
-    They are all that CoPreFL's meta gradient needs (see `learning.meta`), so nobody but the
-    node that hosts a client sees that client's gradient.
+    CoPreFL's meta gradient can be computed from these two sums (see `learning.meta`). Only the node
+    that hosts a client therefore sees that client's gradient.
     """
 
     name = "loss-moments"
     partial = True
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return 1 and the client's loss L_j."""
+        """Return the coefficients 1 and L_j, the client's loss."""
         return {"gradient": 1.0, "loss-gradient": finite_metric(metrics, "loss")}
 
 
 @dataclass(frozen=True)
 class PerClient(Rule):
-    """Every client's arrays separately, in sums named by the client id.
+    """No aggregation: each client's arrays are a separate sum, named by the client id.
 
-    A client answers, and is checked, as under the rule `of`, which would add the arrays up. The
-    server holds the arrays of all participants at once, in float64.
+    `of` is the rule that would add the arrays up. Clients answer, and their replies are checked, as
+    with the rule `of`. The server holds the arrays of all participants at once, in float64.
     """
 
     name = "per-client"
@@ -105,45 +107,55 @@ class PerClient(Rule):
 
     @property
     def partial(self) -> bool:  # type: ignore[override]
-        """Whether clients may answer with some of the arrays only: as under `of`."""
+        """Whether clients may return only some of the arrays, as with the rule `of`."""
         return self.of.partial
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return the one sum that holds this client alone; `of` must have what it needs."""
+        """Return the name of this client's sum, with the coefficient 1.
+
+        Raises a ValueError if the rule `of` would refuse the client's metrics.
+        """
         for coefficient in self.of.coefficients(metrics).values():
             self.of.buffer_coefficient(metrics, coefficient)
         return {str(int(finite_metric(metrics, "client"))): 1.0}
 
 
 class Chain(Rule):
-    """The arrays go from one client to the next, in the order in which the clients are named.
+    """Sequential training: each client starts from the arrays that the client before it returned.
 
-    A client that fails is skipped: the next one gets what the last good one returned. A chain runs
-    on one node (see `RoundContext.chain`), which returns the last client's arrays.
+    The clients train in the order of the exchange's list of client ids. A client that fails is
+    skipped: the next client gets the arrays of the last client that did not fail. One exchange with
+    this rule runs on one node (see `RoundContext.chain`), which returns the last client's arrays.
     """
 
     name = "chain"
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return 1: the only arrays in the sum are the last client's; it must have samples."""
+        """Return the coefficient 1, as the sum "last" has only the last client's arrays.
+
+        Raises a ValueError if the client has no samples.
+        """
         _positive(metrics, "num-examples")
         return {"last": 1.0}
 
 
 class MetricsOnly(Rule):
-    """No arrays, only what the clients measured (an evaluation)."""
+    """Clients return metrics and no arrays, as in an evaluation."""
 
     name = "nothing"
     sums = False
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return no sum; the metrics' means over clients need a positive num-examples."""
+        """Return an empty mapping, as there are no sums.
+
+        Raises a ValueError if the metric num-examples, the weight of the means, is not above 0.
+        """
         _positive(metrics, "num-examples")
         return {}
 
 
 def parse(text: str) -> Rule:
-    """Return the rule that `str(rule)` described."""
+    """Return the rule whose `str(rule)` is this text; raise a ValueError if there is none."""
     name, colon, value = text.partition(":")
     if name == PerClient.name and colon:
         return PerClient(parse(value))
@@ -156,7 +168,7 @@ def parse(text: str) -> Rule:
 
 
 def finite_metric(metrics: Metrics, name: str) -> float:
-    """Return a client's metric, or raise a ValueError that names it."""
+    """Return the metric `name` of a client; raise a ValueError if it is missing or not finite."""
     if name not in metrics:
         raise ValueError(f"no metric '{name}' in the reply")
     value = float(metrics[name])
@@ -173,10 +185,10 @@ def _positive(metrics: Metrics, name: str) -> float:
 
 
 class Accumulator:
-    """Running float64 sums of clients' arrays under a rule.
+    """The running sums of clients' arrays by a rule, in float64.
 
-    `sent` are the arrays that the clients were sent. Their dtypes tell which arrays are buffers; a
-    client may return others.
+    `sent` holds the arrays that the clients were sent. The dtypes in `sent` decide which arrays are
+    buffers, because a client may return other dtypes.
     """
 
     def __init__(self, rule: Rule, sent: Arrays | None = None) -> None:
@@ -185,23 +197,26 @@ class Accumulator:
         self.sums: dict[str, Arrays] = {}
 
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
-        """Add one client's arrays."""
+        """Add one client's arrays to the sums, with the coefficients that the rule gives."""
         for name, weight in self.rule.coefficients({**metrics, "client": client}).items():
             self._add(name, arrays, weight, self.rule.buffer_coefficient(metrics, weight))
 
     def merge(self, sums: Mapping[str, Arrays]) -> None:
-        """Add the sums of a node that added up several clients by the same rule; empty them."""
+        """Add the sums in a node's reply, which the node made by the same rule.
+
+        The mappings in `sums` are emptied, to free memory.
+        """
         for name, arrays in sums.items():
-            for key in list(arrays):  # One by one, as a model may be large.
+            for key in list(arrays):  # One array at a time, as a model may be large.
                 self._add(name, {key: arrays.pop(key)}, 1.0, 1.0)
 
     def _add(self, name: str, arrays: Arrays, weight: float, buffer_weight: float) -> None:
-        """Add weight x arrays; a name's first array becomes its running sum."""
+        """Add weight * arrays to the sum `name`; buffers are multiplied by `buffer_weight`."""
         sums = self.sums.setdefault(name, {})
         for key, array in arrays.items():
             factor = buffer_weight if is_buffer(key, self.sent.get(key, array)) else weight
             if key in sums:
-                # Plain sums, as of gradients and of nodes' sums, need no product.
+                # A factor of 1, as for gradients and for nodes' sums, needs no product.
                 term = array if factor == 1 else np.multiply(array, factor, dtype=np.float64)
                 np.add(sums[key], term, out=sums[key], dtype=np.float64)
             else:

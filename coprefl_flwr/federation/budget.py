@@ -1,19 +1,22 @@
-"""What a round costs, known before it is run: its summed step size and its gradients.
+"""The costs of a round, computed before the round runs: its summed step size and its gradients.
 
-Methods that train for the same number of rounds do not move the model equally far, nor compute
-equally much. Both are computed here from settings and sizes of data, without training.
+Two methods that train for the same number of rounds do not move the model equally far, and do not
+compute equally many gradients. This module computes both numbers without training, from the
+settings and the clients' numbers of samples.
 
-The *summed step size* is how far a round's steps would move the global model along a gradient of
-length 1 that never changes: the sum of the rates of all steps that the global model's weights take.
-FedAvg with five local steps of rate 0.1 has 0.5. A momentum m makes a step continue in those behind
-it, so that k of them are the sum of 1 + m + ... + m^(k-1). Weight decay, regularisers and clipping
-change the direction or depend on the data, and count nothing.
+The *summed step size* of a round is the distance by which the round's steps would move the global
+model if the gradient were constant with norm 1. It is the sum of the learning rates of all steps
+on the global model's weights. For example, FedAvg with five local steps at rate 0.1 has a summed
+step size of 0.5. With momentum m, each step also acts in the steps after it: the k-th step has the
+size 1 + m + ... + m^(k-1), in learning rates. Weight decay, regularisers and clipping are not
+counted, because they change the direction or depend on the data.
 
-The *gradient evaluations* are gradients of one sample's loss, summed over participants and server.
-A product with the Hessian counts as two more; losses, features and prototypes count none: they are
-the *forward evaluations*, of which each method says what it computes besides its gradients.
+The *gradient evaluations* are the gradients of one sample's loss, summed over the participants and
+the server. A Hessian-vector product counts as two further gradients. Losses, features and
+prototypes that a method computes in addition to its gradients are *forward evaluations*.
 
-Where clients differ in size, both are means over all clients: what is expected of a drawn one.
+If clients have different numbers of samples, the costs are means over all clients, which is the
+expected value for a randomly drawn client.
 """
 
 import math
@@ -24,10 +27,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Work:
-    """What a round works on: its participants, and what each of the clients holds and does.
+    """The facts from which a round's costs are computed.
 
-    `sizes` are the clients' numbers of training samples, `training` is a `learning.LocalTraining`,
-    and `options` are those of the method's clients, by key.
+    `participants` is the number of participants of a round. `sizes` holds the number of training
+    samples of every client. `training` is a `learning.LocalTraining`. `options` holds the options
+    of the method's clients as {key: value}.
     """
 
     participants: int
@@ -36,27 +40,27 @@ class Work:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def mean(self, of: Callable[[int], float]) -> float:
-        """Return the mean over clients of a function of their number of samples."""
-        values = {n: of(n) for n in set(self.sizes)}  # Clients may be many, and equally large.
+        """Return the mean over clients of the function `of`, which takes a number of samples."""
+        values = {n: of(n) for n in set(self.sizes)}  # Many clients may have equal sizes.
         return math.fsum(values[n] for n in self.sizes) / len(self.sizes)
 
     @property
     def samples(self) -> float:
-        """Training samples of a client."""
+        """Mean number of training samples of a client."""
         return self.mean(float)
 
     @property
     def travel(self) -> float:
-        """How far the steps of a participation move, in learning rates."""
+        """Summed step size of a client's local training in one round, in learning rates (mean)."""
         return self.mean(self.training.travel)
 
     @property
     def samples_seen(self) -> float:
-        """Samples that the steps of a participation are on, as often as they are seen."""
+        """Sum of the batch sizes of a client's local steps in one round (mean over clients)."""
         return self.mean(lambda n: sum(self.training.batch_sizes(n, self.training.steps(n))))
 
     def on_fraction(self, fraction: float) -> "Work":
-        """Return the same on a part of each client's samples, such as its support set."""
+        """Return a `Work` with this fraction of each client's samples, such as a support set."""
         from coprefl_flwr.data import part_of  # torch: not for strategies without it
 
         return replace(self, sizes=[part_of(n, fraction) for n in self.sizes])
@@ -64,24 +68,27 @@ class Work:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a round of a method costs.
+    """The costs of one round of a method.
 
     Parameters
     ----------
     travel : float
-        Steps of the global model at the local learning rate, in these rates: five local steps are
-        5. Nan where a step has no size that can be compared, as it is normalised.
+        Summed step size of the global model's steps at the local learning rate, in units of that
+        rate. For five local steps it is 5. It is nan if steps are normalised, as their sizes cannot
+        be compared.
     gradients : float
-        Gradients of one sample's loss, over all participants and the server.
+        Number of gradients of one sample's loss, over all participants and the server.
     at_server : float
-        Summed rates of the steps that do not follow the local learning rate.
+        Summed step size of the steps that do not use the local learning rate.
     momentum : float
-        Part of a round's travel that every further round takes once more.
+        Momentum of the global model from round to round: this fraction of the previous round's
+        step is added to each round's step.
     forwards : float
-        Losses, features and prototypes of one sample without a gradient, over all participants.
+        Number of losses, features and prototypes of one sample that are computed without a
+        gradient, over all participants.
     sent : float, optional
-        What is sent to all participants and back, in sizes of the global arrays; None where every
-        exchange sends these arrays both ways.
+        Traffic of a round to all participants and back, in units of the size of the global arrays.
+        It is None if every exchange sends the global arrays in both directions.
     """
 
     travel: float
@@ -92,14 +99,15 @@ class Budget:
     sent: float | None = None
 
     def and_server(self, step_size: float, gradients: float) -> "Budget":
-        """Return it with steps at the server besides."""
+        """Return this budget with the costs of steps at the server added."""
         at_server, gradients = self.at_server + step_size, self.gradients + gradients
         return replace(self, at_server=at_server, gradients=gradients)
 
     def step_sizes(self, training: Any, first: int = 1) -> Iterator[float]:
-        """Yield the summed step size of each round from `first` on, without end.
+        """Yield the summed step size of every round from round `first` on, endlessly.
 
-        The local learning rate decays as it does by the round; `first` is where the method begins.
+        `first` is the method's first round. The local learning rate of each round is
+        `training.rate(round)`, which includes its decay.
         """
         velocity, server_round = 0.0, first
         while True:
@@ -109,4 +117,4 @@ class Budget:
 
 
 UNKNOWN = Budget(math.nan, math.nan, forwards=math.nan)
-"""Of a method that does not train as the settings say, and does not say what it does."""
+"""The budget of a method that has no "train" action and does not override `budget`."""

@@ -1,13 +1,14 @@
-"""A run's state in one file, written in one atomic step, and the history of its rounds next to it.
+"""Checkpoints: the state of a run in a file that is replaced atomically, and the history's file.
 
-The file is a safetensors file: the model's arrays under "arrays/NAME", those of the state's entry
-number N under "state/N/NAME", and one JSON text in its header for everything that is not an array.
-JSON keeps Python floats exactly, so a resumed run continues with the very bytes of an uninterrupted
-one.
+The checkpoint is a safetensors file. The model's arrays are named "arrays/NAME". The arrays of
+entry number N of the method's state are named "state/N/NAME". Everything that is not an array is
+one JSON string in the file's header. JSON stores Python floats exactly, so a resumed run gives the
+same bytes as an uninterrupted run.
 
-The history is the file NAME.rounds.jsonl, a line of JSON a round. New lines are appended before the
-checkpoint is replaced, which says how many bytes of the file are its own, and their checksum. What
-a kill leaves behind these bytes is cut off when the run resumes.
+The history is the file CHECKPOINT.rounds.jsonl, with one line of JSON per round. New lines are
+appended before the checkpoint is replaced. The checkpoint stores the number of bytes of the history
+that belong to the checkpoint, and their SHA-256 checksum. If the program is killed between the two
+steps, the file has further bytes, which are removed when the run resumes.
 """
 
 import hashlib
@@ -29,15 +30,17 @@ from coprefl_flwr.files import parse_json
 logger = logging.getLogger("flwr.coprefl")
 
 State = dict[str, Any]
-"""Numbers and named arrays by name."""
+"""The state of a method: {name: number, or {name: array}}."""
 Rounds = dict[int, dict[str, Any]]
 
 
 @dataclass
 class History:
-    """By absolute round: the metrics of training and of both evaluations, and the traffic.
+    """The metrics of training, of both evaluations and of the traffic, each by round number.
 
-    A checkpoint stores those of its round and of the rounds before: a later change is not stored.
+    `evaluate` holds the metrics of evaluations on clients, and `server` those of evaluations on the
+    server. Round numbers count from the first round of the run, also if the run was resumed.
+    If metrics change after the line of their round was written, the change is not stored.
     """
 
     train: Rounds = field(default_factory=dict)
@@ -46,7 +49,7 @@ class History:
     traffic: Rounds = field(default_factory=dict)
 
     def of_round(self, server_round: int) -> dict[str, float]:
-        """Return a round's metrics, those of evaluations prefixed with where they were made."""
+        """Return a round's metrics; those of evaluations are prefixed "evaluate-" or "server-"."""
         metrics: dict[str, float] = {}
         parts = (self.train, self.traffic, self.evaluate, self.server)
         for prefix, rounds in zip(("", "", "evaluate-", "server-"), parts, strict=True):
@@ -54,11 +57,11 @@ class History:
         return metrics
 
     def rounds(self) -> dict[int, dict[str, float]]:
-        """Return every round's metrics, ascending."""
+        """Return {round number: metrics} of all rounds, in ascending order."""
         return {number: self.of_round(number) for number in sorted(self.train)}
 
     def put_into(self, result: Result) -> None:
-        """Fill in the metrics of Flower's `Result`, under absolute rounds."""
+        """Write the metrics by round number into a Flower `Result`."""
         result.train_metrics_clientapp = _records(self.train)
         result.evaluate_metrics_clientapp = _records(self.evaluate)
         result.evaluate_metrics_serverapp = _records(self.server)
@@ -69,22 +72,22 @@ def _records(rounds: Rounds) -> dict[int, MetricRecord]:
 
 
 def history_file(path: str | Path) -> Path:
-    """Return the file of a checkpoint's history, which is next to it."""
+    """Return the path of a checkpoint's history, which is in the same folder."""
     return Path(f"{path}.rounds.jsonl")
 
 
 @dataclass
 class HistoryLines:
-    """The lines of a history's file that a checkpoint knows: of all rounds before `next_round`."""
+    """The lines of a history's file that are written: those of all rounds before `next_round`."""
 
     next_round: int = 0
     size: int = 0
-    """Bytes of these lines."""
+    """Number of bytes of these lines."""
     sum: Any = field(default_factory=hashlib.sha256, repr=False)
-    """A hash object, updated with every line."""
+    """SHA-256 hash object, which has been updated with these lines."""
 
     def append(self, file: Path, history: History, until: int) -> None:
-        """Truncate the file to the known lines; append lines of new rounds up to `until`."""
+        """Truncate the file to the written lines; append the lines of new rounds up to `until`."""
         written = bytearray()
         for number in range(self.next_round, until + 1):
             row = {name: of[number] for name, of in vars(history).items() if number in of}
@@ -100,9 +103,11 @@ class HistoryLines:
 
     @classmethod
     def read(cls, file: Path, until: int, stored: dict[str, Any]) -> tuple["HistoryLines", History]:
-        """Return the lines that a checkpoint knows, and the history that they hold.
+        """Read a history's file; return the lines that a checkpoint describes, and their history.
 
-        Raises a ValueError if the file does not begin with them, and an OSError if it is not there.
+        `stored` is the checkpoint's {"bytes": size of the lines, "sha256": their checksum}, and
+        `until` the checkpoint's round. Raises a ValueError if the file does not begin with these
+        lines, and an OSError if the file does not exist.
         """
         with file.open("rb") as opened:
             written = opened.read(min(stored["bytes"], file.stat().st_size))
@@ -119,11 +124,12 @@ class HistoryLines:
 
 @dataclass
 class Checkpoint:
-    """The state from which a run continues after `round`.
+    """The state of a run after round `round`, from which the run can continue.
 
-    `versions` has the version of each client's committed state, by client id. `bound` has the node
-    that each client is bound to, if nodes name their clients. `lines` describes the lines of the
-    history that are already in the history's file.
+    `arrays` are the global arrays, `state` is the method's state, and `options` are the options of
+    the strategy. `versions` is {client id: version of the client's committed state}. `bound` is
+    {client id: node id}, if nodes name their clients. `lines` describes the lines of the history
+    that are already in the history's file.
     """
 
     round: int
@@ -143,11 +149,11 @@ def continue_from(
     options: Mapping[str, Any],
     num_rounds: int,
 ) -> Checkpoint:
-    """Return where a run begins: at `initial` in round 0, or at its checkpoint.
+    """Return the state from which a run starts: the arrays `initial`, or the checkpoint at `path`.
 
-    Raises a SettingsError if a checkpoint would be overwritten, has another model or other options,
-    or is past `num_rounds`; if an option cannot be written into one; or if its history's file is a
-    link.
+    Raises a SettingsError if an existing checkpoint would be overwritten; if the checkpoint has
+    another model, other options, or a round after `num_rounds`; if an option cannot be written
+    into a checkpoint; or if the history's file is a link.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
@@ -172,19 +178,22 @@ def continue_from(
         raise SettingsError(f"num_rounds = {num_rounds}: {over}")
     for name in {**written, **checkpoint.options}:
         value = written.get(name)
-        # How many nodes are waited for, and attempts are made, does not enter the numbers.
+        # These two options do not change the results.
         free = name in ("min_available_nodes", "max_failed_rounds")
         if not free and checkpoint.options.get(name) != value:
             difference = f"its {name} is {checkpoint.options.get(name)!r}, here it is {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
-    # Cuts off what a kill left behind the lines.
+    # Removes bytes after the lines, which a killed run has written.
     checkpoint.lines.append(history_path, checkpoint.history, checkpoint.round)
     logger.info("resumed from %s after round %s", path, checkpoint.round)
     return checkpoint
 
 
 def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as they are read from a checkpoint's JSON, with lists for tuples."""
+    """Return the options converted to JSON and back; tuples become lists.
+
+    Raises a SettingsError if an option cannot be written as JSON.
+    """
     written = {}
     for name, value in options.items():
         try:
@@ -198,9 +207,9 @@ def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
-    """Write `checkpoint` to `path`, and the lines of its new rounds to its history's file.
+    """Append the lines of new rounds to the history's file, and write `checkpoint` to `path`.
 
-    The checkpoint that is there is replaced only once all of the new one is on disk.
+    An existing checkpoint is replaced only after the new checkpoint is completely on disk.
     """
     tensors = {f"arrays/{name}": array for name, array in checkpoint.arrays.items()}
     state: dict[str, Any] = {}
@@ -225,9 +234,10 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint and its history.
+    """Read a checkpoint and its history's file.
 
-    Raises a SettingsError if one of them is damaged, or the file is no checkpoint of this package.
+    Raises a SettingsError if one of the two files is damaged, or if `path` is not a checkpoint of
+    this package.
     """
     try:
         tensors, text = read_sealed(path)
@@ -250,13 +260,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint, if it is there, and its history."""
+    """Delete a checkpoint and its history's file, if they exist."""
     for file in (path, history_file(path)):
         file.unlink(missing_ok=True)
 
 
 def _state(entries: dict[str, Any], tensors: Arrays) -> State:
-    """Return the state: numbers as they are, arrays by the names that identify them."""
+    """Return the method's state; `entries` has its numbers, and lists of its arrays' names."""
     state: State = {}
     for number, (key, value) in enumerate(entries.items()):
         arrays = isinstance(value, list)

@@ -1,4 +1,4 @@
-"""The Flower `ClientApp` around NumPyClients."""
+"""The Flower `ClientApp` that runs NumPyClients."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +20,20 @@ OwnClients = Sequence[int] | Callable[[Context, str], Sequence[int] | None] | No
 def client_app(
     client_fn: ClientFn, clients: OwnClients = None, actions: Sequence[str] = ("query",)
 ) -> ClientApp:
-    """Return the `ClientApp` that runs NumPyClients for our strategies, and for Flower's own.
+    """Return a `ClientApp` that runs NumPyClients for this package's and for Flower's strategies.
 
     `client_fn(context)`, `client_fn(context, client_id)` or `client_fn(context, client_id, config)`
-    returns the `NumPyClient` of a client; `config` is the request's: population, server-round and
-    what the server app sends. It is called for every message, so it should keep in a cache what
-    takes time to make.
+    returns the `NumPyClient` of a client. `config` is the config of the request, with population,
+    server-round and the settings that the server app sends. `client_fn` is called for every
+    message, so it should cache objects that are slow to create.
 
-    `clients` are those of this node, where nodes are asked for theirs: None for one client, whose
-    id is the node's `partition-id`; the ids of several; or a function of (context, population) that
-    returns None or ids. Where any node can run any client, as in a simulation, the strategy is
-    given `clients=N`, their number, and `clients` here is not heeded. `actions` are
-    further exchanges the clients answer: "train.NAME" calls their method NAME.
+    `clients` are the clients of this node. None means one client, whose id is the node's
+    `partition-id`. A list holds the ids of several clients. A function of (context, population)
+    returns None or a list of ids. If any node can run any client, as in a simulation, give
+    `clients=N`, the number of all clients, to the strategy; `clients` here is then ignored.
+
+    `actions` are the names of further exchanges that the clients answer. For the message type
+    "train.NAME", the client's method NAME is called.
     """
     takes = _arguments(client_fn)
     _check_hosting(takes, clients)
@@ -63,7 +65,7 @@ def client_app(
 
 
 def _check_hosting(takes: int, clients: OwnClients) -> None:
-    """Refuse a node without clients, and several where `client_fn` takes no client id."""
+    """Refuse an empty list, and several clients if `client_fn` does not take a client id."""
     _refuse_number(clients)
     if isinstance(clients, Sequence) and not clients:
         raise SettingsError(f"clients = {clients}: a node hosts at least one client")
@@ -84,7 +86,7 @@ def _refuse_number(clients: object) -> None:
 
 
 def _arguments(client_fn: ClientFn) -> int:
-    """Return how many arguments `client_fn` demands."""
+    """Return the number of positional arguments of `client_fn` that have no default."""
     return sum(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
@@ -100,10 +102,7 @@ def _call(
     config: Mapping[str, Any],
     own: object,
 ) -> NumPyClient:
-    """Call `client_fn` with the first arguments of the three, as many as it `takes`.
-
-    A function of the context alone makes the node's only client, whose id is `own`.
-    """
+    """Call `client_fn` with the first `takes` of its arguments; `own` is the node's client id."""
     if takes < 2 and client_id is not None and str(client_id) != str(own):
         raise SettingsError(
             f"client_fn takes the context alone, so it cannot make client {client_id}: "

@@ -1,9 +1,10 @@
-"""Client states: arrays that a client stores from round to round, in files.
+"""Client states: arrays that a client stores in files, from round to round.
 
-A version of a client's state is named "ROUND-ATTEMPT" after the attempt that wrote it. The server
-decides which one is valid: every request names the version it has committed for the client, so
-that the state of a failed round or of a late message is never used. It also names the version of
-the last checkpoint, from which the run may have to be resumed. These two are kept.
+A version of a client's state is named "ROUND-ATTEMPT", after the attempt that wrote the version.
+The server decides which version is valid. Every request contains the version that the server has
+committed for the client, so that the state of a failed round or of a late message is never used.
+The request also contains the version at the last checkpoint, from which the run may be resumed. The
+client keeps these two versions and deletes older ones.
 """
 
 import re
@@ -17,51 +18,53 @@ from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished
 
 STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
-"""Names of a state's files."""
+"""Pattern of the names of a client state's files."""
 
 
 @dataclass
 class Versions:
-    """The versions of the clients' states that are valid.
+    """The valid versions of the clients' states.
 
-    `committed` has by client id the version ("ROUND-ATTEMPT") that it wrote in the last successful
-    round with its reply; `at_checkpoint` the same at the last checkpoint, to which an interrupted
-    run goes back.
+    `committed` is {client id: version}. The version, "ROUND-ATTEMPT", is the one that the client
+    wrote in the last successful round with a good reply from this client. `at_checkpoint` is the
+    value of `committed` at the last checkpoint, from which an interrupted run resumes.
     """
 
     committed: dict[int, str] = field(default_factory=dict)
     at_checkpoint: dict[int, str] = field(default_factory=dict)
 
     def of(self, client: int) -> dict[str, str]:
-        """Return the settings of a request to a client; "" is no state yet."""
+        """Return a request's settings on versions; a version is "" if there is no state yet."""
         return {
             "state-version": self.committed.get(client, ""),
             "state-kept": self.at_checkpoint.get(client, ""),
         }
 
     def commit(self, clients: Iterable[int], server_round: int, attempt: int) -> None:
-        """Make the states that `clients` wrote in this attempt the valid ones."""
+        """Mark the states that `clients` wrote in this attempt as the valid versions."""
         self.committed |= dict.fromkeys(clients, f"{server_round}-{attempt}")
 
     def mark_checkpoint(self) -> None:
-        """Keep the committed versions: the run may be resumed from them."""
+        """Copy `committed` to `at_checkpoint`, after a checkpoint was written."""
         self.at_checkpoint = dict(self.committed)
 
 
 class ClientState:
-    """The states of a client, a file a version.
+    """The stored versions of a client's state, one file per version.
 
-    `folder` is made when something is written. In it each run, population and client (as the
-    request names them) has a folder, so that all clients of a machine can share one.
+    A file is FOLDER/RUN/POPULATION/CLIENT/VERSION.safetensors, with the run, the population and the
+    client id in the request's config. All clients of a machine can therefore share one `folder`.
+    The folder is created by the first `write`.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
     def read(self, config: Mapping[str, Any]) -> Arrays | None:
-        """Return the state the server has committed, None for a client that has none yet.
+        """Return the arrays of the version that the server has committed, or None if there is none.
 
-        Raises a SettingsError if it is not here, as when the folder was lost.
+        Raises a SettingsError if the file of the version is missing or damaged, for example because
+        the folder was deleted.
         """
         version = str(config.get("state-version", ""))
         if not version:
@@ -77,7 +80,7 @@ class ClientState:
         return arrays
 
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
-        """Keep `arrays` as the state after this request, and delete versions no longer needed."""
+        """Store `arrays` as the version of this request; delete older versions not needed."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
         check_links(self.folder, file)
@@ -86,16 +89,16 @@ class ClientState:
         needed = {str(config.get("state-version")), str(config.get("state-kept"))}
         versions = [path for path in file.parent.iterdir() if STATE_FILE.fullmatch(path.name)]
         for path in versions:
-            # Not the newer ones: this request may be a late one.
+            # Newer versions are kept, as this request may be late.
             if path.stem not in needed and _age(path.stem) < _age(version):
                 path.unlink(missing_ok=True)
 
     def _identity(self, file: Path) -> str:
-        """Return the run, population, client and version of a file, by which it is identified."""
+        """Return "RUN/POPULATION/CLIENT/VERSION", which is also stored in the file."""
         return file.relative_to(self.folder).with_suffix("").as_posix()
 
     def _file(self, config: Mapping[str, Any], version: str) -> Path:
-        """Return the file of a version; refuse names that would lead out of the folder."""
+        """Return the path of a version's file; refuse names that would lead out of the folder."""
         parts = [str(config.get(name, "")) for name in ("run", "population")]
         parts.append(str(config.get("client", 0)))
         for part in [*parts, version]:
@@ -108,5 +111,5 @@ class ClientState:
 
 
 def _age(version: str) -> tuple[int, ...]:
-    """Return (round, attempt), by which versions are in order of time."""
+    """Return (round, attempt) of a version; a later version has the larger tuple."""
     return tuple(int(part) for part in version.split("-") if part.isdigit())

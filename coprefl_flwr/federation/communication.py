@@ -1,4 +1,4 @@
-"""The traffic of a round: models and bytes in a deployment, and the bytes of this run."""
+"""The traffic of a round: models and bytes in a deployment, and the bytes sent in this run."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,23 +13,27 @@ from coprefl_flwr.federation.messages import NodeReply, size_of_arrays
 
 @dataclass
 class Traffic:
-    """Models and bytes sent to clients (down) and back (up) in a round, evaluations left out.
+    """Models and bytes sent to clients (down) and back (up) in a round, without evaluations.
 
-    Both count what a deployment sends, where every client is its own node: it is sent all
-    arrays of an exchange and answers with its own. They are the same however this run hosts its
-    clients. A model is what CyclicFL's Table IV calls X: the size of the global model, `model_size`
-    bytes; other quantities, such as control variates, count by their size. `client_bytes_down` and
-    `client_bytes_up` are the bytes of the serialised arrays, each with its header; a reply is taken
-    to have the dtypes that were sent.
+    `models_*` and `client_bytes_*` are the traffic of a deployment in which every client is its own
+    node. There, each client is sent all arrays of an exchange and returns its arrays. These counts
+    do not depend on how nodes host clients in this run. The unit of `models_*` is X in Table IV of
+    CyclicFL, the size of the global model, `model_size` bytes. Other arrays, such as control
+    variates, count as the fraction (their bytes / `model_size`). `client_bytes_down` and
+    `client_bytes_up` are the bytes of the serialised arrays with their headers. Replies are counted
+    with the dtypes that were sent.
 
-    `wire_bytes_down` and `wire_bytes_up` are those of the messages of this run, where a node that
-    hosts several clients is sent the arrays once and answers with one sum in float64. `wire_nodes`
-    is the largest number of nodes that shared an exchange: by how many partial sums its clients'
-    results were added up, on which the last digits of the round's numbers depend.
+    `wire_bytes_down` and `wire_bytes_up` are the bytes of the arrays in the messages of this run.
+    In this run, a node that hosts several clients is sent the arrays once and returns sums in
+    float64. `wire_nodes` is the largest number of nodes in an exchange, which is the number of
+    partial sums. The last digits of the round's results depend on this number.
 
-    Every attempt at a round counts: downwards each client that was sent something, upwards each
-    that gave a good reply. A client that failed, or whose reply was refused, sends nothing back;
-    the bytes of a refused reply are on the wire all the same.
+    All attempts at a round are counted. Down counts each client that was sent a request. Up counts
+    each client with a good reply. A client that failed, or whose reply was refused, counts no
+    models and no `client_bytes_up`, but the bytes of a refused reply are in `wire_bytes_up`.
+
+    `replies_asked` is the number of clients that exchanges asked, and `replies_left_out` the number
+    of those without a good reply.
     """
 
     model_size: int = 0
@@ -44,7 +48,7 @@ class Traffic:
     replies_left_out: int = 0
 
     def count_down(self, exchange: Exchange, clients: int, messages: Sequence[Message]) -> None:
-        """Count an exchange's messages to `clients` clients; all have the same arrays."""
+        """Add the traffic of an exchange's requests to `clients` clients, all with equal arrays."""
         sent = nbytes(exchange.arrays) + sum(map(nbytes, exchange.extra.values()))
         sizes = [size_of_arrays(message) for message in messages]
         self.models_down += clients * self._models(sent)
@@ -53,9 +57,9 @@ class Traffic:
         self.wire_nodes = max(self.wire_nodes, len(messages))
 
     def count_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:
-        """Count the clients that were asked, those of good replies, and what these answered with.
+        """Add the traffic of the good replies, and count the clients that were asked and left out.
 
-        All of them answer with the same arrays.
+        All good replies to an exchange have arrays with the same names.
         """
         clients = sum(len(reply.metrics) for reply in replies)
         self.replies_asked += len(exchange.clients)
@@ -69,13 +73,13 @@ class Traffic:
         self.client_bytes_up += clients * serialised(answer)
 
     def as_metrics(self) -> dict[str, float]:
-        """Return the counts under the names they have in tables and files.
+        """Return {name in tables and files: count}.
 
-        Those of replies are there only where some were left out.
+        "replies-asked" and "replies-left-out" are included only if a reply was left out.
         """
         counts = {name.replace("_", "-"): count for name, count in asdict(self).items()}
         del counts["model-size"]
-        if not self.replies_left_out:  # A round without failures says nothing of them.
+        if not self.replies_left_out:  # Not shown for a round without failures.
             del counts["replies-asked"], counts["replies-left-out"]
         return counts
 

@@ -1,4 +1,4 @@
-"""The context of a round, which its program uses, and the options of a run."""
+"""The options of a run, and the context that a round's generator is given."""
 
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
@@ -21,13 +21,15 @@ from coprefl_flwr.options import option
 
 @dataclass(kw_only=True, eq=False)
 class RunStrategy:
-    """A strategy as its run sees it: the options that all strategies have, and its programs.
+    """The interface of a strategy that a run needs: the options of all strategies, and the round.
 
-    The options of `AGGREGATION` are for methods that average (see `RoundStrategy.averages`).
-    `clients` says which clients nodes run: the number of all clients, any of which any node can run
-    (a simulation); {node id: its clients}, or the path of a TOML file of that, where a node that it
-    does not name is left out; or None: each node is asked, and is one client, or those that it
-    names. The first node to name a client keeps it.
+    The options in `AGGREGATION` apply only to methods that average (see `RoundStrategy.averages`).
+
+    `clients` decides which node runs which client. If it is a number, it is the number of all
+    clients, and any node can run any client, as in a simulation. If it is {node id: list of client
+    ids}, or the path of a TOML file with this mapping, nodes that are not in the mapping are not
+    used. If it is None, each node is asked for its client ids; a node whose app cannot answer is
+    one client. If several nodes name a client, the client belongs to the node that named it first.
     """
 
     participants: int | None = option(
@@ -87,83 +89,91 @@ class RunStrategy:
 
     @property
     def most_participants(self) -> int | None:
-        """The largest number of clients that a round can need; None for all clients."""
+        """The largest number of participants that a round can draw, or None for all clients."""
         return self.participants
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """Return the method and its options; a checkpoint must have the same to be resumed."""
+        """Return the name of the strategy class and the values of its options.
+
+        A run can resume only from a checkpoint with the same options.
+        """
 
     @abstractmethod
     def program(self, ctx: "RoundContext", arrays: Arrays) -> Round:
-        """Return the program of a round."""
+        """Return the generator of a round, which starts from the global `arrays`."""
 
     @abstractmethod
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
-        """Return whether clients evaluate the model after a round."""
+        """Return whether clients evaluate the model after this round."""
 
     @abstractmethod
     def evaluation_exchange(
         self, ctx: "RoundContext", arrays: Arrays, clients: Sequence[int]
     ) -> Exchange:
-        """Return the exchange that evaluates `arrays` on clients."""
+        """Return the exchange in which these clients evaluate `arrays`."""
 
 
 class Members(Protocol):
-    """The clients of a population, as a round sees them."""
+    """The interface through which a round finds the clients of a population."""
 
     begun: bool
-    """Whether a round has asked for the clients before."""
+    """Whether an earlier call of `clients` has already waited for the clients to connect."""
 
     @property
     def most_clients(self) -> int:
-        """The largest number of clients that there were."""
+        """The largest number of clients that were connected at the same time in the run."""
 
     def clients(self, wanted: int | None = None) -> Sequence[int]:
-        """Return the ids of all clients; the first time, wait for as many as are wanted."""
+        """Return the ids of all clients; the first call waits until `wanted` clients connected."""
 
     def segments(self, chain: Sequence[int]) -> list[list[int]]:
-        """Cut a chain of clients into segments, each of clients that one node hosts."""
+        """Split a chain, a list of client ids, into segments of clients on the same node."""
 
 
 @dataclass
 class Listed:
-    """Clients whose ids are known without a grid, each on its own node."""
+    """A fixed list of client ids, used without a grid; each client is its own node."""
 
     ids: Sequence[int]
     begun: bool = True
 
     @property
     def most_clients(self) -> int:
-        """The number of clients."""
+        """The number of clients in the list."""
         return len(self.ids)
 
     def clients(self, wanted: int | None = None) -> Sequence[int]:
-        """Return the ids."""
+        """Return the list of client ids."""
         return self.ids
 
     def segments(self, chain: Sequence[int]) -> list[list[int]]:
-        """Return one segment for each client."""
+        """Return one segment per client, as each client is its own node."""
         return [[client] for client in chain]
 
 
 @dataclass(frozen=True, eq=False)
 class RoundContext:
-    """A round of a run: its number, its clients, its random numbers, and what the method carries.
+    """One attempt at a round: the round's number, clients, random numbers and stored state.
 
     Parameters
     ----------
     run : RoundStrategy
-        The options of the run: its seed, its population and the replies it needs.
+        The strategy with the options of the run, such as the seed, the population and the number
+        of good replies that an exchange needs.
     members : Transport or Listed
-        The clients; `Listed([0, 1, 2])` drives a round by hand.
+        The clients. With `Listed([0, 1, 2])` a round can be run by hand, without a grid.
     round : int
         The number of the round, from 1.
     attempt : int
-        How often this round has failed already; another attempt draws other participants.
+        The number of failed attempts at this round so far. Every attempt draws new participants.
     state : dict
-        Numbers and arrays that the method carries from round to round, by name. What a round
-        changes counts only once the round has returned.
+        Numbers and arrays that the method keeps from round to round, by name. Changes are kept
+        only if the round returns.
+    versions : Versions
+        The versions of the clients' states.
+    inner : RoundStrategy, optional
+        The strategy that is running, if it is a part of the strategy `run` (see `within`).
     """
 
     run: RunStrategy
@@ -175,26 +185,28 @@ class RoundContext:
     inner: RunStrategy | None = None
 
     def within(self, inner: RunStrategy) -> "RoundContext":
-        """Return the context of a strategy that is run as a part of another one.
+        """Return a context for the strategy `inner`, which runs as a part of another strategy.
 
-        It draws as many participants as its own options say; all else is the run's.
+        The number of participants is set by the options of `inner`. Everything else is the run's.
         """
         return replace(self, inner=inner)
 
     @property
     def num_clients(self) -> int:
-        """The number of all clients, those that left in the meantime too."""
+        """The number of all clients, including clients that have disconnected since."""
         return self.members.most_clients
 
     @property
     def min_replies(self) -> int:
-        """How many good replies an exchange needs."""
+        """The least number of good replies that an exchange needs."""
         return self.run.min_replies
 
     def sample(self) -> list[int]:
-        """Draw the participants, ascending: a function of (seed, population, round, attempt).
+        """Draw the participants of the round and return their client ids, ascending.
 
-        A fraction of the clients is rounded down, as Flower's is, but to one client at least.
+        The draw depends only on the clients and on (seed, population, round, attempt). With
+        `fraction_train`, the number of participants is rounded down, as in Flower, but is at
+        least 1.
         """
         options = self.inner or self.run
         clients, wanted = self._clients(), options.participants
@@ -203,20 +215,20 @@ class RoundContext:
         return self._choose(clients, len(clients) if wanted is None else wanted, "participants")
 
     def evaluating(self) -> list[int]:
-        """Draw the clients that evaluate the model, ascending: by `fraction_evaluate`."""
+        """Draw the fraction `fraction_evaluate` of the clients; return their ids, ascending."""
         clients = self._clients()
         number = max(1, int(self.run.fraction_evaluate * len(clients)))
         return self._choose(clients, number, "evaluating")
 
     def _choose(self, clients: Sequence[int], number: int, purpose: str) -> list[int]:
-        """Return this many of the clients, or all there are, ascending."""
+        """Draw `number` of the clients, or all if there are fewer; return their ids, ascending."""
         if number >= len(clients):
             return list(clients)
         positions = self.random(purpose).choice(len(clients), number, replace=False)
         return sorted(clients[position] for position in positions)
 
     def _clients(self) -> Sequence[int]:
-        """Return all clients; in the first round there must be as many as the run's rounds ask."""
+        """Return all client ids; refuse `participants` above their number in the first round."""
         first, most = not self.members.begun, self.run.most_participants
         clients = self.members.clients(most)
         if first and most is not None and most > len(clients):
@@ -224,20 +236,25 @@ class RoundContext:
         return clients
 
     def key(self, purpose: str) -> tuple[str | int, ...]:
-        """Return the key from which the server's random numbers of a purpose are made."""
+        """Return the key that seeds the server's random numbers for a purpose."""
         return (self.run.seed, self.run.population, self.round, purpose)
 
     def random(self, purpose: str) -> np.random.Generator:
-        """Return the random numbers of (seed, population, round, attempt) for a purpose."""
+        """Return a random generator for a purpose, such as "participants".
+
+        The generator is seeded by (seed, population, round, purpose, attempt).
+        """
         return seeds.generator(*self.key(purpose), self.attempt)
 
     def chain(
         self, arrays: Arrays, clients: Sequence[int]
     ) -> Generator[Exchange, Replies, Replies]:
-        """Have each client train the arrays that the one before it returned.
+        """Let the clients train one after another, each on the arrays of the client before it.
 
-        A client that fails is skipped. The replies' arrays are the last good client's. Nodes that
-        host several clients run their part of the chain in one message.
+        The first client starts from `arrays`. A client that fails is skipped. The returned replies
+        contain the arrays of the last client that did not fail. Clients that follow each other and
+        are on the same node are sent one message. Raises a RoundFailedError if fewer than
+        `min_replies` clients trained.
         """
         links = []
         for segment in self.members.segments(clients):

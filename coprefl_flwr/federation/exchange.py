@@ -1,4 +1,4 @@
-"""An exchange with clients, as a round's program sees it: the question and the replies."""
+"""An exchange between server and clients: a request to clients, and their combined replies."""
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +13,19 @@ from coprefl_flwr.federation.messages import Value
 
 @dataclass(frozen=True)
 class Exchange:
-    """One question to some clients, whose ids are `clients`.
+    """One request to the clients whose ids are in `clients`.
 
     `action` is Flower's message type, such as "train", "train.query" or "evaluate". Every client
-    starts from `arrays` and answers with arrays of these names and shapes, of which `combine` makes
-    one (see `federation.aggregation`). `extra` holds further arrays by name, for the clients'
-    `config["extra"]`; those named in `returned` they answer with too, as arrays "NAME/ARRAY".
-    `config` holds settings on top of the app's own. `stateful` tells whether
-    the clients keep a state from one of these exchanges to the next. `needed` is the number of good
-    replies, 0 to continue without any; None is the strategy's `min_replies`.
+    starts from `arrays` and answers with arrays of the same names and shapes. The rule `combine`
+    aggregates the clients' answers (see `federation.aggregation`). `extra` holds further groups of
+    arrays by name, which clients find in `config["extra"]`. Clients also return the groups named
+    in `returned`, as arrays "GROUP/ARRAY". `config` holds settings for the clients in addition to
+    those of the app. `stateful` tells whether clients store a state for their next such exchange.
+    `needed` is the least number of good replies. If it is 0, the round continues without any reply;
+    if it is None, the strategy's `min_replies` is used.
 
-    Of what clients answer: `positive` are metrics that each must have, above 0, and `changes` names
-    of arrays that are answered by a change instead of a new value.
+    `positive` names metrics that every reply must have, with a value above 0. `changes` names the
+    arrays for which clients return the change of the array instead of its new value.
     """
 
     action: str
@@ -41,14 +42,16 @@ class Exchange:
 
     @property
     def template(self) -> Arrays:
-        """What clients answer with: arrays of these names, shapes and dtypes."""
+        """Arrays with the names, shapes and dtypes that a client's answer must have."""
         return with_extra(self.arrays, self.extra, self.returned)
 
     @property
     def of_models(self) -> bool:
-        """Whether clients answer with models, and keep and measure nothing that depends on them.
+        """Whether client-side mods may clip the clients' answers and add noise to them.
 
-        A client-side mod may clip such an answer and put noise on it, and no other.
+        They may if the clients answer "train" with models, store no state and return no changes of
+        arrays, and if the models are passed along a `Chain` or averaged with equal weights or by
+        num-examples.
         """
         rule = self.combine.of if isinstance(self.combine, PerClient) else self.combine
         mean = isinstance(rule, Mean) and rule.weight in ("", "num-examples")
@@ -57,7 +60,7 @@ class Exchange:
 
 
 def with_extra(arrays: Arrays, extra: Mapping[str, Arrays], returned: Collection[str]) -> Arrays:
-    """Return `arrays` and behind them the extra arrays that clients answer with too."""
+    """Return `arrays`, followed by those groups of `extra` arrays that `returned` names."""
     for name in returned:
         arrays = append_prefixed(arrays, name, extra[name])
     return arrays
@@ -65,14 +68,16 @@ def with_extra(arrays: Arrays, extra: Mapping[str, Arrays], returned: Collection
 
 @dataclass(frozen=True)
 class Replies:
-    """What the clients answered, combined.
+    """The combined replies of the clients to an exchange.
 
-    `clients` are the ids of those whose results are in, ascending; `metrics` has for each metric
-    one value a client, shape (len(clients),), if every client reported it. `arrays` is the
-    mean under `Mean`, the last client's under `Chain`, in the dtypes that were sent, else empty;
-    `sums` has every sum of the rule by its name, in float64. Where the strategy's `aggregation` is
-    robust, `arrays` is the robust mean without a sum, and under `LossMoments` `sums` has each
-    client's gradient by its id.
+    `clients` holds the ids of the clients with a good reply, ascending. `metrics` holds, for each
+    metric that every client reported, an array of shape (len(clients),) with one value per client.
+    `arrays` has the dtypes that were sent: it is the mean for the rule `Mean`, the last client's
+    arrays for `Chain`, and empty for the other rules. `sums` holds each sum of the rule by the
+    sum's name, in float64.
+
+    If the strategy's `aggregation` is a robust rule, `arrays` is the robust mean and `sums` is
+    empty; for the rule `LossMoments`, `sums` holds each client's gradient by client id.
     """
 
     clients: tuple[int, ...]
@@ -90,7 +95,10 @@ class Replies:
         }
 
     def evaluation_metrics(self) -> dict[str, float]:
-        """Return the mean metrics; hits become the accuracy over all samples, a fraction."""
+        """Return the mean metrics, with an accuracy if clients report the number `correct`.
+
+        The accuracy is the fraction of correctly classified samples over all clients' samples.
+        """
         metrics = self.mean_metrics()
         if metrics.pop("correct", None) is not None:
             hits, samples = self.metrics["correct"].sum(), self.metrics["num-examples"].sum()
@@ -100,14 +108,13 @@ class Replies:
 
 RoundMetrics = dict[str, float]
 Round = Generator[Exchange, Replies, tuple[Arrays, RoundMetrics]]
-"""The program of a round: it yields exchanges, is sent the replies, returns arrays and metrics."""
+"""A round's generator: yields exchanges, is sent the replies, and returns arrays and metrics."""
 
 
 def concat_replies(parts: Sequence[Replies]) -> Replies:
-    """Return the replies of several exchanges with other clients each, without their arrays.
+    """Concatenate the replies of several exchanges with different clients, without the arrays.
 
-    Their metrics are those that each of the exchanges has: with more, there could be as many names
-    as there are exchanges, each with as many gaps.
+    Only metrics that are in the replies of every exchange are kept. Other metrics would have gaps.
     """
     parts = [part for part in parts if part.clients]
     names = [set(part.metrics) for part in parts]

@@ -1,7 +1,7 @@
-"""What this package needs of flwr beyond its public modules; there is a test of each function.
+"""All code that uses internals of flwr, outside its public modules; each function has a test.
 
-Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and, for
-`NumPyClient`, `flwr.client`.
+Other modules of this package import only from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and,
+for `NumPyClient`, `flwr.client`.
 """
 
 import logging
@@ -24,17 +24,18 @@ from flwr.supercore.task_identity import TaskIdentity
 from coprefl_flwr.errors import RunFailedError, SettingsError, one_line
 
 CLIENT_LOGS = {("vce_api", "worker"), ("raybackend", "process_message")}
-"""The modules and functions of Flower's simulation that log what a client raised."""
+"""(module, function) in Flower's simulation that log an exception of a client."""
 
 RUNTIME_LOGS = {("vce_api", "run_api"), ("run_simulation", "_main_loop")}
-"""The modules and functions of Flower that log, twice, the error that ended a simulation."""
+"""(module, function) in Flower that log the error that ended a simulation; both log the error."""
 
 
 def enter_run(run_id: int, node_id: int) -> None:
-    """Make `Message(...)` work in this process, as it does inside a run that Flower started.
+    """Allow this process to create `Message` objects outside a run that Flower started.
 
-    Flower sets who the process is when it starts a ServerApp; the grid in `grids.local` is
-    outside of Flower and sets it itself. Inside a run, nothing is changed.
+    A `Message` needs the ids of a run and a node. Flower sets these ids when it starts a ServerApp.
+    The grid in `grids.local` runs without Flower and sets the ids by this function. If the ids are
+    set already, nothing is changed.
     """
     if TaskIdentity._run_id is None:
         TaskIdentity.task_id = run_id
@@ -43,21 +44,21 @@ def enter_run(run_id: int, node_id: int) -> None:
 
 
 def name_message(message: Message, message_id: str) -> None:
-    """Give a message the id that its reply refers to (Flower's grids do this when they send)."""
+    """Set the id of a message, to which its reply refers; Flower's grids do this when they send."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
 class _Ending:
-    """A filter of Flower's log that makes the reason of a failed run the last line."""
+    """A filter of Flower's log that makes the reason of a failed run the last line of the log."""
 
     def __init__(self) -> None:
-        # Weak, as an error holds everything that its traceback saw.
+        # Weak, as an exception keeps all variables of its traceback in memory.
         self.error: Callable[[], Exception | None] = lambda: None
         self.text = self.crash = ""
         self.runs = 0
 
     def __call__(self, record: logging.LogRecord) -> bool:
-        """Remove the traceback of an error, and append the error to Flower's exit message."""
+        """Remove an error's traceback, and append its message to Flower's line on the exit code."""
         where, first = (record.module, record.funcName), None
         if isinstance(record.args, tuple) and record.args:
             first = record.args[0]
@@ -81,17 +82,18 @@ _ENDING = _Ending()
 
 
 def end_log_with(error: Exception) -> None:
-    """Make `error` the last line of Flower's log of a run that it ends, without a traceback.
+    """Make the message of `error` the last line of Flower's log, without a traceback.
 
-    Flower logs the traceback of what a ServerApp raises and then a paragraph on its exit code; the
-    line that says what the user can do about it would be lost between them.
+    `error` is the exception that ends the run. By default, Flower logs the exception's traceback
+    and then a paragraph on the exit code, so that users do not find the exception's message, which
+    states the remedy, between them.
     """
     _ENDING.error = weakref.ref(error)
     logging.getLogger("flwr").addFilter(_ENDING)
 
 
 def _crash(error: BaseException) -> str:
-    """Return a line on a crashed simulation, which names the first cause of the error."""
+    """Return a line on a crashed simulation, with the root cause of the error."""
     while error.__cause__ is not None:
         error = error.__cause__
     address, hint = _named_cluster()
@@ -99,7 +101,7 @@ def _crash(error: BaseException) -> str:
 
 
 def _named_cluster() -> tuple[str, str]:
-    """Return the address of the Ray cluster to join ("" if none), and a hint on its source."""
+    """Return (address of the Ray cluster that Ray would join or "", hint on its source)."""
     if address := os.environ.get("RAY_ADDRESS"):
         return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone"
     file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
@@ -108,7 +110,7 @@ def _named_cluster() -> tuple[str, str]:
 
 
 def check_cluster() -> None:
-    """Raise a RunFailedError if Ray would join, and wait long for, a cluster that is gone."""
+    """Raise a RunFailedError if Ray is set to join a cluster that does not answer."""
     address, hint = _named_cluster()
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
@@ -134,7 +136,7 @@ def end_with_simulation(grid: Grid) -> bool:
     try:
         check_cluster()
     except RunFailedError as error:
-        logging.getLogger("flwr.coprefl").error("%s", error)  # Flower tells it when Ray gives up.
+        logging.getLogger("flwr.coprefl").error("%s", error)  # Flower logs it when Ray gives up.
         raise
 
     def ending(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,15 +154,16 @@ def end_with_simulation(grid: Grid) -> bool:
 
 @contextmanager
 def plain_log() -> Iterator[None]:
-    """Keep tracebacks out of Flower's log of a run, which says in one line what failed.
+    """Keep tracebacks out of Flower's log while a strategy runs; failures are logged as one line.
 
-    What a simulation logs of each exception of a client is at its level DEBUG then
-    (FLWR_LOG_LEVEL=DEBUG shows it), and an error that is written for the user ends the log.
+    In the context, the exceptions of clients that a simulation logs have the level DEBUG, which
+    FLWR_LOG_LEVEL=DEBUG shows. If the context ends with a RunFailedError or a SettingsError, the
+    error's message is the last line of the log.
     """
-    if not _ENDING.runs:  # Of a simulation before, in this process.
+    if not _ENDING.runs:  # From an earlier simulation in this process.
         _ENDING.crash = ""
     _ENDING.runs += 1
-    logging.getLogger("flwr").addFilter(_ENDING)  # Stays: what ends a run may come after it.
+    logging.getLogger("flwr").addFilter(_ENDING)  # Stays: an error may be logged later.
     try:
         yield
     except (RunFailedError, SettingsError) as error:
@@ -171,7 +174,10 @@ def plain_log() -> Iterator[None]:
 
 
 def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
-    """Take the place of the first method of an old-style strategy, and say what to do instead."""
+    """Raise a SettingsError with the remedy, if Flower uses a strategy in the old style.
+
+    Strategies have this function as the method that Flower would call first in the old style.
+    """
     name = type(strategy).__name__
     error = SettingsError(
         f"{name} cannot run in ServerApp(server_fn=...), whose strategies are Flower's old kind: "
@@ -184,9 +190,10 @@ def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
 
 
 def without_colours() -> None:
-    """Leave colour codes out of Flower's log and of what Ray puts before its workers' lines.
+    """Remove colour codes from Flower's log and from the prefixes of Ray's lines of workers.
 
-    Where the log goes to a terminal they stay, unless NO_COLOR is set (https://no-color.org).
+    If the log is shown on a terminal, the colours stay unless NO_COLOR is set
+    (https://no-color.org).
     """
     if os.environ.get("NO_COLOR") or not sys.stderr.isatty():
         update_console_handler(colored=False)
@@ -194,10 +201,10 @@ def without_colours() -> None:
 
 
 def parse_run_config(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the run-config, by key, that `flwr run` reads from what follows each of its -c."""
+    """Return the run-config {key: value} that `flwr run` makes of the values of its -c options."""
     return dict(parse_config_args(list(texts)))
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run-config of a pyproject.toml by key; tables in it as "table.key"."""
+    """Return the run-config of a pyproject.toml as {key: value}; tables become "table.key"."""
     return dict(flatten_dict(dict(config)))

@@ -1,9 +1,9 @@
 """Flower's own strategies as methods: FedTrimmedAvg, Krum, FedAdagrad and others that average.
 
-A class of `flwr.serverapp.strategy` becomes a method whose options are the arguments of the class.
-Participants, hosting, evaluation and checkpoints are this package's. Each client's reply reaches
-Flower's strategy as its own message, in float64 as sums here are, and what that makes of them
-is the new global model.
+A class of `flwr.serverapp.strategy` becomes a method, and the arguments of the class become the
+method's options. This package draws the participants, hosts clients, evaluates and writes
+checkpoints. Flower's strategy is given a separate message with the reply of each client, in
+float64, and aggregates the replies into the new global model.
 """
 
 import contextlib
@@ -41,24 +41,25 @@ CLIENTS = {
     "FedProx": "coprefl_flwr.clients:FedProxClient",
     "QFedAvg": "coprefl_flwr.clients:QFFLClient",
 }
-"""Clients that do their part of a strategy, for those that need more than local training."""
+"""{Flower class: client class}, for strategies whose clients need more than local training."""
 
 OF_THE_RUN = {
     *("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes"),
     *("min_available_nodes", "arrayrecord_key", "configrecord_key"),
 }
-"""Arguments that are no options: who takes part and what messages look like is said elsewhere."""
+"""Arguments that do not become options: this package sets participants and message formats."""
 
 ATTRIBUTES = {"initial_clipping_norm": "clipping_norm"}
-"""Attributes that hold an argument of another name."""
+"""{argument: attribute of the strategy that holds the argument's value}, if the names differ."""
 
 
 @dataclass(kw_only=True, eq=False)
 class FlowerStrategy(RoundStrategy):
-    """A method that leaves the step from the clients' models to the next to a strategy of Flower's.
+    """A method in which a Flower strategy aggregates the clients' models into the new model.
 
-    `method_class` makes a subclass for each, whose options are the arguments. `instance` is a
-    strategy that exists already, from which the options were read.
+    `method_class` creates a subclass for each class of Flower's; the options of the subclass are
+    the arguments of Flower's class. `instance` is an existing Flower strategy from which the
+    options were read, or None.
     """
 
     instance: InitVar[Strategy | None] = None
@@ -69,24 +70,24 @@ class FlowerStrategy(RoundStrategy):
     roles = ("pretraining", "task")
 
     def __post_init__(self, instance: Strategy | None) -> None:
-        """Check the options and make Flower's strategy, which asks no node by itself."""
+        """Check the options; create Flower's strategy, which then sends no messages itself."""
         super().__post_init__()
         values = {name: getattr(self, name) for name in self.arguments}
         self.flower = copy.deepcopy(instance) if instance else self.instantiate(values)
         _innermost(self.flower).fraction_train = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle it by Flower's class, as its own is made while the program runs."""
+        """Pickle and copy the object by Flower's class: its class is created at run time."""
         return _blank, (self.of,), self.__dict__
 
     @classmethod
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
-        """Raise a SettingsError if Flower's class refuses its arguments."""
+        """Raise a SettingsError if Flower's class refuses the values of its arguments."""
         cls.instantiate({name: options[name.replace("_", "-")] for name in cls.arguments})
 
     @classmethod
     def instantiate(cls, values: Mapping[str, Any]) -> Strategy:
-        """Return Flower's strategy of these arguments, or raise a SettingsError."""
+        """Return Flower's strategy with these arguments, or raise a SettingsError if invalid."""
         arguments = dict(values)
         for name, value in values.items():
             if value is None and name in cls.needed:
@@ -95,11 +96,11 @@ class FlowerStrategy(RoundStrategy):
             arguments["strategy"] = _inner(values["strategy"])
         try:
             return cls.of(**arguments)
-        except Exception as error:  # Whatever Flower's class raises.
+        except Exception as error:  # Flower's class may raise any error.
             raise SettingsError(f"{cls.__name__}: {one_line(error)}") from error
 
     def options(self) -> dict[str, Any]:
-        """Return the method and its options, what is wrapped as a text."""
+        """Return the name of the strategy class and its options; a wrapped strategy is a text."""
         options = super().options()
         for name, value in options.items():
             if isinstance(value, Named):
@@ -107,11 +108,11 @@ class FlowerStrategy(RoundStrategy):
         return options
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return what Flower's strategy makes of the participants' models.
+        """Run one round: the participants train, and Flower's strategy aggregates their models.
 
-        Whole numbers become their mean, weighted by samples, and so do BatchNorm's statistics where
-        the strategy steps from the old model: a step could leave variances below 0. A wrapper is
-        given all other numbers, as it is to clip them.
+        Integer arrays are averaged here, weighted by num-examples. If Flower's strategy takes a
+        server step from the old model, BatchNorm's statistics are averaged here too, because a step
+        could make a variance negative. A wrapper is given all float arrays, as it clips them.
         """
         flower, config = self._resumed(ctx.state), ConfigRecord()
         floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
@@ -135,17 +136,17 @@ class FlowerStrategy(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's budget; `travel` is nan if the strategy has its own server step."""
+        """Return FedAvg's budget, with `travel` nan if Flower's strategy takes a server step."""
         budget = super().budget(work)
         steps = hasattr(self.flower, "current_arrays")
         return replace(budget, travel=math.nan) if steps else budget
 
     def _aggregated(self, flower: Any, ctx: RoundContext, replies: Replies, seen: Arrays) -> Arrays:
-        """Return the arrays that Flower's strategy makes of the clients' instead of `seen`."""
+        """Return Flower's aggregate of the clients' arrays that have the names in `seen`."""
         metrics = {
             name: values for name, values in replies.metrics.items() if not np.isnan(values).any()
         }
-        key = getattr(flower, "train_loss_key", "loss-before")  # q-FFL's client reports this.
+        key = getattr(flower, "train_loss_key", "loss-before")  # A metric of q-FFL's client.
         if key not in metrics and "loss-before" in metrics:
             metrics[key] = metrics["loss-before"]
         messages = []
@@ -161,14 +162,14 @@ class FlowerStrategy(RoundStrategy):
         try:
             with _in_flower(ctx.random(name)):
                 model, _ = flower.aggregate_train(ctx.round, messages)
-        except Exception as error:  # Whatever Flower's strategy raises.
+        except Exception as error:  # Flower's strategy may raise any error.
             raise RoundFailedError(f"{name}: {one_line(error)}") from error
         if model is None:
             raise RoundFailedError(f"{name} makes no model of {len(messages)} replies")
         return from_record(model)
 
     def _resumed(self, state: State) -> Any:
-        """Return Flower's strategy as the last round left it."""
+        """Return a copy of Flower's strategy with its attributes as after the last round."""
         flower = copy.deepcopy(self.flower)
         for key, value in state.items():
             *path, name = key.removesuffix("[]").split(".")
@@ -177,10 +178,7 @@ class FlowerStrategy(RoundStrategy):
         return flower
 
     def _changed(self, flower: Any, before: Mapping[str, Any]) -> State:
-        """Return what a round set in Flower's strategy: numbers, and mappings or lists of arrays.
-
-        An ArrayRecord is the global model, which the next round has anyway.
-        """
+        """Return the attributes that a round changed, without ArrayRecords (the global model)."""
         state: State = {}
         for key, value in _attributes(flower):
             if value is before.get(key) or isinstance(value, ArrayRecord):
@@ -193,12 +191,12 @@ class FlowerStrategy(RoundStrategy):
 
 
 def as_method(part: Any) -> Any:
-    """Return the method of a strategy class of Flower's, and any other part as it is."""
+    """Return the method for a strategy class of Flower's; return any other part unchanged."""
     return method_class(part) if is_flowers(part) else part
 
 
 def is_flowers(part: Any) -> bool:
-    """Return whether a part is a strategy class of `flwr.serverapp.strategy`."""
+    """Return whether `part` is a strategy class in `flwr.serverapp.strategy`."""
     return isinstance(part, type) and part in vars(flowers).values() and issubclass(part, Strategy)
 
 
@@ -208,14 +206,15 @@ def of_flower(strategy: Strategy, **run: Any) -> RoundStrategy:
     Parameters
     ----------
     strategy : Strategy
-        An instance of a class of `flwr.serverapp.strategy`. Of who takes part only its
-        `fraction_train` is heeded.
+        An instance of a class in `flwr.serverapp.strategy`. The strategy's `fraction_train` is
+        used, but its other arguments on participants are ignored.
     **run : options that all strategies here have, such as `participants` and `seed`
 
     Raises
     ------
     SettingsError
-        If it does not average arrays, or has its own function or accountant.
+        If the strategy does not average arrays, or was created with a function of the user's or
+        with an accountant.
     """
     kind = method_class(type(strategy))
     if not run.keys() & {"participants", "fraction_train"}:
@@ -226,7 +225,10 @@ def of_flower(strategy: Strategy, **run: Any) -> RoundStrategy:
 
 @functools.cache
 def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
-    """Return the method of a strategy class of Flower's, or raise a SettingsError."""
+    """Return the method for a strategy class of Flower's.
+
+    Raises a SettingsError if the class cannot become a method.
+    """
     name = flower_class.__name__
     if not is_flowers(flower_class) or inspect.isabstract(flower_class):
         raise SettingsError(f"{name}: is no strategy of {PLACE} that runs by itself")
@@ -258,7 +260,7 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
 
 
 def _arguments(flower_class: type[Strategy]) -> dict[inspect.Parameter, Any]:
-    """Return the arguments that are options, each with its type."""
+    """Return {argument of a Flower class that becomes an option: type of the argument}."""
     hints = typing.get_type_hints(flower_class.__init__)
     allowed = {bool, int, float, str, Strategy, NoneType}
     options = {}
@@ -270,13 +272,10 @@ def _arguments(flower_class: type[Strategy]) -> dict[inspect.Parameter, Any]:
 
 
 def _values(strategy: Strategy) -> dict[str, Any]:
-    """Return the options that a strategy of Flower's was made with.
-
-    Raises a SettingsError if it was given what is no option, such as a function of the user's own.
-    """
+    """Return a Flower strategy's options; other arguments that are set raise a SettingsError."""
     kind = method_class(type(strategy))
     values = {name: getattr(strategy, ATTRIBUTES.get(name, name)) for name in kind.arguments}
-    if deviation := values.get("clipped_count_stddev"):  # The rest of the noise is what is held.
+    if deviation := values.get("clipped_count_stddev"):  # It holds the rest of the noise.
         parts = values["noise_multiplier"], 2 * deviation
         values["noise_multiplier"] = sum(part**-2 for part in parts) ** -0.5
     others = inspect.signature(kind.of).parameters.keys() - values.keys() - OF_THE_RUN
@@ -292,7 +291,7 @@ def _values(strategy: Strategy) -> dict[str, Any]:
 
 
 def _inner(wrapped: Named) -> Strategy:
-    """Return Flower's strategy that a wrapper contains."""
+    """Return the Flower strategy with the name and options in `wrapped`, for a wrapper."""
     kind = method_class(plugins.find("method", wrapped.name))
     if kind.client != RoundStrategy.client or "strategy" in kind.arguments:
         raise SettingsError(
@@ -303,12 +302,12 @@ def _inner(wrapped: Named) -> Strategy:
 
 
 def _innermost(strategy: Any) -> Any:
-    """Return the strategy that a wrapper wraps, and any other itself."""
+    """Return the innermost strategy inside wrappers, or the strategy if it is not a wrapper."""
     return _innermost(strategy.strategy) if hasattr(strategy, "strategy") else strategy
 
 
 def _attributes(strategy: Strategy, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each attribute of a strategy and of what it wraps."""
+    """Yield (path, value) of each attribute of a strategy and of the strategies it wraps."""
     for name, value in vars(strategy).items():
         if isinstance(value, Strategy):
             yield from _attributes(value, f"{path}{name}.")
@@ -318,11 +317,9 @@ def _attributes(strategy: Strategy, path: str = "") -> Iterator[tuple[str, Any]]
 
 @contextlib.contextmanager
 def _in_flower(rng: np.random.Generator) -> Iterator[None]:
-    """Let Flower's noise, which is NumPy's global, be a function of the seed, and spare time.
-
-    `to_numpy_ndarrays(keep_input=False)`, which some strategies call for each reply, makes Python
-    look through all objects for cycles: a third of a second each time where torch is loaded.
-    """
+    """Seed NumPy's global generator for Flower's noise, and make garbage collection faster."""
+    # Some strategies call `to_numpy_ndarrays(keep_input=False)` for each reply, which runs Python's
+    # garbage collection: a third of a second per call if torch is loaded.
     before, spare = np.random.get_state(), not gc.get_freeze_count()  # noqa: NPY002
     np.random.seed(rng.integers(2**32))  # noqa: NPY002
     if spare:
@@ -336,6 +333,6 @@ def _in_flower(rng: np.random.Generator) -> Iterator[None]:
 
 
 def _blank(flower_class: type[Strategy]) -> FlowerStrategy:
-    """Return a method whose attributes are yet to be set."""
+    """Return a method object without attributes, which unpickling then sets."""
     kind = method_class(flower_class)
     return object.__new__(kind)

@@ -1,4 +1,4 @@
-"""The client side of a message: run the clients it names and add up their results."""
+"""The node's side of a message: run the clients that the request names, and combine results."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,18 +18,19 @@ from coprefl_flwr.federation.messages import ARRAYS, NO_MODEL, NodeReply
 from coprefl_flwr.federation.validation import OTHER_NAMES, Bounds, majority_names
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
-"""Make a client from its id (None where the node is the client) and the request's config."""
+"""A function that creates a client from a client id and the request's config. The id is None if
+the request has no client ids, because the node is the client."""
 
 
 RESERVED = ("clients", messages.NORM, "phase", "start", "task", "round")
-"""Names that no metric can have: in a reply `clients` are whose results it has, and the others are
-columns of a study's rounds."""
+"""Names that a client's metrics cannot have. "clients" and `messages.NORM` have another meaning in
+replies, and the other names are columns in a study's table of rounds."""
 
 
 def answer(message: Message, make_client: MakeClient, partition_id: Any = None) -> Message:
-    """Run the request's clients one after the other and return the node's reply.
+    """Run the clients of the request `message` one after another; return the node's reply.
 
-    A request that names no clients is for the node's only client, whose id is `partition_id`.
+    A request without client ids is for the node's only client, whose id is `partition_id`.
     """
     config: dict[str, Any] = dict(records_of(message.content, ConfigRecord).get("config", {}))
     method = method_name(message.metadata.message_type)
@@ -64,11 +65,12 @@ def run_clients(
     bounds: Bounds,
     template: Arrays | None = None,
 ) -> NodeReply:
-    """Run the clients in the order of their ids and add up their results by `rule`.
+    """Run the clients in the order of their ids and combine their results by `rule`.
 
-    A chain runs in the order given, each client from the arrays of the last good one. Clients whose
-    arrays have other names than most clients' are left out: what they name is added up by itself.
-    `template` has the arrays that clients answer with, where those are not `sent` alone.
+    If `rule` is a `Chain`, clients run in the order of the list `clients`, each from the arrays of
+    the last client that did not fail. A client whose arrays have other names than most clients'
+    arrays counts as failed. `template` holds arrays with the names, shapes and dtypes that clients
+    must return; the default is `sent`.
     """
     template = sent if template is None else template
     chained, alone = isinstance(rule, Chain), len(clients) == 1
@@ -86,13 +88,13 @@ def run_clients(
             if chained:
                 start = cast_like(arrays, sent)
             elif alone and rule.sums:
-                # A copy: what a client returns may be a view of the model that another one uses.
+                # A copy, as the arrays may share the memory of a model that another client uses.
                 start = {name: array.copy("K") for name, array in arrays.items()}
             elif rule.sums:
                 sums.add(client_id, arrays, metrics)
             of_clients[client_id] = metrics
-            arrays = {}  # Not kept while the next client computes: a model may be large.
-        except (Exception, *EXITS) as error:  # A failure must not cost the others their work.
+            arrays = {}  # Frees memory before the next client runs, as a model may be large.
+        except (Exception, *EXITS) as error:  # Other clients' results must be kept.
             reply.failed[client_id] = messages.describe_exception(error)
     if not groups:
         return reply
@@ -108,13 +110,16 @@ def run_clients(
     else:
         reply.records = sums.sums
     for arrays in reply.records.values():
-        for name, array in arrays.items():  # One by one, as a model may be large.
+        for name, array in arrays.items():  # One array at a time, as a model may be large.
             arrays[name] = np.asarray(array, order="C")
     return reply
 
 
 def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:
-    """Return the request's arrays, only to be read, and copies of the others that it names."""
+    """Return the request's arrays and {name: copies of its further arrays}.
+
+    The former are not copied and must not be changed.
+    """
     records = records_of(message.content, ArrayRecord)
     name = ARRAYS if ARRAYS in records else next(iter(records), "")
     sent = from_record(records.pop(name), copy=False) if records else {}
@@ -123,7 +128,10 @@ def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:
 
 
 def method_name(message_type: str) -> str:
-    """Return the client's method for a message type: fit, evaluate, or the action's own name."""
+    """Return the name of the client's method for a message type.
+
+    The method is `fit` for "train", `evaluate` for "evaluate", and NAME for "train.NAME".
+    """
     category, _, action = message_type.partition(".")
     return action or {"train": "fit"}.get(category, category)
 
@@ -131,13 +139,14 @@ def method_name(message_type: str) -> str:
 def call_client(
     client: NumPyClient, method: str, sent: Arrays, config: Mapping[str, Any]
 ) -> tuple[Arrays, dict[str, float]]:
-    """Call a client's method and return its named arrays and its metrics.
+    """Call a client's method; return the arrays by name, and the metrics.
 
-    Raises a ValueError if there is no such method, or it does not return what a NumPyClient does.
+    Raises a ValueError if the client has no such method, or if the method does not return a tuple
+    of three, as methods of a NumPyClient do.
     """
     if not callable(getattr(client, method, None)):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
-    # Copies, as a client may change them, and the next one starts from the same.
+    # Copies: a client may change its arrays, and the next client starts from `sent` too.
     parameters = [array.copy() for array in sent.values()]
     outcome = getattr(client, method)(parameters, dict(config))
     if not isinstance(outcome, tuple) or len(outcome) != 3:
@@ -159,7 +168,10 @@ def call_client(
 def name_arrays(
     arrays: Mapping[str, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]], sent: Arrays
 ) -> Arrays:
-    """Name a client's arrays: a mapping has names, a list is in the order of what was sent."""
+    """Return a client's arrays by name.
+
+    A list of arrays must have the order of the arrays in `sent`. A mapping already has names.
+    """
     if isinstance(arrays, Mapping):
         return {name: np.asarray(array) for name, array in arrays.items()}
     if len(arrays) != len(sent):

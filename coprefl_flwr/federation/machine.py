@@ -1,4 +1,4 @@
-"""The machine's cores, threads and freed memory, as this process uses them."""
+"""Cores, threads and memory of the machine, as far as this process uses them."""
 
 import ctypes
 import functools
@@ -10,23 +10,24 @@ MOST_WORKERS = 10_000
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def one_thread() -> None:
-    """Compute in one thread from now on.
+    """Limit this process to one compute thread, in torch and in libraries imported later.
 
-    Threads that wait for each other spin: on a busy machine two take many times as long as one.
+    Threads wait for each other in busy loops. On a busy machine, two threads can therefore take
+    many times as long as one thread.
     """
-    os.environ["OMP_NUM_THREADS"] = "1"  # Libraries that are imported later read it.
+    os.environ["OMP_NUM_THREADS"] = "1"  # Read by libraries that are imported later.
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 
 
 def load() -> str:
-    """Return the load average, such as "the load is 5.3 on 2 cores", or "" if unknown."""
+    """Return a text on the load, such as "the load is 5.3 on 2 cores", or "" if unknown."""
     averages = getattr(os, "getloadavg", None)
     return f"the load is {averages()[0]:.1f} on {cores()} cores" if averages else ""
 
@@ -37,31 +38,31 @@ SET_BY_USER = (
     "MALLOC_TOP_PAD_",
     "MALLOC_TRIM_THRESHOLD_",
 )
-"""Environment variables with which users set malloc's use of freed memory themselves."""
+"""Environment variables by which users configure how malloc handles freed memory."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""What glibc's malloc.h calls M_TRIM_THRESHOLD and M_MMAP_THRESHOLD."""
+"""Values of the constants M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in glibc's malloc.h."""
 
 _LARGEST = (1 << 30, 1 << 25)
-"""Bytes; the second is the most that older versions take for the second threshold."""
+"""Thresholds to try, in bytes: older versions of glibc accept at most 1 << 25 for mmap."""
 
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Have glibc keep the memory of freed arrays for the next ones; once a process.
+    """Make glibc keep the memory of freed arrays for new arrays; only the first call has an effect.
 
-    It gives that of large ones back to the system at once, and is given zeroed pages for the next:
-    training makes and frees the same arrays at every step. A process keeps what it once had at its
-    peak, as it does with most other allocators.
+    By default, glibc returns the memory of a large freed array to the system at once, and is given
+    zeroed pages for the next array. Training creates and frees the same arrays at every step. The
+    process then keeps the memory of its peak use, as with most other allocators.
 
-    Returns whether it was done: not with another C library, or where the user's environment says
-    something of it (see `SET_BY_USER`).
+    Returns True if glibc accepted the thresholds. Returns False with another C library, or if the
+    user has set one of the environment variables `SET_BY_USER`.
     """
     if any(name in os.environ for name in SET_BY_USER):
         return False
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # No glibc.
+    except (OSError, AttributeError):  # The C library is not glibc.
         return False
     return all(
         any(mallopt(threshold, size) == 1 for size in _LARGEST)

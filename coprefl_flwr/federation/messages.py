@@ -1,23 +1,26 @@
-"""The contents of the messages between strategies and clients, defined here alone.
+"""The contents of the messages between strategies and clients; no other module defines them.
 
-Request   the ArrayRecord "arrays", which clients answer with arrays of the same names; other
-          ArrayRecords, of which those in the list `returned` are answered too, their arrays named
-          "RECORD/NAME"; a ConfigRecord "config" with the app's own settings and: server-round, run,
-          population, seed, attempt; where nodes host clients also `clients` (the ids to run) and
-          `combine` (how to add up their results) and, if there are any, `bounds` (what a result
-          must keep to, see `federation.validation`). Where clients keep a state, `state-version`
-          and `state-kept` (see `federation.client_state`): a text for one client, a list in the
-          order of `clients` for several. The empty ArrayRecord "no-model" says that the reply is
-          not one client's model: Flower's client-side mods, which clip a reply as if it were,
-          refuse a request of two ArrayRecords.
-Reply     hosted: ArrayRecords (one client: its arrays as they are; several: the rule's sums in
-          float64, one record a sum), a MetricRecord of lists in the order of its list `clients`,
-          and, if any failed, a ConfigRecord "failed" (`clients`, `reasons`). A reply that is
-          no model has the metric `norm-as-sent`: the l2 norm of all its arrays.
-          A request without `clients` gets the reply Flower's own strategies expect: one
-          ArrayRecord and a MetricRecord of scalars, as apps written for Flower alone do.
-Roster    `query.roster` is answered by a ConfigRecord "roster": `own`, the ids of this node's own
-          clients. Nodes are asked only where the strategy does not say who runs which client.
+Request   The ArrayRecord "arrays": clients return arrays with the same names. Further ArrayRecords:
+          clients also return those in the list `returned`, with arrays named "RECORD/NAME".
+          The ConfigRecord "config": the app's settings and server-round, run, population, seed and
+          attempt. If nodes host clients, it also has `clients` (the ids of the clients to run),
+          `combine` (the aggregation rule) and, if there are bounds, `bounds` (limits on a result,
+          see `federation.validation`). If clients keep a state, it has `state-version` and
+          `state-kept` (see `federation.client_state`): a string for one client, or a list in the
+          order of `clients` for several.
+          The empty ArrayRecord "no-model" marks a request whose reply is not one client's model.
+          Flower's client-side mods would clip such a reply like a model, but they refuse a request
+          with two ArrayRecords.
+Reply     If `clients` was in the request: ArrayRecords, a MetricRecord and, if clients failed, the
+          ConfigRecord "failed" with the lists `clients` and `reasons`. For one client, there is one
+          ArrayRecord with its arrays. For several, each ArrayRecord is one sum of the rule, in
+          float64. The MetricRecord holds lists, in the order of its list `clients`.
+          If `clients` was not in the request: one ArrayRecord and a MetricRecord of scalars. This
+          is the reply that Flower's own strategies expect, and that other Flower apps send.
+          A reply to a "no-model" request has the metric `norm-as-sent`: the l2 norm of all arrays.
+Roster    The reply to `query.roster` has a ConfigRecord "roster" with the list `own`: the ids of
+          the clients that the node hosts. Nodes are asked only if the strategy's option `clients`
+          is not set.
 """
 
 import re
@@ -41,16 +44,17 @@ ROSTER = "query.roster"
 ARRAYS = "arrays"
 RETURNED = "returned"
 NO_MODEL, NORM = "no-model", "norm-as-sent"
-"""The record of a request whose reply is no model, and the metric by which a change is noticed."""
+"""The name of the record that marks a request whose reply is not a model; and the metric that
+detects a changed reply."""
 
 PER_CLIENT = ("state-version", "state-kept")
-"""Settings that differ from client to client, in a request to several."""
+"""Settings that are lists in a request to several clients, with one value per client."""
 
 OURS = (
     *("server-round", "run", "population", "seed", "attempt"),
     *("client", "clients", "combine", "bounds", RETURNED),
 )
-"""Settings that every request has from this package; an app cannot send its own under these."""
+"""Names of settings that this package writes into requests; an app cannot use these names."""
 
 Scalar = bool | int | float | str | bytes
 Value = Scalar | list[int] | list[float] | list[str] | list[bool] | list[bytes]
@@ -59,10 +63,12 @@ MessageConfig = dict[str, Value]
 
 @dataclass
 class NodeReply:
-    """What one node answered: per-client metrics, the arrays or sums, and who failed and why.
+    """The reply of one node.
 
-    `norm` is that of the arrays as they were sent, where the node says it. `alone` tells whether
-    one client was asked, whose arrays are as they are.
+    `metrics` holds the metrics by client id. `records` holds the arrays of one client, or the sums
+    over several clients. `failed` holds the reason of failure by client id. `norm` is the l2 norm
+    that the node measured before it sent the arrays, or None if the reply does not contain a norm.
+    `alone` tells whether only one client was asked; `records` then has that client's arrays.
     """
 
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -73,7 +79,7 @@ class NodeReply:
 
     @property
     def clients(self) -> list[int]:
-        """Ids of the clients whose results are in, ascending."""
+        """Ids of the clients that did not fail, ascending."""
         return sorted(self.metrics)
 
 
@@ -86,9 +92,9 @@ def request(
     of_clients: Mapping[str, Sequence[str]] | None = None,
     bounds: str = "",
 ) -> RecordDict:
-    """Return the content of a request; `clients` None asks the node's only client.
+    """Return the content of a request; `clients` is None for a node that is one client.
 
-    `of_clients` holds what differs from client to client, in their order.
+    `of_clients` holds the settings with one value per client, in the order of the clients.
     """
     differing = (of_clients or {}).items()
     settings: MessageConfig = {name: values[0] for name, values in differing}
@@ -100,7 +106,10 @@ def request(
 
 
 def check_free(what: str, config: Mapping[str, object]) -> None:
-    """Raise a SettingsError if an app's settings `what` have a key that is the protocol's own."""
+    """Raise a SettingsError if a config of the app has a key that this package writes itself.
+
+    `what` is the name of the config for the error message.
+    """
     for key in config:
         if key in (*OURS, *PER_CLIENT):
             problem = f"{what}: '{key}' is set by the strategy itself"
@@ -108,13 +117,13 @@ def check_free(what: str, config: Mapping[str, object]) -> None:
 
 
 def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
-    """Return the config that the client at `position` in the request's list is given."""
+    """Return the config for the client at this index of the request's list `clients`."""
     own = {name: config[name][position] for name in PER_CLIENT if name in config}
     return {**config, **own}
 
 
 def hosted_reply(reply: NodeReply) -> RecordDict:
-    """Return the content of a hosting node's reply."""
+    """Return the content of the reply of a node that hosts clients."""
     lists = {name: values.tolist() for name, values in table(reply.metrics).items()}
     records = reply.records.items()
     content = RecordDict({name: to_record(arrays, copy=False) for name, arrays in records})
@@ -126,9 +135,9 @@ def hosted_reply(reply: NodeReply) -> RecordDict:
 
 
 def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[np.float64]]:
-    """Return {metric that every client has: its values in the order of client ids}.
+    """Return {metric: array of its values, in the order of client ids}.
 
-    With metrics that some have, there could be as many names as clients, each with as many gaps.
+    Only metrics that every client reported are kept. Other metrics would have gaps.
     """
     shared = set.intersection(*map(set, metrics.values())) if metrics else set()
     clients = sorted(metrics)
@@ -139,7 +148,7 @@ def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[n
 
 
 def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
-    """Return the content that Flower's own strategies expect: arrays (if any) and scalars."""
+    """Return the reply that Flower's own strategies expect: the arrays, if any, and scalars."""
     content = RecordDict({"metrics": MetricRecord(dict(metrics))})
     if arrays:
         content[ARRAYS] = to_record(arrays)
@@ -147,7 +156,7 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
 
 
 def with_norm(content: RecordDict) -> RecordDict:
-    """Add the norm of its arrays to the metrics of a reply, so that a change is noticed."""
+    """Add the l2 norm of a reply's arrays to the metrics, to detect a later change of arrays."""
     records = records_of(content, ArrayRecord).values()
     arrays = (from_record(record, copy=False) for record in records)
     records_of(content, MetricRecord)["metrics"][NORM] = norm(arrays)
@@ -155,9 +164,10 @@ def with_norm(content: RecordDict) -> RecordDict:
 
 
 def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True) -> NodeReply:
-    """Read a hosted or a plain reply to a request for `clients`, with its arrays or without.
+    """Parse a node's reply to a request for `clients`; `arrays` tells whether to read its arrays.
 
-    Raises a ValueError of one line if it cannot be read as either.
+    The reply may be that of a hosting node (`hosted_reply`) or of a single client (`plain_reply`).
+    Raises a ValueError with a message of one line if the reply has neither form.
     """
     metric_records = records_of(content, MetricRecord)
     if len(metric_records) != 1:
@@ -191,7 +201,7 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
 
 
 def size_of_arrays(message: Message) -> int:
-    """Return the bytes of the serialised arrays in a message, 0 for an error reply."""
+    """Return the number of bytes of the serialised arrays in a message; an error reply has 0."""
     if message.has_error():
         return 0
     records = records_of(message.content, ArrayRecord).values()
@@ -199,7 +209,7 @@ def size_of_arrays(message: Message) -> int:
 
 
 def _failures(content: RecordDict) -> dict[int, str]:
-    """Return {client: reason} of the reply's record `failed`."""
+    """Return {client id: reason of its failure} from the reply's record `failed`."""
     if "failed" not in (records := records_of(content, ConfigRecord)):
         return {}
     failed = records["failed"]
@@ -211,34 +221,35 @@ def _failures(content: RecordDict) -> dict[int, str]:
 
 # ---- why a client failed -------------------------------------------------------------------------
 #
-# The line is "KIND: text (file.py:LINE)". A node that hosts clients writes it from the exception.
-# Of other apps the server has the text of Flower's error reply: in a simulation the traceback, in a
-# deployment the exception alone, without its place.
+# A reason is the line "KIND: text (file.py:LINE)". A node that hosts clients writes this line from
+# the exception. For other apps, the server makes the line from the text of Flower's error reply:
+# the traceback in a simulation, only the exception, without file and line, in a deployment.
 
 PROGRAM_ERRORS = {
     *("AssertionError", "AttributeError", "ImportError", "IndentationError", "IndexError"),
     *("KeyError", "LoadClientAppError", "ModuleNotFoundError", "NameError", "NotImplementedError"),
     *("SyntaxError", "TypeError", "UnboundLocalError"),
 }
-"""Errors that are in the program: if all clients raise one, they will raise it again."""
+"""Exceptions that point to a bug in the program: a repeated round would raise them again."""
 
 NOT_REGISTERED = r"No \w+ function registered"
-"""What Flower's ClientApp says about a message that it has no function for."""
+"""Pattern of Flower's error for a message type that the ClientApp has no function for."""
 
 DIVERGED = r"^metric '.*loss' is (nan|-?inf)|holds a NaN or an infinity$"
-"""The reason for leaving out a client whose training left the numbers that a float holds."""
+"""Pattern of the reason for a client whose training diverged to NaN or infinity."""
 
 OLD_STYLE = {
     "KeyError: 'fitins.parameters'": "its ClientApp(client_fn) is of Flower's old kind: make it "
     "client_app(client_fn), imported from coprefl_flwr.clients"
 }
-"""What to do about errors that say it to nobody."""
+"""{unclear error message: the cause and the remedy, which are appended to the message}."""
 
 MOD = "a client-side mod"
-"""What a line says about a mod that refused a message or spoilt an answer: it will do it again."""
+"""Text in the reason for a mod that refused a request or changed a reply. A repeated round would
+fail again."""
 
 _OF_MOD = 6
-"""Flower's code of an error that a mod answers with."""
+"""Flower's error code for an error that a mod raised."""
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = sysconfig.get_path("stdlib")
@@ -248,11 +259,11 @@ _ONLY_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<(['\"])(.*)\2>( \(.+:\d+\
 
 
 _LONGEST = 20_000
-"""Characters of an error reply that are read: a traceback is shorter."""
+"""Largest number of characters of an error reply that are read; a traceback is shorter."""
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return an exception as one line, with its place if it went through a user's file."""
+    """Return an exception as one line, with file and line if a user's file is in its traceback."""
     return one_line(error) + place(error)
 
 
@@ -263,7 +274,7 @@ def place(error: BaseException) -> str:
 
 
 def reason(message: Message) -> str:
-    """Return why a node sent no answer, of an error reply, in one line that can be shown."""
+    """Return one line for the user: the error in a node's error reply."""
     text = (message.error.reason or "").strip() or f"error {message.error.code}"
     if len(text) > _LONGEST:
         text = text[: _LONGEST // 2] + text[-_LONGEST // 2 :]
@@ -272,14 +283,14 @@ def reason(message: Message) -> str:
 
 
 def _line(text: str) -> str:
-    """Return what was raised and its place, of a traceback or what else Flower says."""
-    # Ray's worker wraps what an app raised in an exception of Flower's.
+    """Return the exception, with file and line, from a traceback or another text of Flower's."""
+    # Ray's worker wraps the app's exception in an exception of Flower's.
     own, _, wrapping = text.rpartition(_CAUSED)
     own = own if "ClientAppException" in wrapping and own else text
     frames = list(_FRAME.finditer(own))
     if frames:
         behind = own[frames[-1].end() :].splitlines()
-        # Indented are the source line and the marks below it.
+        # The source line and the marks below it are indented.
         start = next((n for n, line in enumerate(behind) if line and line[0] != " "), 0)
         line = " ".join(" ".join(behind[start:]).split())
         kind, mark, rest = line.partition(": ")
@@ -292,14 +303,14 @@ def _line(text: str) -> str:
 
 
 def program_error(reasons: Iterable[str]) -> str:
-    """Return the first of the clients' reasons if all are one kind of program error, else ""."""
+    """Return the first reason if all reasons are the same kind of program error, or else ""."""
     lines = list(reasons)
     kinds = {_kind(line) for line in lines}
     return lines[0] if len(kinds) == 1 and kinds != {""} else ""
 
 
 def most_often(reasons: Iterable[str]) -> str:
-    """Return the clients' most frequent reason, with a hint where training diverged; or ""."""
+    """Return the most frequent reason, with a hint if training diverged; "" if no client failed."""
     for line, number in Counter(reasons).most_common(1):
         hint = ": a smaller learning rate?" if re.search(DIVERGED, line) else ""
         return f"{number} failed: {line}{hint}"
@@ -307,7 +318,7 @@ def most_often(reasons: Iterable[str]) -> str:
 
 
 def _kind(line: str) -> str:
-    """Return which program error a line is of, "" if of none."""
+    """Return the kind of program error that a line reports, or "" if it reports another error."""
     if registered := re.search(NOT_REGISTERED, line):
         return registered[0]
     if MOD in line:
@@ -317,7 +328,7 @@ def _kind(line: str) -> str:
 
 
 def _place(frames: Iterable[tuple[str, int]]) -> str:
-    """Return the last of the frames (file, line) that is in a user's file."""
+    """Return " (FILE:LINE)" of the last frame in a user's file, or "" if there is none."""
     own = [(file, line) for file, line in frames if _is_users(file)]
     return f" ({_short(own[-1][0])}:{own[-1][1]})" if own else ""
 
@@ -330,8 +341,8 @@ def _is_users(file: str) -> bool:
 
 
 def _short(file: str) -> str:
-    """Return a file as seen from the working folder, else its name and its folder's."""
-    path = Path(file)  # `flwr run` runs a copy of an app, whose path says nothing to its author.
+    """Return a path relative to the working folder, or else only "FOLDER/FILE"."""
+    path = Path(file)  # `flwr run` runs a copy of the app, whose path its author does not know.
     if path.is_relative_to(Path.cwd()):
         return str(path.relative_to(Path.cwd()))
     return "/".join(path.parts[-2:])

@@ -1,4 +1,4 @@
-"""The clients of a population, and the node that hosts each of them."""
+"""The roster: the clients of a population, and the node that hosts each client."""
 
 import tomllib
 from collections import Counter
@@ -10,19 +10,19 @@ from typing import Any
 from coprefl_flwr.errors import SettingsError, one_line
 
 LARGEST_ID = 2**63 - 1
-"""Largest client id: the largest int64, as messages store ids in 64 bits."""
+"""Largest allowed client id: the largest int64, as messages store ids in 64 bits."""
 
 MOST_CLIENTS = 10**7
-"""Largest number of clients that a strategy or a node may declare."""
+"""Largest allowed number of clients that a strategy or a node may declare."""
 
 Hosted = int | Mapping[int, Sequence[int]]
-"""The number of all clients, any of which any node can run, or {node: its clients}."""
+"""The number of all clients, if any node can run any client; or {node id: list of client ids}."""
 
 
 def checked_ids(own: object, per_node: int | None = None) -> tuple[int, ...]:
-    """Return the client ids of a node; raise a ValueError if they are not valid.
+    """Return the client ids that a node names; raise a ValueError if they are invalid.
 
-    At most `per_node` ids are allowed, if `per_node` is set.
+    `own` must be a list of distinct ids. If `per_node` is set, at most `per_node` ids are allowed.
     """
     if not isinstance(own, list | tuple) or len(own) > MOST_CLIENTS:
         raise ValueError(f"it must name its own clients, in a list of at most {MOST_CLIENTS}")
@@ -43,17 +43,18 @@ def _whole(what: str, value: object, least: int, most: int) -> int:
 
 
 class Roster:
-    """The clients of a population and the nodes that can run them.
+    """The clients of a population, and the node that runs each client.
 
-    `clients` is what the strategy says about them: with a number, all nodes share this many; with
-    {node: its clients}, nodes that it does not name are left out. If it is None, each node is asked
-    and speaks for itself alone: it names its clients, at most `per_node` if that is set, or, where
-    its app does not know the question, is one client whose id is the node's; `plain` holds these.
+    `clients` is the strategy's option. If it is a number, it is the number of all clients, and any
+    node can run any client. If it is {node id: list of client ids}, nodes that are not in the
+    mapping are left out. If it is None, each node is asked for its client ids; `per_node`, if set,
+    is the largest allowed number of ids. A node whose app cannot answer this query is one client,
+    and the client has the node's id. The set `plain` holds the ids of these nodes.
 
-    `bound` has for each client the node that it is bound to, the one that named it first. A second
-    node that names the client loses that claim alone, and may have the client only while the first
-    is gone. A client that several nodes name before it is bound to one of them is nobody's, until
-    only one of them is left: who is right cannot be known.
+    `bound` is {client id: node id}: each client is bound to the node that named the client first.
+    If a second node names the client, the second node may run the client only while the first node
+    is disconnected. If several nodes name a client at the same time before it is bound, no node
+    runs the client until only one of these nodes is left, because the right node is unknown.
     """
 
     def __init__(
@@ -72,16 +73,16 @@ class Roster:
         self.disputed: list[str] = []
 
     def hear(self, node: int, own: object) -> None:
-        """Take in the clients that a node names, None if its app does not know the question.
+        """Store the client ids that a node names; `own` is None if its app has no roster query.
 
-        Raises a ValueError if they are no good.
+        Raises a ValueError if the ids are invalid.
         """
         self.claims[node] = (node,) if own is None else checked_ids(own, self.per_node)
         if own is None:
             self.plain.add(node)
 
     def settle(self, nodes: Iterable[int]) -> None:
-        """Find the owner of each client among the `nodes` that are there, and what is disputed."""
+        """Set the owner of each client among the connected `nodes`, and the lines on disputes."""
         connected = set(nodes)
         self.claims = {node: own for node, own in self.claims.items() if node in connected}
         self.plain &= connected
@@ -100,7 +101,7 @@ class Roster:
             self.disputed.append(_disputed(client, claimants, self.owner.get(client)))
 
     def keep(self) -> None:
-        """Bind the clients to the nodes that have them now: a later claim is the second."""
+        """Bind each client to the node that owns it now; clients that are bound stay so."""
         self.bound = {**self.owner, **self.bound}
 
     def clients(self) -> Sequence[int]:
@@ -108,18 +109,18 @@ class Roster:
         return range(self.shared) if self.shared is not None else sorted(self.owner)
 
     def single(self) -> set[int]:
-        """Return the nodes that are one client each."""
+        """Return the ids of the nodes that host exactly one client."""
         owned = Counter(self.owner.values())
         return {node for node, number in owned.items() if number == 1}
 
     def assign(
         self, clients: Sequence[int], nodes: Sequence[int], *, in_order: bool = False
     ) -> dict[int, list[int]]:
-        """Return {node: its share of `clients`}; nodes without a client are left out.
+        """Return {node id: the ids of `clients` that the node runs}, without nodes that run none.
 
-        Shared clients are split into equal parts in the order of their ids, so that a node adds up
-        a contiguous part of the whole sum. `in_order` keeps the order of a chain, all of which
-        one node runs.
+        If any node can run any client, the ascending client ids are split into contiguous parts of
+        nearly equal size. With `in_order`, `clients` is a chain: the order is kept, and only the
+        node of the first client is returned.
         """
         ordered = list(clients) if in_order else sorted(clients)
         shares: dict[int, list[int]] = {node: [] for node in nodes}
@@ -136,7 +137,7 @@ class Roster:
         }
 
     def segments(self, clients: Sequence[int]) -> list[list[int]]:
-        """Cut a chain of clients into segments, each of clients that one node hosts."""
+        """Split a chain, a list of client ids, into segments of clients on the same node."""
         if self.shared is not None:
             return [list(clients)] if clients else []
         runs = groupby(clients, lambda client: self.owner.get(client, -1 - client))
@@ -144,7 +145,7 @@ class Roster:
 
 
 def _disputed(client: int, nodes: Sequence[int], holder: int | None) -> str:
-    """Return the line about a client that several nodes name; `holder` is the one that has it."""
+    """Return a warning about a client that several nodes name; `holder` is its owner, or None."""
     several = ", ".join(map(str, nodes[:5])) + (", ..." if len(nodes) > 5 else "")
     problem = f"client {client} is named by {len(nodes)} nodes ({several})"
     outcome = f"node {holder} named it first and keeps it"
@@ -154,10 +155,11 @@ def _disputed(client: int, nodes: Sequence[int], holder: int | None) -> str:
 
 
 def hosted_clients(clients: Any) -> Hosted | None:
-    """Return what a strategy's `clients` say.
+    """Return a strategy's option `clients`, checked, with a TOML file read.
 
-    They are None, the number of all clients, {node: its clients}, or the path of a TOML file of
-    that. Raises a SettingsError if they cannot be read, or give a client to two nodes.
+    The option is None, the number of all clients, {node id: list of client ids}, or the path of a
+    TOML file with this mapping. Raises a SettingsError if the file cannot be read, if an entry is
+    invalid, or if a client is given to two nodes.
     """
     if clients is None:
         return None

@@ -1,4 +1,4 @@
-"""Progress of long work: a table of parts on a terminal, few lines in a log."""
+"""Progress of long work: a table on a terminal, or a few lines in a log file."""
 
 import logging
 import re
@@ -26,28 +26,32 @@ from coprefl_flwr.named import display_names
 logger = logging.getLogger("flwr.coprefl")
 
 LOG_INTERVAL = 5.0
-"""Seconds between two lines of one part of the work in a log."""
+"""Least time, in seconds, between two lines of the log about the same part of the work."""
 
 PRETRAINING_KIND, TASK_KIND, PERSONAL_KIND = "pre-training", "task", "personalised"
-"""Kinds of parts: a round of one takes another time than a round of the other."""
+"""Kinds of parts. The time per round is estimated separately for each kind."""
 
 SHOWN = {"loss": "loss", "query-loss": "query", "evaluate-loss": "test loss"}
-"""Metrics that are shown, and what they are called."""
+"""{metric that is shown: label of the metric}."""
 
 SLOWER, AT_FIRST = 3.0, 5
-"""A warning is given when the last rounds take this many times as long as the first ones: the
-medians of this many rounds are compared."""
+"""A warning is logged if rounds become slower by the factor `SLOWER`. The median times of the last
+and of the first `AT_FIRST` rounds are compared."""
 
 ESTIMATED_FROM = 3
-"""Rounds of a part before its time left is shown: in the first round data is loaded."""
+"""Number of finished rounds from which on the time left is shown: the first round loads data."""
 
 _TITLE_WIDTH, _BAR_WIDTH = 28, 10
-"""Most characters of a title on a terminal of 80 columns, and those of a bar."""
+"""Largest width of a title on a terminal of 80 columns, and the width of a bar, in characters."""
 
 
 @dataclass(eq=False)
 class Part:
-    """A part of the work that is under way, on this many workers: a hook of its rounds."""
+    """A part of the work that is running, such as one training run; a hook of its rounds.
+
+    `workers` is the number of worker processes that the part uses. After the round `switch`, the
+    part continues with another method. `seconds` holds the times of its rounds.
+    """
 
     of: "Progress"
     number: str
@@ -63,9 +67,9 @@ class Part:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, report: RoundReport) -> None:
-        """Show a finished round (a hook of `RoundStrategy.start`)."""
+        """Record and show a finished round; called as a hook of `RoundStrategy.start`."""
         self.rounds_left = report.num_rounds - report.round
-        # What follows a switch may take another time by its nature; not every round is reported.
+        # Rounds after the switch may take longer or shorter; not every round is reported.
         if self.last <= self.switch < report.round:
             self.seconds.clear()
         self.last = report.round
@@ -76,19 +80,19 @@ class Part:
 
     @property
     def pace(self) -> float | None:
-        """Seconds of a round: the median of all except the first; None before the third round."""
+        """Median seconds per round, without the first round; None before the third round."""
         if len(self.seconds) < ESTIMATED_FROM:
             return None
         return statistics.median(self.seconds[1:])
 
     @property
     def rounds(self) -> int:
-        """How many rounds it has, as far as is known."""
+        """Number of rounds of the part, finished and left, as far as is known."""
         return self.last + self.rounds_left
 
     def slower(self) -> str:
-        """Return by how much its last rounds take longer than the first ones, "" if not much."""
-        # Not the very first: there data is loaded.
+        """Return a warning if the last rounds are much slower than the first ones, or else ""."""
+        # Without the very first round, which loads data.
         first, last = self.seconds[1 : AT_FIRST + 1], self.seconds[-AT_FIRST:]
         before, now = statistics.median(first or last), statistics.median(last)
         if len(self.seconds) <= 2 * AT_FIRST or now <= max(SLOWER * before, before + 0.1):
@@ -99,10 +103,11 @@ class Part:
 
 @dataclass
 class Progress:
-    """Shows how far `parts` parts of the work are, on this many worker processes.
+    """Display of the progress of all parts of the work; each part is a run of rounds.
 
-    Each part is a run of rounds. `ahead` are the rounds of each kind of part that were not begun
-    yet, for the time left in total.
+    `parts` is the number of all parts, `done` the number of parts that have begun, and `workers`
+    the number of worker processes. `ahead` is {kind of part: number of rounds in parts that have
+    not begun}, from which the total time left is estimated.
     """
 
     parts: int = 0
@@ -118,13 +123,13 @@ class Progress:
     _display: ExitStack | None = None
 
     def __post_init__(self) -> None:
-        """Look whether the stream is a terminal that can renew lines."""
+        """Set `_terminal` if the stream is a terminal on which lines can be overwritten."""
         console = Console(file=self.stream, highlight=False, force_jupyter=False)
         if self.stream.isatty() and not console.is_dumb_terminal:
             self._terminal = console
 
     def add(self, parts: Iterable[tuple[str, str, int]]) -> None:
-        """Add parts, each a title, a kind and a number of rounds, to what is ahead."""
+        """Add parts that have not begun, each given as (title, kind, number of rounds)."""
         titles = list(self._titles)
         for title, kind, rounds in parts:
             self.parts += 1
@@ -136,14 +141,14 @@ class Progress:
         }
 
     def _begun(self, title: str, kind: str, rounds: int) -> tuple[str, str]:
-        """Take a part from what is ahead; return its number, such as "[2/9]", and its title."""
+        """Count a part as begun; return its number, such as "[2/9]", and its title."""
         self.done += 1
         if kind in self.ahead:
             self.ahead[kind] -= rounds
         return f"[{self.done}/{self.parts}]", self._titles.get(title, for_terminal(title))
 
     def note(self, title: str, kind: str = "", rounds: int = 0, remark: str = "") -> None:
-        """Show the title of a part that has no rounds to show, and a remark on it."""
+        """Show the title of a part whose rounds are not run or not shown, and a remark."""
         number, title = self._begun(title, kind, rounds)
         if self._terminal:
             self._tick(title, remark=remark)
@@ -153,16 +158,16 @@ class Progress:
     def begin(
         self, title: str, kind: str = "", rounds: int = 0, switch: int = 0, workers: int = 1
     ) -> Part:
-        """Start a part; the caller ends it, also after an error.
+        """Start showing a part, and return the part; the caller must call `end`, also on an error.
 
-        Rounds after `switch`, if there is one, are those of another method.
+        If `switch` is not 0, the rounds after round `switch` are trained by another method.
         """
         part = Part(self, *self._begun(title, kind, rounds), kind, rounds, switch)
         self.go_on(part, workers)
         return part
 
     def go_on(self, part: Part, workers: int) -> None:
-        """Start a part, or continue with one that was ended before it was over."""
+        """Start showing a part, which is new or was ended before its last round."""
         part.workers = workers
         part.began = part.shown = time.monotonic()
         self._live.append(part)
@@ -170,7 +175,7 @@ class Progress:
             self._display = _open_live(self._terminal, self._table)
 
     def end(self, part: Part) -> None:
-        """Take away a part, whether or not it came to its last round."""
+        """Stop showing a part, whether or not its last round has finished."""
         if part in self._live:
             self._live.remove(part)
         if self._display and not self._live:
@@ -178,11 +183,11 @@ class Progress:
             self._display = None
 
     def show(self, part: Part, report: RoundReport, now: float) -> None:
-        """Show a finished round of a part: in the table, or in a line of the log if one is due."""
+        """Show a finished round of a part, in the table or, if a line is due, in the log."""
         over = not part.rounds_left
         if part.pace is not None:
             self._pace[part.kind] = part.pace * part.workers
-        elif over and part.kind not in self._pace:  # Of few rounds, which load data too.
+        elif over and part.kind not in self._pace:  # Few rounds, with the one that loads data.
             self._pace[part.kind] = statistics.median(part.seconds) * part.workers
         if self._terminal and over:
             rounds = f"{part.rounds} round{'s' * (part.rounds != 1)}"
@@ -210,7 +215,7 @@ class Progress:
         return "  ".join(word for word in words if word and word != "0:00 left")
 
     def _table(self) -> Table:
-        """Return the parts that are under way, and below them how far all parts are."""
+        """Return a table of the running parts, with the progress of all parts in the last row."""
         table = self._columns()
         for part in self._live:
             bar, rounds = (part.rounds, part.last), f"{part.last}/{part.rounds}"
@@ -223,7 +228,7 @@ class Progress:
         return table
 
     def _columns(self) -> Table:
-        """Return an empty table: titles, bars, rounds, loss, and time."""
+        """Return a table without rows; its columns are title, bar, rounds, loss and time."""
         table = Table.grid(padding=(0, 1, 0, 0))
         titles = [*self._titles.values(), *(part.title for part in self._live), "all parts"]
         room = _TITLE_WIDTH + max(0, (self._terminal.width if self._terminal else 80) - 80)
@@ -234,7 +239,7 @@ class Progress:
         return table
 
     def _tick(self, title: str, rounds: str = "", losses: str = "", remark: str = "") -> None:
-        """Leave a line about a part that is over on the terminal, above the table."""
+        """Print a line about a finished part on the terminal, above the table."""
         assert self._terminal is not None
         table = self._columns()
         mark = "+" if self._terminal.options.ascii_only else "✓"
@@ -243,7 +248,7 @@ class Progress:
         self._terminal.print(table)
 
     def _left_in_total(self) -> float | None:
-        """Return the seconds that are left for all parts; None where that is not known."""
+        """Return the estimated seconds left for all parts, or None if there is no estimate."""
         paces = [(self._pace.get(kind), rounds) for kind, rounds in self.ahead.items() if rounds]
         seconds = [None if pace is None else pace * rounds for pace, rounds in paces]
         longest = 0.0
@@ -260,11 +265,11 @@ class Progress:
 
 
 _WORD = re.compile(r"[^\s,](?:\S*[^\s,])?")
-"""A word of a title, without the comma behind it."""
+"""Pattern of a word in a title, without a comma after the word."""
 
 
 def _open_live(terminal: Console, table: Callable[[], Table]) -> ExitStack:
-    """Show a table at the end of a terminal, below the lines of the log, until it is closed."""
+    """Show a table below the log's lines on a terminal, until the returned stack is closed."""
     display = ExitStack()
     live = Live(console=terminal, get_renderable=table, refresh_per_second=2, transient=True)
     display.enter_context(live)
@@ -280,13 +285,13 @@ def _bar(total: int, completed: int) -> ProgressBar:
 
 
 def _losses(part: Part, most: int) -> str:
-    """Return the losses of a part's last round, at most this many of them."""
+    """Return a text with the losses of a part's last round, at most `most` of them."""
     names = [name for name in SHOWN if name in part.metrics][:most]
     return "  ".join(f"{SHOWN[name]} {part.metrics[name]:.3f}" for name in names)
 
 
 def _seconds_left(part: Part) -> float | None:
-    """Return the seconds that are left for a part; None where that is not known."""
+    """Return the estimated seconds left for a part, or None if there is no estimate."""
     if not part.rounds_left:
         return 0.0
     return None if part.pace is None else part.pace * part.rounds_left
@@ -297,7 +302,7 @@ def _time_left(seconds: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a time such as "3:05" or "2:03:05"."""
+    """Return a duration in seconds as a text such as "3:05" or "2:03:05"."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
@@ -305,9 +310,9 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def quiet_flower(name: str = "flwr") -> Iterator[None]:
-    """Keep Flower's own account of every round out of the log; its warnings stay.
+    """Remove the lines that Flower logs for every round from the log; keep its warnings.
 
-    `name` is the logger whose lines are kept out: "flwr.coprefl" is this package's own.
+    `name` is the logger that is filtered; "flwr.coprefl" is the logger of this package.
     """
 
     def only_warnings(record: logging.LogRecord) -> bool:

@@ -1,24 +1,29 @@
-"""Robust aggregation: what becomes of clients' results where some clients may be attackers.
+"""Robust aggregation: rules to aggregate clients' results if some clients may be attackers.
 
-The server is sent each client's arrays separately (`PerClient`) and makes one of them by a rule:
+The server is sent each client's arrays separately (`PerClient`) and aggregates them by a rule:
 
-median         of each number by itself (Yin et al. 2018, arxiv.org/abs/1803.01498)
-trimmed-mean   of each number by itself, without the f largest and the f smallest (the same paper)
-krum           the client with the least score, the sum of its squared distances to the n - f - 2
-               clients nearest to it (Blanchard et al. 2017, arxiv.org/abs/1703.02757)
-multi-krum     the mean of the n - f clients with the least scores (the same paper)
-norm-clipping  the mean of updates, each cut to a length (Sun et al. 2019, arxiv.org/abs/1911.07963;
-               theirs is fixed, here it is a multiple of the median length)
+median         the elementwise median (Yin et al. 2018, arxiv.org/abs/1803.01498)
+trimmed-mean   the elementwise mean without the f largest and the f smallest values (the same paper)
+krum           the arrays of the client with the smallest score; a client's score is the sum of its
+               squared distances to the n - f - 2 clients nearest to it (Blanchard et al. 2017,
+               arxiv.org/abs/1703.02757)
+multi-krum     the mean of the n - f clients with the smallest scores (the same paper)
+norm-clipping  the mean of the updates, each clipped to a largest l2 norm (Sun et al. 2019,
+               arxiv.org/abs/1911.07963; in the paper the largest norm is a constant, here it is
+               `clip_factor` times the median norm of the updates)
 
-n are the replies, and f the share `tolerated_share` of them, rounded down. The first three are
-unweighted, as in the papers. The last two weigh clients as the mean would; the weights, which
-clients tell themselves, are kept within those of the others, and so are the losses of CoPreFL: a
-rule for the arrays would protect nothing if a client could say that it has a billion samples.
+n is the number of replies, and f is `tolerated_share` * n, rounded down. The first three rules are
+unweighted, as in the papers. The last two rules weight clients as the mean would. Clients report
+their weights themselves, so the weights are winsorised: clipped to the range without the f largest
+and the f smallest. So are the losses in CoPreFL. Otherwise an attacker that reports a billion
+samples would dominate the mean.
 
-An update is x_j - x, x the arrays that were sent; of gradients and `changes` it is what is sent.
-Scores and lengths are over all weights together. Buffers (BatchNorm's statistics) do not count in
-them, and are the median, under `trimmed-mean` the trimmed mean: a client with a good update could
-have any statistics. All is float64 and in the order of client ids, whichever node hosts whom.
+A client's update is x_j - x, where x_j is the client's result and x the arrays that were sent. For
+gradients, and for arrays named in `changes`, the update is the result itself. Scores and norms are
+over all weights of the model together, without buffers (BatchNorm's statistics). Buffers are
+aggregated by the elementwise median, or with `trimmed-mean` by the trimmed mean, because a client
+with a good update could still send any statistics. All computations are in float64 and in the
+order of client ids, so the result does not depend on which node hosts which client.
 """
 
 import math
@@ -38,27 +43,32 @@ MEAN, MEDIAN, TRIMMED, KRUM, MULTI_KRUM, CLIPPING = AGGREGATIONS = (
     *("mean", "median", "trimmed-mean"),
     *("krum", "multi-krum", "norm-clipping"),
 )
-"""Allowed values of the option `aggregation`; the mean is not robust."""
+"""Allowed values of the option `aggregation`; all except the mean are robust rules."""
 
 AGGREGATION = ("aggregation", "tolerated_share", "clip_factor")
-"""Options of a strategy that averages."""
+"""Names of the options that only strategies that average have."""
 
 MOST_ATTACKERS = 0.49
-"""Largest allowed share of attackers: with half of the clients, no rule can work."""
+"""Largest allowed fraction of attackers; if half of the clients are, no rule can work."""
 
 Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Robust:
-    """A robust rule: `aggregation`, `tolerated_share`, and `clip_factor` median lengths."""
+    """A robust aggregation rule.
+
+    `aggregation` is the name of the rule. `tolerated_share` is the largest fraction of clients that
+    may be attackers. `clip_factor` is the largest norm of an update with norm-clipping, in median
+    norms.
+    """
 
     aggregation: str
     tolerated_share: float
     clip_factor: float
 
     def around(self, program: Round) -> Round:
-        """Return a round's program with the rule instead of its means."""
+        """Return the generator of a round with all means replaced by the robust rule."""
         of_rule: RoundMetrics = {}
         try:
             exchange = next(program)
@@ -71,9 +81,10 @@ class Robust:
         return arrays, metrics | of_rule
 
     def per_client(self, exchange: Exchange) -> Exchange:
-        """Return an exchange that asks for each client's arrays separately, if it asks for a mean.
+        """Return the exchange changed so that the server is sent each client's arrays separately.
 
-        Raises a SettingsError if it asks for what there is no robust form of, or too few clients.
+        An exchange without arrays is returned unchanged. Raises a SettingsError if the exchange's
+        aggregation rule has no robust form, or if the exchange has too few clients.
         """
         rule = exchange.combine
         if isinstance(rule, MetricsOnly):
@@ -85,15 +96,16 @@ class Robust:
         return replace(exchange, combine=PerClient(rule))
 
     def check(self, clients: int) -> None:
-        """Raise a SettingsError if this many clients are too few for the rule."""
+        """Raise a SettingsError if this number of clients is too small for the rule."""
         if problem := self._too_few(clients):
             raise SettingsError(problem, "aggregation", "tolerated-share")
 
     def mean(self, exchange: Exchange, replies: Replies) -> tuple[Replies, dict[str, float]]:
-        """Return the replies with the robust mean, and metrics of the rule.
+        """Return the replies with the robust mean as `arrays`, and the metrics of the rule.
 
-        `exchange` asked for a mean, and `replies` are those to its form `per_client`. Replies to an
-        exchange for gradients stay as they are: see `robust_sum`.
+        `exchange` is the original exchange, and `replies` are the replies to
+        `per_client(exchange)`. Replies with gradients (`LossMoments`) are returned unchanged;
+        `robust_sum` aggregates them. Raises a RoundFailedError if there are too few replies.
         """
         rule, sent = exchange.combine, exchange.template
         if isinstance(rule, MetricsOnly):
@@ -114,7 +126,7 @@ class Robust:
         return replace(replies, arrays=cast_like(arrays, sent), sums={}), metrics
 
     def robust_sum(self, gradients: Sequence[Arrays]) -> Arrays:
-        """Return n times the robust mean of n clients' gradients, which have no weights."""
+        """Return n times the robust, unweighted mean of n clients' gradients."""
         number = len(gradients)
         start = {name: np.zeros(()) for name in gradients[0]}
         mean, _ = self._combined(gradients, start, set(), np.ones(number))
@@ -129,11 +141,11 @@ class Robust:
         return np.clip(values, ascending[f], ascending[len(values) - 1 - f])
 
     def _tolerated(self, clients: int) -> int:
-        """Return f, rounded down; 1e-9 corrects float products such as 0.29 * 100 < 29."""
+        """Return f, the tolerated number; 1e-9 corrects products such as 0.29 * 100 < 29."""
         return math.floor(self.tolerated_share * clients + 1e-9)
 
     def _too_few(self, clients: int) -> str:
-        """Return a message if this many clients are too few for the rule, or else ""."""
+        """Return a message if this number of clients is too small for the rule, or else ""."""
         needed = 2 * self._tolerated(clients) + 3
         if self.aggregation not in (KRUM, MULTI_KRUM) or clients >= needed:
             return ""
@@ -147,7 +159,7 @@ class Robust:
         buffers: set[str],
         weights: Numbers,
     ) -> tuple[Arrays, dict[str, float]]:
-        """Return the arrays combined by the rule, with its metrics; updates are from `start`."""
+        """Return (aggregated arrays, metrics of the rule); updates are differences from `start`."""
         if self.aggregation in (MEDIAN, TRIMMED):
             return self._by_number(models, models[0]), {}
         names = [name for name in models[0] if name not in buffers]
@@ -167,9 +179,9 @@ class Robust:
         return mean | self._by_number(models, buffers), metrics
 
     def _by_number(self, models: Sequence[Arrays], names: Iterable[str]) -> Arrays:
-        """Return the elementwise median, or trimmed mean, of the arrays of these names."""
+        """Return the elementwise median, or trimmed mean, of the arrays with these names."""
         n = len(models)
-        # A median is the mean of the one or two in the middle; sorting is faster than np.median.
+        # The median is the mean of the one or two middle values; sorting is faster than np.median.
         cut = self._tolerated(n) if self.aggregation == TRIMMED else (n - 1) // 2
         means: Arrays = {}
         for name in names:
@@ -184,10 +196,13 @@ class Robust:
 
 
 def krum_scores(models: Sequence[Arrays], names: Sequence[str], f: int) -> Numbers:
-    """Return each client's sum of squared distances to the n - f - 2 others nearest to it."""
+    """Return Krum's score of each client, shape (n,).
+
+    The score is the sum of squared distances to the n - f - 2 nearest other clients.
+    """
     n = len(models)
     squares = np.full((n, n), np.inf)
-    with np.errstate(over="ignore"):  # Whoever is that far away is near to nobody.
+    with np.errstate(over="ignore"):  # Infinity is right for a client that far away.
         for i, j in combinations(range(n), 2):
             differences = (models[i][name] - models[j][name] for name in names)
             squares[i, j] = squares[j, i] = _squared_length(differences)
@@ -195,7 +210,7 @@ def krum_scores(models: Sequence[Arrays], names: Sequence[str], f: int) -> Numbe
 
 
 def _length(model: Arrays, start: Arrays, names: Sequence[str]) -> float:
-    """Return the l2 norm of a client's update over all arrays of these names."""
+    """Return the l2 norm of a client's update over all arrays with these names."""
     with np.errstate(over="ignore"):
         return math.sqrt(_squared_length(model[name] - start[name] for name in names))
 
@@ -211,7 +226,7 @@ def _average(
     start: Arrays | None = None,
     factors: Numbers | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return sum_j w_j a_j (x_j - start) / sum_j w_j of one array; a_j are the `factors`."""
+    """Return sum_j w_j a_j (x_j - start) / sum_j w_j for one array; a_j is factors[j]."""
     before = start[name] if start else 0.0
     coefficients = weights if factors is None else weights * factors
     terms = (c * (model[name] - before) for c, model in zip(coefficients, models, strict=True))

@@ -1,7 +1,7 @@
-"""A run of a strategy: its rounds one after another, each repeated where it failed.
+"""A run of a strategy: the rounds one after another; a failed round is repeated.
 
-The run holds all that changes from round to round: the arrays, the method's state, the clients'
-versions, the history. The strategy holds options only.
+The run stores everything that changes from round to round: the global arrays, the method's state,
+the versions of the clients' states, and the history. The strategy stores only options.
 """
 
 import copy
@@ -40,10 +40,14 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass(frozen=True)
 class RoundReport:
-    """The report of a round for hooks: metrics as in Flower's `Result`, and the traffic.
+    """The report of a finished round, which hooks are given.
 
-    `arrays` are the new global model's, only to be read; `history` is what all rounds so far
-    measured, `state` what the method carries, and `versions` by client id which state it has.
+    `arrays` are the arrays of the new global model, which must not be changed. `metrics` holds the
+    metrics of training, of the evaluations and of the traffic. `evaluation` holds the clients'
+    replies to the evaluation, or None if there was none in this round. `seconds` is the duration of
+    the round. `history` holds the metrics of all rounds so far. `state` is the state that the
+    method keeps from round to round, and `versions` the version of each client's state by client
+    id.
     """
 
     round: int
@@ -63,7 +67,10 @@ Stop = Callable[[RoundReport], bool]
 
 @dataclass(repr=False)
 class RunResult(Result):
-    """Flower's `Result`, the history of all rounds with their traffic, and the last evaluation."""
+    """Flower's `Result` with the history of all rounds and the clients' replies to the evaluation.
+
+    `evaluation` is None if the clients did not evaluate the model of the last round.
+    """
 
     history: History = field(default_factory=History)
     evaluation: Replies | None = None
@@ -71,7 +78,10 @@ class RunResult(Result):
 
 @dataclass(eq=False)
 class Run:
-    """One run of a strategy on a grid, from `arrays`; fields are as in `RoundStrategy.start`."""
+    """One run of a strategy on a grid, which starts from the global `arrays`.
+
+    The other fields are the arguments of `RoundStrategy.start`.
+    """
 
     strategy: RunStrategy
     grid: Grid
@@ -88,7 +98,7 @@ class Run:
     stop: Stop | None = None
 
     def __post_init__(self) -> None:
-        """Begin, or continue after the checkpoint if the run resumes and there is one."""
+        """Start at round 1, or after the checkpoint's round if the run resumes from one."""
         options = self.strategy.options()
         start = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
         self.arrays, self.first = start.arrays, start.round + 1
@@ -99,7 +109,7 @@ class Run:
         self._stateful: set[int] = set()
 
     def all_rounds(self) -> RunResult:
-        """Run the rounds that are left; return the last model and what every round measured."""
+        """Run the remaining rounds; return the final model and the metrics of every round."""
         began = time.monotonic()
         if self.first == 1:
             self._evaluate_on_server(0)
@@ -124,7 +134,7 @@ class Run:
         return result
 
     def _one_round(self, server_round: int) -> None:
-        """Train and evaluate, call the hooks, and write the checkpoint if it is due."""
+        """Run one round: train, evaluate, call the hooks, and write the checkpoint if it is due."""
         began = time.monotonic()
         self.train(server_round)
         self.evaluate(server_round)
@@ -139,9 +149,10 @@ class Run:
             self._write_checkpoint(server_round)
 
     def train(self, server_round: int) -> None:
-        """Run a round's program to its end, from its beginning again where an attempt failed.
+        """Run the strategy's generator of a round to its end; a failed attempt is repeated.
 
-        Raises a RunFailedError if too many did, or the clients' program is to blame.
+        Raises a RunFailedError if `max_failed_rounds` attempts failed, or if all clients fail with
+        the same error of their program.
         """
         self.begin_round()
         most = self.strategy.max_failed_rounds
@@ -163,19 +174,19 @@ class Run:
         self.end_round(server_round, attempt, arrays, metrics)
 
     def begin_round(self) -> None:
-        """Clear the failures of the previous round, and reset the traffic counts."""
+        """Clear the list of the previous round's failures, and reset the traffic counts."""
         self.transport.new_round()
         self.transport.traffic = Traffic(nbytes(self.arrays))
 
     def context(self, server_round: int, attempt: int = 0) -> RoundContext:
-        """Return the context of an attempt at a round."""
+        """Return the `RoundContext` of an attempt at a round."""
         run = self.strategy, self.transport
         return RoundContext(*run, server_round, attempt, self.state, self.versions)
 
     def _attempt(self, ctx: RoundContext) -> tuple[Arrays, RoundMetrics]:
-        """Send the program the replies to its exchanges until it returns the new model."""
+        """Run the round's generator once; return the new global arrays and the round's metrics."""
         self._stateful = set()
-        # Only to be read: hooks may have kept them, and another attempt begins with them.
+        # Read-only: hooks may have kept these arrays, and another attempt starts from them.
         program = self.strategy.program(ctx, read_only(self.arrays))
         try:
             exchange = next(program)
@@ -186,7 +197,7 @@ class Run:
         return self.check_arrays(returned), metrics
 
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
-        """Return the combined replies to an exchange."""
+        """Send the messages of an exchange and return the combined replies."""
         messages = self.messages(ctx, exchange, config)
         within = self.transport.patience(m.metadata.dst_node_id for m in messages)
         sent = self.grid.send_and_receive(messages, timeout=within) if messages else []
@@ -195,7 +206,7 @@ class Run:
     def messages(
         self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord
     ) -> list[Message]:
-        """Return the messages of an exchange, with the app's settings and what every one names."""
+        """Return the messages of an exchange, with the app's settings and those of the round."""
         settings: MessageConfig = {
             "server-round": ctx.round,
             "run": self.strategy.run_name,
@@ -206,26 +217,29 @@ class Run:
         return self.transport.prepare(exchange, {**config, **settings}, self.versions)
 
     def collect(self, exchange: Exchange, messages: Iterable[Message]) -> Replies:
-        """Return the combined replies to the messages of an exchange."""
+        """Return the combined replies; note which clients have a new state."""
         replies = self.transport.collect(messages)
         if exchange.stateful:
             self._stateful |= set(replies.clients)
         return replies
 
     def check_arrays(self, returned: Arrays) -> Arrays:
-        """Return the new global arrays, or raise a RoundFailedError if they cannot be them."""
-        # NumPy's arithmetic makes numbers of arrays of one.
+        """Return the new global arrays in the order of the old ones.
+
+        Raises a RoundFailedError if names, shapes or dtypes differ, or numbers are not finite.
+        """
+        # NumPy's arithmetic turns arrays of shape () into scalars.
         arrays = {name: np.asarray(array) for name, array in returned.items()}
         problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
         if problem:
             raise RoundFailedError(f"the new global model is invalid: {problem}")
-        # In the old order, by which clients tell arrays from each other.
+        # In the old order: clients identify arrays by their index.
         return {name: arrays[name] for name in self.arrays}
 
     def end_round(
         self, server_round: int, attempt: int, arrays: Arrays, metrics: RoundMetrics
     ) -> None:
-        """Make the new model, the clients' new states and the metrics those of the run."""
+        """Store the new model, the versions of the clients' new states, and the round's metrics."""
         self.arrays = arrays
         self.versions.commit(self._stateful, server_round, attempt)
         self.history.train[server_round] = metrics
@@ -233,7 +247,7 @@ class Run:
         flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
 
     def evaluate(self, server_round: int) -> None:
-        """Have all clients evaluate the global model, in the rounds that are due."""
+        """Have clients evaluate the global model, if an evaluation is due in this round."""
         self.evaluation = None
         if not self.strategy.evaluation_due(server_round, self.num_rounds):
             return
@@ -248,13 +262,16 @@ class Run:
         flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
 
     def evaluation_exchange(self, server_round: int) -> tuple[RoundContext, Exchange]:
-        """Return an evaluation's exchange; where training used clients' states, it does too."""
+        """Return the context and the exchange of an evaluation.
+
+        Clients are asked to use their states in the evaluation if they did in training.
+        """
         ctx = self.context(server_round)
         exchange = self.strategy.evaluation_exchange(ctx, self.arrays, ctx.evaluating())
         return ctx, replace(exchange, stateful=bool(self._stateful))
 
     def _evaluate_on_server(self, server_round: int) -> None:
-        """Call the user's `evaluate_fn`, if there is one."""
+        """Call the user's `evaluate_fn`, if there is one, and store the returned metrics."""
         if self.evaluate_fn is None:
             return
         metrics = self.evaluate_fn(server_round, to_record(self.arrays, copy=False))
@@ -263,7 +280,7 @@ class Run:
             self.history.server[server_round] = dict(metrics)
 
     def _write_checkpoint(self, server_round: int) -> None:
-        """Write the checkpoint of a round, if one is wanted."""
+        """Write the checkpoint of a round, if the run has a checkpoint file."""
         if self.checkpoint:
             checkpoint = Checkpoint(
                 server_round,
@@ -279,11 +296,11 @@ class Run:
             self.versions.mark_checkpoint()
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:
-        """Return the report of a round, for hooks."""
+        """Return the report of a round, which hooks are given."""
         return RoundReport(
             server_round,
             self.num_rounds,
-            # A hook that changed them would change the next round, which shares their memory.
+            # Read-only, as the next round shares the memory of these arrays.
             read_only(self.arrays),
             self.history.of_round(server_round),
             self.evaluation,

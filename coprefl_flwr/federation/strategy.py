@@ -1,8 +1,8 @@
-"""The base of all strategies: a round is a program that yields exchanges.
+"""The base class of all strategies, in which a round is a generator that yields exchanges.
 
-Flower's `Strategy.start` knows one train and one evaluate exchange a round. Here a round is a
-generator: it yields an `Exchange`, is sent the combined `Replies`, and returns the new arrays with
-the round's metrics.
+Flower's `Strategy.start` has one train and one evaluate exchange per round. Here a round is a
+generator. The generator yields an `Exchange`, is sent the combined `Replies`, and can yield further
+exchanges. At its end it returns the new global arrays and the round's metrics.
 """
 
 import inspect
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from coprefl_flwr.models.build import Network
 
 DRAWN = ("participants", "fraction_train")
-"""Options that say how many take part: each strategy's own, not the run's."""
+"""Options for the number of participants: each strategy sets these itself, not the run."""
 
 ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 
@@ -46,13 +46,13 @@ FLOWER_ARGUMENTS = {
     "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
     "evaluate_metrics_aggr_fn": "a hook of `start`, which is given every client's metrics",
 }
-"""What arguments of Flower's strategies are called here."""
+"""{argument of Flower's strategies: its replacement in this package}."""
 
 
 class HeadLayer(NamedTuple):
-    """The last linear layer of a network: its module's name, and those of its arrays.
+    """The last linear layer of a network: the names of its module, weight and bias.
 
-    `bias` is "" for a layer without.
+    `bias` is "" if the layer has no bias.
     """
 
     module: str
@@ -62,42 +62,47 @@ class HeadLayer(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class RoundStrategy(InsideWrapper):
-    """A federated method whose round is a program of exchanges, as a strategy of Flower's.
+    """A federated method as a Flower strategy; a round is a generator that yields exchanges.
 
-    A method is a subclass that writes `round`. Its options are fields made by `option`, which are
-    checked when it is made; what else a study must know, it says in its class attributes. It holds
-    nothing of a run. The options that all methods have are those of `RunStrategy`.
+    A method is a subclass that implements `round`. The method's options are dataclass fields made
+    by `option`; their values are checked when the strategy is created. Class attributes tell a
+    study the other facts about the method. A strategy object stores no state of a run. All methods
+    inherit the options of `RunStrategy`.
     """
 
     name: ClassVar[str] = ""
-    """What the setting `method` calls it."""
+    """Name of the method: the value of the setting `method` that selects this class."""
 
     client: ClassVar[str | type] = "coprefl_flwr.clients:TorchClient"
-    """The class of its clients, or its place: "module:NAME"."""
+    """The client class, or the place of the class to import, written "module:NAME"."""
 
     roles: ClassVar[tuple[str, ...]] = ("pretraining",)
-    """The kinds of stage it can run as: "pretraining", "task", "personalised", "head"."""
+    """Stages of a study in which the method can run: "pretraining", "task", "personalised",
+    "head"."""
 
     actions: ClassVar[tuple[str, ...]] = ("train",)
-    """Message types that its clients must answer, in the order of the exchanges."""
+    """Message types that the clients must answer, in the order of a round's exchanges."""
 
     server_data: ClassVar[str] = ""
-    """Whose data its field `server` holds: "server", all "clients" or "both"; "": no such field."""
+    """The owner of the data in the method's field `server`. "server": the server's data; "clients":
+    the data of all clients; "both": the data of server and clients; "": there is no such field."""
 
     training_defaults: ClassVar[Mapping[str, Value]] = {}
-    """Its own defaults of settings of local training, by key."""
+    """Default values that the method changes, as {setting of local training: default}."""
 
     loss_of: ClassVar[str] = "clients"
-    """How to read a round's loss. "clients": mean cross-entropy of clients that all started from
-    the global model; "chain": of one model passed from client to client; "more": the objective has
-    further terms and may be negative."""
+    """The meaning of a round's loss. "clients": the mean cross-entropy of clients that all start
+    from the global model. "chain": the cross-entropy of one model that is trained step by step, for
+    example passed from client to client. "more": the objective has further terms and may be
+    negative."""
 
     averages: ClassVar[bool] = False
-    """Whether it takes only means of models, and moments of gradients, which `aggregation` can make
-    robust; then `aggregation` and what belongs to it are options of the method."""
+    """Whether all aggregation of the method is means of models, or `LossMoments` of gradients. Only
+    then can `aggregation` make the method robust, and the method has the options in
+    `AGGREGATION`."""
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Refuse an argument that the class does not have, and say what Flower's is called here."""
+        """Raise a SettingsError for an unknown argument, with the replacement if it is Flower's."""
         parameters = dict(inspect.signature(cls.__init__).parameters)
         parameters.pop("self", None)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -110,7 +115,7 @@ class RoundStrategy(InsideWrapper):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Check the options; refuse a robust rule for what has no mean."""
+        """Check the options; refuse a robust rule if the method does not average."""
         check_declared(self)
         if self.participants is not None:
             self.check_participants(self.participants)
@@ -136,13 +141,16 @@ class RoundStrategy(InsideWrapper):
 
     @property
     def robust(self) -> Robust | None:
-        """The robust rule, None where it is the mean."""
+        """The robust aggregation rule, or None if the option `aggregation` is the mean."""
         if self.aggregation == MEAN:
             return None
         return Robust(self.aggregation, self.tolerated_share, self.clip_factor)
 
     def options(self) -> dict[str, Any]:
-        """Return the method and its options; a checkpoint must have the same to be resumed."""
+        """Return the name of the strategy class and the values of its options.
+
+        A run can resume only from a checkpoint with the same options.
+        """
         unused = () if self.robust else AGGREGATION
         values = {
             option.name: getattr(self, option.name)
@@ -160,36 +168,41 @@ class RoundStrategy(InsideWrapper):
 
     @classmethod
     def initial(cls, network: "Network") -> Arrays:
-        """Return the global arrays that the method begins with."""
+        """Return the initial global arrays of the method, before its first round."""
         return network.arrays
 
     @classmethod
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
-        """Raise a SettingsError where training with this `clip_norm` does not fit the options."""
+        """Raise a SettingsError if the options do not allow training with this `clip_norm`.
+
+        `clip_norm` is the l2 norm to which local training clips gradients, None for no clipping.
+        """
 
     @classmethod
     def server_samples_needed(cls, participants: int) -> int:
-        """Return how many samples the server must hold, where the method uses them."""
+        """Return the least number of samples that a server with data must hold."""
         return 1
 
     @abstractmethod
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Run one round of the method from the global `arrays`, which are only to be read.
+        """Run one round of the method from the global `arrays`, which must not be changed.
 
-        Yields exchanges and is sent their replies; returns the new global arrays (names, shapes and
-        dtypes as before) and the round's metrics. What a method carries on is in `ctx.state`
-        (numbers and arrays), which counts only once the round has returned.
+        The generator yields exchanges and is sent their replies. It returns the new global arrays
+        and the round's metrics. The new arrays have the same names, shapes and dtypes as `arrays`.
+        `ctx.state` holds the numbers and arrays that the method keeps from round to round. Changes
+        of `ctx.state` are kept only if the round returns.
         """
 
     def program(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return the round, its means robust where `aggregation` says so."""
+        """Return the generator of a round, with robust means if `aggregation` is a robust rule."""
         rounds = self.round(ctx, arrays)
         return self.robust.around(rounds) if self.robust else rounds
 
     def budget(self, work: Work) -> Budget:
-        """Return what a round costs: FedAvg's local steps, where clients train as the settings say.
+        """Return the costs of a round; here they are the costs of a FedAvg round.
 
-        A method that takes other steps, or computes more gradients, says so here.
+        A method with other steps, or with more gradients, overrides this method. The costs are
+        `UNKNOWN` if the clients do not answer "train".
         """
         if "train" not in self.actions:
             return UNKNOWN
@@ -197,22 +210,25 @@ class RoundStrategy(InsideWrapper):
 
     @property
     def rounds_to_evaluation(self) -> int:
-        """Rounds between evaluations on clients; 0: never, as where the method asks no client."""
+        """Number of rounds between evaluations on clients.
+
+        0 means that clients never evaluate, for example because the method has no clients.
+        """
         return self.evaluate_every if self.fraction_evaluate and self.actions else 0
 
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
-        """Return whether clients evaluate the model after a round."""
+        """Return whether clients evaluate the model after this round."""
         every = self.rounds_to_evaluation
         return bool(every) and (server_round % every == 0 or server_round == last_round)
 
     def evaluation_exchange(
         self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
     ) -> Exchange:
-        """Return the exchange that evaluates `arrays` on every client."""
+        """Return the exchange in which these clients evaluate `arrays`."""
         return Exchange("evaluate", arrays, clients, MetricsOnly(), needed=1)
 
     def summary(self) -> None:
-        """Log the strategy's options, as part of Flower's own account of the start."""
+        """Log the strategy's options, in the part of the log that Flower writes at the start."""
         flower_log = logging.getLogger("flwr")
         options = [f"{name} = {value!r}" for name, value in self.options().items()]
         for line in options[:-1]:
@@ -238,19 +254,25 @@ class RoundStrategy(InsideWrapper):
         hooks: Sequence[Hook] = (),
         stop: Stop | None = None,
     ) -> RunResult:
-        """Run rounds up to `num_rounds`; what Flower's `start` takes, and the following.
+        """Run the rounds up to `num_rounds` and return the result of the run.
 
-        The file `checkpoint` keeps the run's state after every `checkpoint_every` rounds and the
-        last, and CHECKPOINT.rounds.jsonl next to it the rounds' metrics, a line of JSON each; a
-        checkpoint that exists is not overwritten unless the run resumes from it. `resume` continues
-        after the checkpoint's round; without a file, it starts again and says so. `hooks` are
-        called after every round, evaluations included, before the checkpoint is written. A round
-        for which `stop` is true is the last, for the hooks too; what is evaluated after the last
-        round alone is not then. The result is Flower's, and has the `history` of all rounds.
+        The arguments are those of Flower's `start` and the following.
 
-        Raises a RunFailedError if a round failed `max_failed_rounds` times or the clients' program
-        is to blame, and a SettingsError if the options do not fit the clients, the checkpoint is of
-        another run or model, or a config has a key that messages have themselves.
+        The file `checkpoint` stores the state of the run, after every `checkpoint_every` rounds and
+        after the last round. The file CHECKPOINT.rounds.jsonl next to it stores the metrics, with
+        one line of JSON per round. An existing checkpoint is overwritten only if the run resumes
+        from it. With `resume`, the run continues after the checkpoint's round; if there is no such
+        file, the run starts at round 1 and logs this.
+
+        `hooks` are called after the evaluations of every round, before the checkpoint is written.
+        If `stop` returns True for a round, that round is the last one, and the hooks are given its
+        number as `num_rounds`. An evaluation that is due only after the last round is then skipped.
+        The result is a Flower `Result` with the `history` of all rounds.
+
+        Raises a RunFailedError if a round failed `max_failed_rounds` times, or if all clients fail
+        with the same error of their program. Raises a SettingsError if the options do not fit the
+        clients, if the checkpoint is of another run or model, or if a config has a key that this
+        package uses in its messages.
         """
         check_free("train_config", train_config or {})
         check_free("evaluate_config", evaluate_config or {})
@@ -278,7 +300,7 @@ class RoundStrategy(InsideWrapper):
         return run.all_rounds()
 
     def _refuse_own_steps(self) -> None:
-        """Raise a SettingsError for a subclass that overrides what `start` does not call."""
+        """Raise a SettingsError if a subclass overrides a Flower step that `start` never calls."""
         for name in STEPS:
             if getattr(type(self), name) is not getattr(RoundStrategy, name):
                 raise SettingsError(
@@ -290,15 +312,15 @@ class RoundStrategy(InsideWrapper):
 RUN_OPTIONS: tuple[str, ...] = tuple(
     option.name for option in fields(RoundStrategy) if option.name not in (*DRAWN, *AGGREGATION)
 )
-"""Options that are the run's: they hold for every strategy of it."""
+"""Names of the options of the run; they are the same for every strategy of a run."""
 
 
 def of_run(strategy: RoundStrategy) -> dict[str, Any]:
-    """Return the options of the run that a strategy was made with, by name."""
+    """Return {name: value} of the options of the run, as set in this strategy."""
     return {name: getattr(strategy, name) for name in RUN_OPTIONS}
 
 
 def _that_average(classes: Sequence[type[RoundStrategy]]) -> set[str]:
-    """Return the names of the methods that average, of these classes and those made of them."""
+    """Return the names of the methods that average, among these classes and their subclasses."""
     names = {method.name for method in classes if method.averages and method.name}
     return names.union(*(_that_average(method.__subclasses__()) for method in classes))

@@ -1,4 +1,4 @@
-"""Takes exchanges to the nodes and brings the combined replies back."""
+"""The transport: sends the messages of exchanges to nodes and combines the nodes' replies."""
 
 import json
 import logging
@@ -27,29 +27,31 @@ from coprefl_flwr.federation.nodes import Roster, hosted_clients
 logger = logging.getLogger("flwr.coprefl")
 
 PULL_INTERVAL = 0.01
-"""Seconds between two looks for replies, where the grid lets us choose (Flower's is 0.1)."""
+"""Seconds between two polls for replies, on grids that have `pull_interval` (Flower's: 0.1)."""
 
 _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
-"""Per grid, the nodes that did not answer in time, as their worker is still busy."""
+"""By grid, the nodes that did not answer in time, because their worker is still busy."""
 
 NO_ROSTER = f"{messages.NOT_REGISTERED}|Invalid message type"
-"""Flower's errors for a query that an app does not know."""
+"""Pattern of Flower's errors for a query that an app has no function for."""
 
 FIRST_ANSWER = 300.0
-"""Least time in seconds for a node's first answer, as its worker must start and import first."""
+"""Least time limit, in seconds, for a node's first answer: its worker must start and import."""
 
 MOST_WARNINGS = 20
-"""Warnings of a round about one node, or about nodes that are gone; what follows is counted."""
+"""Largest number of warnings per round about one node, or another topic; the rest is counted."""
 
 
 class Transport:
-    """One run's link to the nodes: it knows who hosts which client, and sends the messages.
+    """The connection of one run to the nodes; it sends messages and combines the replies.
 
-    The options of `strategy` say which clients nodes host, how many are waited for before the first
-    exchange and how many replies an exchange needs. An exchange may take `timeout` seconds; a node
-    that has not answered by then is not asked again. `bound` has the nodes that clients were bound
-    to when the run was stopped. Of a round, `failed` has by action why clients failed, and `worked`
-    the actions that a client answered.
+    The options of `strategy` decide which node hosts which clients, how many clients must connect
+    before the first exchange, and how many good replies an exchange needs. An exchange may take
+    `timeout` seconds. A node that does not answer in this time is not asked again. `bound`
+    is {client id: node id} from the checkpoint if the run resumes.
+
+    The attribute `failed` holds, for the current round, {action: {client id: reason of failure}}.
+    The attribute `worked` holds the actions that at least one client answered in this round.
     """
 
     def __init__(
@@ -82,14 +84,16 @@ class Transport:
             grid.pull_interval = PULL_INTERVAL  # type: ignore[attr-defined]
 
     def nodes(self) -> list[int]:
-        """Return the ids of the nodes that can be asked, ascending."""
+        """Return the ids of the connected nodes, without nodes that did not answer, ascending."""
         return sorted(set(self.grid.get_node_ids()) - self.silent)
 
     def clients(self, wanted: int | None = None) -> Sequence[int]:
-        """Return the ids of all clients; the first time, wait until nodes and `wanted` are there.
+        """Return the ids of all clients, ascending.
 
-        Later the run continues with the clients that are left. Raises a RunFailedError if they have
-        not connected within the time limit.
+        The first call waits until `wanted` clients, and at least `min_available_nodes`, have
+        connected. Later calls wait for one client only, so that the run continues if clients
+        disconnect. If any node can run any client, one node is enough. Raises a RunFailedError if
+        too few clients connect within the time limit.
         """
         end, waiting_logged = time.monotonic() + self.timeout, False
         needed = 1 if self.begun else max(self.strategy.min_available_nodes, wanted or 1)
@@ -121,15 +125,15 @@ class Transport:
             time.sleep(min(1.0, self.timeout))
 
     def patience(self, nodes: Iterable[int]) -> float:
-        """Return the seconds in which these nodes must answer."""
+        """Return the time limit, in seconds, for the answers of these nodes."""
         return self.timeout if self._heard.issuperset(nodes) else max(self.timeout, FIRST_ANSWER)
 
     def segments(self, chain: Sequence[int]) -> list[list[int]]:
-        """Cut a chain of clients into segments, each of clients that one node hosts."""
+        """Split a chain, a list of client ids, into segments of clients on the same node."""
         return self.roster.segments(chain)
 
     def _ask_roster(self, nodes: Sequence[int]) -> None:
-        """Find out which clients new nodes run, where not all share them."""
+        """Find out which clients new nodes host, unless any node can run any client."""
         roster = self.roster
         if roster.shared is not None:
             return
@@ -153,17 +157,17 @@ class Transport:
         self._disputed = roster.disputed
 
     def _ask(self, nodes: Sequence[int]) -> dict[int, Message]:
-        """Return the replies of these nodes to the question which clients are theirs."""
+        """Ask these nodes for the ids of their clients; return the replies by node id."""
         content = RecordDict({"config": ConfigRecord({"population": self.strategy.population})})
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
-        with plain_log():  # Inside one of Flower's wrappers it is not that of a run of ours.
+        with plain_log():  # Also inside Flower's wrappers, which do not call `start`.
             answers = self.grid.send_and_receive(questions, timeout=self.patience(nodes))
         replies = dict(_by_node(answers, questions))
         self._mark_silent(nodes, replies)
         return {node: replies[node] for node in nodes if node in replies}
 
     def _warn(self, topic: str, line: str) -> None:
-        """Log a line, or count it where the round has many about this: no node can fill the log."""
+        """Log a warning, or only count it if this round has `MOST_WARNINGS` about the topic."""
         self._warned[topic] += 1
         if self._warned[topic] <= MOST_WARNINGS:
             logger.warning("%s", line)
@@ -171,9 +175,9 @@ class Transport:
     def prepare(
         self, exchange: Exchange, config: MessageConfig, versions: Versions
     ) -> list[Message]:
-        """Return the messages that put an exchange to the nodes that host its clients."""
+        """Return the messages of an exchange: one for each node that hosts some of its clients."""
         sent = {messages.ARRAYS: exchange.arrays, **exchange.extra}
-        # Shared: the round's program waits for the replies meanwhile.
+        # Shared memory: the round's generator does not change the arrays while it waits.
         records = {name: to_record(arrays, copy=False) for name, arrays in sent.items()}
         self._exchange = exchange
         self._bounds = replace(
@@ -205,9 +209,10 @@ class Transport:
         return self._sent
 
     def collect(self, received: Iterable[Message]) -> Replies:
-        """Combine the replies to the messages last prepared; log every failure in one line.
+        """Combine the replies to the messages of the last `prepare`.
 
-        Raises a RoundFailedError if fewer clients than needed gave a good reply.
+        Each failure is logged in one line. Raises a RoundFailedError if there are fewer good
+        replies than the exchange needs.
         """
         exchange = self._exchange
         if exchange is None:
@@ -237,10 +242,7 @@ class Transport:
         return combine_replies(exchange, good)
 
     def _log_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
-        """Log why clients failed: in one line if all did by one error of their program.
-
-        That line is a RoundFailedError's, which may be logged, or end the run, instead.
-        """
+        """Log why clients failed; raise a RoundFailedError if all failed by one program error."""
         failed = {c: why for reply in replies.values() for c, why in reply.failed.items()}
         self.failed.setdefault(exchange.action, {}).update(failed)
         if any(reply.metrics for reply in replies.values()):
@@ -255,7 +257,7 @@ class Transport:
                 self._warn(f"node {node}", f"client {client} on node {node} is left out: {why}")
 
     def new_round(self) -> None:
-        """Forget what failed in the round before, and log how many lines were not shown."""
+        """Clear the previous round's failures; log how many warnings were not shown."""
         for topic, number in sorted(self._warned.items()):
             hidden = number - MOST_WARNINGS
             if hidden > 0:
@@ -265,9 +267,10 @@ class Transport:
         self.worked.clear()
 
     def shared_error(self) -> str:
-        """Return the program error that no client of this round's last exchange was without.
+        """Return the program error with which all clients of the last exchange failed, or else "".
 
-        It is "" if there is none, or only one client of several failed: its data may be to blame.
+        The result is also "" if only one client failed although the run has several clients: the
+        cause may be this client's data.
         """
         action = self._exchange.action if self._exchange else ""
         failed = self.failed.get(action, {})
@@ -276,7 +279,7 @@ class Transport:
         return _alike(action, failed)
 
     def _read(self, exchange: Exchange, message: Message, node: int) -> NodeReply:
-        """Read and check one node's reply; a bad reply fails all its clients."""
+        """Parse and check one node's reply; if it is invalid, all clients of the node failed."""
         share = self._shares[node]
         if message.has_error():
             why = reason(message)
@@ -293,7 +296,10 @@ class Transport:
         return reply
 
     def end(self) -> None:
-        """Log what is left to say, and why a simulation may not end yet: workers are busy."""
+        """Log the remaining warnings, and the nodes that did not answer.
+
+        A simulation ends only when the workers of these nodes have finished.
+        """
         self.new_round()
         if self.silent:
             names = ", ".join(map(str, sorted(self.silent)))
@@ -308,10 +314,7 @@ class Transport:
 
 
 def _named_by(reply: Message) -> object:
-    """Return the clients that a node names as its own, None if its app knows no such question.
-
-    Raises a ValueError if the reply is another error.
-    """
+    """Return the client ids in a node's reply; None: no roster query; other errors: ValueError."""
     if not reply.has_error():
         return records_of(reply.content, ConfigRecord)["roster"].get("own", "")
     if re.search(NO_ROSTER, reason(reply)):
@@ -320,7 +323,7 @@ def _named_by(reply: Message) -> object:
 
 
 def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
-    """Return replies with the node each is from: an error may come from the SuperLink instead."""
+    """Yield (node asked, reply); an error reply may come from the SuperLink instead of the node."""
     addressed = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
     for reply in replies:
         metadata = reply.metadata
@@ -328,14 +331,14 @@ def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tu
 
 
 def _empty(message: Message) -> None:
-    """Take the arrays out of a reply that was read: its grid may keep it until the next ones."""
+    """Delete the arrays of a parsed reply, to free memory: the grid may keep the message."""
     if not message.has_error():
         for name in records_of(message.content, ArrayRecord):
             del message.content[name]
 
 
 def _alike(action: str, failed: Mapping[int, str]) -> str:
-    """Return one line for clients that all failed by one kind of program error, else ""."""
+    """Return a line if all clients failed with the same kind of program error, or else ""."""
     shared = program_error(failed.values())
     number = len(failed)
     clients = f"all {number} clients" if number > 1 else f"client {min(failed, default=0)}"
@@ -343,7 +346,7 @@ def _alike(action: str, failed: Mapping[int, str]) -> str:
 
 
 def combine_replies(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
-    """Add up the nodes' replies, given in the order of their smallest client id."""
+    """Combine the nodes' replies, which are in the order of each node's smallest client id."""
     rule = exchange.combine
     accumulator = Accumulator(rule, exchange.template)
     for reply in replies:
@@ -360,7 +363,7 @@ def combine_replies(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies
         samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in per_client.values())
         sums = accumulator.sums["sum"]
         for name, sent in exchange.template.items():
-            if name in sums:  # Cast one by one: a second model in float64 is not needed.
+            if name in sums:  # One array at a time, so that there is no second model in float64.
                 mean = sums[name] / (samples if is_buffer(name, sent) else weight)
                 arrays |= cast_like({name: mean}, {name: sent})
     if isinstance(rule, Chain) and per_client:

@@ -1,8 +1,9 @@
-"""The checks that a reply must pass before it counts.
+"""The checks that a reply must pass before it is used.
 
-A node that hosts clients checks the result of each, as a sum does not show whose a bad number is;
-the server checks what the node answers. Both check by the strategy's `Bounds`, which a request
-carries. What is over a bound is left out with one line that names its node and its client.
+A node that hosts clients checks each client's result, because a sum does not show which client sent
+an invalid number. The server checks the replies of nodes. Nodes and server use the strategy's
+`Bounds`, which are sent in each request. A result outside the bounds is left out, and one line is
+logged with the node, the client and the reason.
 """
 
 import math
@@ -24,26 +25,27 @@ from coprefl_flwr.options import check_declared, option
 Range = tuple[float, float]
 
 LARGEST_METRIC = 1e100
-"""No metric is larger: its square, and its product with any array's number, are finite."""
+"""Largest absolute value of a metric: its square, and its product with any element, is finite."""
 
 MOST_METRICS = 128
-"""Largest number of metrics in a client's reply."""
+"""Largest allowed number of metrics in a client's reply."""
 
 PER_ARRAY = 1024
-"""Largest size of an array's header in bytes."""
+"""Largest allowed size of an array's header, in bytes."""
 
 ROUNDING = 1e-6
-"""Largest relative difference of the arrays' norm from the norm that the node sent."""
+"""Largest allowed relative difference between the arrays' norm and the norm the node sent."""
 
 OTHER_NAMES = "the arrays returned are not those that other clients returned"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The bounds that a user sets: options of every strategy, in its field `bounds`.
+    """Limits on clients' replies, which every strategy takes as its option `bounds`.
 
-    `loss_range` is the least and the largest value of a client's "loss"; not set, any finite one.
-    `positive` are metrics that each client must have, above 0.
+    `loss_range` is (smallest, largest) allowed value of a client's metric "loss". If it is None,
+    any finite loss is allowed. `positive` holds names of metrics that every client must report,
+    with a value above 0.
     """
 
     loss_range: Range | None = None
@@ -59,7 +61,7 @@ class Bounds:
     )
 
     def __post_init__(self) -> None:
-        """Check each bound."""
+        """Check the values of the bounds; raise a SettingsError if one is invalid."""
         check_declared(self)
         if self.loss_range is None:
             return
@@ -72,18 +74,21 @@ class Bounds:
             raise SettingsError(f"loss_range = {self.loss_range!r}: {limit}")
 
     def check(self, arrays: Arrays, metrics: Metrics, sent: Arrays, rule: Rule) -> None:
-        """Raise a ValueError if a client's result cannot enter the sums of `rule`."""
+        """Raise a ValueError if a client's arrays or metrics are invalid for the rule `rule`.
+
+        `sent` holds arrays with the names, shapes and dtypes that the client must return.
+        """
         of_sums = self.check_metrics(0, metrics, rule)
         if rule.sums:
-            # A sum that is not divided by its weights holds each term as it is.
+            # Such a sum is not divided by weights: coefficient * array must be finite.
             largest = max([1.0, *(abs(weight) for weight, _ in of_sums.values())])
             weight = 1 / largest if rule.partial else 1.0
             _check_arrays(arrays, sent, rule, dict.fromkeys(sent, weight))
 
     def check_metrics(self, client: int, metrics: Metrics, rule: Rule) -> dict[str, Range]:
-        """Return {sum: a client's coefficients, of weights and of buffers}.
+        """Return {name of a sum: (the client's coefficient of weights, of buffers)}.
 
-        Raises a ValueError for a number out of its range.
+        Raises a ValueError if a metric is missing or outside its range.
         """
         if len(metrics) > MOST_METRICS:
             raise ValueError(_too_many_metrics(len(metrics)))
@@ -114,7 +119,7 @@ def _too_many_metrics(number: int) -> str:
 
 
 def _check_arrays(arrays: Arrays, sent: Arrays, rule: Rule, weights: Mapping[str, float]) -> None:
-    """Raise a ValueError if arrays, or sums of that weight, are not of what was sent."""
+    """Raise a ValueError if arrays, or sums with these total weights, do not match `sent`."""
     problem = mismatch(arrays, sent, subset=rule.partial, weights=weights)
     if problem:
         raise ValueError(problem)
@@ -128,9 +133,10 @@ def _check_range(metrics: Metrics, name: str, limits: Range) -> None:
 
 
 def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
-    """Raise a ValueError if a reply's arrays are not those whose norm the node sent with them.
+    """Raise a ValueError if the norm of a reply's arrays is not the norm that the node sent.
 
-    Numbers that are not finite are left to other checks.
+    The arrays were then changed after the node made the reply. Arrays with NaN or infinity pass
+    this check; other checks refuse them.
     """
     if reply.norm is None:
         return
@@ -142,7 +148,10 @@ def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
 
 
 def no_model(exchange: Exchange) -> str:
-    """Say what the replies are that a client-side mod must not change, and what to do instead."""
+    """Return a text for error messages: the kind of reply, and the remedy.
+
+    It is used for replies that are not a model, so that a client-side mod must not change them.
+    """
     rule = exchange.combine.of if isinstance(exchange.combine, PerClient) else exchange.combine
     if isinstance(rule, LossMoments):
         return "a gradient: set clip= and noise= where it is made"
@@ -153,7 +162,7 @@ def no_model(exchange: Exchange) -> str:
 
 
 def check_reply(exchange: Exchange, bounds: Bounds, reply: NodeReply) -> None:
-    """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
+    """Raise a ValueError if a node's reply is invalid for the exchange and the bounds."""
     rule, sent = exchange.combine, exchange.template
     if reply.alone and reply.metrics and rule.sums:
         if len(reply.records) != 1:
@@ -178,9 +187,9 @@ def check_reply(exchange: Exchange, bounds: Bounds, reply: NodeReply) -> None:
 
 
 def check_size(content: RecordDict, exchange: Exchange, clients: int) -> None:
-    """Raise a ValueError if a reply of this many clients is larger than any that was asked for.
+    """Raise a ValueError if a reply is larger than a valid reply of `clients` clients can be.
 
-    Nothing of it has been read by then: its size is that of the message.
+    The size is checked before the arrays are deserialised.
     """
     for record in content.values():
         if not isinstance(record, MetricRecord | ConfigRecord):
@@ -195,8 +204,8 @@ def check_size(content: RecordDict, exchange: Exchange, clients: int) -> None:
 
 
 def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients: int) -> None:
-    """Check the number of arrays, and their bytes: at most those of sums in float64."""
-    sums = max(2, clients)  # What has two is the moments, and one a client the most.
+    """Raise a ValueError for too many arrays, or more bytes than sums in float64 have."""
+    sums = max(2, clients)  # LossMoments has two sums, and PerClient one per client.
     if len(records) > sums:
         raise ValueError(f"{len(records)} ArrayRecords in the reply; allowed: at most {sums}")
     most = max(map(len, records.values()), default=0)
@@ -213,27 +222,29 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
 
 
 def _numbers(array: Array) -> int:
-    """Return the bytes of the numbers that an array's header names, which would be taken for it."""
+    """Return the number of data bytes that an array's header states, without allocating them."""
     file = BytesIO(array.data[: 1 << 16])
     version = np.lib.format.read_magic(file)
-    if version != (1, 0):  # What NumPy writes of plain numbers.
+    if version != (1, 0):  # NumPy's version for arrays of plain numbers.
         raise ValueError(f"an array in NumPy's format {version}")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     return math.prod(shape) * dtype.itemsize
 
 
 def majority_names(counts: Mapping[frozenset[str], int]) -> frozenset[str]:
-    """Return the names that most clients' arrays have, of {names: how many clients have these}.
+    """Return the set of array names that most clients have.
 
-    Where as many have others, it is those that are more: a gradient lacks none.
+    `counts` is {set of array names: number of clients with it}. In a tie, the larger set of names
+    is chosen, because a complete gradient has all names.
     """
     return max(counts, key=lambda names: (counts[names], len(names), sorted(names)))
 
 
 def leave_out_other_names(replies: Mapping[int, NodeReply]) -> None:
-    """Leave out clients whose arrays have not the names that most clients' have.
+    """Mark clients as failed if their arrays have other names than most clients' arrays.
 
-    Otherwise the sums of two arrays could be over different clients, and together no gradient.
+    Otherwise the sums of two arrays could be sums over different clients, and would not form a
+    gradient together. `replies` is {node id: reply} and is changed in place.
     """
     counts = Counter[frozenset[str]]()
     for reply in replies.values():

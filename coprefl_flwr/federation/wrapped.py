@@ -1,8 +1,9 @@
-"""A strategy inside one of Flower's wrappers, such as its DifferentialPrivacy strategies.
+"""Strategies inside a wrapper of Flower's, such as Flower's DifferentialPrivacy strategies.
 
-Such a wrapper runs Flower's own loop: it asks the strategy for messages, changes the replies, and
-hands them back. So a round must be one exchange that is answered by models, and their mean the new
-model: the wrapper's noise is that of a mean. There are no checkpoint and no hooks.
+A wrapper runs Flower's own loop of rounds. The wrapper asks the strategy for messages, changes the
+clients' replies, and gives the replies to the strategy. Therefore a round must have one exchange,
+clients must return models, and the new global model must be the mean of these models, because the
+wrapper's noise is calibrated for a mean. Inside a wrapper, there are no checkpoints and no hooks.
 """
 
 import weakref
@@ -22,31 +23,34 @@ from coprefl_flwr.federation.robust import MEAN
 from coprefl_flwr.federation.run import Run, logger
 
 STEPS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
-"""What Flower's own loop, and its wrappers, call in a round; `start` calls none of them."""
+"""Methods that Flower's own loop and wrappers call in a round; `start` here calls none of them."""
 
 
 class _WrappedRun(Run):
-    """A run that is driven from outside, its program and the exchange that is under way."""
+    """A run whose rounds a wrapper drives: the round's generator and its current exchange."""
 
     program: Round
     exchange: Exchange | None = None
 
 
 _RUNS: WeakKeyDictionary[Strategy, _WrappedRun] = WeakKeyDictionary()
-"""The run of each strategy that a wrapper drives: Flower hands it from step to step nowhere."""
+"""By strategy, the run that a wrapper drives: Flower's steps do not pass a run to each other."""
 
 
 class InsideWrapper(Strategy, RunStrategy):
-    """The steps of Flower's own loop, which only its wrappers run."""
+    """The methods of a strategy for Flower's own loop, which only Flower's wrappers call."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of a round's one exchange; a SettingsError if it has more."""
+        """Return the messages of the round's only exchange.
+
+        Raises a SettingsError if the strategy cannot run inside a wrapper.
+        """
         run = _RUNS.get(self)
         if run is None or run.grid is not grid:
             _check(self, from_record(arrays))
-            # Weak, so that the entry goes with the strategy.
+            # Weak, so that the entry is deleted with the strategy.
             run = _RUNS[self] = _WrappedRun(weakref.proxy(self), grid, {})
         # A copy, as the wrapper may change its record later.
         run.arrays = from_record(arrays)
@@ -59,10 +63,10 @@ class InsideWrapper(Strategy, RunStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Return the new model and the round's metrics.
+        """Return the new global model and the round's metrics.
 
-        Raises a RunFailedError if the round failed: replies to another attempt would not go through
-        the wrapper.
+        Raises a RunFailedError if the round failed. The round is not repeated, because the replies
+        to another attempt would not pass through the wrapper.
         """
         run = _RUNS[self]
         if run.exchange is None:
@@ -81,7 +85,7 @@ class InsideWrapper(Strategy, RunStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of an evaluation on all clients, where it is due."""
+        """Return the messages of an evaluation on clients, or none if no evaluation is due."""
         if not self.evaluation_due(server_round, 0):
             return []
         run = _RUNS[self]
@@ -92,7 +96,10 @@ class InsideWrapper(Strategy, RunStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the means of the clients' metrics, weighted by num-examples."""
+        """Return the means of the clients' metrics, weighted by num-examples.
+
+        Returns None if there was no evaluation, or if the evaluation failed.
+        """
         run, messages = _RUNS[self], list(replies)
         if not messages or run.exchange is None:
             return None
@@ -105,7 +112,7 @@ class InsideWrapper(Strategy, RunStrategy):
 
 
 def _check(strategy: RunStrategy, arrays: Arrays) -> None:
-    """Raise a SettingsError for a strategy that no wrapper can drive."""
+    """Raise a SettingsError if the strategy cannot run inside a wrapper."""
     if isinstance(strategy.clients, int):
         raise SettingsError(
             f"clients = {strategy.clients}: inside a wrapper such as Flower's DifferentialPrivacy "
@@ -125,9 +132,9 @@ def _check(strategy: RunStrategy, arrays: Arrays) -> None:
 
 
 def is_one_mean(strategy: RunStrategy, arrays: Arrays) -> bool:
-    """Return whether a round is one exchange answered by models, whose mean is the new model.
+    """Return whether a round has one exchange, and the new model is the mean of clients' models.
 
-    The round's program is driven with a made-up reply; no client is asked.
+    To find out, the round's generator is run with artificial replies; no client is asked.
     """
     ctx = RoundContext(strategy, Listed(range(max(2, strategy.participants or 0))))
     try:
@@ -139,6 +146,6 @@ def is_one_mean(strategy: RunStrategy, arrays: Arrays) -> bool:
         program.send(Replies(clients, metrics, mean))
     except StopIteration as end:
         return exchange.of_models and end.value is not None and end.value[0] is mean
-    except Exception:  # Whatever a method makes of replies that are none.
+    except Exception:  # The method may raise any error on artificial replies.
         return False
     return False
