@@ -67,7 +67,7 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
 
 
 def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
-    """Return the prefixes of the splits' keys, such as "train_"; SettingsError if keys are missing."""
+    """Return the splits' key prefixes, such as "train_"; SettingsError if a key is missing."""
     for parts in (("",), _PARTS, ("train_", "test_")):
         if {f"{part}{name}" for part in parts for name in ("images", "labels")} <= arrays.keys():
             return parts
