@@ -22,7 +22,7 @@ SIZE = 28
 STYLES = ("plain", "inverted", "outlined", "turned")
 """The domains: white on black as in `glyphs`, black on white, outlines, rotated by 90 degrees."""
 
-_TEST_SAMPLES = 20  # of each class
+_TEST_SAMPLES = 20  # test samples per class
 _CLASSES_IN_DOMAINS = 7
 
 # The variation of the handwriting. The large shift makes a linear model fail, and the random

@@ -110,7 +110,7 @@ def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
     parts, is_domains = [root], False
     if annotations.is_file():
         parts = [train]
-    elif _folders(train):  # A class called "train" has no folders in it.
+    elif _folders(train):  # If "train" is the folder of a class, it has no subfolders.
         parts = [train, *(root / name for name in ("val", "test") if (root / name).is_dir())]
     elif len(folders) > 1 and not has_images:
         # The subfolders are domains if no images are directly in them and if all of them have at

@@ -122,7 +122,8 @@ def load_dataset(
         if placeholder and (name in TORCHVISION_DATASETS or not expanded(name).exists()):
             return placeholder
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
-    # If no samples are drawn, the dataset does not depend on the seed: all seeds share one entry.
+    # If no samples are drawn, the dataset does not depend on the seed: all seeds share one entry in
+    # the cache of `_load`.
     drawn_by = seed if samples_per_class else 0
     reduction = Reduction(image_size, samples_per_class, drawn_by)
     code_hash = (plugins.hash_at("dataset", name) or "none") if _is_own(name) else ""
@@ -203,7 +204,7 @@ def _is_own(name: str) -> bool:
 def _published(name: str, data_dir: Path) -> Dataset:
     """Load a torchvision dataset; download missing files. SettingsError if the download fails."""
     # The groups of QMNIST are the writers. EMNIST is read in its split byclass.
-    # Importing torchvision takes seconds, and the glyphs do without.
+    # Imported here, because the import takes seconds and the glyphs do not need torchvision.
     from torchvision import datasets
 
     options: dict[str, Any] = {"EMNIST": {"split": "byclass"}, "QMNIST": {"compat": False}}
@@ -276,7 +277,7 @@ def stand_in(name: str, image_size: int = 0, samples_per_class: int = 0) -> Data
         columns["test"] = row >= known.train * n // (known.train + known.test)
     if known.groups:
         columns["groups"] = row * known.groups // n
-        columns["test"] = row % (n // known.test if known.test else 5) == 0  # Of each group.
+        columns["test"] = row % (n // known.test if known.test else 5) == 0  # Every group has some.
     if len(known.shape) == 1:
         empty, starts = np.zeros(known.shape[0] + 1, np.uint8), np.zeros(n, np.int64)
         return TextDataset(empty, starts, known.shape[0], classes=CHARACTERS, **columns)

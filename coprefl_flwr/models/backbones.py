@@ -129,7 +129,7 @@ def _network_and_images(name: str, weights: bool) -> tuple[nn.Module, Sequence[i
     path = expanded(name)
     if not equals and (path.exists() or len(path.parts) > 1):
         return _saved(path)
-    # torchvision takes two seconds to import.
+    # Imported here, because the import of torchvision takes two seconds.
     from torchvision import models
 
     known = models.list_models(module=models)
