@@ -71,7 +71,7 @@ def load_dataset(
     seed: int = 0,
     relabel: bool = False,
 ) -> Dataset:
-    """Load a dataset by its name. The last 8 datasets are cached: the same object is returned.
+    """Load a dataset by its name. The last few datasets are cached: the same object is returned.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def load_dataset(
         or "hf:NAME" for a dataset of the Hugging Face Hub, or "hf:FOLDER" for a folder written by
         `save_to_disk`. Options may follow, as in "hf:cifar100:label=fine_label,image=img": the
         columns `label`, `image` and `groups`, and `name`, the name of a configuration. The splits
-        train, validation and test are used
+        train, validation and test are used;
         or a user's function, as "module:NAME" or "file.py:NAME". The function is called with
         `data_dir`, a `Path`, and returns a value that `as_dataset` accepts: a torch Dataset, a
         DataLoader, a Hugging Face Dataset, or a `Dataset` of this package
@@ -113,8 +113,8 @@ def load_dataset(
     one size unless they are resized. They become RGB unless all of them are grey.
 
     Raises a SettingsError if the name is unknown, the path does not exist, the files have another
-    form than described, the download fails, or `image_size` or `samples_per_class` is set for a
-    dataset that has no images.
+    form than described, the download fails, `image_size` or `samples_per_class` is set for a
+    dataset that has no images, or `relabel` is set for a text.
     """
     if str(data_dir).startswith(SIZES):
         data_dir = str(data_dir).removeprefix(SIZES)
@@ -277,7 +277,9 @@ def stand_in(name: str, image_size: int = 0, samples_per_class: int = 0) -> Data
         columns["test"] = row >= known.train * n // (known.train + known.test)
     if known.groups:
         columns["groups"] = row * known.groups // n
-        columns["test"] = row % (n // known.test if known.test else 5) == 0  # Every group has some.
+        columns["test"] = (
+            row % (n // known.test if known.test else 5) == 0
+        )  # Spread over the groups.
     if len(known.shape) == 1:
         empty, starts = np.zeros(known.shape[0] + 1, np.uint8), np.zeros(n, np.int64)
         return TextDataset(empty, starts, known.shape[0], classes=CHARACTERS, **columns)
