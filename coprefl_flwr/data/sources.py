@@ -277,9 +277,8 @@ def stand_in(name: str, image_size: int = 0, samples_per_class: int = 0) -> Data
         columns["test"] = row >= known.train * n // (known.train + known.test)
     if known.groups:
         columns["groups"] = row * known.groups // n
-        columns["test"] = (
-            row % (n // known.test if known.test else 5) == 0
-        )  # Spread over the groups.
+        # Test samples are spread over all groups.
+        columns["test"] = row % (n // known.test if known.test else 5) == 0
     if len(known.shape) == 1:
         empty, starts = np.zeros(known.shape[0] + 1, np.uint8), np.zeros(n, np.int64)
         return TextDataset(empty, starts, known.shape[0], classes=CHARACTERS, **columns)
