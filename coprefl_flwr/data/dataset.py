@@ -1,4 +1,4 @@
-"""Datasets in memory, checked by `make_dataset` whatever they come from, and samples of them."""
+"""Datasets in memory, samples of them, and the check of a dataset's arrays (`make_dataset`)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -15,24 +15,30 @@ from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.transfer import on_device
 
 Rows = npt.NDArray[np.int64]
-"""Positions of samples."""
+"""An int64 array: indices of samples, labels, or numbers of groups or domains."""
 AnyDataset = TypeVar("AnyDataset", bound="Dataset")
 
-_MOST_EMPTY = 10_000  # Labels with larger gaps are ids, of which there would be too many names.
+# Labels that exceed the number of samples by this much are ids, not class numbers: a list with a
+# name for each number up to them would be too long.
+_MOST_EMPTY = 10_000
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset(ABC):
-    """All N samples of a source; its parts, if any, in the order train, validation, test.
+    """All N samples of a source, such as a file or a torchvision dataset.
+
+    If the source is split, its training samples come first, then validation, then test samples.
 
     Attributes
     ----------
     labels : int64 (N,), in 0..len(classes)-1
     classes : names of the classes
-    groups : int64 (N,), number of the writer or speaker; None if the source does not name them
-    test : bool (N,), whether a sample is in the source's own test part; None if it has none
-    domains : int64 (N,), positions in `domain_names`; None if the source has no domains
-    domain_names : names such as photo and sketch
+    groups : int64 (N,), number of the writer or speaker of each sample; None if the source does not
+        name writers or speakers
+    test : bool (N,), whether each sample is in the source's test split; None if the source has no
+        test split
+    domains : int64 (N,), index in `domain_names` for each sample; None if the source has no domains
+    domain_names : names of the domains, such as photo and sketch
     """
 
     labels: Rows
@@ -45,37 +51,38 @@ class Dataset(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input: (C, H, W) of an image, (length,) of a text."""
+        """Shape of one input: (C, H, W) for an image, (length,) for a text."""
 
     @abstractmethod
     def inputs(self, rows: Rows, device: torch.device) -> Tensor:
-        """Return the input of a model for `rows` (b,), of shape (b, *shape), on `device`."""
+        """Return the model inputs (b, *shape) of the samples `rows` (b,), on `device`."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorDataset(Dataset):
-    """Values (N, *shape) of any dtype that a model takes as they are, in memory or a mapped file.
+    """Dataset whose inputs are a tensor (N, *shape) of any dtype, given to the model unchanged.
 
-    Images of bytes are an `ImageDataset`, which normalises them.
+    The tensor is in memory or in a memory-mapped file. uint8 images are an `ImageDataset` instead,
+    which normalises them.
     """
 
     values: Tensor
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one value."""
+        """Shape of one input."""
         return tuple(self.values.shape[1:])
 
     def inputs(self, rows: Rows, device: torch.device) -> Tensor:
-        """Return the values of `rows` (b, *shape) on `device`."""
+        """Return the inputs (b, *shape) of the samples `rows` (b,), on `device`."""
         return on_device(_rows_of(self.values, torch.from_numpy(rows)), device)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset(Dataset):
-    """Images of one size, uint8 (N, C, H, W), normalised when a batch of them is asked for.
+    """Dataset of uint8 images (N, C, H, W), all of one size, normalised batch by batch.
 
-    `mean` and `std` are float32 (C,), by which images / 255 are normalised.
+    A batch is (images / 255 - mean) / std, with `mean` and `std` float32 (C,).
     """
 
     images: Tensor
@@ -88,29 +95,32 @@ class ImageDataset(Dataset):
         return tuple(self.images.shape[1:])
 
     def in_colour(self) -> "ImageDataset":
-        """Return the dataset with its images, if grey, as three equal channels, without a copy."""
+        """Return the dataset with grey images expanded to three equal channels, without a copy.
+
+        If the images do not have exactly one channel, the dataset is returned unchanged.
+        """
         if self.shape[0] != 1:
             return self
         channels = self.images.expand(-1, 3, -1, -1)
         return replace(self, images=channels, mean=self.mean.expand(3), std=self.std.expand(3))
 
     def normalised_on(self, rows: Rows) -> "ImageDataset":
-        """Return the dataset normalised by the mean and std of `rows` alone."""
+        """Return the dataset normalised by the mean and std of the images `rows` only."""
         mean, std = _moments(self.images[torch.from_numpy(rows)])
         return replace(self, mean=mean, std=std)
 
     def normalised_as(self, other: "ImageDataset") -> "ImageDataset":
-        """Return the dataset normalised by the mean and std of `other` (same channels)."""
+        """Return the dataset normalised by the mean and std of `other`, with as many channels."""
         return replace(self, mean=other.mean, std=other.std)
 
     def without_normalisation(self) -> "ImageDataset":
-        """Return the dataset with pixels from 0 to 1, as torchvision's ToTensor gives them."""
+        """Return the dataset with mean 0 and std 1: pixels in 0..1, as ToTensor returns them."""
         return replace(self, mean=torch.zeros_like(self.mean), std=torch.ones_like(self.std))
 
     def inputs(self, rows: Rows, device: torch.device) -> Tensor:
-        """Return the images of `rows`, float32 (b, C, H, W), normalised on `device`.
+        """Return the images `rows` (b,), normalised, float32 (b, C, H, W) on `device`.
 
-        Their memory is channels last, which makes convolutions faster (1.3 times on a CPU).
+        The memory format is channels last, which makes convolutions faster (1.3 times on a CPU).
         """
         stored = on_same_device(self.images, device)
         where = on_device(torch.from_numpy(rows), stored.device)
@@ -123,10 +133,8 @@ class ImageDataset(Dataset):
 
 
 def _rows_of(tensor: Tensor, rows: Tensor) -> Tensor:
-    """Return some rows of a tensor; `index_select` takes half the time of `tensor[rows]`.
-
-    Only of contiguous tensors do both give the same layout in memory.
-    """
+    """Return some rows of a tensor; `index_select` takes half the time of `tensor[rows]`."""
+    # Both give the same memory layout only if the tensor is contiguous.
     return tensor.index_select(0, rows) if tensor.is_contiguous() else tensor[rows]
 
 
@@ -143,21 +151,24 @@ def make_dataset(
     relabel: bool = False,
     may_lack: str = "named",
 ) -> ImageDataset | TensorDataset:
-    """Check the parts of a dataset, and return it.
+    """Return a dataset made of these arrays, after a check of their dtypes, shapes and values.
 
-    Raises a SettingsError that begins with `source` for parts of another dtype or shape, numbers
-    outside of their names, and labels with gaps.
+    Raises a SettingsError that begins with `source` if an array has a wrong dtype or shape, if a
+    label or a domain is no index of a name, or if a class that `may_lack` does not allow to be
+    empty has no input.
 
     Parameters
     ----------
-    inputs : uint8 (N, C, H, W), which are images and normalised by their mean and std by channel,
-        or values (N, *shape) of any other dtype or shape
+    inputs : images uint8 (N, C, H, W), normalised by the mean and std of each channel; or a tensor
+        (N, *shape) of any other dtype or shape, which is kept as it is
     labels, groups, domains : integers (N,) or (N, 1)
-    classes, domain_names : names, of which labels and domains are positions; None: "0", "1", ...
-    test : whether each input is in the source's own test part
-    relabel : number the classes that have inputs 0, 1, 2, ... in their order, with their names
-    may_lack : which classes may have no input: "named" ones, which a source knows and lacks, as a
-        file of one writer, "any" or "none"
+    classes, domain_names : names; a label is an index in `classes`, a domain an index in
+        `domain_names`; None: the names are "0", "1", ...
+    test : bool (N,), whether each input is in the source's test split
+    relabel : if true, classes without inputs are removed; the other classes keep their names and
+        their order, and their labels become 0, 1, 2, ...
+    may_lack : the classes that may have no input: "any", "none", or "named", which means any class
+        if `classes` is given (a file of one writer need not have all classes) and none otherwise
     """
     if not inputs.numel():
         raise SettingsError(f"{source}: there are no images or other inputs")
@@ -184,7 +195,7 @@ def make_dataset(
 
 
 def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
-    """Return a column of n integers as int64 (n,)."""
+    """Return n integers, (n,) or (n, 1), as int64 (n,); SettingsError for other shapes, dtypes."""
     if column.shape not in ((n,), (n, 1)) or not np.issubdtype(column.dtype, np.integer):
         raise SettingsError(
             f"{source}: {name} are {column.dtype} of shape {column.shape}; {n} integers are "
@@ -194,19 +205,17 @@ def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
 
 
 def renumbered(source: str, dataset: AnyDataset) -> AnyDataset:
-    """Return a dataset with the classes that have samples, numbered 0, 1, 2, ..."""
+    """Return a dataset without its empty classes; the labels of the others become 0, 1, 2, ..."""
     numbers, names = _renumber(source, dataset.labels, dataset.classes)
     return replace(dataset, labels=numbers, classes=tuple(names))
 
 
 def _renumber(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[Rows, list[str]]:
-    """Return labels as 0, 1, 2, ... in their order, and the names of the classes they have.
-
-    Without names a class is called by the number that it had.
-    """
+    """Return the labels renumbered 0, 1, 2, ... in order, and the names of classes that occur."""
     if names is not None:
         _names(source, "labels", "classes", labels, names)
     seen, positions = np.unique(labels, return_inverse=True)
+    # Without names, the name of a class is its old number.
     remaining = [str(number) if names is None else names[number] for number in seen.tolist()]
     return positions.reshape(labels.shape).astype(np.int64), remaining
 
@@ -214,7 +223,7 @@ def _renumber(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[R
 def _names(
     source: str, what: str, named: str, numbers: Rows, names: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Return the names, by default the numbers; all numbers must be positions in them."""
+    """Return the names, by default "0", "1", ...; SettingsError if a number is no index of one."""
     lowest, highest = int(numbers.min()), int(numbers.max())
     if lowest < 0 or (names is not None and highest >= len(names)):
         allowed = "they must be 0 or more"
@@ -227,16 +236,17 @@ def _names(
 
 
 def check_numbers(source: str, dataset: Dataset) -> None:
-    """Raise a SettingsError if a class that has a number for a name has no sample.
+    """Raise a SettingsError if the classes are named "0", "1", ... and a class has no sample.
 
-    Other names say which classes a source knows, also those that it lacks, as a file of one writer.
+    Classes with other names may be empty: a file of one writer lists all classes and need not have
+    samples of each.
     """
     if dataset.classes == tuple(map(str, range(len(dataset.classes)))):
         _check_gaps(source, dataset.labels, len(dataset.classes))
 
 
 def _check_gaps(source: str, labels: Rows, classes: int) -> None:
-    """Raise a SettingsError, one line with what to do, if a class of 0..classes-1 has no label."""
+    """Raise a SettingsError, with the remedy, if a class of 0..classes-1 occurs in no label."""
     seen = np.unique(labels)
     empty = np.setdiff1d(np.arange(min(classes, seen[-1] + 1, len(labels) + 1)), seen).tolist()
     empty = empty or list(range(int(seen[-1]) + 1, classes))
@@ -250,7 +260,7 @@ def _check_gaps(source: str, labels: Rows, classes: int) -> None:
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and std of images / 255 by channel, exact, without a float copy of them."""
+    """Return the exact mean and std, float32 (C,), of images / 255, without a float copy."""
     values = torch.arange(256, dtype=torch.float64) / 255
     means, stds = [], []
     for channel in images.unbind(dim=1):
@@ -258,7 +268,7 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
         mean = (counts @ values) / counts.sum()
         variance = (counts @ (values - mean) ** 2) / counts.sum()
         means.append(mean)
-        # A channel that never varies must not be divided by zero.
+        # The std of a constant channel is 1 instead of 0, so that nothing is divided by zero.
         stds.append(variance.sqrt() if variance > 0 else torch.ones_like(variance))
     return torch.stack(means).float(), torch.stack(stds).float()
 
@@ -268,10 +278,11 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Some samples of a dataset under a task's labels: what a client holds.
+    """Some samples of a dataset with the labels of a task, such as the data of a client.
 
-    No input is copied until a batch is asked for. `indices` (n,) are rows of the dataset and
-    `labels` (n,) the labels of the task, both int64; the dataset's own labels are not used.
+    `indices`, int64 (n,), are the samples' indices in the dataset. `labels`, int64 (n,), are the
+    labels in the task; the labels of the dataset are not used. Inputs are copied only when a batch
+    is requested.
     """
 
     dataset: Dataset
@@ -285,26 +296,26 @@ class Samples:
         return f"<{len(self)} samples of {len(np.unique(self.labels))} classes>"
 
     def take(self, positions: Rows) -> "Samples":
-        """Return the samples at `positions` (into these samples, not the dataset)."""
+        """Return the samples at `positions`: indices in these samples, not in the dataset."""
         return Samples(self.dataset, self.indices[positions], self.labels[positions])
 
     def batch(self, positions: Rows | slice, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the dataset's inputs, and labels, int64 (b,), both on `device`."""
+        """Return (inputs, labels) of the samples at `positions`, on `device`; labels int64 (b,)."""
         inputs = self.dataset.inputs(self.indices[positions], device)
-        # Where positions are an array, NumPy has made a copy.
+        # If positions are an array, NumPy has already made a copy; a slice gives a view.
         labels = self.labels[positions].astype(np.int64, copy=isinstance(positions, slice))
         return inputs, on_device(torch.from_numpy(labels), device)
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield all samples once, in order, in the batches of `batch_slices`."""
+        """Yield (inputs, labels) of all samples once, in order; the batches are `batch_slices`."""
         for part in batch_slices(len(self), batch_size):
             yield self.batch(part, device)
 
 
 def batch_slices(n: int, batch_size: int) -> list[slice]:
-    """Cut 0..n-1 into batches; a last batch of one sample joins the one before it.
+    """Split the indices 0..n-1 into batches; a single last sample joins the previous batch.
 
-    BatchNorm cannot take a single sample in train mode.
+    In train mode BatchNorm does not accept a batch of one sample.
     """
     if batch_size < 1:
         raise SettingsError(f"batch size {batch_size}: at least 1 is needed")
@@ -317,18 +328,19 @@ def batch_slices(n: int, batch_size: int) -> list[slice]:
 # ---- a dataset on the GPU ------------------------------------------------------------------------
 
 GPU_SHARE = 0.25
-"""Part of a GPU's free memory that a tensor may fill, as models and batches need the rest."""
+"""Fraction of a GPU's free memory that a tensor may fill; models and batches need the rest."""
 
 _copies: MutableMapping[Tensor, dict[torch.device, Tensor | None]] = WeakTensorKeyDictionary()
-"""By tensor, {device: its copy there, None where it does not fit}, as long as the tensor lives."""
+"""{tensor: {device: copy of the tensor, or None if it does not fit}}, while the tensor exists."""
 
 
 def on_same_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on `device`, or the tensor itself if the device lacks the memory.
+    """Return a copy of a tensor on `device`, or the tensor itself if the device lacks the memory.
 
-    The copy is made once per process, so the caller must not change the tensor afterwards. Batches
-    are then indexed on the device, and only row indices are copied to it. Tested on
-    a simulated accelerator, not yet on a GPU.
+    The tensor itself is also returned if it is on a device of this type. The copy is made once per
+    process, so the caller must not change the tensor afterwards. With such a copy, batches are
+    indexed on the device, and only row indices are transferred to it. Tested on a simulated
+    accelerator, not yet on a GPU.
     """
     if device.type == tensor.device.type:
         return tensor
@@ -341,5 +353,5 @@ def on_same_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _free_bytes(device: torch.device) -> float:
-    """Return the free bytes of a device; one that shares the CPU's memory has room."""
+    """Return the free bytes of a CUDA device, or infinity for other devices."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")

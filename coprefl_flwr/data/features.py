@@ -1,4 +1,4 @@
-"""Features of frozen networks: computed once from the images and used instead of them."""
+"""Features of images by frozen networks: computed once, and used as inputs of a model."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 
 Encoder = Callable[[Tensor], Tensor]
-"""Features (b, ...) of images from 0 to 1, (b, C, H, W)."""
+"""Function from images (b, C, H, W), with pixels in 0..1, to their features (b, ...)."""
 Change = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
-"""A change of images from 0 to 1 before they are encoded, such as noise."""
+"""Function that changes images, with pixels in 0..1, before they are encoded: adds noise, say."""
 ENCODING_BATCH = 64
 
 
@@ -28,15 +28,19 @@ def features_of(
     file: Path | None = None,
     change: Change | None = None,
 ) -> Samples:
-    """Return the same samples with the features of all encoders, concatenated, as inputs.
+    """Return the same samples, with the concatenated features of all encoders as inputs.
+
+    Raises a SettingsError if `file` has features of another number of samples.
 
     Parameters
     ----------
-    samples : of an `ImageDataset`
-    encoders : where there are several, each must give vectors (FedPCL, eq. 2)
-    file : an .npy file to keep the features in, which is read if it exists, so that no other
-        process need compute them again; None keeps them in memory only
-    change : applied to the images, all at once
+    samples : samples of an `ImageDataset`
+    encoders : functions from images to features; if there are several, each must return vectors
+        (b, d), which are concatenated (FedPCL, eq. 2)
+    device : device on which the encoders compute
+    file : .npy file in which the features are stored; if the file exists, the features are read
+        from it instead of computed again; None: the features are kept in memory only
+    change : function that is applied once to all images before they are encoded; None: no change
     """
     values = None if file is None else _stored(file)
     if values is None:
@@ -54,17 +58,17 @@ def features_of(
 
 
 def _stored(file: Path) -> Tensor | None:
-    """Return stored features, None without a file or of a damaged one: they are computed again."""
+    """Return the features in a file, or None if the file does not exist or is damaged."""
     try:
-        # Mapped, so that features larger than the memory can be used. torch warns of a mapping that
-        # cannot be written to; "c" would copy the pages that are.
+        # The file is memory-mapped, so that the features may be larger than the memory. The mode is
+        # "c" (copy on write), because torch warns of a read-only mapping.
         return torch.from_numpy(np.load(file, "c", allow_pickle=False))
     except (ValueError, TypeError, EOFError, OSError):
         return None
 
 
 def _images(samples: Samples) -> Tensor:
-    """Return the images, uint8 (b, C, H, W)."""
+    """Return the images of samples, uint8 (n, C, H, W); SettingsError if they are no images."""
     source = samples.dataset
     if not isinstance(source, ImageDataset):
         raise SettingsError(f"features are made of images, not of a {type(source).__name__}")
@@ -72,7 +76,7 @@ def _images(samples: Samples) -> Tensor:
 
 
 def plain_images(samples: Samples) -> npt.NDArray[np.float32]:
-    """Return images with pixels from 0 to 1, (b, C, H, W), as a `Change` is given them."""
+    """Return the images of samples, float32 (n, C, H, W) with pixels in 0..1, for a `Change`."""
     return np.asarray(_images(samples).numpy().astype(np.float32) / np.float32(255))
 
 

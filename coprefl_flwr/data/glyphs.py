@@ -1,8 +1,9 @@
 """An embedded dataset: 100 invented characters, drawn as if written by many people.
 
-It needs no download and is drawn in about a second. It behaves like a small handwriting dataset: a
-linear model fails on it, since the glyphs are shifted, and a small convolutional network reaches
-about 90 %. Seven of the classes are also drawn in four styles, which serve as domains.
+The dataset needs no download and is drawn in about a second. It behaves like a small handwriting
+dataset: a linear model fails on it, because the glyphs are shifted, and a small convolutional
+network reaches an accuracy of about 90 %. Seven of the classes are also drawn in four styles, which
+serve as domains.
 """
 
 from collections.abc import Sequence
@@ -19,20 +20,20 @@ CLASSES = 100
 SAMPLES_PER_CLASS = 120
 SIZE = 28
 STYLES = ("plain", "inverted", "outlined", "turned")
-"""The domains of `glyphs_in_domains`: as in `glyphs`, black on white, outlines, rotated by 90."""
+"""The domains: white on black as in `glyphs`, black on white, outlines, rotated by 90 degrees."""
 
-_TEST_SAMPLES = 20  # of each class
+_TEST_SAMPLES = 20  # test samples per class
 _CLASSES_IN_DOMAINS = 7
 
-# How much handwriting varies. The large shift defeats a linear model, and the random control
-# points keep a convolutional network from being perfect.
+# The variation of the handwriting. The large shift makes a linear model fail, and the random
+# control points keep a convolutional network from an accuracy of 100 %.
 _SHIFT = 3.7  # pixels
 _ROTATION = 0.37  # radians
 _SHEAR = 0.2
 _SCALE = 0.17
-_WOBBLE = 0.125  # of half a glyph, standard deviation
-_PEN = (0.6, 0.95)  # pixels, standard deviation of the round tip
-_NOISE = 8.0  # grey levels
+_WOBBLE = 0.125  # standard deviation of the control points, as a fraction of half a glyph
+_PEN = (0.6, 0.95)  # pixels, range of the standard deviation of the round Gaussian tip
+_NOISE = 8.0  # grey levels, standard deviation
 
 _POINTS_PER_STROKE = 20
 _HALF_SIZE = 7.8  # pixels from the middle of a glyph to its border
@@ -42,17 +43,19 @@ _Array = npt.NDArray[np.float64]
 
 
 def glyphs() -> ImageDataset:
-    """Draw the dataset: uint8 (12000, 1, 28, 28), white on black, 120 of each class in order.
+    """Draw the dataset of 100 glyphs: images uint8 (12000, 1, 28, 28), white on black.
 
-    The last 20 of each class are the test part.
+    The images are ordered by class, with 120 images per class. The last 20 images of each class are
+    the test split.
     """
     return _dataset("dataset 'glyphs'", [_draw_class(label) for label in range(CLASSES)], CLASSES)
 
 
 def glyphs_in_domains() -> ImageDataset:
-    """Draw the first 7 glyphs in each of the STYLES: uint8 (3360, 1, 28, 28), style by style.
+    """Draw the first 7 glyphs in each of the STYLES: images uint8 (3360, 1, 28, 28).
 
-    120 of each class in each style, all different; the last 20 are the test part.
+    The images are ordered by style and then by class, with 120 different images for each style and
+    class. The last 20 of these 120 are the test split.
     """
     classes = range(_CLASSES_IN_DOMAINS)
     drawn = [in_style(style, _draw_class(label, style)) for style in STYLES for label in classes]
@@ -64,7 +67,7 @@ def glyphs_in_domains() -> ImageDataset:
 def _dataset(
     source: str, drawn: Sequence[npt.NDArray[np.uint8]], classes: int, **columns: Any
 ) -> ImageDataset:
-    """Return the images of class 0, 1, ... `classes` - 1, and of class 0 again and so on."""
+    """Return a dataset of arrays with the images of class 0, ..., classes-1, 0, ..., and so on."""
     dataset = make_dataset(
         source,
         torch.from_numpy(np.concatenate(drawn))[:, None],
@@ -78,7 +81,7 @@ def _dataset(
 
 
 def _draw_class(label: int, *hands: str) -> npt.NDArray[np.uint8]:
-    """Draw uint8 (SAMPLES_PER_CLASS, SIZE, SIZE); other `hands` draw the glyph differently."""
+    """Draw a glyph, uint8 (SAMPLES_PER_CLASS, SIZE, SIZE); `hands` seed other handwriting."""
     rng = seeds.generator("glyphs", label)
     strokes = _invent(rng)
     if hands:
@@ -87,7 +90,7 @@ def _draw_class(label: int, *hands: str) -> npt.NDArray[np.uint8]:
 
 
 def in_style(style: str, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return white-on-black images (n, SIZE, SIZE) in one of the STYLES."""
+    """Convert white-on-black images, uint8 (n, SIZE, SIZE), to one of the STYLES."""
     if style == "inverted":
         return 255 - images
     if style == "outlined":
@@ -98,11 +101,9 @@ def in_style(style: str, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]
 
 
 def _invent(rng: np.random.Generator) -> _Array:
-    """Invent a glyph: 2 or 3 quadratic Bezier strokes (strokes, 3 control points, xy) in -1..1.
-
-    Strokes run between the points of a 3 x 3 lattice, and most begin where another one ends, so
-    that they look like writing.
-    """
+    """Invent a glyph: 2 or 3 quadratic Bezier strokes (strokes, 3 control points, xy)."""
+    # Strokes connect points of a 3 x 3 lattice in -0.85..0.85. Most strokes begin at a point of
+    # another stroke, so that the glyph looks like writing.
     lattice = 0.85 * (np.stack(np.divmod(np.arange(9), 3), axis=1) - 1)
     free = list(rng.permutation(9))
     used = [free.pop()]
@@ -121,7 +122,7 @@ def _invent(rng: np.random.Generator) -> _Array:
 
 
 def _written(strokes: _Array, rng: np.random.Generator) -> _Array:
-    """Write a glyph SAMPLES_PER_CLASS times: points along it (samples, points, xy) in pixels."""
+    """Return points in pixels on the strokes of each sample of a glyph (samples, points, xy)."""
     n = SAMPLES_PER_CLASS
     control = strokes + rng.normal(0, _WOBBLE, (n, *strokes.shape))
     t = np.linspace(0, 1, _POINTS_PER_STROKE)
@@ -132,7 +133,7 @@ def _written(strokes: _Array, rng: np.random.Generator) -> _Array:
 
 
 def _slants(rng: np.random.Generator) -> _Array:
-    """Draw a rotation, a shear and a scale per sample, as one matrix each (samples, 2, 2)."""
+    """Draw a random rotation, shear and scale for each sample: their products (samples, 2, 2)."""
     n = SAMPLES_PER_CLASS
     angle = rng.uniform(-_ROTATION, _ROTATION, n)
     rotation = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
@@ -145,10 +146,8 @@ def _slants(rng: np.random.Generator) -> _Array:
 
 
 def _ink(points: _Array, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Stamp a round Gaussian tip at every point (samples, points, xy); uint8 images.
-
-    A Gaussian is separable, so all stamps of an image are one product of two thin matrices.
-    """
+    """Return uint8 images with a round Gaussian dot at every point (samples, points, xy)."""
+    # A Gaussian is separable, so the sum of an image's dots is one product of two thin matrices.
     width = rng.uniform(*_PEN, (len(points), 1, 1))
     distance = points[:, :, :, None] - np.arange(SIZE)
     across, down = np.moveaxis(np.exp(-0.5 * (distance / width[..., None]) ** 2), 2, 0)

@@ -1,4 +1,4 @@
-"""Folders of images, by class or by domain and class, and how images are made smaller."""
+"""Read folders of images, by class or by domain and class, and reduce datasets of images."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,19 +17,20 @@ from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, make_dataset
 from coprefl_flwr.errors import SettingsError, one_line
 
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""Formats that a file is read as, whatever its name is: for EPS, Pillow would run Ghostscript."""
+"""Formats that Pillow may try, for any file name; for EPS, Pillow would run Ghostscript."""
 
 _RESIZED_AT_ONCE = (
-    1000  # Images are resized as float32, four times their bytes, so not all at once.
+    1000  # The resize works on float32, four times the bytes of uint8, so it is done in parts.
 )
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How much of a dataset of images is used; 0 is all of it.
+    """Reduction of a dataset of images in image size and in number of samples.
 
-    Images become squares of `image_size` pixels a side. A class has at most `samples_per_class`
-    samples, drawn by `seed`; a smaller one stays whole.
+    Images become squares with a side of `image_size` pixels; 0: the original size. At most
+    `samples_per_class` samples of each class are kept, drawn by `seed`; 0: all samples. Classes
+    with fewer samples are kept whole.
     """
 
     image_size: int = 0
@@ -37,7 +38,10 @@ class Reduction:
     seed: int = 0
 
     def rows(self, labels: npt.NDArray[Any]) -> Rows:
-        """Return the drawn positions of `labels` (N,), ascending; each class is drawn by itself."""
+        """Return the indices of the drawn samples, ascending, given the labels (N,) of all samples.
+
+        Each class is drawn independently of the others.
+        """
         if not self.samples_per_class:
             return np.arange(len(labels))
         drawn = []
@@ -47,14 +51,15 @@ class Reduction:
         return np.sort(np.concatenate(drawn)).astype(np.int64)
 
     def resized(self, images: Tensor) -> Tensor:
-        """Return uint8 (..., C, H, W) as uint8 (..., C, image_size, image_size).
+        """Resize images from uint8 (..., C, H, W) to uint8 (..., C, image_size, image_size).
 
-        As torchvision's Resize (bilinear, antialiased, of the shorter side) and CenterCrop do.
+        The shorter side is resized as by torchvision's Resize (bilinear, antialiased); then the
+        middle is cropped as by CenterCrop.
         """
         size = self.image_size
         if not size or images.shape[-2:] == (size, size):
             return images
-        # Importing torchvision takes seconds, and the glyphs do without.
+        # Imported here, because the import takes seconds and the glyphs do not need torchvision.
         from torchvision.transforms import functional
 
         shorter = functional.resize(images, [size], antialias=True)
@@ -62,7 +67,10 @@ class Reduction:
         return resized
 
     def of(self, source: str, dataset: Dataset) -> Dataset:
-        """Return the reduced dataset, normalised by its own mean and std."""
+        """Return the reduced dataset, normalised by the mean and std of the remaining images.
+
+        Raises a SettingsError if the dataset has no images. `source` is its name in the message.
+        """
         if not (self.image_size or self.samples_per_class):
             return dataset
         if not isinstance(dataset, ImageDataset):
@@ -82,15 +90,16 @@ class Reduction:
 
 
 def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
-    """Read a folder of images, laid out as `load_dataset` says; only drawn images are decoded.
+    """Read a folder of images with a layout that `load_dataset` describes.
 
-    The classes are the folders that all parts or domains have together, in the order of their
-    names. Of Tiny-ImageNet (Le and Yang 2015) these are WordNet ids, and words.txt has the names of
-    the classes; its validation images, 50 a class besides 500, are the test part. Its own test
-    images have no labels and are left out.
+    Only the images that `reduction` draws are decoded. The classes are the union of the class
+    folders of all splits or domains, in the order of their names. In Tiny-ImageNet (Le and Yang
+    2015) the folders are WordNet ids, and words.txt has the names of the classes. Tiny-ImageNet has
+    500 training images and 50 validation images per class; the validation images are the test
+    split, because its test images have no labels.
 
-    Raises a SettingsError if there are no images, one cannot be read or is of no class, or they
-    differ in size and are not resized.
+    Raises a SettingsError if there are no images, if an image cannot be read or has no class, or if
+    the images differ in size and are not resized.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
     from torchvision.datasets.folder import make_dataset as images_in
@@ -101,14 +110,15 @@ def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
     parts, is_domains = [root], False
     if annotations.is_file():
         parts = [train]
-    elif _folders(train):  # A class called "train" has no folders in it.
+    elif _folders(train):  # If "train" is the folder of a class, it has no subfolders.
         parts = [train, *(root / name for name in ("val", "test") if (root / name).is_dir())]
     elif len(folders) > 1 and not has_images:
-        # Domains hold no images directly, and all of them have at least two classes in common.
+        # The subfolders are domains if no images are directly in them and if all of them have at
+        # least two class folders in common.
         shared = set.intersection(*({folder.name for folder in _folders(part)} for part in folders))
         is_domains = len(shared) > 1
         parts = folders if is_domains else parts
-    # From all parts, so that labels do not shift where one part lacks a class.
+    # Labels are numbered over all splits, so that they agree even if a split lacks a class.
     classes = sorted({folder.name for part in parts for folder in _folders(part)})
     numbers = {name: label for label, name in enumerate(classes)}
     images_of_parts = [
@@ -138,7 +148,7 @@ def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
 
 
 def _annotated(annotations: Path, numbers: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return (file, label) of Tiny-ImageNet's validation images."""
+    """Return (path of the file, label) for each validation image of Tiny-ImageNet."""
     images = []
     for line in _lines(annotations):
         file, wnid = (*line.split("\t"), "")[:2]
@@ -154,7 +164,7 @@ def _folders(parent: Path) -> list[Path]:
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of a text, none of one that is not there."""
+    """Return the lines of a text file, or [] if the file does not exist."""
     try:
         return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     except (OSError, UnicodeDecodeError) as error:
@@ -165,10 +175,8 @@ def _lines(file: Path) -> list[str]:
 
 
 def _read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
-    """Return uint8 (len(files), C, H, W), in colour unless every image is grey.
-
-    Each is resized as soon as it is read, as ImageNet in full size would not fit into memory.
-    """
+    """Return images uint8 (len(files), C, H, W); C is 1 if all images are grey, and otherwise 3."""
+    # Each image is resized right after it is read: ImageNet in full size does not fit into memory.
     from PIL import Image
 
     def read(file: Path) -> Tensor:
@@ -181,7 +189,7 @@ def _read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
                 pixels = np.array(image.convert("L" if grey else "RGB"))
         except SettingsError:
             raise
-        except Exception as error:  # Pillow raises of every kind.
+        except Exception as error:  # Pillow raises any type of error.
             why = f"{one_line(error)}; allowed are {', '.join(FORMATS)}"
             raise SettingsError(f"{file}: not a readable image ({why})") from error
         channels_last = torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1))
@@ -198,7 +206,8 @@ def _read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
         return image
 
     with warnings.catch_warnings(), ThreadPoolExecutor() as pool:
-        # Of twice as many pixels Pillow raises by itself.
+        # Too many pixels give a warning, which becomes an error here; Pillow raises an error only
+        # at twice this number.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         first = read(files[0])
         images = list(pool.map(read_alike, files))

@@ -1,4 +1,4 @@
-"""Partitions of samples over clients: by the partitioners of Flower Datasets, or a function."""
+"""Partition samples over clients, with a partitioner of Flower Datasets or a user's function."""
 
 import copy
 import inspect
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
 Scheme = Union[str, Callable[..., Any], "Partitioner"]
-"""How samples are spread over clients: a text, a function, or a partitioner of flwr-datasets."""
+"""How to partition samples over clients: a name, a function, or a flwr-datasets partitioner."""
 
 NATURAL = "natural"
 _ALIASES = {
     "iid": "IidPartitioner",
     "dirichlet": "DirichletPartitioner:shuffle=false",
-    # Unlike "random", this mode leaves no class out where there are enough clients.
+    # Unlike the mode "random", this mode uses every class if there are enough clients.
     "pathological": (
         "PathologicalPartitioner:shuffle=false,class_assignment_mode=first-deterministic"
     ),
@@ -37,7 +37,7 @@ _ALIASES = {
 SCHEMES = (*_ALIASES, NATURAL)
 
 MAX_DRAWS = 100
-# Only these draw the sizes of the clients at random: repeating the others cannot help.
+# Only these partitioners draw the clients' sizes at random: for others a new draw cannot help.
 _RANDOM_SIZES = ("DirichletPartitioner", "PathologicalPartitioner")
 _SET_BY_STUDY = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
 _NO_GROUPS = (
@@ -46,7 +46,7 @@ _NO_GROUPS = (
 )
 _Key = tuple[str | int, ...]
 _Columns = dict[str, npt.NDArray[Any]]
-"""What a partitioner can partition by, each (n,)."""
+"""{name of a column by which a partitioner can partition: its values (n,)}"""
 
 
 def partition(
@@ -60,39 +60,43 @@ def partition(
     min_samples: int = 10,
     groups: Rows | None = None,
 ) -> list[Rows]:
-    """Spread the positions of `labels`, integers (n,), over `clients`.
+    """Partition the samples 0..n-1, whose labels are `labels`, integers (n,), over `clients`.
 
-    Raises a SettingsError if a setting is out of range, none of 100 draws gives each client
-    `min_samples`, or too few groups hold as many.
+    Raises a SettingsError if a setting is out of range, if none of 100 draws gives every client
+    `min_samples` samples, or if too few groups have `min_samples` samples.
 
     Parameters
     ----------
-    clients : how many; None where `scheme` is a partitioner, which has its own number
-    scheme : "iid" (each class spread evenly: its counts differ by at most one between clients),
-        "dirichlet" (each class spread by proportions drawn from Dirichlet(`alpha`)),
-        "pathological" (`classes_per_client` classes a client), "linear", "square", "exponential"
-        (sizes grow with the client's number, classes are random), or "natural" (a client is a
-        group, such as a writer), or
+    clients : number of clients; None if `scheme` is a partitioner object, which has its own number
+    scheme : the name of a scheme, a partitioner, or a function. Names are "iid" (every client gets
+        the same number of samples of each class, to within one), "dirichlet" (the samples of each
+        class are distributed by proportions drawn from Dirichlet(`alpha`)), "pathological" (each
+        client has samples of `classes_per_client` classes), "linear", "square" and "exponential"
+        (the number of samples grows with the client's number, and the classes are random), and
+        "natural" (a client has the samples of one group, such as a writer). Other values are
 
-        - a partitioner of flwr-datasets by its class, with arguments as in
-          "InnerDirichletPartitioner:partition_sizes=50,20,30,alpha=0.1" (one size is that of all
-          clients; alpha and the classes per client are by default these)
-        - such a partitioner, which is copied: it has its own seed, and its column is the labels, or
-          the groups for a NaturalIdPartitioner
-        - a user's own function of (labels, clients, rng), or its place, that returns a list of
-          positions for each client
-    seed_key : key of the random numbers; of a partitioner, of the order in which it gets samples
-    min_samples : fewest samples of a client; a partition that gives one fewer is drawn again, and
-        "natural" leaves out groups with fewer
-    groups : integers (n,), the group of each position
+        - the class name of a flwr-datasets partitioner, with arguments, as in
+          "InnerDirichletPartitioner:partition_sizes=50,20,30,alpha=0.1". A single partition size
+          holds for all clients. Defaults are the arguments `alpha` and `classes_per_client` below
+        - a partitioner object of flwr-datasets. A copy of it is used, with the object's own seed.
+          It partitions by the labels, or, if it is a NaturalIdPartitioner, by the groups
+        - a user's function of (labels, clients, rng), or its name as "module:NAME", that returns a
+          list of sample indices for each client
+    alpha : concentration of the Dirichlet distribution
+    classes_per_client : number of classes of each client, for "pathological"
+    seed_key : key of the random numbers; for a partitioner object, the key of the random order in
+        which the object is given the samples
+    min_samples : each client has at least this many samples; a random partition with a smaller
+        client is drawn again, and "natural" skips groups with fewer samples
+    groups : integers (n,), the group of each sample
 
     Returns
     -------
-    One sorted int64 array of positions per client. They are disjoint and together hold every
-    position, with these exceptions: "pathological" with fewer clients than classes leaves out the
-    classes that no client has; "natural" leaves out groups that are too small and, if there are
-    more than `clients`, those that were not drawn. The clients of "natural" are in the order of
-    their groups' numbers.
+    One sorted int64 array of sample indices per client. The arrays are disjoint, and every sample
+    is in one of them, with two exceptions. "pathological" with few clients leaves out the classes
+    that no client has. "natural" leaves out the groups with fewer than `min_samples` samples; of
+    the others, as many as there are clients are drawn. The clients of "natural" are in the order
+    of their groups' numbers.
     """
     labels, key = np.asarray(labels), (*seed_key, "partition")
     name = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", type(scheme).__name__)
@@ -121,7 +125,7 @@ def partition(
         try:
             positions = draw(number) if draw else plugins.call(name, partitioner, arguments)
             return _checked(positions, len(labels), clients, min_samples)
-        except Exception as error:  # The library, and a user's own code, raise of every kind.
+        except Exception as error:  # The library and a user's code raise any type of error.
             cause = error
             if not isinstance(error, ValueError):
                 break
@@ -133,11 +137,11 @@ def partition(
 
 
 class _TooFewError(ValueError):
-    """A draw left a client with too few samples."""
+    """A client has fewer than `min_samples` samples in a drawn partition."""
 
 
 def _partitioner_of(scheme: str) -> Any:
-    """Return the class of flwr-datasets, or the user's own function, that a text names."""
+    """Return the partitioner class of flwr-datasets, or the user's function, called `scheme`."""
     place = _ALIASES.get(scheme, scheme)
     if not plugins.is_place("partition", place):
         known = [*SCHEMES, *plugins.brought("partition")]
@@ -148,7 +152,7 @@ def _partitioner_of(scheme: str) -> Any:
 def _by_groups(
     what: str, n: int, groups: Rows | None, clients: int, min_samples: int, key: _Key
 ) -> list[Rows]:
-    """Draw as many groups of n samples as there are clients, of those that are large enough."""
+    """Draw a group of at least `min_samples` samples per client; return their sample indices."""
     if groups is None:
         raise SettingsError(f"{what}: {_NO_GROUPS}")
     if len(groups) != n:
@@ -165,7 +169,7 @@ def _by_groups(
 
 
 def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int) -> list[Rows]:
-    """Return each client's positions, of n, sorted; ValueError if they are no partition."""
+    """Return each client's indices, sorted; ValueError if not below n, not disjoint or too few."""
     if not isinstance(positions_of_clients, Iterable):
         kind = type(positions_of_clients).__name__
         raise ValueError(f"must return a list of sample indices for each client, not {kind}")
@@ -197,18 +201,18 @@ def _drawing(
     defaults: dict[str, Any],
     key: _Key,
 ) -> Callable[[int], Iterator[Rows]]:
-    """Return what draws positions by a class of flwr-datasets, or a copy of a ready partitioner.
-
-    `defaults` are options of a class that `text` may set otherwise.
-    """
-    from datasets import Dataset  # Here: it takes seconds.
+    """Return a function: number of the draw -> sample indices of each client, by a partitioner."""
+    # `partitioner` is a class of flwr-datasets, or an object, which is copied. `defaults` are
+    # arguments of a class; arguments in `text` replace them.
+    from datasets import Dataset  # Imported here, because the import takes seconds.
 
     is_class = isinstance(partitioner, type)
     kind = partitioner if is_class else type(partitioner)
     name, parameters = kind.__name__, inspect.signature(kind).parameters
     if name.startswith("Vertical"):
         raise SettingsError(f"{what}: it divides columns; a client here has whole samples")
-    # The library's own search for a large enough partition gives up after ten draws.
+    # No minimum size: the library draws at most ten times until all partitions are large enough,
+    # and `partition` draws more often.
     options = {"min_partition_size": 0, "num_partitions": clients, **defaults}
     options["partition_by"] = "groups" if "NaturalId" in name else "label"
     if is_class:
@@ -229,7 +233,7 @@ def _drawing(
         instance = partitioner(**accepted) if is_class else copy.deepcopy(partitioner)
         ordered = {name: values[order] for name, values in columns.items()}
         instance.dataset = Dataset.from_dict({**ordered, "index": order})
-        # The library warns of unused classes, which `partition` documents.
+        # The library warns of unused classes; the docstring of `partition` describes them.
         with warnings.catch_warnings(action="ignore"):
             num_partitions = instance.num_partitions
         for client in range(num_partitions):
@@ -241,7 +245,7 @@ def _drawing(
 
 
 def _options(what: str, text: str, parameters: Iterable[str], clients: int) -> dict[str, Any]:
-    """Return the options behind a class, such as partition_sizes=50,20,30,alpha=0.1."""
+    """Return the arguments after a class name, as in CLASS:partition_sizes=50,20,30,alpha=0.1."""
     options = dict[str, Any]()
     _, written = split_options(text)
     for piece in re.split(r",(?=[A-Za-z][\w-]*=)", written) if written else []:
@@ -259,11 +263,10 @@ def _options(what: str, text: str, parameters: Iterable[str], clients: int) -> d
 
 
 def _dealt(order: Rows, labels: npt.NDArray[Any], clients: int) -> Rows:
-    """Order the positions so that equal contiguous shards, one per client, are stratified.
-
-    Samples are dealt to the clients in turn, class after class: every client gets the same number
-    of each class, to within one, and as many samples as the library's contiguous shards have.
-    """
+    """Reorder sample indices so that equal contiguous shards, one per client, are stratified."""
+    # Class after class, the samples are dealt to the clients in turn. So every client gets the
+    # same number of samples of each class, to within one. The clients' sizes are the sizes of the
+    # library's contiguous shards.
     by_class = order[np.argsort(labels[order], kind="stable")]
     return np.concatenate([by_class[client::clients] for client in range(clients)])
 
@@ -273,25 +276,26 @@ def _dealt(order: Rows, labels: npt.NDArray[Any], clients: int) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """Samples from one source, a dataset of images."""
+    """Samples of one image dataset, which is one of several sources."""
 
     name: str
     samples: Samples
 
     @property
     def images(self) -> ImageDataset:
-        """The dataset that they are samples of."""
+        """The image dataset from which the samples are taken."""
         return cast(ImageDataset, self.samples.dataset)
 
 
 def dirichlet_counts(
     domains: Sequence[Domain], even: Rows, key: _Key, *, alpha: float, min_samples: int
 ) -> Rows:
-    """Return how many samples of each class a client trains on, (clients, classes), by Dirichlet.
+    """Return each client's number of training samples per class, (clients, classes), by Dirichlet.
 
-    As many of each class in all as `even`, (clients, classes), has; drawn again where a source has
-    fewer samples of a class than its clients need (Office-10). Client i has source i modulo their
-    number.
+    The total of each class over all clients equals the total in `even`, (clients, classes), which
+    are the counts of an even distribution. Client i uses source i % len(domains). The counts are
+    drawn again, up to 100 times, if a source has fewer samples of a class than its clients need (as
+    in Office-10).
     """
     classes = even.shape[1]
     pool = np.repeat(np.arange(classes), even.sum(axis=0))
@@ -312,10 +316,12 @@ def dirichlet_counts(
 def deal(
     domains: Sequence[Domain], counts: Rows, ratio: float, key: _Key
 ) -> list[tuple[Samples, Samples]]:
-    """Return each client's (training samples, test samples); no sample goes to two.
+    """Return (training samples, test samples) for each client; all of them are disjoint.
 
-    Clients train on `counts`, (clients, classes), and are tested on `ratio` times as many of each
-    class, or fewer, in proportion, where their source has not as many.
+    A client's number of training samples per class is a row of `counts`, (clients, classes). Its
+    number of test samples per class is `ratio` times the number of training samples. If a source
+    has too few samples of a class for that, the ratio is smaller for this class, and the same for
+    all clients of the source. Raises a SettingsError if a source has too few training samples.
     """
     parts: list[list[list[Rows]]] = [[[], []] for _ in counts]
     for number, domain in enumerate(domains):

@@ -1,4 +1,4 @@
-"""Readers of arrays in files: .npz, and the JSON of LEAF's FEMNIST."""
+"""Readers of .npz files and of LEAF's FEMNIST, which is stored as JSON."""
 
 import json
 import os
@@ -23,15 +23,15 @@ _PARTS = ("train_", "val_", "test_")
 _COLUMNS = ("images", "labels", "groups", "domains")
 _UNREADABLE = (
     *(OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error),
-    RuntimeError,  # A compression that Python does not have, or a password.
+    RuntimeError,  # The archive has an unknown compression or a password.
 )
 
 
 def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Dataset:
-    """Read an .npz file, laid out as `load_dataset` says, with the labels called `labels`.
+    """Read an .npz file of the form that `load_dataset` describes.
 
-    Raises a SettingsError if it is laid out otherwise, has a key that is none of these, or no such
-    labels. `relabel` is as in `make_dataset`.
+    `labels` is the name of the array with the labels. `relabel` is as in `make_dataset`. Raises a
+    SettingsError if the file has another form or an unknown key, or if it has no such labels.
     """
     arrays = arrays_in(path)
     parts = _parts(path, arrays)
@@ -62,12 +62,12 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
         domains=columns.get("domains"),
         domain_names=list(map(str, names["domain_names"])) if "domain_names" in names else None,
         relabel=relabel,
-        may_lack="any",  # The file of one client need not have all classes.
+        may_lack="any",  # A file with the data of one client need not have all classes.
     )
 
 
 def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
-    """Return the prefixes of the parts' keys; SettingsError if keys are missing."""
+    """Return the splits' key prefixes, such as "train_"; SettingsError if a key is missing."""
     for parts in (("",), _PARTS, ("train_", "test_")):
         if {f"{part}{name}" for part in parts for name in ("images", "labels")} <= arrays.keys():
             return parts
@@ -80,10 +80,8 @@ def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
 
 
 def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
-    """Return the columns of all parts together: images, labels, and integers for each image.
-
-    Raises a SettingsError for a key that is neither a column nor names, such as a misspelt one.
-    """
+    """Return {name: concatenated splits} of images, labels and other integers per image."""
+    # A key that is neither such a column nor a list of names, such as a misspelt key, is an error.
     columns, unread = _Arrays(), set(arrays)
     names = {key[len(part) :] for part in parts for key in arrays if key.startswith(part)}
     for name in sorted(names):
@@ -117,8 +115,8 @@ def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
 def arrays_in(path: Path) -> _Arrays:
     """Return the arrays of an .npz file by name.
 
-    Raises a SettingsError if it is none, holds anything but plain arrays, or too much to load: a
-    few bytes of an archive can unpack to as many zeros as there is memory for.
+    Raises a SettingsError if the file is no .npz, holds Python objects, or would unpack to more
+    than `most_bytes`: a small archive of zeros can unpack to more than the memory.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -136,27 +134,30 @@ def arrays_in(path: Path) -> _Arrays:
 
 
 def most_bytes() -> int:
-    """Return the most bytes to load: half of the memory, as parts of a dataset are put together."""
+    """Return the limit on the bytes of a loaded file: half of the machine's memory.
+
+    The other half is for the copy that is made when splits are concatenated.
+    """
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):  # A system that does not say.
+    except (AttributeError, ValueError, OSError):  # This system does not report its memory.
         return 16 * 2**30
 
 
 # ---- LEAF ----------------------------------------------------------------------------------------
 
-# The numbering of LEAF and of EMNIST byclass.
+# The classes in the order of LEAF and of EMNIST byclass.
 _CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SIDE = 28
 
 
 def read_leaf(root: Path) -> Dataset:
-    """Read FEMNIST as LEAF writes it (Caldas et al. 2018): uint8 (N, 1, 28, 28), by writer.
+    """Read FEMNIST in LEAF's format (Caldas et al. 2018) as images uint8 (N, 1, 28, 28).
 
-    A file of train/*.json and test/*.json holds {"users": [name], "user_data": {name: {"x": images,
-    "y": labels}}, ...}, each image 784 numbers in 0..1. Groups are the users, numbered in the order
-    of their names. Unlike in EMNIST, the characters are dark on light. Raises a SettingsError for a
-    file of another form.
+    Each of the files train/*.json and test/*.json holds {"users": [name], "user_data": {name: {"x":
+    images, "y": labels}}, ...}, where an image is a list of 784 numbers in 0..1. Groups are the
+    users (writers), numbered in the order of their names. The characters are dark on light, unlike
+    in EMNIST. Raises a SettingsError if a file has another form.
     """
     files = [file for part in ("train", "test") for file in sorted((root / part).glob("*.json"))]
     records = [(*record, file.parent.name == "test") for file in files for record in _writers(file)]
@@ -175,7 +176,7 @@ def read_leaf(root: Path) -> Dataset:
 
 
 def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray[Any]]]:
-    """Yield (writer, images (n, 784), labels (n,)) of a file, without writers of no images."""
+    """Yield (writer, uint8 images (n, 784), labels (n,)) of a file; skip writers without images."""
     try:
         stored = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -189,7 +190,7 @@ def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArr
             images, labels = np.array(user_data["x"], np.float64), np.array(user_data["y"])
             if images.size == labels.size == 0:
                 continue
-            # A NaN fails both comparisons.
+            # A NaN is neither >= 0 nor <= 1, so it is refused.
             if not (images.shape == (len(labels), _SIDE**2) and (images >= 0).all()):
                 raise ValueError
             if not ((images <= 1).all() and labels.ndim == 1 and labels.dtype.kind in "iu"):

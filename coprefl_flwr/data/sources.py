@@ -1,4 +1,4 @@
-"""A dataset from its name: embedded, of torchvision, of Hugging Face, a file, a folder, or own."""
+"""Load a dataset by name: embedded, torchvision, Hugging Face, a file, a folder, a function."""
 
 import functools
 from collections.abc import Sequence
@@ -25,10 +25,12 @@ from coprefl_flwr.files import expanded
 
 
 class Published(NamedTuple):
-    """A published dataset: shape of an input, numbers of classes, training and test samples.
+    """Published facts about a dataset.
 
-    `files` are those that torchvision looks for, so that they can be put on a machine without
-    internet. `domains` are numbers of samples, `groups` is the number of writers or speakers.
+    `shape` is the shape of one input. `classes`, `train` and `test` are the numbers of classes, of
+    training samples and of test samples. `files` are the files that torchvision reads: a user can
+    copy them to a machine without internet. `domains` is {name of a domain: number of its samples}.
+    `groups` is the number of writers or speakers.
     """
 
     shape: Sequence[int]
@@ -42,16 +44,19 @@ class Published(NamedTuple):
 
 _FACTS = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
 PUBLISHED = {name: Published(**known) for name, known in _FACTS["datasets"].items()}
-"""By torchvision's name, or by the last part of a path."""
+"""{name: facts}; the name is torchvision's name of the dataset, or the last part of a path."""
 
 TORCHVISION_DATASETS = tuple(name for name, known in PUBLISHED.items() if known.files)
-"""Names of the datasets that torchvision reads."""
+"""Names of the datasets that are loaded by torchvision."""
 
 _EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
 _NAMES = (*_EMBEDDED, *TORCHVISION_DATASETS)
 
 SIZES = "sizes:"
-"""Prefix of a `data-dir`: a missing dataset is replaced by a placeholder of its published size."""
+"""Prefix of `data-dir`: nothing is downloaded.
+
+A placeholder of the published size replaces a torchvision dataset, or a dataset that is missing.
+"""
 
 
 # ---- by name -------------------------------------------------------------------------------------
@@ -66,44 +71,50 @@ def load_dataset(
     seed: int = 0,
     relabel: bool = False,
 ) -> Dataset:
-    """Load a dataset; while it is one of the last few loaded, the same object is returned again.
+    """Load a dataset by its name. The last few datasets are cached: the same object is returned.
 
     Parameters
     ----------
-    name : "glyphs" (drawn by this package), "glyphs:domains" (7 of them in 4 styles), a torchvision
-        dataset (CIFAR10, CIFAR100, EMNIST:byclass, FashionMNIST, KMNIST, MNIST, QMNIST, SVHN,
-        USPS), "CIFAR100:coarse" for its 20 superclasses, or the path of
+    name : the name of an embedded dataset: "glyphs", or "glyphs:domains" (7 of its classes in 4
+        styles, which are the domains); of a torchvision dataset: CIFAR10, CIFAR100, EMNIST:byclass,
+        FashionMNIST, KMNIST, MNIST, QMNIST, SVHN, USPS, or "CIFAR100:coarse" (CIFAR-100 with its 20
+        superclasses as labels); or the path of
 
-        - an .npz file; PATH.npz:NAME reads other labels of it
-        - a .txt file of what people say, for predicting its next character (`TextDataset.of`), with
-          a window at every tenth character; PATH.txt:1 has one at each, as LEAF has
-        - a folder with FEMNIST as LEAF writes it, `train/*.json` and `test/*.json`
-        - Tiny-ImageNet's folder, as its archive unpacks
-        - a folder of images laid out as class/file, as train/class/file with test/ or val/
-          (ImageNet), or as domain/class/file with the same classes in all domains (PACS)
+        - an .npz file; "PATH.npz:NAME" reads the labels from the file's array NAME
+        - a .txt file of speeches; the task is to predict the next character (`TextDataset.of`). A
+          window starts at every tenth character; with "PATH.txt:1" at every character, as in LEAF
+        - a folder with FEMNIST in LEAF's format, `train/*.json` and `test/*.json`
+        - the unpacked folder of Tiny-ImageNet
+        - a folder of images, with the layout class/file, train/class/file with test/ or val/
+          (ImageNet), or domain/class/file with the same classes in all domains (PACS)
 
-        or "hf:NAME" of the Hugging Face Hub, or "hf:FOLDER" of a `save_to_disk`, and behind it, as
-        in "hf:cifar100:label=fine_label,image=img", the columns `label`, `image` and `groups`, and
-        the `name` of its configuration; its parts train, validation and test are used
-        or the place of a user's own function of `data_dir`, `Path`, that returns what `as_dataset`
-        takes: a torch Dataset, a DataLoader, a Hugging Face Dataset, or one of this package
-    data_dir : where torchvision keeps and downloads its files; "" is ~/.cache/coprefl_flwr; behind
-        `SIZES` nothing is downloaded (see `stand_in`)
-    image_size : side in pixels that images are resized to, once; 0 leaves them as they are
-    samples_per_class : most samples of a class, drawn by `seed`; 0 is all
-    relabel : number the classes that have samples 0, 1, 2, ... in their order, with their names
+        or "hf:NAME" for a dataset of the Hugging Face Hub, or "hf:FOLDER" for a folder written by
+        `save_to_disk`. Options may follow, as in "hf:cifar100:label=fine_label,image=img": the
+        columns `label`, `image` and `groups`, and `name`, the name of a configuration. The splits
+        train, validation and test are used;
+        or a user's function, as "module:NAME" or "file.py:NAME". The function is called with
+        `data_dir`, a `Path`, and returns a value that `as_dataset` accepts: a torch Dataset, a
+        DataLoader, a Hugging Face Dataset, or a `Dataset` of this package
+    data_dir : folder of the torchvision files, to which missing files are downloaded; "" means
+        ~/.cache/coprefl_flwr; with the prefix `SIZES` nothing is downloaded (see `stand_in`)
+    image_size : side in pixels to which images are resized when they are loaded; 0: original size
+    samples_per_class : at most this many samples of each class are used, drawn by `seed`; 0: all
+    relabel : if true, classes without samples are removed, and the labels of the other classes
+        become 0, 1, 2, ... in the same order
 
     Notes
     -----
-    An .npz holds `images` and `labels`, or `train_images`, `train_labels`, `test_images` and
-    `test_labels` (and `val_images`, `val_labels`), and may hold `classes` and, named like the
-    labels, `groups` and `domains`, which are numbered as `domain_names` has them. Images are uint8
-    (N, H, W) or (N, H, W, C), labels integers (N,) or (N, 1). NAME replaces `labels`,
-    and NAME_classes instead of `classes`. Images of a folder are all of one size unless they are
-    resized, and become RGB unless every one is grey.
+    An .npz file holds the arrays `images` and `labels`; or, if it is split, `train_images`,
+    `train_labels`, `test_images` and `test_labels` (and `val_images`, `val_labels`). Images are
+    uint8 (N, H, W) or (N, H, W, C). Labels are integers (N,) or (N, 1). Optional arrays are
+    `classes` (names of the classes), `groups` and `domains` (integers, with the same prefixes as
+    the labels), and `domain_names` (a domain is an index in it). With "PATH.npz:NAME", the array
+    NAME replaces `labels`, and NAME_classes replaces `classes`. The images of a folder must have
+    one size unless they are resized. They become RGB unless all of them are grey.
 
-    Raises a SettingsError if the name is unknown, the path does not exist, the files are not as
-    described, the download fails, or a text shall be reduced.
+    Raises a SettingsError if the name is unknown, the path does not exist, the files have another
+    form than described, the download fails, `image_size` or `samples_per_class` is set for a
+    dataset that has no images, or `relabel` is set for a text.
     """
     if str(data_dir).startswith(SIZES):
         data_dir = str(data_dir).removeprefix(SIZES)
@@ -111,7 +122,8 @@ def load_dataset(
         if placeholder and (name in TORCHVISION_DATASETS or not expanded(name).exists()):
             return placeholder
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
-    # Without a draw, the dataset is the same for all seeds, and loaded once for them.
+    # If no samples are drawn, the dataset does not depend on the seed: all seeds share one entry in
+    # the cache of `_load`.
     drawn_by = seed if samples_per_class else 0
     reduction = Reduction(image_size, samples_per_class, drawn_by)
     code_hash = (plugins.hash_at("dataset", name) or "none") if _is_own(name) else ""
@@ -121,7 +133,7 @@ def load_dataset(
 
 @functools.lru_cache(maxsize=8)
 def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel: bool) -> Dataset:
-    """Load a dataset; another `version` of the same name is loaded again."""
+    """Load a dataset; the cache key `version` is the hash of a user's code, or dates of files."""
     what, path = f"dataset '{name}'", expanded(name)
     is_folder = bool(name) and name not in _NAMES and path.is_dir()
     if is_folder and not any((path / "train").glob("*.json")):
@@ -129,7 +141,8 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
         return renumbered(what, dataset) if relabel else dataset
     if reduction != Reduction():
         return reduction.of(what, _load(name, data_dir, Reduction(), version, relabel))
-    # Labels may be ids, too many to have names: the next three readers renumber them.
+    # Labels may be large ids, too many to list names for: the next three readers relabel on their
+    # own, before they make such a list.
     if _is_own(name):
         value = plugins.call(name, plugins.find("dataset", name), (data_dir,))
         return as_dataset(what, value, relabel)
@@ -178,7 +191,7 @@ def _unknown(name: str, path: Path) -> SettingsError:
 
 
 def _is_own(name: str) -> bool:
-    """Return whether a dataset's name is the place of a user's own function."""
+    """Return whether a dataset's name means a user's function: module:NAME or file.py:NAME."""
     families = {known.partition(":")[0] for known in _NAMES}
     if name.partition(":")[0] in families or ".npz:" in name or name.startswith(HUGGING_FACE):
         return False
@@ -189,12 +202,9 @@ def _is_own(name: str) -> bool:
 
 
 def _published(name: str, data_dir: Path) -> Dataset:
-    """Load a dataset by torchvision, downloading it where it is missing.
-
-    QMNIST's groups are its writers. EMNIST's classes are those of its split byclass. Raises a
-    SettingsError if the download fails; its line says where to put the files by hand.
-    """
-    # Importing torchvision takes seconds, and the glyphs do without.
+    """Load a torchvision dataset; download missing files. SettingsError if the download fails."""
+    # The groups of QMNIST are the writers. EMNIST is read in its split byclass.
+    # Imported here, because the import takes seconds and the glyphs do not need torchvision.
     from torchvision import datasets
 
     options: dict[str, Any] = {"EMNIST": {"split": "byclass"}, "QMNIST": {"compat": False}}
@@ -214,7 +224,7 @@ def _published(name: str, data_dir: Path) -> Dataset:
             f"dataset '{name}' is neither in {data_dir} nor could it be downloaded ({reason}); "
             f"put {PUBLISHED[name].files} there by hand"
         ) from error
-    # Labels (N,), or QMNIST's (N, 8), of which 0 is the digit and 2 the writer.
+    # Labels are (N,); for QMNIST (N, 8), with the digit in column 0 and the writer in column 2.
     column = "labels" if name == "SVHN" else "targets"
     targets = np.concatenate([np.asarray(getattr(p, column), dtype=np.int64) for p in parts])
     return make_dataset(
@@ -229,7 +239,7 @@ def _published(name: str, data_dir: Path) -> Dataset:
 
 def _channels_first(name: str, images: Tensor) -> Tensor:
     if name == "EMNIST":
-        # The files hold every character transposed, and torchvision leaves it so.
+        # The images in the files are transposed, and torchvision returns them transposed.
         images = images.transpose(1, 2)
     if images.ndim == 3:
         return images.unsqueeze(1)
@@ -240,18 +250,19 @@ def _channels_first(name: str, images: Tensor) -> Tensor:
 
 
 class StandIn(ImageDataset):
-    """Images of a published size without content, of which one image is in memory."""
+    """Placeholder of a published dataset: all N images are views of one black image in memory."""
 
     def normalised_on(self, rows: object) -> "StandIn":
-        """Return this dataset unchanged: its images are empty, so no mean and std are computed."""
+        """Return this dataset unchanged: the mean and std of black images are of no use."""
         return self
 
 
 @functools.lru_cache(maxsize=4)
 def stand_in(name: str, image_size: int = 0, samples_per_class: int = 0) -> Dataset | None:
-    """Return a dataset without content of the size that `name` is published to have, if it is.
+    """Return a placeholder with the published size of the dataset `name`, but without content.
 
-    Classes are of equal size, and so are groups. `image_size` and `samples_per_class` are as in
+    Return None if no size is published for `name`. All classes have the same number of samples, to
+    within one, and so have all groups. `image_size` and `samples_per_class` are as in
     `load_dataset`.
     """
     known = PUBLISHED.get(Path(name).name)
@@ -266,7 +277,8 @@ def stand_in(name: str, image_size: int = 0, samples_per_class: int = 0) -> Data
         columns["test"] = row >= known.train * n // (known.train + known.test)
     if known.groups:
         columns["groups"] = row * known.groups // n
-        columns["test"] = row % (n // known.test if known.test else 5) == 0  # Of each group.
+        # Test samples are spread over all groups.
+        columns["test"] = row % (n // known.test if known.test else 5) == 0
     if len(known.shape) == 1:
         empty, starts = np.zeros(known.shape[0] + 1, np.uint8), np.zeros(n, np.int64)
         return TextDataset(empty, starts, known.shape[0], classes=CHARACTERS, **columns)

@@ -1,4 +1,4 @@
-"""The data of a pre-training and of its tasks: the classes, domains and samples of each."""
+"""Split the data into pre-training and downstream tasks: by classes, domains and samples."""
 
 import functools
 import math
@@ -25,7 +25,7 @@ _FORMS = f"a count such as 20, or {_LIST}"
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """The data of the pre-training, and which of it the tasks have."""
+    """Settings of the data: the datasets, and the split between pre-training and tasks."""
 
     dataset: str = option(
         "glyphs",
@@ -151,7 +151,7 @@ class DataSettings:
     )
 
     def __post_init__(self) -> None:
-        """Check each value, then what must hold between them."""
+        """Check each value, and that server-share is at most server-reserve."""
         check_declared(self)
         if self.server_share is not None and self.server_share > self.server_reserve:
             raise SettingsError(
@@ -162,27 +162,30 @@ class DataSettings:
 
     @property
     def has_task_dataset(self) -> bool:
-        """Whether the tasks have their own dataset."""
+        """Whether the tasks use another dataset than the pre-training."""
         return self.task_dataset not in ("", self.dataset)
 
 
 @dataclass(frozen=True)
 class Datasets:
-    """The datasets of both phases, and their division into classes and domains, drawn by `seed`."""
+    """The datasets, classes, domains and samples of both phases: pre-training (0) and tasks (1).
+
+    Random choices depend on `seed`.
+    """
 
     settings: DataSettings
     seed: int
 
     @functools.cached_property
     def loaded(self) -> tuple[Dataset, Dataset]:
-        """The datasets of the pre-training and of the tasks, of one shape."""
+        """(dataset of the pre-training, dataset of the tasks), with inputs of the same shape."""
         settings = self.settings
         with concerning("dataset"):
             source = self._load(settings.dataset, settings.samples_per_class)
         names = source.domain_names
         domains = choose_domains("pretraining-domains", settings.pretraining_domains, names)
         if isinstance(source, ImageDataset) and len(domains) < len(names):
-            # A held-out domain must not be known by its brightness.
+            # The normalisation must not use pixels of the domains that are held out.
             rows = rows_of(source, range(len(source.classes)), domains)
             source = source.normalised_on(rows)
         if not settings.has_task_dataset:
@@ -203,10 +206,8 @@ class Datasets:
         return dataset
 
     def _match_channels(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
-        """Return two datasets with as many channels, the second normalised as the first.
-
-        The starting model's first layer was trained on inputs that were normalised so.
-        """
+        """Return both datasets with equal channels, `other` with the mean and std of `source`."""
+        # The first layer of the starting model is trained on inputs with this mean and std.
         if isinstance(source, ImageDataset) and isinstance(other, ImageDataset):
             if {source.shape[0], other.shape[0]} == {1, 3}:
                 source, other = source.in_colour(), other.in_colour()
@@ -227,9 +228,10 @@ class Datasets:
 
     @functools.cached_property
     def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The classes of both phases, ascending: numbers of each phase's own dataset.
+        """(classes of the pre-training, classes of the tasks), ascending.
 
-        They may be the same where datasets or domains differ.
+        A class is an index in the `classes` of the phase's dataset. The two phases may share
+        classes if their datasets or domains differ, or with `allow-class-overlap`.
         """
         settings, key = self.settings, (self.seed, "class-split")
         if settings.has_task_dataset:
@@ -250,7 +252,10 @@ class Datasets:
 
     @functools.cached_property
     def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The domains of the pre-training and of the tasks; () where a dataset has none."""
+        """(domains of the pre-training, domains of the tasks), ascending; () if there are none.
+
+        A domain is an index in the `domain_names` of the phase's dataset.
+        """
         settings, (first, second) = self.settings, (source.domain_names for source in self.loaded)
         return (
             choose_domains("pretraining-domains", settings.pretraining_domains, first),
@@ -258,26 +263,28 @@ class Datasets:
         )
 
     def samples(self, phase: int, classes: tuple[int, ...]) -> Samples:
-        """Return all samples of some classes of a phase (0, 1), labelled by their positions."""
+        """Return all samples of some classes in a phase: 0 is the pre-training, 1 the tasks.
+
+        Samples that only the other phase uses (see `task-reserve`) are left out. A sample's label
+        is the position of its class in the sorted `classes`.
+        """
         source, others = self.loaded[phase], self._divided[1 - phase]
         rows = rows_of(source, classes, self.domains[phase])
-        if len(others):  # Else this would only sort them.
+        if len(others):  # Without `others`, setdiff1d would only sort the rows.
             rows = np.setdiff1d(rows, others)
         return Samples(source, rows, task_labels(source.labels[rows], classes))
 
     @functools.cached_property
     def _divided(self) -> tuple[Rows, Rows]:
-        """The samples of classes of both phases that only the pre-training, or only a task, has.
-
-        Both are empty where `task-reserve` is 0: then both phases use all samples of such a class.
-        """
+        """Indices of samples of shared classes used (only in pre-training, only in tasks)."""
+        # Both are empty if `task-reserve` is 0: then both phases use all samples of such a class.
         no_rows = np.empty(0, dtype=np.int64)
         divided = [(no_rows, no_rows)]
         domains = tuple(set.intersection(*map(set, self.domains)))
         if self.settings.task_reserve and not self.settings.has_task_dataset:
             for number in sorted(set(self.classes[0]) & set(self.classes[1])):
                 rows = rows_of(self.loaded[0], (number,), domains)
-                if len(rows):  # None where the phases have domains of their own.
+                if len(rows):  # There are no rows if the phases have no common domain.
                     rng = seeds.generator(self.seed, "task-reserve", number)
                     reserved, others = split_in_two(len(rows), self.settings.task_reserve, rng)
                     divided.append((rows[others], rows[reserved]))
@@ -286,14 +293,14 @@ class Datasets:
 
 
 def rows_of(source: Dataset, classes: Sequence[int], domains: Sequence[int]) -> Rows:
-    """Return the positions of all samples of some classes, in some domains if there are any."""
+    """Return the indices of all samples of some classes, in some domains if the source has any."""
     chosen = np.isin(source.labels, classes)
     if source.domains is not None:
         chosen &= np.isin(source.domains, domains)
     return np.flatnonzero(chosen)
 
 
-# ---- the texts of classes and domains ------------------------------------------------------------
+# ---- settings that select classes and domains ----------------------------------------------------
 
 
 def split_classes(
@@ -301,11 +308,12 @@ def split_classes(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (pre-training classes, downstream classes), each sorted, out of 0..num_classes-1.
 
-    In a text, "20" is that many classes, drawn by `seed_key` from those that the other phase does
-    not use; "list:3,7,80-99" names them; and "" is all that the other phase does not use. With
-    `allow_overlap` two lists may share classes, for tasks of seen and unseen ones.
-    Raises a SettingsError for text of another form, a class out of range, lists that overlap, or a
-    phase without classes.
+    `pretraining` and `downstream` are strings of one of these forms. "20" is a number of classes,
+    which are drawn by `seed_key` from the classes that the other phase does not use.
+    "list:3,7,80-99" is a list of classes. "" is all classes that the other phase does not use. With
+    `allow_overlap` the two phases may share classes, so that tasks can have classes that were seen
+    in pre-training. Raises a SettingsError if a string has another form, a class is out of range,
+    the phases share a class without `allow_overlap`, or a phase has no classes.
     """
     what, everything = "pretraining-classes", set(range(num_classes))
     reserved = _listed(what, pretraining, num_classes, _FORMS) or ()
@@ -331,10 +339,12 @@ def split_classes(
 def choose_classes(
     what: str, text: str, num_classes: int, pool: Iterable[int] | None = None, *, seed_key: _Key
 ) -> tuple[int, ...]:
-    """Return classes out of 0..num_classes-1, sorted: those that the text of a setting names.
+    """Return the classes, sorted, out of 0..num_classes-1, that the value of a setting selects.
 
-    A text "list:3,7,80-99" names them, "20" draws as many from `pool`, and "" is all of the pool,
-    by default all classes. Raises a SettingsError as `split_classes` does.
+    `what` is the name of the setting and `text` its value. "list:3,7,80-99" is a list of classes.
+    "20" is a number of classes, drawn from `pool` by `seed_key`. "" is all classes of `pool`, which
+    is by default all classes. Raises a SettingsError if the value has another form, a class is out
+    of range, or `pool` has too few classes.
     """
     listed = _listed(what, text, num_classes, _FORMS)
     if listed is not None:
@@ -351,11 +361,12 @@ def choose_classes(
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
-    """Return numbers of domains, sorted, of those that `names` has, the dataset's.
+    """Return the domains, sorted, that the value of a setting selects: indices in `names`.
 
-    Of the setting `what`, "photo cartoon" names the domains, "list:0-2" gives their numbers, and ""
-    is all. Raises a SettingsError for an unknown name, a number out of range, or any text where
-    there are no domains.
+    `what` is the name of the setting, `text` its value, and `names` the names of the dataset's
+    domains. "photo cartoon" are names, "list:0-2" are indices, and "" is all domains. Raises a
+    SettingsError if a name is unknown, an index is out of range, or the dataset has no domains and
+    the value is not "".
     """
     if not text.strip():
         return tuple(range(len(names)))
@@ -376,7 +387,7 @@ def _refused(what: str, text: str, why: str) -> SettingsError:
 
 
 def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | None:
-    """Return the numbers below `count` that "list:..." names, or None for text that is no list."""
+    """Return the numbers in "list:3,7,80-99", sorted and below `count`; None for another text."""
     if not text.strip().startswith("list:"):
         return None
     numbers: list[int] = []
@@ -395,15 +406,15 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
 
 
 def part_of(n: int, fraction: float) -> int:
-    """Return how many of n samples a part is: floor(fraction * n)."""
+    """Return the number of samples in a fraction of n samples: floor(fraction * n)."""
     # 0.29 * 100 is 28.999...96 in floating point, and its floor must still be 29.
     return math.floor(fraction * n + 1e-9)
 
 
 def split_in_two(n: int, fraction: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
-    """Split positions 0..n-1 at random: floor(fraction * n) of them, and the rest.
+    """Split the indices 0..n-1 at random into floor(fraction * n) indices and the others.
 
-    Both are int64, sorted and disjoint. Raises a SettingsError if one would be empty.
+    Both arrays are int64, sorted and disjoint. Raises a SettingsError if an array would be empty.
     """
     first = part_of(n, fraction)
     if not 0 < first < n:

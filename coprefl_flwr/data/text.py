@@ -1,4 +1,4 @@
-"""Texts of several speakers, as a task of predicting the next character."""
+"""Datasets of text by several speakers, for the prediction of the next character."""
 
 import re
 from dataclasses import dataclass
@@ -13,25 +13,27 @@ from coprefl_flwr.data.dataset import Dataset, Rows
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.transfer import on_device
 
-# LEAF's alphabet (Caldas et al. 2018). It is fixed, so that a model fits every text.
+# LEAF's alphabet (Caldas et al. 2018). The alphabet is fixed, so that a model fits every text.
 _LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 CHARACTERS = (*_LETTERS, "other")
-"""The classes of characters: LEAF's 80, and one for all others."""
+"""Names of the classes: LEAF's 80 characters, and one class for all other characters."""
 
 _LENGTH = 80
-# With a window at every tenth character Tiny Shakespeare has about 100,000 samples; at each one, a
-# million that hardly differ from their neighbours.
+# With a window at every tenth character, Tiny Shakespeare has about 100,000 samples. With a window
+# at every character it would have a million, and neighbours would hardly differ.
 _STRIDE = 10
-_PARTS = 5  # The last one is for testing.
+_PARTS = 5  # The last fifth of a speaker's windows is for testing.
 
 
 @dataclass(frozen=True, eq=False)
 class TextDataset(Dataset):
-    """Windows on a text; the label of a window is the character that follows it.
+    """Dataset of windows of a text; the label of a window is the character after the window.
 
-    The text is uint8 (T,), as positions in CHARACTERS, which are the classes whichever of them
-    occur. Windows begin at `starts`, int64 (N,). Groups are the speakers, numbered as they first
-    speak; the last fifth of each speaker's windows is the test part.
+    `text`, uint8 (T,), holds the index of each character in CHARACTERS. The classes are all of
+    CHARACTERS, even if some do not occur. `starts`, int64 (N,), are the positions in the text where
+    windows begin, and `length` is the number of characters of a window. Groups are the speakers,
+    numbered in the order of their first words. The last fifth of each speaker's windows is the test
+    split.
     """
 
     text: npt.NDArray[np.uint8]
@@ -40,16 +42,18 @@ class TextDataset(Dataset):
 
     @classmethod
     def of(cls, source: str, text: str, *, length: int = _LENGTH, stride: int = 1) -> "TextDataset":
-        r"""Cut windows of `length` characters out of what each speaker of `text` says.
+        r"""Split the speech of each speaker in `text` into windows of `length` characters.
 
-        The text is blocks separated by an empty line, the first line of each `NAME:`. The lines of
-        a block are joined by a space, the blocks of a speaker by "\n", in their order. A speaker's
-        windows begin `stride` characters apart; LEAF has 1.
+        The text consists of blocks that are separated by empty lines. The first line of a block is
+        `NAME:`, the name of the speaker. The lines of a block are joined by a space, and the blocks
+        of a speaker by "\n", in their order. The windows of a speaker begin `stride` characters
+        apart; LEAF uses a stride of 1.
 
-        The last fifth of a speaker's windows are for testing. Those among them that share a
-        character with the last training window or its label are left out, so a speaker with few
-        windows has none for testing. One with too little text for a window has no samples. Raises a
-        SettingsError if a block has no name, or no speaker says more than `length` characters.
+        The last fifth of a speaker's windows is for testing. Test windows that share a character
+        with the last training window or with its label are left out, so a speaker with few windows
+        has no test windows. A speaker with too little text for a window has no samples. Raises a
+        SettingsError if a block has no name, or if no speaker has more than `length` characters.
+        `source` is the name of the text in the error message.
         """
         if min(length, stride) < 1:
             line = f"{source}: windows of {length} characters, {stride} apart"
@@ -78,15 +82,17 @@ class TextDataset(Dataset):
         return (self.length,)
 
     def inputs(self, rows: Rows, device: torch.device) -> Tensor:
-        """Return the windows of `rows`, int64 (b, length) positions in CHARACTERS, on `device`."""
+        """Return the windows `rows` (b,) on `device`: int64 (b, length), indices in CHARACTERS."""
         windows = np.lib.stride_tricks.sliding_window_view(self.text, self.length)
         return on_device(torch.from_numpy(windows[self.starts[rows]]), device).long()
 
 
 def read_text(path: Path, stride: str | None = None) -> TextDataset:
-    """Read a text of several speakers, with windows of 80 characters, `stride` characters apart.
+    """Read a text file of several speakers as windows of 80 characters.
 
-    Raises a SettingsError if it is not UTF-8, or not laid out as `TextDataset.of` says.
+    Windows begin `stride` characters apart, by default 10. Raises a SettingsError if `stride` is no
+    whole number above 0, or if the file is not UTF-8 or has another form than `TextDataset.of`
+    describes.
     """
     if stride is not None and not (stride.isdecimal() and int(stride)):
         line = "the number after the colon is how many characters apart windows begin, 1 or more"
@@ -99,7 +105,7 @@ def read_text(path: Path, stride: str | None = None) -> TextDataset:
 
 
 def _speeches(source: str, text: str) -> list[str]:
-    """Return everything that each speaker says, in the order of their first words."""
+    """Return the whole speech of each speaker, in the order of the speakers' first words."""
     blocks_of_speaker: dict[str, list[str]] = {}
     for number, block in enumerate(re.split(r"\n\s*\n", text.strip()), start=1):
         name, _, speech = block.partition("\n")
@@ -112,17 +118,17 @@ def _speeches(source: str, text: str) -> list[str]:
 
 
 def _codes(text: str) -> npt.NDArray[np.uint8]:
-    """Return the position in CHARACTERS of each character."""
+    """Return the index in CHARACTERS of each character, uint8 (len(text),)."""
     table: npt.NDArray[np.uint8] = np.full(128, len(_LETTERS), dtype=np.uint8)
     table[[ord(letter) for letter in _LETTERS]] = np.arange(len(_LETTERS))
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    # 127 is no letter, so it can stand for whatever lies above.
+    # 127 is not in the alphabet, so it also represents all code points above 127.
     codes: npt.NDArray[np.uint8] = table[np.minimum(points, 127)]
     return codes
 
 
 def _windows(n: int, length: int, stride: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """Return where windows on `n` characters begin, and which of them are for testing."""
+    """Return (first positions of windows in `n` characters, whether each window is for testing)."""
     starts = np.arange(0, n - length, stride)
     train = starts[: len(starts) - len(starts) // _PARTS]
     later = starts[len(train) :]

@@ -1,6 +1,7 @@
-"""A user's own data as a `Dataset`: of torch, a DataLoader, Hugging Face, or a dict of parts.
+"""Convert a user's data to a `Dataset`: a torch Dataset, a DataLoader, a Hugging Face Dataset.
 
-All samples are read once, in their order, and kept in memory.
+A dict of such datasets, such as {"train": ..., "test": ...}, is possible too. All samples are read
+once, in their order, and kept in memory.
 """
 
 import operator
@@ -22,7 +23,7 @@ from coprefl_flwr.files import expanded
 from coprefl_flwr.named import Named, split_options
 
 Pick = Callable[[Any], tuple[Any, Any]]
-"""Returns (input, label) of an item, or (inputs, labels) of a batch of a DataLoader."""
+"""Function from an item to (input, label), or from a DataLoader's batch to (inputs, labels)."""
 
 LABELS = ("label", "labels", "fine_label", "target", "targets", "y", "class")
 INPUTS = (
@@ -30,10 +31,11 @@ INPUTS = (
     "values", "data",
 )  # fmt: skip
 PARTS = ("train", "validation", "valid", "val", "test")
-"""Names of the parts of a dict of datasets, in their order; others are left out."""
+"""Keys of a dict of datasets that are read, in this order; other keys are ignored."""
 
 HUGGING_FACE = "hf:"
-_SAVED = ("dataset_dict.json", "state.json")  # What `save_to_disk` writes, of several parts or one.
+# Files that `save_to_disk` writes for a dict of datasets, and for a single dataset.
+_SAVED = ("dataset_dict.json", "state.json")
 
 
 def as_dataset(
@@ -47,25 +49,31 @@ def as_dataset(
     groups: str = "",
     may_lack: str = "none",
 ) -> Dataset:
-    """Return a user's own data as a dataset of this package.
+    """Return a user's data as a `Dataset` of this package.
 
     Parameters
     ----------
-    user_data : a dataset of this package, which is returned as it is; or, read once and in order, a
-        map-style torch Dataset, a DataLoader of one (through its collate_fn, never shuffled), a
-        Hugging Face Dataset, or a dict of such as a DatasetDict, whose part "test" is the source's
-        own test part
-    relabel : number the labels 0, 1, 2, ... in their order, and leave out classes without samples
-    batch : returns (input, label) of an item, or of a batch of the DataLoader; not set: an item is
-        that pair, or a dict with a key of LABELS and one of INPUTS
-    label, image, groups : keys of such a dict, or columns; "": found by its name, or no groups
+    source : name of the data, with which error messages begin
+    user_data : a map-style torch Dataset; a DataLoader of a torch Dataset (its collate_fn is used,
+        and the samples are never shuffled); a Hugging Face Dataset; a dict of these, such as a
+        DatasetDict, in which the key "test" is the test split; or a `Dataset` of this package,
+        which is returned unchanged if `relabel` is false
+    relabel : if true, classes without samples are removed, and the labels of the other classes
+        become 0, 1, 2, ... in the same order
+    batch : function from an item to (input, label), or from a batch of the DataLoader to (inputs,
+        labels); None: an item or a batch is already such a pair, or a dict with one key of LABELS
+        and one key of INPUTS
+    label, image : keys of the label and of the input in an item that is a dict, or columns of a
+        Hugging Face Dataset; "": the key is found by its name
+    groups : column of a Hugging Face Dataset with the group of each sample; "": no groups
     may_lack : as in `make_dataset`
 
-    An input is a PIL image, or a tensor, array or list of one shape; uint8 in two or three
-    dimensions is an image, (H, W), (C, H, W), or of an array (H, W, C). A label is a whole number.
-    Classes have the names of the attribute `classes`, also of what a Subset was taken of, or of a
-    ClassLabel. Raises a SettingsError that begins with `source` where something is not so, or a
-    class has no sample and `relabel` is false.
+    An input is a PIL image, a tensor, an array or a list of numbers. All inputs have one shape. An
+    input of dtype uint8 is an image if its shape is (H, W) or (C, H, W), or, for arrays, (H, W, C).
+    A label is an integer. The names of the classes are the attribute `classes` of the dataset (for
+    a Subset, of the whole dataset), or the names of a Hugging Face ClassLabel. Raises a
+    SettingsError that begins with `source` if the data has another form, or if a class that
+    `may_lack` does not allow to be empty has no sample and `relabel` is false.
     """
     if isinstance(user_data, Dataset):
         return renumbered(source, user_data) if relabel else user_data
@@ -78,7 +86,7 @@ def as_dataset(
         sizes.append(len(labels) - sum(sizes))
     is_test = np.repeat([name == "test" for name in parts], sizes)
     names, exact = _class_names(next(iter(parts.values())), label)
-    if names is not None and not exact:  # Those of a whole, of which these samples are a part.
+    if names is not None and not exact:  # The names are of a larger dataset, with more classes.
         names = names[: max(labels) + 1] if max(labels) < len(names) else None
     return make_dataset(
         source,
@@ -96,15 +104,16 @@ _samples: "weakref.WeakKeyDictionary[Any, Samples]" = weakref.WeakKeyDictionary(
 
 
 def as_samples(source: str, user_data: Any) -> Samples:
-    """Return all that a client holds as `Samples`, under the labels that they have.
+    """Return the data of a client as `Samples`, with the labels of the data.
 
-    `user_data` is Samples, or what `as_dataset` takes. A client may lack classes. Images of bytes
-    become numbers from 0 to 1: normalised by a client's own, they would differ between clients.
-    They are remembered as long as `user_data` lives, as clients are made for every message.
+    `user_data` is a `Samples` object, which is returned unchanged, or a value that `as_dataset`
+    accepts. Classes may be without samples. Images of dtype uint8 are scaled to 0..1 only: a
+    normalisation by the mean and std of a client's images would differ between clients. The result
+    is cached as long as `user_data` exists, because a client is created again for every message.
     """
     if hasattr(user_data, "take") and hasattr(user_data, "batches"):
         return cast(Samples, user_data)
-    with suppress(TypeError):  # Of what cannot be remembered, such as a list.
+    with suppress(TypeError):  # An unhashable value, such as a list, cannot be cached.
         if user_data in _samples:
             return _samples[user_data]
     dataset = as_dataset(source, user_data, may_lack="any")
@@ -117,7 +126,7 @@ def as_samples(source: str, user_data: Any) -> Samples:
 
 
 def _parts_of(source: str, user_data: Any) -> dict[str, Any]:
-    """Return the parts of a dict of datasets by name, or {"": the dataset}, each map-style."""
+    """Return {name of a split: dataset}, or {"": dataset}; SettingsError if not map-style."""
     parts = {"": user_data}
     if isinstance(user_data, Mapping):
         parts = {name: user_data[name] for name in PARTS if name in user_data}
@@ -141,10 +150,8 @@ def _parts_of(source: str, user_data: Any) -> dict[str, Any]:
 
 
 def _class_names(part: Any, label: str) -> tuple[list[str] | None, bool]:
-    """Return the names of the classes, and whether they are of these very samples.
-
-    A Subset of a dataset with names, and a Hugging Face Dataset, may lack classes.
-    """
+    """Return (names of the classes or None, whether all of these classes should occur)."""
+    # A Subset and a Hugging Face Dataset may be without samples of a named class.
     if isinstance(part, data.DataLoader):
         return _class_names(part.dataset, label)
     if isinstance(part, data.Subset):
@@ -169,7 +176,7 @@ def _read(
     inputs: list[Tensor],
     labels: list[int],
 ) -> str:
-    """Add the inputs and labels of a part to the lists; return the key of the label, if any."""
+    """Append a split's inputs and labels to the lists; return the label's key, "" for pairs."""
     number, item_keys = 0, ("", "")
     what = "batch" if isinstance(part, data.DataLoader) and part.batch_size else "item"
     try:
@@ -189,19 +196,20 @@ def _read(
             number += 1
     except SettingsError:
         raise
-    except Exception as error:  # Whatever the user's own code raises.
+    except Exception as error:  # A user's code can raise any type of error.
         line = f"{source}: {what} {number} must be (input, label): {one_line(error)}"
         raise SettingsError(line) from error
     return item_keys[0]
 
 
 def _items(part: Any) -> Iterable[Any]:
-    """Return the items of a part, or the batches of a loader, in the dataset's order."""
+    """Return the items of a dataset, or the batches of a DataLoader, in the dataset's order."""
     if not isinstance(part, data.DataLoader):
         part = _as_arrays(part) if is_hugging_face(part) else part
         return (part[position] for position in range(len(part)))
     size = part.batch_size or (None if part.batch_sampler is None else 64)
-    # A loader without a generator draws a number from torch's, even if it shuffles nothing.
+    # A loader without a generator draws a number from torch's global generator, even if it does
+    # not shuffle.
     own = torch.Generator()
     return data.DataLoader(part.dataset, size, collate_fn=part.collate_fn, generator=own)
 
@@ -209,11 +217,9 @@ def _items(part: Any) -> Iterable[Any]:
 def _keys(
     source: str, item: Mapping[str, Any], batched: bool, label: str, image: str
 ) -> tuple[str, str]:
-    """Return the keys of the label and of the input, found by their names where they are "".
-
-    A dict with a second input, such as an attention mask, is refused unless `image` names one.
-    Single numbers and texts, such as an id, are no inputs.
-    """
+    """Return the keys of an item's label and input; a key given as "" is found by its name."""
+    # A dict with a second input, such as an attention mask, is refused if `image` is "". Single
+    # numbers and strings, such as an id, do not count as inputs.
     columns = list(map(str, item))
     for key in filter(None, (label, image)):
         if key not in columns:
@@ -243,12 +249,12 @@ def _keys(
 
 
 def _is_input(value: Any, batched: bool) -> bool:
-    """Tell whether an entry of a dict is an image, or several numbers for each item."""
+    """Return whether a value of a dict can be an input: an image, or several numbers per item."""
     if isinstance(value, Mapping):
         return any(_is_input(entry, batched) for entry in value.values())
     if isinstance(value, list | tuple):
         first = value[0] if value else ""
-        # torch's default collate_fn makes a list of tensors of a batch of lists.
+        # torch's default collate_fn turns a batch of lists into a list of tensors.
         return _is_input(first, False) if batched else not isinstance(first, str)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
         return False
@@ -257,10 +263,8 @@ def _is_input(value: Any, batched: bool) -> bool:
 
 
 def _whole(what: str, label: Any) -> int:
-    """Return a label of any kind, such as a tensor of one number, as an int.
-
-    Floats are refused: targets of a regression may all be whole numbers.
-    """
+    """Return a label, such as an int or an integer tensor of one element, as an int."""
+    # Floats are refused even if they are whole numbers: they may be targets of a regression.
     plain = label.item() if hasattr(label, "item") else label
     try:
         return operator.index(plain)
@@ -272,7 +276,7 @@ def _whole(what: str, label: Any) -> int:
 
 
 def _tensor(source: str, value: Any) -> Tensor:
-    """Return an input as a tensor, an image of bytes as (C, H, W)."""
+    """Return an input as a tensor; a uint8 image becomes (C, H, W)."""
     if isinstance(value, Tensor):
         return value[None] if value.dtype == torch.uint8 and value.ndim == 2 else value
     is_picture = hasattr(value, "getbands")
@@ -293,7 +297,7 @@ def _tensor(source: str, value: Any) -> Tensor:
 
 
 def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
-    """Return inputs of one shape as one tensor, in colour where some images are."""
+    """Stack inputs of one shape; grey images get three channels if other images have colours."""
     shapes = {tuple(tensor.shape) for tensor in inputs}
     images = all(tensor.dtype == torch.uint8 and tensor.ndim == 3 for tensor in inputs)
     if images and {shape[0] for shape in shapes} == {1, 3}:
@@ -303,7 +307,7 @@ def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
         some = " and ".join(map(str, sorted(shapes)[:2]))
         raise SettingsError(f"{source}: inputs are of several shapes ({some}); one is needed")
     values = torch.stack(inputs)
-    # float64 is NumPy's default, which no network takes.
+    # float64 is NumPy's default, but networks compute in float32.
     return values.float() if values.dtype == torch.float64 else values
 
 
@@ -311,12 +315,12 @@ def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
 
 
 def read_hugging_face(name: str, relabel: bool) -> Dataset:
-    """Read `hf:NAME:key=value,...` of the Hub, or `hf:FOLDER` of a `save_to_disk`.
+    """Read the dataset `hf:NAME` of the Hub, or `hf:FOLDER`, a folder written by `save_to_disk`.
 
-    Raises a SettingsError in one line for a dataset that is not there, or is not as `as_dataset`
-    takes it.
+    Options may follow, as in `hf:NAME:key=value,...`: label, image, groups and name. Raises a
+    SettingsError of one line if the dataset does not exist, or if `as_dataset` does not accept it.
     """
-    import datasets  # Here: it takes seconds.
+    import datasets  # Imported here, because the import takes seconds.
 
     what, named = f"dataset '{name}'", Named.parse(name.removeprefix(HUGGING_FACE))
     options: dict[str, Any] = {key: str(value) for key, value in named.options}
@@ -333,7 +337,7 @@ def read_hugging_face(name: str, relabel: bool) -> Dataset:
         else:
             place = str(path) if path.exists() else named.name
             stored = datasets.load_dataset(place, configuration)
-    except Exception as error:  # The library raises of every kind, its own and of what it calls.
+    except Exception as error:  # The library and its dependencies raise any type of error.
         tried = "could not be read" if path.exists() else "is no folder, nor found on the Hub"
         raise SettingsError(
             f"{what} {tried} ({one_line(error)}); without internet, name the folder of a "
@@ -344,9 +348,10 @@ def read_hugging_face(name: str, relabel: bool) -> Dataset:
 
 
 def files_of(name: str) -> list[Path]:
-    """Return the files that hold the samples of `hf:PATH`, none for a dataset of the Hub.
+    """Return the files with the samples of a dataset `hf:FOLDER`, and [] for other datasets.
 
-    The notes of `datasets` next to them differ in every copy of the same samples.
+    The metadata files of `datasets` in the folder are left out: they differ between copies of the
+    same samples.
     """
     folder = expanded(split_options(name.removeprefix(HUGGING_FACE))[0])
     if not name.startswith(HUGGING_FACE) or not folder.is_dir():
@@ -357,15 +362,13 @@ def files_of(name: str) -> list[Path]:
 
 
 def is_hugging_face(value: Any) -> bool:
-    """Tell whether something is a `datasets.Dataset`, without the seconds that its import takes."""
+    """Return whether a value is a `datasets.Dataset`, without the slow import of `datasets`."""
     return all(hasattr(value, name) for name in ("features", "column_names", "with_format"))
 
 
 def _as_arrays(part: Any) -> Any:
-    """Return a Hugging Face Dataset whose one column of arrays, if it has one, comes as such.
-
-    By itself it gives lists, which no longer tell bytes from other integers.
-    """
+    """Return a Hugging Face Dataset whose column of arrays, if it has just one, gives NumPy."""
+    # By default the library gives lists, in which uint8 cannot be distinguished from other dtypes.
     kinds = {key: type(feature).__name__ for key, feature in part.features.items()}
     keys = [key for key, kind in kinds.items() if kind.startswith("Array")]
     if part.format["type"] is not None or len(keys) != 1:
@@ -375,7 +378,7 @@ def _as_arrays(part: Any) -> Any:
 
 
 def _groups(source: str, parts: Any, column: str) -> npt.NDArray[np.int64]:
-    """Return the number of each sample's group, in the order of their names."""
+    """Return the number of each sample's group, (n,); groups are numbered in order of names."""
     for part in parts:
         if not is_hugging_face(part) or column not in part.column_names:
             known = ", ".join(getattr(part, "column_names", ())) or "none"
@@ -386,7 +389,7 @@ def _groups(source: str, parts: Any, column: str) -> npt.NDArray[np.int64]:
 
 @contextmanager
 def _without_ghostscript() -> Iterator[None]:
-    """Have Pillow refuse EPS, which it would have Ghostscript read, whatever a file is called."""
+    """Disable Ghostscript in Pillow: Pillow would run it for an EPS file of any file name."""
     from PIL import EpsImagePlugin
 
     before = EpsImagePlugin.gs_binary

@@ -1,4 +1,4 @@
-"""The papers' networks, a user's own, and their weights as named NumPy arrays."""
+"""The papers' networks, a user's networks, and their weights as named NumPy arrays."""
 
 from coprefl_flwr.models.arrays import as_array as as_array
 from coprefl_flwr.models.arrays import check_weights as check_weights

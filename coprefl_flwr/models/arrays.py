@@ -10,14 +10,14 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.transfer import on_cpu
 
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""The types of weights that a model may have."""
+"""The floating-point dtypes that the weights of a model may have."""
 
 
 def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
-    """Return copies of the model's parameters and buffers, shapes and dtypes kept.
+    """Return copies of the model's parameters and buffers by name, with their shapes and dtypes.
 
-    A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`, is a 0-d array. bfloat16 is
-    float32 (see `as_array`).
+    A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`, becomes a 0-d array. A
+    bfloat16 tensor becomes a float32 array (see `as_array`).
     """
     return {
         name: as_array(tensor.clone(memory_format=torch.contiguous_format), name)
@@ -26,12 +26,13 @@ def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
-    """Return a tensor as an array, of the same memory where it can be.
+    """Return a tensor as a NumPy array, which shares the tensor's memory if possible.
 
-    NumPy has no bfloat16: it becomes float32, which holds each of its numbers. Loaded into the
-    model again they are the same; a mean of several is rounded there, and not before.
+    NumPy has no bfloat16: a bfloat16 tensor becomes a float32 array, with exactly the same values.
+    The values do not change when they are loaded into the model again. A mean of several such
+    arrays is rounded to bfloat16 only when it is loaded into the model.
 
-    Raises a SettingsError that calls the tensor `name`, if NumPy has nothing for its type.
+    Raises a SettingsError that names the tensor (`name`) if NumPy has no dtype for it.
     """
     check_plain(tensor, name)
     tensor = tensor.detach().cpu()
@@ -40,7 +41,11 @@ def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
 
 
 def check_plain(tensor: object, name: str) -> None:
-    """Raise a SettingsError if an object is no dense tensor of numbers that NumPy can hold."""
+    """Raise a SettingsError if an object is no dense tensor, or has a dtype that is not allowed.
+
+    Allowed are integer and boolean dtypes, float64, float32, float16 and bfloat16. `name` is the
+    tensor's name in the message.
+    """
     if not isinstance(tensor, Tensor):
         kind = f"a {type(tensor).__name__}, as quantised modules have it"
     elif tensor.is_quantized:
@@ -58,7 +63,10 @@ def check_plain(tensor: object, name: str) -> None:
 
 
 def check_weights(model: nn.Module, what: str) -> None:
-    """Raise a SettingsError, which calls a model `what`, if its weights cannot be arrays."""
+    """Raise a SettingsError if a weight of the model cannot become a NumPy array.
+
+    `what` is the model's name in the message.
+    """
     for name, tensor in model.state_dict().items():
         try:
             check_plain(tensor, name)
@@ -71,10 +79,10 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
-    """Return for every parameter and buffer the first of the names that it has.
+    """Return {name of a parameter or buffer: first name of the same tensor}.
 
-    Tied weights are one tensor under several names; `state_dict` has them all, and
-    `named_parameters()` the first alone.
+    Tied weights are one tensor with several names: `state_dict()` has all of the names, but
+    `named_parameters()` has only the first.
     """
     first: dict[int, str] = {}
     parameters = model.named_parameters(remove_duplicate=False)
@@ -83,17 +91,18 @@ def first_names(model: nn.Module) -> dict[str, str]:
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
-    """Copy `arrays` into the model's own tensors, on whatever device they are.
+    """Copy `arrays` into the tensors of the model with the same names, on any device.
 
-    Nothing is reallocated, so an optimiser that holds the parameters stays good. A value of
-    another dtype is cast to the model's, as `load_state_dict` does. The order does not matter.
-    Raises a SettingsError if names or shapes are not the model's; the model is then unchanged.
+    No tensor is reallocated, so an optimiser of the parameters remains valid. An array of another
+    dtype is cast to the dtype of the tensor, as by `load_state_dict`. The order of the arrays does
+    not matter. Raises a SettingsError if the names or shapes differ from the model's; the model is
+    then unchanged.
     """
     _load(model.state_dict(), arrays)
 
 
 def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
-    """Do what `load_arrays` does with arrays in the order of the model's `state_dict()`."""
+    """Load arrays like `load_arrays`, but by their order, which is that of `state_dict()`."""
     tensors = model.state_dict()
     if len(arrays) != len(tensors):
         raise SettingsError(f"{len(arrays)} arrays for a model of {len(tensors)}")
@@ -104,20 +113,21 @@ def _load(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> No
     _check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
         array = torch.from_numpy(_for_torch(np.asarray(arrays[name])))
-        # A GPU need not have done all else first: CUDA has read the CPU's memory when this returns.
+        # Do not wait until the GPU has finished its earlier work. CUDA has already read the CPU's
+        # memory when this call returns.
         tensor.copy_(array, non_blocking=True)
 
 
 def _for_torch(array: np.ndarray) -> np.ndarray:
-    """Return an array of the same numbers that torch takes without a warning; nobody writes it."""
-    if min(array.strides, default=0) < 0:  # Which torch does not know.
+    """Return an equal array that torch accepts without a warning; it must not be written to."""
+    if min(array.strides, default=0) < 0:  # torch does not support negative strides.
         return array.copy()
     if array.flags.writeable:
         return array
     view = array.view()
     try:
         view.flags.writeable = True
-    except ValueError:  # The memory itself is read-only.
+    except ValueError:  # The memory of the array is read-only.
         return array.copy()
     return view
 
@@ -125,11 +135,12 @@ def _for_torch(array: np.ndarray) -> np.ndarray:
 def with_fresh_head(
     start: Mapping[str, np.ndarray], model: nn.Module, head: frozenset[str]
 ) -> dict[str, np.ndarray]:
-    """Return copies of the arrays of `start` under the freshly seeded `head` of `model`.
+    """Return copies of the arrays of `start`, with the `head` replaced by the head of `model`.
 
-    They are in the order of `model.state_dict()`. The head of `start` itself, for another number of
-    classes, may be missing. Raises a SettingsError if an array of `start` outside the head is
-    missing, unknown or of another shape.
+    `head` are the names of the head's arrays. The weights of `model` are freshly initialised. The
+    result is in the order of `model.state_dict()`. `start` may have a head for another number of
+    classes, or no head. Raises a SettingsError if an array outside the head is missing in `start`,
+    is unknown in `model`, or has another shape.
     """
     fresh = model_arrays(model)
     body = {name: array for name, array in start.items() if name not in head}

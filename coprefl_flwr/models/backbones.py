@@ -1,7 +1,7 @@
-"""Frozen networks that turn images into features: torchvision's, or models of this package.
+"""Backbones: frozen networks that turn images into features, from torchvision or this package.
 
-A backbone's features are what enters the linear layer it calls last; how many there are is read
-from the network.
+The features of an image are the input of the linear layer that the network calls last. Their
+dimension is found by calling the network.
 """
 
 import math
@@ -25,11 +25,11 @@ from coprefl_flwr.models.precision import FLOAT32, computing
 from coprefl_flwr.models.weights import WEIGHTS, load_saved_model, read_tensors
 
 LUMA = (0.299, 0.587, 0.114)
-"""How much red, green and blue count in grey (ITU-R BT.601)."""
+"""Weights of red, green and blue in the conversion to grey (ITU-R BT.601)."""
 
 LARGEST_SIDE = 512
-"""The most pixels of a side that a model.json may say: a ResNet's weights fit images of any size,
-and what it computes of one takes memory by the pixel."""
+"""Limit in pixels on a side of the input-shape in a model.json. The weights of a ResNet fit images
+of any size, but its memory grows with the number of pixels."""
 
 _FORMS = (
     "a path is the folder or model.safetensors of a model this package made; resnet18=FILE has "
@@ -39,11 +39,11 @@ _FORMS = (
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """A frozen network and the images it was trained on.
+    """A frozen network, with the shape and normalisation of the images it was trained on.
 
-    The network is in eval mode, its parameters without gradients. `shape` is (channels, height,
-    width) of its images, 1 or 3 channels, and `mean` and `std`, float32 (channels,), are theirs,
-    from 0 to 1. A feature has `size` numbers.
+    The network is in eval mode, and its parameters have no gradients. `shape` is (channels, height,
+    width) of an image, with 1 or 3 channels. `mean` and `std`, float32 (channels,), normalise
+    images with pixels in 0..1. `size` is the dimension of an image's feature vector.
     """
 
     network: nn.Module
@@ -54,7 +54,11 @@ class Backbone:
 
     @classmethod
     def of(cls, network: nn.Module, shape: Sequence[int], mean: Any, std: Any) -> "Backbone":
-        """Freeze a network, and find the size of its features with an empty image."""
+        """Freeze a network, and find the dimension of its features by a call with a black image.
+
+        `shape`, `mean` and `std` are the attributes of the backbone. Raises a SettingsError if the
+        images have not 1 or 3 channels, or the network calls no linear layer.
+        """
         if len(shape) != 3 or shape[0] not in (1, 3):
             raise SettingsError(f"takes {tuple(shape)}; images of 1 or 3 channels are needed")
         network.eval().requires_grad_(False)
@@ -71,7 +75,11 @@ class Backbone:
 
     @torch.no_grad()
     def features(self, images: Tensor, precision: str = FLOAT32) -> Tensor:
-        """Return the features, float32 (b, size), of images from 0 to 1, (b, C, H, W)."""
+        """Return the features, float32 (b, size), of images (b, C, H, W) with pixels in 0..1.
+
+        Images of another size or number of channels are converted (see `fitted`). The network
+        computes in `precision`.
+        """
         device = images.device
         mean, std = (values.to(device)[:, None, None] for values in (self.mean, self.std))
         inputs = (fitted(images, self.shape) - mean) / std
@@ -81,7 +89,11 @@ class Backbone:
 
 
 def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return images, (b, C, H, W), in another number of channels, 1 or 3, and another size."""
+    """Convert images (b, C, H, W) to `shape`, (channels, height, width), with 1 or 3 channels.
+
+    Colours become grey by `LUMA`, and grey becomes three equal channels. The size is changed by
+    antialiased bilinear interpolation. Raises a SettingsError for other numbers of channels.
+    """
     channels, *size = shape
     if images.shape[1] == 3 and channels == 1:
         images = (images * torch.tensor(LUMA, device=images.device)[:, None, None]).sum(1, True)
@@ -95,14 +107,15 @@ def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def load_backbone(name: str, weights: bool = True) -> Backbone:
-    """Return the frozen network that `name` means.
+    """Load a backbone by its name, which has one of three forms.
 
-    "resnet18" is a torchvision model with the weights torchvision has for it, downloaded where they
-    are missing; "resnet18=FILE" has those of a file (.pth, .pt or .safetensors), whose images are
-    taken to be of the size and normalisation of torchvision's; and a path is that of a model that
-    `save_model` wrote, its folder or the file in it. Without `weights` those of
-    torchvision are random, and need no file. Raises a SettingsError if the name is unknown, or its
-    weights cannot be loaded or are another network's.
+    "resnet18" is the name of a torchvision network; the weights are torchvision's default weights,
+    which are downloaded if they are missing. "resnet18=FILE" is a torchvision network with the
+    weights of a file (.pth, .pt or .safetensors); the images are assumed to have the size and
+    normalisation of torchvision's default weights. A path is the folder of a model that
+    `save_model` wrote, or the `model.safetensors` in it. If `weights` is false, a torchvision
+    network has random weights, and no file is needed. Raises a SettingsError if the name is
+    unknown, or if the weights cannot be loaded or do not fit the network.
     """
     try:
         return Backbone.of(*_network_and_images(name, weights))
@@ -111,12 +124,12 @@ def load_backbone(name: str, weights: bool = True) -> Backbone:
 
 
 def _network_and_images(name: str, weights: bool) -> tuple[nn.Module, Sequence[int], Any, Any]:
-    """Return a network, and the shape, mean and std of the images that it was trained on."""
+    """Return (network, shape of its training images, their mean, their std) for a backbone."""
     architecture, equals, file = name.partition("=")
     path = expanded(name)
     if not equals and (path.exists() or len(path.parts) > 1):
         return _saved(path)
-    # torchvision takes two seconds to import.
+    # Imported here, because the import of torchvision takes two seconds.
     from torchvision import models
 
     known = models.list_models(module=models)
@@ -138,7 +151,7 @@ def _network_and_images(name: str, weights: bool) -> tuple[nn.Module, Sequence[i
 
 
 def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
-    """Return a model of this package's, by its folder or the weights in it."""
+    """Load a model that `save_model` wrote, by its folder or the model.safetensors in it."""
     if path.is_file() and path.name != WEIGHTS:
         raise SettingsError(f"a file {path.name}; {_FORMS}")
     arrays, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
@@ -154,10 +167,8 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
 
 
 def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
-    """Raise a SettingsError for a model.json that names code, or sizes that its weights have not.
-
-    The folder's maker could otherwise run programs here, or take all memory.
-    """
+    """Raise a SettingsError if a model.json names code, or has sizes that the weights do not."""
+    # Otherwise the author of the folder could run code on this machine, or fill its memory.
     model, classes, shape = about["model"], about["num-classes"], about["input-shape"]
     own = ("model", str(model)) in plugins.REGISTERED or plugins.is_listed(str(model))
     if not isinstance(model, str) or not (model in MODELS or own):
@@ -187,13 +198,13 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
 
 
 def _are_numbers(values: Any, channels: int, least: float) -> bool:
-    """Tell whether something is a list of a number above `least` for each channel, or for all."""
+    """Return whether a value is a list of one number above `least`, or of one per channel."""
     listed = isinstance(values, list) and len(values) in (1, channels)
     return listed and all(type(value) in (int, float) and least < value < 1e30 for value in values)
 
 
 def _from_file(architecture: str, path: Path) -> nn.Module:
-    """Return a torchvision model with the weights of a file, and as many classes as these have."""
+    """Return a torchvision network with the weights of a file and their number of classes."""
     from torchvision import models
 
     if not path.is_file():
@@ -207,7 +218,8 @@ def _from_file(architecture: str, path: Path) -> nn.Module:
     head = f"{linear[-1]}.weight"
     if head not in tensors:
         raise SettingsError(f"the file has no array '{head}'")
-    # An expanded one says more rows than the file has numbers for.
+    # A stride of 0 means an expanded tensor: it has more rows than the file has values, and would
+    # fill the memory.
     if tensors[head].ndim != 2 or 0 in tensors[head].stride():
         raise SettingsError(f"the file's array '{head}' is no matrix (classes, features)")
     network: nn.Module = models.get_model(

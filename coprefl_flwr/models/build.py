@@ -1,4 +1,4 @@
-"""A model from its name: one of the papers' networks, or a function of the user's own."""
+"""Build a model by name: one of the papers' networks, or a user's function."""
 
 import functools
 import inspect
@@ -17,7 +17,7 @@ from coprefl_flwr.models.precision import computing
 
 RESIDUAL = {"resnet18": networks.resnet18, "resnet8": networks.resnet8}
 SMALLEST_SIDE = dict(zip((*RESIDUAL, *networks.SMALL), (8, 4, 16, 16, 4, 4), strict=True))
-"""The least height and width, in pixels, that leave a feature map of at least one pixel."""
+"""{network: smallest height and width in pixels whose last feature map has at least one pixel}"""
 
 TEXT_MODEL = "char-lstm"
 MODELS = (*SMALLEST_SIDE, TEXT_MODEL)
@@ -30,20 +30,21 @@ def build_model(
     norm: str = "batch",
     seed_key: tuple[str | int, ...] = ("model",),
 ) -> nn.Module:
-    """Return the network called `name`, on the CPU, with weights that depend on `seed_key` alone.
+    """Return the network `name` on the CPU, with initial weights that depend only on `seed_key`.
 
-    The caller's random state is left as it was. Raises a SettingsError if the name is unknown, or a
-    value cannot be used with that network.
+    The caller's random state does not change. Raises a SettingsError if the name is unknown, or if
+    the network does not support an argument, such as the input shape.
 
     Parameters
     ----------
     name : "resnet18", "resnet8", "lenet5", "fashion-mnist-cnn", "femnist-cnn",
-        "femnist-cnn-linear", "char-lstm", or the place of a user's own (see `own_model`), which
-        draws its weights from torch's generator
+        "femnist-cnn-linear", "char-lstm", or a user's function, as "module:NAME" or "file.py:NAME"
+        (see `own_model`), which draws its weights from torch's default generator
     num_classes : number of outputs, at least 2
-    input_shape : (channels, height, width) of one image, or (length,) of one text, as a `Dataset`
-        has it
-    norm : "batch" or "group"; only the ResNets take notice of it
+    input_shape : (channels, height, width) of an image, or (length,) of a text, as in
+        `Dataset.shape`
+    norm : "batch" or "group", the normalisation of the ResNets; the other networks ignore it
+    seed_key : key of the random weights
     """
     if num_classes < 2:
         raise SettingsError(f"number of classes is {num_classes}; it must be at least 2")
@@ -58,7 +59,10 @@ def build_model(
 def shapes_of(
     name: str, num_classes: int, input_shape: tuple[int, ...], norm: str
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of one of the papers' networks by name, without memory for its weights."""
+    """Return {name of an array: shape} for one of the papers' networks.
+
+    The network is on the meta device, so its weights take no memory.
+    """
     with torch.device("meta"):
         network = _known_model(name, num_classes, input_shape, norm)
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
@@ -68,12 +72,13 @@ def shapes_of(
 def head_names(
     name: str, num_classes: int, input_shape: tuple[int, ...], norm: str
 ) -> frozenset[str]:
-    """Return the names in `state_dict()` whose shapes depend on the number of classes.
+    """Return the head: the names of the arrays whose shapes depend on the number of classes.
 
-    This is the layer that a downstream task replaces. It is found by building the model for two
-    numbers of classes, so it holds for a user's own model too.
+    A downstream task replaces these arrays. To find the names, the model is built for two numbers
+    of classes and the shapes are compared, so this works for a user's model too.
 
-    Raises a SettingsError if no shape depends on the number of classes, or the names themselves do.
+    Raises a SettingsError if no shape depends on the number of classes, or if the names of the
+    arrays depend on it.
     """
     shapes, others = (
         {array: tensor.shape for array, tensor in model.state_dict().items()}
@@ -128,13 +133,15 @@ def _check_shape(name: str, shape: tuple[int, ...]) -> None:
 def own_model(
     text: str, num_classes: int, input_shape: tuple[int, ...], kind: str = "model"
 ) -> nn.Module:
-    """Return the module that a function of the user's own returns, from its place.
+    """Return the module that a user's function returns.
 
-    The function takes `num_classes`, `input_shape` too if it has a second parameter of that name or
-    without a default, and the options that follow the place. Where it has no parameters by
-    position, as torchvision's have not, `num_classes` is a keyword.
+    `text` is the name of the function, "module:NAME" or "file.py:NAME", and options may follow it.
+    The function is called with `num_classes` and these options. If its second parameter is called
+    `input_shape` or has no default, the function is given `input_shape` too. If the function has no
+    positional parameters, as the functions of torchvision, `num_classes` is a keyword argument.
 
-    Raises a SettingsError if there is no such function, or it does not return a module.
+    Raises a SettingsError if there is no such function, if the function does not return a module,
+    or if the weights of the module cannot become NumPy arrays.
     """
     function = plugins.find(kind, text)
     if not callable(function):
@@ -158,11 +165,11 @@ def own_model(
 
 @dataclass(eq=False)
 class Network:
-    """A module, and what it was before anything was loaded into it.
+    """A module with its initial weights (`arrays`).
 
-    Error messages call it by its `name`; `head` are the names of the arrays of its last layer, and
-    `input_shape` is that of one sample. The module may be shared by all clients of a process, which
-    load their weights into it.
+    `name` is the module's name in error messages. `head` are the names of the arrays of the last
+    layer, which depend on the number of classes. `input_shape` is the shape of one sample. All
+    clients of a process may share the module: each client loads its weights into the module.
     """
 
     name: str
@@ -172,7 +179,7 @@ class Network:
     head: frozenset[str]
 
     def __post_init__(self) -> None:
-        """Keep the first weights."""
+        """Store a copy of the initial weights in `arrays`."""
         self.arrays: Arrays = model_arrays(self.module)
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""A network's last linear layer: its name, and the representation that enters it."""
+"""Find the last linear layer of a network, and the representation: the input of this layer."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,10 +13,10 @@ from coprefl_flwr.models.precision import as_float32, computing
 def outputs_and_representation(
     model: nn.Module, inputs: Tensor, layer: str = ""
 ) -> tuple[Tensor, Tensor]:
-    """Return a network's outputs, and what entered its last linear layer, (b, d).
+    """Return a network's outputs and its representation (b, d): the last linear layer's input.
 
-    That is the module called `layer`; "" is the `nn.Linear` that the network calls last. Numbers of
-    16 bits are returned as float32.
+    `layer` is the name of the linear layer; "" means the `nn.Linear` that the network calls last.
+    float16 and bfloat16 tensors are returned as float32.
 
     Raises a SettingsError if the network calls no such layer.
     """
@@ -33,11 +33,12 @@ def outputs_and_representation(
 
 @torch.no_grad()
 def last_linear(model: nn.Module, inputs: Tensor, named: str = "") -> str:
-    """Return the name of a network's last linear layer: the one called `named`, or called last.
+    """Return the name of the `nn.Linear` that the network calls last, or `named` if it is not "".
 
-    `inputs` are some that the network takes.
+    `inputs` is a batch of inputs with which the network is called once, in eval mode.
 
-    Raises a SettingsError if there is no such `nn.Linear`, or the network calls none.
+    Raises a SettingsError if no `nn.Linear` has the name `named`, or the network calls no
+    `nn.Linear`.
     """
     linear = _linear_layers(model)
     if named:
@@ -59,7 +60,7 @@ def _linear_layers(model: nn.Module) -> dict[str, nn.Module]:
 def _recorded_calls(
     model: nn.Module, layers: Mapping[str, nn.Module]
 ) -> Iterator[list[tuple[str, Tensor]]]:
-    """Record the name and the input of every call of some layers while `model` is called."""
+    """Collect (name, input) of each call of `layers` in a list, in order, while `model` runs."""
     calls: list[tuple[str, Tensor]] = []
     handles = [
         layer.register_forward_pre_hook(

@@ -1,7 +1,7 @@
-"""The papers' networks: small convolutions, ResNets, one for text, and layers on backbones.
+"""The papers' networks: small CNNs, ResNets, an LSTM for text, and layers on top of backbones.
 
-Networks of images take (batch, channels, height, width) float32. All except the projection head
-give (batch, num_classes) logits.
+Networks for images take float32 (batch, channels, height, width). All networks except the
+projection head return logits (batch, num_classes).
 """
 
 from collections import OrderedDict
@@ -17,10 +17,11 @@ from coprefl_flwr.data import CHARACTERS
 
 _Shape = tuple[int, ...]
 
-# Small convolutional networks without normalisation have two convolutions, 2x2 max-pooling and ReLU
-# after each, and then linear layers. (ReLU before pooling gives the same numbers, and the same
-# gradients, from four times as many.) CoPreFL (appendix D.4) and CyclicFL (section IV.A) give no
-# widths but LeNet-5's; those of femnist-cnn-linear are LEAF's, the others ours.
+# Small convolutional networks without normalisation have two convolutions, each followed by 2x2
+# max-pooling and ReLU, and then linear layers. (ReLU before pooling would give the same values and
+# gradients, but computes on four times as many values.) CoPreFL (appendix D.4) and CyclicFL
+# (section IV.A) give no widths except for LeNet-5. The widths of femnist-cnn-linear are from LEAF;
+# the other widths are our choice.
 
 
 def _small_network(
@@ -33,7 +34,7 @@ def _small_network(
     padding: int = 0,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """Return convolutions of `channels`, and linear layers of `hidden` units and of the classes."""
+    """Return convolutions with `channels`, and linear layers with `hidden` and output units."""
     units = (*hidden, num_classes)
     layers: dict[str, nn.Module] = {}
     width, *sides = image_shape
@@ -55,20 +56,20 @@ def _small_network(
 
 
 SMALL = {
-    # CyclicFL's LeNet-5, and its Fashion-MNIST network, with dropout of half the features.
+    # CyclicFL's LeNet-5 and its Fashion-MNIST network, which has dropout with probability 0.5.
     "lenet5": partial(_small_network, (6, 16), (120, 84), kernel=5),
     "fashion-mnist-cnn": partial(_small_network, (10, 20), (50,), kernel=5, dropout=0.5),
-    # CoPreFL's FEMNIST network, of two linear layers, and CyclicFL's, of one.
+    # CoPreFL's FEMNIST network has two linear layers, and CyclicFL's has one.
     "femnist-cnn": partial(_small_network, (32, 64), (128,), kernel=3, padding=1),
     "femnist-cnn-linear": partial(_small_network, (32, 64), (), kernel=5, padding=2),
 }
-"""The small networks by name, each a function of (num_classes, image_shape)."""
+"""{name of a small network: function of (num_classes, image_shape) that returns the network}"""
 
 _Norm = Callable[[int], nn.Module]
 
 
 def _group_norm(channels: int) -> nn.Module:
-    """Return group normalisation in groups of 16 channels (Wu & He 2018); it has no buffers."""
+    """Return GroupNorm with groups of 16 channels (Wu & He 2018); this layer has no buffers."""
     return nn.GroupNorm(channels // 16, channels)
 
 
@@ -76,10 +77,10 @@ NORMS: dict[str, _Norm] = {"batch": nn.BatchNorm2d, "group": _group_norm}
 
 
 def resnet18(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Module:
-    """Return torchvision's ResNet-18 with the CIFAR stem.
+    """Return torchvision's ResNet-18 with the stem that is usual for CIFAR.
 
-    The first convolution is 3x3 with stride 1 and no pooling follows it: ImageNet's stem would
-    leave a 32-pixel image 8 pixels wide before the first block.
+    The first convolution is 3x3 with stride 1, without pooling after it. ImageNet's stem would
+    reduce an image from 32 x 32 to 8 x 8 pixels before the first block.
     """
     from torchvision import models
 
@@ -93,7 +94,7 @@ def resnet18(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Mo
 def resnet8(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Module:
     """Return CyclicFL's ResNet-8: a 3x3 stem and three basic blocks of 16, 32 and 64 channels.
 
-    Layers are named as in torchvision's ResNets.
+    The layers have the same names as in torchvision's ResNets.
     """
     from torchvision.models.resnet import BasicBlock
 
@@ -126,16 +127,18 @@ def _halving_block(inputs: int, outputs: int, norm: _Norm) -> nn.Module:
 
 
 def _init_convolution(convolution: nn.Conv2d) -> None:
-    # As torchvision's ResNet does; the convolutions made here are not initialised by it.
+    # The same initialisation as in torchvision's ResNet, which does not initialise the convolutions
+    # that are created in this file.
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
 
 
 class CharLSTM(nn.Module):
     """CyclicFL's CharLSTM-256, which predicts the next character.
 
-    The paper gives only the 256 units; the rest is as in LEAF (Caldas et al. 2018). Takes
-    int64 (batch, length), positions in `CHARACTERS`, gives (batch, num_classes) logits. There is an
-    embedding for every character whatever `num_classes` is, so the linear layer is the head.
+    The paper gives only the number of units, 256; the rest is as in LEAF (Caldas et al. 2018). The
+    input is int64 (batch, length), indices in `CHARACTERS`; the output is logits (batch,
+    num_classes). The embedding has all `CHARACTERS` for any `num_classes`, so only the linear layer
+    depends on `num_classes` and is the head.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -145,7 +148,7 @@ class CharLSTM(nn.Module):
         self.fc = nn.Linear(256, num_classes)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Return logits (batch, num_classes)."""
+        """Return logits (batch, num_classes) of the character after each text (batch, length)."""
         outputs, _ = self.lstm(self.embedding(text))
         logits: Tensor = self.fc(outputs[:, -1])
         return logits
@@ -153,26 +156,31 @@ class CharLSTM(nn.Module):
 
 @contextmanager
 def seeded(key: tuple[str | int, ...]) -> Iterator[None]:
-    """Draw weights on the CPU as a function of `key`, and leave the random state as it was."""
-    # Not torch.manual_seed: it would also seed the caller's GPUs, which are not forked here.
+    """Seed torch's CPU generator by `key`, for initial weights, and restore its state at the end.
+
+    Modules that are created in this context are on the CPU.
+    """
+    # torch.manual_seed would also seed the caller's GPUs, whose state is not restored here.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seeds.integer(*key))
         yield
 
 
 WIDTH = 256
-"""Numbers in a fused representation z (FedPCL, section 5.1)."""
+"""Dimension of a fused representation z (FedPCL, section 5.1)."""
 
 
 def projection_head(
     features: int, norm: str = "batch", seed_key: tuple[str | int, ...] = ("head",)
 ) -> nn.Module:
-    """Return FedPCL's head: FC(features, 256), ReLU, and BN(256) unless `norm` is "none".
+    """Return FedPCL's projection head: FC(features, 256), ReLU, and BN(256) if `norm` is "batch".
 
-    That is the first layer of Table 7 (appendix A.1.3), which the baselines have too (section 5.1).
-    The authors' code is said to have no BatchNorm in it: that is "none". The weights are a function
-    of `seed_key`. Takes (b, features) float32, gives z, (b, 256), which the client scales to length
-    1. Before the first step its statistics are mean 0 and variance 1: z is as without BatchNorm.
+    This is the first layer in Table 7 of FedPCL (appendix A.1.3), which the baselines use too
+    (section 5.1). The authors' code reportedly has no BatchNorm here: set `norm` to "none" for
+    that. The initial weights depend only on `seed_key`. The input is float32 (b, features). The
+    output is z, (b, 256), which the client scales to l2 norm 1. Before the first training step, the
+    running mean is 0 and the running variance is 1, so in eval mode z is the same as without
+    BatchNorm.
     """
     with seeded(seed_key):
         return nn.Sequential(OrderedDict(_projection(features, norm)))
@@ -184,9 +192,10 @@ def lightweight_model(
     norm: str = "batch",
     seed_key: tuple[str | int, ...] = ("model",),
 ) -> nn.Module:
-    """Return the baselines' network: the same projection and FC(256, num_classes) (Table 7).
+    """Return the network of FedPCL's baselines: the projection head, and FC(256, num_classes).
 
-    Takes (b, features) float32, gives (b, num_classes) logits.
+    See Table 7 of FedPCL. The input is float32 (b, features); the output is logits (b,
+    num_classes). `norm` and `seed_key` are as in `projection_head`.
     """
     with seeded(seed_key):
         layers = _projection(features, norm)

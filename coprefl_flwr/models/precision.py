@@ -1,7 +1,7 @@
-"""In which numbers a network computes: float32, or fewer digits where a user asks for them.
+"""Precision of a network's computations: float32, or lower if a user sets it.
 
-Weights, optimisers, losses and sums have the digits that they have without: only what happens
-inside of the network, forwards and backwards, is computed with fewer.
+A lower precision holds only inside the network, in the forward and the backward pass. Weights,
+optimisers, losses and sums keep their precision.
 """
 
 import functools
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from coprefl_flwr.errors import SettingsError
 
 FLOAT32, BF16, TF32 = PRECISIONS = ("float32", "bf16", "tf32")
-"""What the setting `precision` may be; the first leaves everything as torch has it."""
+"""Values of the setting `precision`; with "float32" nothing in torch is changed."""
 
 HALF_TYPES = (torch.bfloat16, torch.float16)
-"""Numbers of a network of a user's own that no loss and no sum is computed in."""
+"""16-bit dtypes: a user's network may compute in them, but losses and sums are in float32."""
 
 AMPERE = (8, 0)
-"""The least compute capability of an NVIDIA GPU that has TF32."""
+"""Lowest compute capability of NVIDIA GPUs with TF32."""
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raise a SettingsError if `device` cannot compute so."""
+    """Raise a SettingsError if `device` does not support `precision`."""
     missing = {name: why for name in PRECISIONS if (why := _missing(name, device))}
     if precision in missing:
         able = ", ".join(name for name in PRECISIONS if name not in missing)
@@ -34,7 +34,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def _missing(precision: str, device: torch.device) -> str:
-    """Say what a device lacks to compute so, "" for nothing."""
+    """Return the reason why a device does not support a precision, or "" if it does."""
     on_cuda = device.type == "cuda"
     if precision == BF16:
         able = torch.amp.is_autocast_available(device.type)
@@ -52,14 +52,14 @@ def _named(device: torch.device) -> str:
 
 @contextmanager
 def computing(model: nn.Module, precision: str = FLOAT32) -> Iterator[None]:
-    """Have every call of `model` compute in `precision`, and give float32.
+    """Within this context, every call of `model` computes in `precision` and returns float32.
 
-    "bf16" opens torch's autocast around the network alone, so that a loss is computed from float32
-    and the backward pass has the types of the forward one. "tf32" holds for all of the process
-    while this is open, the backward pass included. A network whose own weights are bfloat16 or
-    float16 is given inputs of that type, whatever the precision is.
+    "bf16" uses torch's autocast in the calls of the network only: losses are computed in float32,
+    and the backward pass has the dtypes of the forward pass. "tf32" holds for the whole process
+    within this context, and so also for the backward pass. If the weights of the network are
+    bfloat16 or float16, its inputs are cast to this dtype, for every precision.
 
-    Raises a SettingsError if the model's device cannot compute so.
+    Raises a SettingsError if the model's device does not support the precision.
     """
     first = next(model.parameters(), None)
     device = torch.device("cpu") if first is None else first.device
@@ -68,7 +68,8 @@ def computing(model: nn.Module, precision: str = FLOAT32) -> Iterator[None]:
         yield
         return
     check_precision(precision, device)
-    # A copy.deepcopy of a partial has copies of what it holds: a copy of the model calls itself.
+    # copy.deepcopy of a partial copies its arguments too, so a copy of the model calls the copy's
+    # forward, not the original's.
     attributes, before = vars(model), vars(model).get("forward")
     lower = device.type if precision == BF16 else ""
     attributes["forward"] = functools.partial(_call, model.forward, own, lower)
@@ -84,7 +85,7 @@ def computing(model: nn.Module, precision: str = FLOAT32) -> Iterator[None]:
 def _call(
     forward: Callable[..., Any], own: torch.dtype | None, lower: str, /, *inputs: Any, **named: Any
 ) -> Any:
-    """Call a network with inputs of its `own` type, under autocast of the device type `lower`."""
+    """Call a network: inputs cast to dtype `own` if set, in autocast on device type `lower`."""
     if own is not None:
         inputs = tuple(_cast(own, value) for value in inputs)
         named = {name: _cast(own, value) for name, value in named.items()}
@@ -93,18 +94,18 @@ def _call(
 
 
 def _cast(dtype: torch.dtype, value: Any) -> Any:
-    """Return a tensor of numbers, not of indices, in another type; anything else as it is."""
+    """Cast a floating-point tensor to `dtype`; return any other value unchanged."""
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def as_float32(value: Any) -> Any:
-    """Return a tensor with few digits as float32, anything else as it is."""
+    """Cast a float16 or bfloat16 tensor to float32; return any other value unchanged."""
     return value.float() if isinstance(value, Tensor) and value.dtype in HALF_TYPES else value
 
 
 @contextmanager
 def _tf32() -> Iterator[None]:
-    """Allow TF32 in products of matrices and in convolutions."""
+    """Within this context, allow TF32 in matrix products and convolutions of the process."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True

@@ -1,6 +1,7 @@
-"""A model's weights on disk and from elsewhere: files, torchvision, a former run, a function.
+"""Save a model's weights, and load weights from a file, torchvision, or a user's function.
 
-`save_model` writes weights for any PyTorch program, and a small JSON of how they were made.
+`save_model` writes the weights to a file that any PyTorch program can read, and a small JSON file
+that describes how the weights were made.
 """
 
 import difflib
@@ -30,32 +31,35 @@ ABOUT = "model.json"
 
 
 def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
-    """Write the weights, in their order, and how they were made, which is anything JSON can hold.
+    """Write the weights `arrays`, in their order, and their description `about` to a folder.
 
-    The same input gives the same bytes. A model already in the folder is replaced; where
-    `model.safetensors` exists, both files are complete and belong together, whenever the program
-    was stopped.
+    `about` says how the weights were made; it may have any values that JSON can hold. The same
+    arguments give the same bytes. A model that is already in the folder is replaced. If the folder
+    has a `model.safetensors`, both files are complete and belong together, even if the program was
+    stopped while it wrote them.
     """
-    # safetensors sorts by dtype and name, and writes a strided array's memory as it lies.
+    # safetensors sorts arrays by dtype and name, and writes the memory of a strided array without
+    # regard to its strides.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     weights = safetensors.numpy.save(contiguous, metadata={"order": json.dumps(list(arrays))})
     text = json.dumps(about, indent=2, sort_keys=True) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / SUMS).unlink(missing_ok=True)  # Those of an older model.
+    (folder / SUMS).unlink(missing_ok=True)  # The checksums of an older model.
     with (
         written_beside(folder / WEIGHTS, weights) as new_weights,
         written_beside(folder / ABOUT, text.encode()) as new_about,
     ):
-        # An older model's weights must never stand beside the new model's description.
+        # The folder must never hold an older model's weights with the new model's description.
         (folder / WEIGHTS).unlink(missing_ok=True)
         os.replace(new_about, folder / ABOUT)
         os.replace(new_weights, folder / WEIGHTS)
 
 
 def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return what `save_model` was given: the arrays, in their order, and how they were made.
+    """Return (arrays, about) as given to `save_model`: weights in their order, and description.
 
-    Raises a SettingsError if the folder holds no complete model, or a file cannot be read.
+    Raises a SettingsError if the folder holds no complete model, if a file does not match its
+    checksum, or if a file cannot be read.
     """
     for name in (WEIGHTS, ABOUT):
         if not (folder / name).is_file():
@@ -74,7 +78,8 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
             if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
                 raise ValueError(f"{WEIGHTS} says an order that is not that of its arrays")
             arrays = {name: weights.get_tensor(name) for name in order}
-    # An AttributeError or a TypeError for numbers that NumPy has not, such as bfloat16.
+    # safetensors raises an AttributeError or a TypeError for dtypes that NumPy does not have, such
+    # as bfloat16.
     except (ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
         why = one_line(error)
         raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {why}") from error
@@ -82,21 +87,24 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
 
 
 FILE, TORCHVISION = "file:", "torchvision:"
-"""How a starting model that is a file, or torchvision's weights, begins."""
+"""Prefixes of the name of a starting model: a file of weights, or weights of torchvision."""
 
 WRAPPER = "module."
-"""How names begin in the state_dict of a model wrapped by DataParallel."""
+"""Prefix of all names in the state_dict of a model in a DataParallel wrapper."""
 
 
 def is_external(text: str) -> bool:
-    """Return whether a starting model's name says that its weights were made elsewhere."""
+    """Return whether the starting model `text` has weights that were made outside this package.
+
+    Such a model is `file:PATH`, `torchvision:WEIGHTS`, or a user's function.
+    """
     return text.startswith((FILE, TORCHVISION)) or (
         plugins.is_place("start", text) and not isinstance(plugins.find("start", text), type)
     )
 
 
 def path_of(text: str) -> Path | None:
-    """Return the file that holds the weights, None where there is none."""
+    """Return the file of weights of a starting model `file:PATH`, or None for another `text`."""
     if not text.startswith(FILE):
         return None
     path = expanded(text.removeprefix(FILE))
@@ -104,23 +112,29 @@ def path_of(text: str) -> Path | None:
 
 
 def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = False) -> Arrays:
-    """Return weights made elsewhere, in the names, shapes, dtypes and order of a network.
+    """Return weights made outside this package, with the names, dtypes and order of a network.
 
-    The last layer, which a task replaces, is the network's own where the weights have none of its
-    shape, unless it is needed.
+    The head is the network's last layer, which a task replaces. If the weights have no array of the
+    head, or the array has another shape, the initial weights of the network are used for it, unless
+    `needs_head` is true.
 
     Parameters
     ----------
     text : str
-        `file:PATH` (.safetensors, a state_dict that `torch.load` reads with weights only, or the
-        folder of a model that this package saved), `torchvision:WEIGHTS` such as
-        `torchvision:ResNet18_Weights.IMAGENET1K_V1`, or the place of a function that returns a
-        module; the function is called as that of a model is.
+        `file:PATH` (a .safetensors file, a state_dict that `torch.load` reads with
+        `weights_only=True`, or the folder of a model that this package saved),
+        `torchvision:WEIGHTS`, such as `torchvision:ResNet18_Weights.IMAGENET1K_V1`, or the name of
+        a function that returns a module, as "module:NAME" or "file.py:NAME"; the function is called
+        as in `own_model`.
+    network : Network
+        The network that the weights are for.
     seed : int
-        What a function's random weights depend on.
+        Seed of a function's random weights.
+    needs_head : bool
+        Whether the weights must include the head.
 
-    Raises a SettingsError with the names of the tensors that are missing, unknown or of another
-    shape, or if there are no weights.
+    Raises a SettingsError with the names of the tensors that are missing, are unknown or have
+    another shape, or if there is no such file or function.
     """
     try:
         if text.startswith(TORCHVISION):
@@ -141,9 +155,10 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file of weights by name; nothing in the file is executed.
+    """Return {name: tensor} of a file of weights; no code in the file is executed.
 
-    Raises a SettingsError if the file is damaged or holds no state_dict of plain tensors.
+    Raises a SettingsError if the file cannot be read, does not match its checksum, or holds no
+    state_dict of plain tensors.
     """
     if damaged(path.parent, path.name):
         raise SettingsError(f"damaged: {SUMS} next to it has another checksum")
@@ -152,7 +167,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             content: Any = safetensors.torch.load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # Whatever the file holds, the user gets one line.
+    except Exception as error:  # A bad file can raise any type of error; the user gets one line.
         why = one_line(error).partition(". ")[0]
         raise SettingsError(f"the weights cannot be read: {why}") from error
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
