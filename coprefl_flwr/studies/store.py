@@ -160,7 +160,7 @@ class Store:
             yield
 
     def finalise(self, stage: "Stage") -> None:
-        """Call the function `finalise` on a stage's files, unless another process runs the stage."""
+        """Call the function `finalise` for a stage, unless another process runs the stage."""
         if self.folder(stage).exists():
             with contextlib.suppress(filelock.Timeout), self._lock(stage).acquire(blocking=False):
                 finalise(stage, self.folder(stage))
