@@ -62,8 +62,8 @@ class Architecture:
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
         """Return a network for a number of classes, with random weights.
 
-        The seed and `key` determine the weights. By default, the number of classes and the key are
-        those of the pre-training's initial weights.
+        The seed and `key` determine the weights. By default, the network is the pre-training's
+        network with the initial weights.
         """
         with seeded((self.seed, *(key or ("model",)))):
             return self.factory(num_classes or self.num_classes)

@@ -199,7 +199,7 @@ def works(pretraining: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
     def server(whose: str) -> ServerData:
         return ServerData(
             nn.Identity(), pretraining.clients.samples_of(whose)
-        )  # Only its size counts.
+        )  # Only the number of samples counts.
 
     return [
         (phase, strategy, Work(phase.training.participants, sizes, phase.training, phase.options))

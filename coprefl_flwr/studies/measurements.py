@@ -237,8 +237,8 @@ class StartLoss(StartMeasurement):
 
     Every training sample of every client counts once, in eval mode. The server's process computes
     the loss from the clients' data. An experimenter can do so; the server of a real federation has
-    no access to the clients' data. The loss that clients report in rounds is different: it is the
-    loss of models that have just been trained on the client's data.
+    no access to the clients' data. Clients report a different loss in rounds: the loss
+    of models that have just been trained on the client's data.
     """
 
     phase = START_LOSS

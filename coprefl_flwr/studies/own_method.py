@@ -60,7 +60,7 @@ def name_of(strategy: RoundStrategy) -> str:
 
 
 def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
-    """Return the options of a pre-training by key, without those that the strategy object sets."""
+    """Return the options of a pre-training by key, without options that the strategy sets."""
     if isinstance(method, str):
         return {**declared(TrainingOptions), "seed": declared(RunOptions)["seed"]}
     of_strategy = declared(RoundStrategy)
@@ -72,7 +72,7 @@ def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
 
 
 def task_options(method: RoundStrategy | str) -> dict[str, Option]:
-    """Return the options of tasks by key: those of local training, and of a strategy's client."""
+    """Return the options of tasks by key: options of local training and of a strategy's client."""
     of_client = {} if isinstance(method, str) else declared(_algorithm_of(method).client_class)
     return {**declared(LocalTraining), **of_client}
 
@@ -174,7 +174,7 @@ class AppPretraining(TrainingStage):
     Parameters
     ----------
     strategy : RoundStrategy
-        The strategy that runs all rounds. A copy of it is used.
+        The strategy that runs all rounds. The strategy is copied.
     network : nn.Module
         The network with the first weights.
     rounds : int

@@ -268,7 +268,7 @@ class PersonalData:
         return values if self.options.from_scratch else values.flatten(1)
 
     def features_of(self, client: int, folder: Path) -> ClientData:
-        """Return a client's features. They are read from files in `folder`, or else computed."""
+        """Return a client's features, which are read from files in `folder` or else computed."""
         if (client, folder) not in self._features:
             images, device = self.images[client], default_device()
             if images.test is None:

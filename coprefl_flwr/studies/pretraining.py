@@ -284,9 +284,9 @@ class Pretraining(TrainingStage):
     def tester(self) -> EvaluateFn | None:
         """Return the function that evaluates the global model on the server, or None.
 
-        Every `test_every` rounds it measures loss and accuracy on the dataset's test split. Every
-        `stop-check-every` rounds it measures the loss on all clients' training samples, if
-        `stop-at-loss` is set.
+        Every `test_every` rounds, the function measures loss and accuracy on the dataset's test
+        split. If `stop-at-loss` is set, the function measures the loss on all clients' training
+        samples every `stop-check-every` rounds. Both are also measured in the last round.
         """
         every, checked = self.test_every, self.run_options.stop_check_every
         wanted = self.run_options.stop_at_loss

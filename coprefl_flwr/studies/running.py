@@ -39,7 +39,7 @@ SETTINGS = "settings.yaml"
 
 Followed = Callable[[Stage], AbstractContextManager[Sequence[Hook]]]
 """A function from a stage to a context manager. The context manager gives the hooks that are called
-after each round of the stage, and on exit closes the files that the hooks write."""
+after each round of the stage. On exit it closes the trackers or files that the hooks write to."""
 
 
 WORKERS = Option("workers", "workers", 1, (int,), "processes", minimum=1, maximum=MOST_WORKERS)
