@@ -1,4 +1,4 @@
-"""The network of a study of starting models, for any number of classes."""
+"""The network architecture of a study of starting models, for any number of classes."""
 
 import copy
 import functools
@@ -32,24 +32,25 @@ CPU = torch.device("cpu")
 
 
 Factory = Callable[[int], nn.Module]
-"""Makes a network for a number of classes."""
+"""A function that makes a network from a number of classes."""
 
 
 class Architecture:
-    """Makes the network of the pre-training, and of tasks with another number of classes.
+    """An architecture, which makes networks for the pre-training and for tasks.
 
     Parameters
     ----------
     name : str
         Name of the network in error messages.
     factory : Factory
-        Makes the network; weights that it draws depend on the seed.
+        A function that makes the network from a number of classes. Random weights are drawn from
+        the seed.
     source : Source
-        The samples.
+        The samples, which determine the input shape.
     seed : int
-        Seed of the weights.
+        Seed of the random weights.
     classes : int, optional
-        Classes of the network; not set: those of the source.
+        Number of classes of the network. If it is None, the source's number of classes is used.
     """
 
     def __init__(
@@ -59,16 +60,17 @@ class Architecture:
         self.classes, self._shared = classes, dict[int, nn.Module]()
 
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
-        """Return a network for a number of classes; `key` draws its weights.
+        """Return a network for a number of classes, with random weights.
 
-        Not set, they are the pre-training's classes, and the key of its first weights.
+        The seed and `key` determine the weights. By default, the network is the pre-training's
+        network with the initial weights.
         """
         with seeded((self.seed, *(key or ("model",)))):
             return self.factory(num_classes or self.num_classes)
 
     @functools.cached_property
     def head(self) -> frozenset[str]:
-        """Names of the arrays that have another shape for one class more, if there are any."""
+        """Names of the head's arrays (shapes depend on the number of classes); may be empty."""
         shapes, others = (
             {name: array.shape for name, array in self.make(number).state_dict().items()}
             for number in (self.num_classes, self.num_classes + 1)
@@ -76,14 +78,14 @@ class Architecture:
         return frozenset(name for name in shapes if shapes[name] != others.get(name))
 
     def about(self) -> dict[str, Any]:
-        """Return the settings that it was made of, by key."""
+        """Return the settings of the architecture by key; empty for a network from a program."""
         return {}
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the network depends on: the same identity, the same first weights.
+        """Return the inputs of the network. Equal identities mean equal initial weights.
 
-        It is a hash of the head's weights, or of all where there is no head. All other weights of
-        a network with a head are those of a starting model.
+        The identity is a hash of the head's weights, or of all weights if there is no head. The
+        weights outside the head come from a starting model, which has a separate identity.
         """
         return {"weights": self._hash}
 
@@ -95,32 +97,35 @@ class Architecture:
 
     @property
     def num_classes(self) -> int:
-        """Classes of the network."""
+        """Number of classes of the network."""
         return self.classes or len(self.source.classes)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample: (channels, height, width), or (length,) of a text."""
+        """The shape of one sample: (channels, height, width), or (length,) for text."""
         return self.source.dataset.shape
 
     def shared(self, num_classes: int) -> nn.Module:
-        """Return the network into which all clients of a process load weights."""
+        """Return the network that all clients of a process share, and load weights into."""
         if num_classes not in self._shared:
             self._shared[num_classes] = self.make(num_classes)
         return self._shared[num_classes]
 
     def of_pretraining(self) -> Network:
-        """Return the network of the pre-training, with what a method may ask of it."""
+        """Return the pre-training's network, with its name, classes, input shape and head."""
         return Network(self.name, self.make(), self.num_classes, self.input_shape, self.head)
 
     def with_fresh_head(self, start: Arrays, num_classes: int, population: str) -> Arrays:
-        """Return a starting model under a new head, which is the same for every starting model."""
+        """Return a starting model with a random head that is equal for all starting models."""
         return with_fresh_head(start, self.make(num_classes, population, "model"), self.head)
 
     def head_layer(self, num_classes: int, named: str = "") -> HeadLayer:
-        """Return the last linear layer of a task's network: the one called `named`, or called last.
+        """Return the last linear layer of a task's network.
 
-        Raises a SettingsError if there is none, or it does not give the classes.
+        It is the layer with the name `named`. If `named` is "", it is the `nn.Linear` that is
+        called last.
+
+        Raises a SettingsError if there is no such layer, or if its outputs are not the classes.
         """
         sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU)
         layer = last_linear(self.make(num_classes), sample, named)
@@ -131,7 +136,11 @@ class Architecture:
         return HeadLayer(layer, f"{layer}.weight", f"{layer}.bias" if has_bias else "")
 
     def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
-        """Raise a SettingsError, which calls the network `what`, if it does not fit the samples."""
+        """Raise a SettingsError if the network does not fit the samples.
+
+        Error messages call the network `what`. With `needs_head`, the shape of the last layer must
+        depend on the number of classes.
+        """
         network, classes = self.make(), self.num_classes
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise SettingsError(f"{what} has no parameters that are trained (requires_grad)")
@@ -148,20 +157,20 @@ class Architecture:
 
 
 class BuiltArchitecture(Architecture):
-    """A network of this package by its name, or of a user's own by its place."""
+    """The architecture of a built-in network (by its name) or of your network (by its place)."""
 
     def __init__(self, name: str, norm: str, source: Source, seed: int) -> None:
         super().__init__(name, self.make, source, seed)
         self.norm = norm
 
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
-        """Build the network, whose weights the key draws (see `Architecture.make`)."""
+        """Build a network with random weights from the seed and `key` (see `Architecture.make`)."""
         classes, seed_key = num_classes or self.num_classes, (self.seed, *(key or ("model",)))
         return build_model(self.name, classes, self.input_shape, self.norm, seed_key)
 
     @property
     def head(self) -> frozenset[str]:
-        """Names of the arrays whose shape depends on the number of classes."""
+        """Names of the head's arrays: their shapes depend on the number of classes."""
         text = texts_of({"model": self.name})
         return _head_names(self.name, self.num_classes, self.input_shape, self.norm, text)
 
@@ -170,7 +179,7 @@ class BuiltArchitecture(Architecture):
         return {"model": self.name, "norm": self.norm}
 
     def identity(self) -> Mapping[str, Any]:
-        """Return these settings, and the content of a user's own file."""
+        """Return the settings `model` and `norm`, and a hash of the user's file if there is one."""
         return {**self.about(), "contents": contents([self.name])}
 
 
@@ -178,12 +187,17 @@ class BuiltArchitecture(Architecture):
 def _head_names(
     model: str, num_classes: int, shape: tuple[int, ...], norm: str, _: tuple[str, ...]
 ) -> frozenset[str]:
-    """Return `head_names`, for which networks are built, once for all runs of a comparison."""
+    """Return `head_names`, cached, because `head_names` builds networks."""
     return head_names(model, num_classes, shape, norm)
 
 
 def check_network(what: str, network: Any, example: str) -> None:
-    """Raise a SettingsError, which calls it `what`, unless something is a network with weights."""
+    """Raise a SettingsError if an object is not an nn.Module, or its weights cannot be arrays.
+
+    For example, the weights of lazy layers are not initialised yet.
+
+    Error messages call the object `what`, and show `example` for a wrong type.
+    """
     if not isinstance(network, nn.Module):
         if isinstance(network, type) and issubclass(network, nn.Module):
             example = f"{network.__name__}()"
@@ -201,9 +215,11 @@ def copies_of(network: nn.Module) -> Factory:
 
 
 def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
-    """Return what makes copies of a network with a new `nn.Linear` instead of the one called last.
+    """Return a function that copies a network and replaces the `nn.Linear` that is called last.
 
-    Raises a SettingsError if its outputs for the samples do not come from such a layer.
+    The new layer has an output for each class.
+
+    Raises a SettingsError if the network's outputs do not come from an `nn.Linear`.
     """
     original = copy.deepcopy(network).cpu()
     outputs = _outputs(original, "a start", samples)
@@ -224,9 +240,9 @@ def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
 
 
 def checked_factory(network: Any, classes: int) -> Factory:
-    """Return a function that makes a network, if it does so for a number of classes.
+    """Return a caller's function that makes a network, after a test with a number of classes.
 
-    Raises a SettingsError otherwise.
+    Raises a SettingsError if `network` is no such function, fails, or does not return a network.
     """
     if isinstance(network, nn.Module) or not callable(network):
         needed = "a function of the number of classes that returns a network"
@@ -243,10 +259,7 @@ def checked_factory(network: Any, classes: int) -> Factory:
 
 @torch.no_grad()
 def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
-    """Return what a network gives for two samples, (2, classes), in eval mode.
-
-    Raises a SettingsError, which calls the network `what`, if it does not take them.
-    """
+    """Return the outputs for two samples, (2, classes), in eval mode; else a SettingsError."""
     inputs, _ = samples.batch(np.zeros(2, np.int64), CPU)
     was_training = network.training
     try:

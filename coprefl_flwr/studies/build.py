@@ -1,4 +1,4 @@
-"""Settings become a study here alone: of the parts that a Python program makes of its objects."""
+"""Build a study from settings. No other module converts settings into stages of a study."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -36,14 +36,14 @@ Made = TypeVar("Made")
 
 
 def build(settings: Settings) -> Study:
-    """Return the study of these settings, alone (see `Builder.study`)."""
+    """Return the study of these settings, from a new Builder (see `Builder.study`)."""
     return Builder().study(settings)
 
 
 def remembered(most: int, make: Callable[Parts, Made]) -> Callable[Parts, Made]:
-    """Return `make`, which remembers what it made of the last `most` parts of settings.
+    """Return `make` with a cache of its last `most` results, by the arguments.
 
-    Where a file of the user's own has changed that the parts name, it is made again.
+    If an argument names a file of the user and the file has changed, `make` is called again.
     """
 
     @functools.lru_cache(maxsize=most)
@@ -57,7 +57,7 @@ def remembered(most: int, make: Callable[Parts, Made]) -> Callable[Parts, Made]:
 
 
 class Builder:
-    """Makes studies of settings; the studies of one builder share data, clients and networks."""
+    """Builds studies from settings. The studies of one builder share datasets and clients."""
 
     def __init__(self) -> None:
         self._studies = remembered(8, self._study)
@@ -65,10 +65,10 @@ class Builder:
         self._personal_data = remembered(4, _personal_data)
 
     def study(self, settings: Settings) -> Study:
-        """Return the study of these settings, for one folder from which `output-dir` counts.
+        """Return the study of these settings. A relative `output-dir` is below the current folder.
 
-        Raises a SettingsError for what can be seen without loading data: an unknown method or
-        option, an entry of `method` named twice, an option that no method has, or a setting that
+        Raises a SettingsError for errors that are visible without loading data: an unknown method
+        or option, a method that is named twice, an option that no method has, or a setting that
         this kind of study does not use.
         """
         return self._studies(settings, Path.cwd())
@@ -127,45 +127,45 @@ class Builder:
 
 SAMPLE_SETTINGS = ("dataset", "samples-per-class", "relabel", "image-size", "pretraining-domains")
 TASK_SAMPLE_SETTINGS = ("task-dataset", "task-reserve", "downstream-domains")
-"""Settings that the samples of a phase depend on, and those of the tasks besides."""
+"""Keys of the settings that the samples depend on: of both phases, and of the tasks in addition."""
 
 
 @dataclass(frozen=True, eq=False)
 class DividedSource(Source):
-    """The part of datasets that one phase has: 0 the pre-training, 1 the tasks."""
+    """The classes, domains and samples of one phase: phase 0 is the pre-training, 1 the tasks."""
 
     datasets: Datasets
     phase: int
 
     @property
     def dataset(self) -> Dataset:
-        """The dataset."""
+        """The dataset of the phase."""
         return self.datasets.loaded[self.phase]
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """The numbers of the phase's classes, ascending."""
+        """The indices of the phase's classes in the dataset, ascending."""
         return self.datasets.classes[self.phase]
 
     @property
     def domains(self) -> tuple[int, ...]:
-        """The numbers of its domains."""
+        """The indices of the phase's domains in the dataset."""
         return self.datasets.domains[self.phase]
 
     def samples(self, classes: tuple[int, ...]) -> Samples:
-        """Return all samples of some classes, without those reserved for the other phase."""
+        """Return all samples of these classes, except samples reserved for the other phase."""
         return self.datasets.samples(self.phase, classes)
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the settings of the datasets, the contents of their files, and the classes."""
+        """Return the datasets' settings, hashes of the datasets' files, and the classes."""
         settings, about = self.datasets.settings, dict[str, Any](seed=self.datasets.seed)
         files, keys = [settings.dataset], [*SAMPLE_SETTINGS]
-        if self.phase or settings.task_reserve:  # Then some samples are kept for the tasks.
+        if self.phase or settings.task_reserve:  # Some samples are reserved for the tasks.
             files.append(settings.task_dataset)
             keys += TASK_SAMPLE_SETTINGS
             about["downstream"] = self.datasets.classes[1]
         values = values_of(settings)
-        # Grey images become colour where those of the tasks' dataset are.
+        # The shape counts: grey images become colour images if the tasks' dataset has colour.
         about |= {"classes": self.classes, "shape": self.dataset.shape}
         return about | {key: values[key] for key in keys} | {"contents": contents(files)}
 
@@ -187,7 +187,7 @@ def _personal_data(
 
 
 def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple[Clients, Tasks]:
-    """Return the clients of the pre-training and of the tasks; they load data when asked for it."""
+    """Return the pre-training's clients, and the tasks. The data is loaded at first use."""
     datasets = Datasets(data, seed)
     spread = Spread(
         clients=data.clients,
@@ -226,7 +226,7 @@ def downstream(
     short: Mapping[str, Value],
     metrics: ClientMetrics,
 ) -> Downstream:
-    """Return how tasks of this many clients run: by plain SGD (CoPreFL, appendix B.3)."""
+    """Return how tasks with `clients` clients run; the default is SGD (CoPreFL, appendix B.3)."""
     of_tasks = TrainingOptions(
         rounds=max(tasks.task_rounds, 1),
         participants=clients,
@@ -249,7 +249,7 @@ def downstream(
 
 
 def _personal_phase(method: Method, training: TrainingOptions, settings: Settings) -> Phase:
-    """Return the phase of a personalised method, which has no other."""
+    """Return the phase of a personalised method; a SettingsError for several phases."""
     phase = single_phase("method", method, PERSONALISED, training, dict(settings.short))
     network = phase.algorithm.client_class.network
     if settings.part(PersonalOptions).from_scratch and network != "classifier":

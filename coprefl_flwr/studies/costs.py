@@ -1,6 +1,6 @@
-"""What a stage takes, and what a pre-training costs in all, counted before anything is run.
+"""The costs of stages, counted before a run: computation, traffic and disk space.
 
-What a round of a method computes and sends is next to its round (see `federation.budget`).
+Each strategy states the computation and the traffic of one round (see `federation.budget`).
 """
 
 import functools
@@ -32,33 +32,33 @@ from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.tasks import Diagnosis, Task
 
 MOST_ROUNDS = 100_000
-"""Rounds after which a step size counts as out of reach: those of a decaying rate end somewhere."""
+"""Maximum rounds in the search for a summed step size. With a decaying rate the sum has a limit."""
 
 HESSIAN_PRODUCTS = 30
-"""Products with the Hessian of a diagnosis: about as many as its search for the eigenvalue has."""
+"""Approximate number of Hessian-vector products in the eigenvalue search of a diagnosis."""
 
 ROUND_BYTES = 600
-"""Approximate bytes of a round in a stage's result."""
+"""Approximate size of a round's row in a stage's result, in bytes."""
 
 
 class Counts(NamedTuple):
     """Counts of computation, traffic and disk space; nan if a method does not state a count."""
 
-    steps: float = 0.0  # of SGD or Adam
-    gradients: float = 0.0  # of one sample's loss
-    outputs: float = 0.0  # of one sample, without a gradient
-    sent: float = 0.0  # bytes, as a deployment sends them, evaluations left out
-    disk: float = 0.0  # bytes
+    steps: float = 0.0  # steps of SGD or Adam
+    gradients: float = 0.0  # gradients of one sample's loss
+    outputs: float = 0.0  # forward passes of one sample, without a gradient
+    sent: float = 0.0  # bytes that a deployment sends, without evaluations
+    disk: float = 0.0  # bytes on disk
 
 
 def total(counts: Iterable[Counts]) -> Counts:
-    """Return the sum of counts."""
+    """Return the sum of several Counts, field by field."""
     return Counts(*map(math.fsum, zip(Counts(), *counts, strict=True)))
 
 
 @functools.singledispatch
 def counts_of(_: Stage) -> Counts:
-    """Return the costs of a stage; for a user's own kind of stage, only the size of its result."""
+    """Return the costs of a stage; for your own class of stage, only the size of its result."""
     return Counts(disk=ROUND_BYTES)
 
 
@@ -125,7 +125,7 @@ def _(stage: PersonalStage) -> Counts:
 
 
 def counts_of_features(stage: PersonalStage) -> Counts:
-    """Return what a personalised stage's features take, made once for all that train on them."""
+    """Return the costs of a personalised stage's features, which several stages share."""
     data = stage.data
     samples = _training_samples(data.images) + _test_samples(data.images)
     outputs = samples if data.networks else 0
@@ -133,13 +133,13 @@ def counts_of_features(stage: PersonalStage) -> Counts:
 
 
 def _rounds(strategy: RoundStrategy, work: Work, size: float, rounds: int) -> Counts:
-    """Return what rounds of a method take, evaluations left out; `size` is its global arrays'."""
+    """Return the costs of rounds without evaluations; `size`: bytes of the global arrays."""
     budget, actions = strategy.budget(work), getattr(strategy, "inner", strategy).actions
     sent = 2.0 * work.participants * len(actions)
     if budget.sent is not None:
         sent = budget.sent
     fraction = work.options.get("support-fraction")
-    if strategy.server_data and not actions:  # Its work is at the server.
+    if strategy.server_data and not actions:  # The server does all the work.
         work = Work(1, [len(strategy.server)], work.training)  # type: ignore[attr-defined]
     elif fraction and "train" in actions:
         work = work.on_fraction(fraction)
@@ -152,7 +152,7 @@ def _rounds(strategy: RoundStrategy, work: Work, size: float, rounds: int) -> Co
 def _of_all(
     phase: Phase, training: LocalTraining, clients: Sequence[ClientData], size: float, rounds: int
 ) -> Counts:
-    """Return what rounds take in which all clients take part, evaluations left out."""
+    """Return the costs of rounds with all clients, without evaluations."""
     sizes = [len(client.train) for client in clients]
     work = Work(len(clients), sizes, training, phase.options)
     return _rounds(phase.algorithm.strategy(phase.options, training), work, size, rounds)
@@ -178,7 +178,7 @@ def _test_samples(clients: Sequence[ClientData]) -> int:
 
 
 def _times(rounds: int, every: int) -> int:
-    """Return how often something is due that is so every few rounds, and after the last."""
+    """Return how often an event occurs that is due every `every` rounds and after the last."""
     return math.ceil(rounds / every) if rounds else 0
 
 
@@ -186,20 +186,20 @@ def _times(rounds: int, every: int) -> int:
 
 
 class Cost(NamedTuple):
-    """A summed step size, and how many gradients of one sample's loss; nan where not known."""
+    """A sum of step sizes, and a number of gradients of one sample's loss; nan if not known."""
 
     step_size: float
     gradients: float
 
 
 def works(pretraining: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
-    """Return each phase of a pre-training with its strategy, and what a round of it works on."""
+    """Return each phase of a pre-training with its strategy and the Work of one round."""
     sizes = [len(client.train) for client in pretraining.population.clients]
 
     def server(whose: str) -> ServerData:
         return ServerData(
             nn.Identity(), pretraining.clients.samples_of(whose)
-        )  # Only its size counts.
+        )  # Only the number of samples counts.
 
     return [
         (phase, strategy, Work(phase.training.participants, sizes, phase.training, phase.options))
@@ -208,7 +208,7 @@ def works(pretraining: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
 
 
 def by_round(pretraining: Pretraining) -> Iterator[Cost]:
-    """Yield the cost of each round, in order; the last phase is repeated without end."""
+    """Yield the cost of each round, in order. The last phase continues without end."""
     first = 1
     for phase, strategy, work in works(pretraining):
         training, budget = phase.training, strategy.budget(work)
@@ -220,9 +220,9 @@ def by_round(pretraining: Pretraining) -> Iterator[Cost]:
 
 
 def cost(pretraining: Pretraining, rounds: int | None = None) -> Cost:
-    """Return the cost of a pre-training, or of its first `rounds`; 0 for random weights.
+    """Return the cost of a pre-training, or of its first `rounds` rounds.
 
-    The cost of weights that were made elsewhere is not known: nan.
+    The cost is 0 for random weights. The cost of given weights is not known, so it is nan.
     """
     if pretraining.is_external:
         return Cost(math.nan, math.nan)
@@ -238,16 +238,18 @@ def cost(pretraining: Pretraining, rounds: int | None = None) -> Cost:
 
 
 def rounds_for(pretraining: Pretraining, step_size: float) -> int:
-    """Return the rounds of the last phase after which the summed step size is nearest to this.
+    """Return the number of rounds of the last phase for a given sum of step sizes.
 
-    Raises a SettingsError if there are none: the method's steps have no size, or these do not add
-    up to as much.
+    The sum over all phases is then nearest to `step_size`.
+
+    Raises a SettingsError if the method states no step size, or if its sum never reaches
+    `step_size`.
     """
     before = pretraining.rounds - pretraining.phases[-1].training.rounds
     reached, problem = 0.0, f"the summed step size of {pretraining.name}"
     for number, round_cost in enumerate(itertools.islice(by_round(pretraining), MOST_ROUNDS), 1):
         if number > 1 and round_cost.step_size == 0:
-            break  # Of a rate that has decayed.
+            break  # The rate has decayed to 0.
         if not round_cost.step_size > 0:
             raise SettingsError(
                 f"{problem} is {round_cost.step_size:g} a round: no rounds make it equal"
@@ -260,14 +262,14 @@ def rounds_for(pretraining: Pretraining, step_size: float) -> int:
     raise SettingsError(f"{problem} never comes to {step_size:g}")
 
 
-# ---- what computes -------------------------------------------------------------------------------
+# ---- networks, to measure their speed ------------------------------------------------------------
 
 
 class Computing(NamedTuple):
-    """A network that computes; with those of one name a sample takes as long.
+    """A network whose speed can be measured. Networks of equal names take equal time per sample.
 
-    It is given `shape` numbers, or the windows of `text`. `training` is None where nothing is
-    trained.
+    The inputs have the shape `shape`, or are windows of `text`. `training` is None if the network
+    is not trained.
     """
 
     name: str
@@ -278,7 +280,7 @@ class Computing(NamedTuple):
 
 
 def computing_of(stage: Stage) -> Computing:
-    """Return the network, the input shape and the training that a stage computes with."""
+    """Return the network, the input shape and the local training of a stage."""
     if isinstance(stage, PersonalStage):
         options, own, shape = stage.data.options, stage.training, stage.data.input_shape
         head = f"a {stage.trained.algorithm.client_class.network} head"
@@ -301,7 +303,10 @@ def computing_of(stage: Stage) -> Computing:
 
 
 def computing_features(stage: PersonalStage) -> Computing:
-    """Return the backbones that make a personalised stage's features; pixels are only kept."""
+    """Return the backbones that compute a personalised stage's features.
+
+    Without backbones, return the network of the stage.
+    """
     data = stage.data
     if not data.networks:
         return computing_of(stage)
@@ -316,12 +321,12 @@ def _named(model: str, norm: str, shape: tuple[int, ...], training: LocalTrainin
 
 
 class Each(nn.Module):
-    """Several backbones as one network."""
+    """A network that joins the features of several backbones."""
 
     def __init__(self, backbones: Sequence[Backbone]) -> None:
         super().__init__()
         self.backbones = backbones
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features of all of them, (b, size)."""
+        """Return the concatenated features of all backbones, (b, size)."""
         return torch.cat([backbone.features(images) for backbone in self.backbones], dim=1)

@@ -1,4 +1,4 @@
-"""What a result depends on, as a hash: the same settings and files, the same result."""
+"""Hashes of the inputs of a result. Equal settings and files have equal hashes and results."""
 
 import functools
 import hashlib
@@ -16,30 +16,31 @@ from coprefl_flwr.options import declared
 from coprefl_flwr.studies.method import Method
 
 OWN = ("model", "dataset", "partition", "metric")
-"""The kinds of things whose text `contents` looks for."""
+"""The kinds of plugins whose source code `contents` hashes."""
 
 
 def hash_of(content: Mapping[str, Any]) -> str:
-    """Return 12 hex digits of the SHA-256 of what can be JSON.
+    """Return the first 12 hex digits of the SHA-256 of content that can be written as JSON.
 
-    The folder of a user's own file does not count: its text does (see `contents`).
+    The folder of your own file does not change the hash. A hash of the file is part of the content
+    (see `contents`).
     """
     text = json.dumps(portable_content(content), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def values_of(group: Any, *leave_out: str) -> dict[str, Any]:
-    """Return a group of settings by key, without some keys."""
+    """Return the values of a group of settings by key, without the keys in `leave_out`."""
     values = {key: getattr(group, option.name) for key, option in declared(type(group)).items()}
     return {key: value for key, value in values.items() if key not in leave_out}
 
 
 def contents(names: Iterable[str]) -> dict[str, str]:
-    """Return a hash of each file that settings name, by name: another content, another result.
+    """Return a hash of the content of each file that settings name, by the name.
 
-    A file may be a dataset (FILE, FILE:LABELS or FILE@DOMAIN), a folder with a model in it, or hold
-    something of a user's own, whose place is named. A Hugging Face dataset on disk counts by all
-    its files; others, torchvision's datasets and folders of images by their name alone.
+    A name may be a dataset's file (FILE, FILE:LABELS or FILE@DOMAIN), a folder with a model, or the
+    place of your own code. All files of a Hugging Face dataset on disk are hashed. Other Hugging
+    Face datasets, torchvision's datasets and folders of images are identified by their names only.
     """
     hashes = {}
     for name in names:
@@ -57,14 +58,15 @@ def contents(names: Iterable[str]) -> dict[str, str]:
 
 
 def _free(name: str, hashes: Mapping[str, str]) -> str:
-    """Return a name that is not taken: files of two folders may have one name."""
+    """Return a name that is no key of `hashes`: files in two folders may have equal names."""
     return name if name not in hashes else _free(f"{name}, another", hashes)
 
 
 def texts_of(settings: Any) -> tuple[str, ...]:
-    """Return the hashes of all that settings name and that can change in a running program.
+    """Return hashes of the user's code that settings name and that can change during a program.
 
-    These are files of a user's own and registered names; a module is imported once.
+    Such code is in files (FILE.py:NAME) or is registered under a name. Modules are not hashed,
+    because a module is imported only once.
     """
     named = [word for text in _texts(settings) for word in text.split()]
     words = list(dict.fromkeys(split_options(word)[0] for word in named))
@@ -74,7 +76,7 @@ def texts_of(settings: Any) -> tuple[str, ...]:
 
 
 def _texts(content: Any) -> Iterator[str]:
-    """Yield every text in settings and in the parts of them."""
+    """Yield every string in settings, including nested containers and dataclasses."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, Named):
@@ -88,7 +90,7 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def portable_content(content: Any) -> Any:
-    """Return content with all places of a user's own as `plugins.portable` has them."""
+    """Return content with file names instead of paths in all places (see `plugins.portable`)."""
     if isinstance(content, Mapping):
         return {key: portable_content(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -99,12 +101,12 @@ def portable_content(content: Any) -> Any:
 
 
 def hash_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a file. The hash is cached until the file changes."""
     status = path.stat()
     return _hash_of_file((path, status.st_size, status.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=64)
 def _hash_of_file(version: tuple[Path, int, int]) -> str:
-    """Return the hash of a file of some size and time, read again only after it was changed."""
+    """Return the SHA-256 of a file, cached by path, size (bytes) and time of modification (ns)."""
     return sha256_of(version[0])

@@ -1,6 +1,6 @@
-"""What is measured of a model: metrics of every client, and numbers of a starting model.
+"""Metrics that every client computes, and measurements of a starting model.
 
-Both may be a user's own.
+Users can write their own metrics and their own measurements.
 """
 
 import functools
@@ -33,16 +33,18 @@ from coprefl_flwr.studies.store import Store, write_result
 BETTER = ("higher", "lower")
 
 MetricLike = str | Metric | Callable[..., float]
-"""A place of a metric, or the metric itself."""
+"""The place of a metric (module:NAME), a Metric, or a function of (logits, labels)."""
 
 
 def own_metric(chosen: MetricLike) -> Metric:
-    """Return a metric, a `Metric` or a function of (logits, labels), and remember its heading.
+    """Return a Metric from a place, a Metric or a function, and register its table heading.
 
-    A function's name, its attribute `title` and its attribute `better` ("higher" if it has none)
-    are the metric's; options behind a place are keyword arguments.
+    The metric of a function has the function's name. The function's attributes `title` and `better`
+    are the metric's title and direction; they default to the name and to "higher". Options after a
+    place are keyword arguments of the function.
 
-    Raises a SettingsError if it is neither, has no name, or does not say which way is better.
+    Raises a SettingsError if `chosen` is no metric, has no name, or if `better` is neither "higher"
+    nor "lower".
     """
     what = _metric_name(chosen)
     metric = plugins.find("metric", chosen) if isinstance(chosen, str) else chosen
@@ -65,7 +67,7 @@ def own_metric(chosen: MetricLike) -> Metric:
 
 
 def _metric_name(metric: Any) -> str:
-    """Return a place as it is, and the name of a metric that is given itself."""
+    """Return the place of a metric, or the name of a Metric or of a function."""
     if isinstance(metric, str):
         return metric
     if isinstance(metric, Metric):
@@ -74,23 +76,26 @@ def _metric_name(metric: Any) -> str:
 
 
 def _measured(place: str, fn: Callable[..., float], logits: Tensor, labels: Tensor) -> float:
-    """Return the value of a metric; the options that follow its place are its arguments."""
+    """Return the value of a metric; options after the place are keyword arguments."""
     value: float = plugins.call(place, fn, (logits, labels))
     return value
 
 
 class ClientMetrics:
-    """Metrics that clients compute: one or several; a text has places, separated by spaces."""
+    """Your own metrics, which clients compute: one metric, a sequence, or a string of places.
+
+    The string separates the places (module:NAME) by spaces.
+    """
 
     def __init__(self, metrics: MetricLike | Sequence[MetricLike]) -> None:
         several = metrics.split() if isinstance(metrics, str) else metrics
         self.metrics = several if isinstance(several, Sequence) else [several]
         if not is_without_code():
-            _ = self.functions  # Better now than in the last round.
+            _ = self.functions  # An error now is better than in the last round.
 
     @functools.cached_property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """Return what each metric's name calls; raises a SettingsError for one that cannot be."""
+        """A mapping from each metric's name to its function; a SettingsError if one is invalid."""
         metrics = [(_metric_name(metric), own_metric(metric)) for metric in self.metrics]
         functions = {
             metric.name: functools.partial(_measured, place, metric.fn) for place, metric in metrics
@@ -103,16 +108,16 @@ class ClientMetrics:
 
     @concerning("client-metrics")
     def check(self, classes: int) -> None:
-        """Raise a SettingsError if one fails on logits of this many classes, each seen twice."""
+        """Raise a SettingsError if a metric fails on test logits, (2 x classes, classes)."""
         if is_without_code():
             return
         logits, numbers = torch.eye(classes).repeat(2, 1), torch.arange(classes)
         labels = torch.cat([numbers, numbers.roll(1)])
-        for name, fn in self.functions.items():  # Better now than in the last round.
+        for name, fn in self.functions.items():  # An error now is better than in the last round.
             number_of(name, fn(logits, labels))
 
     def identity(self) -> dict[str, Any]:
-        """Return what rows depend on where there are metrics."""
+        """Return the names of the metrics and hashes of their code; empty without metrics."""
         if not self.metrics:
             return {}
         named = [metric for metric in self.metrics if isinstance(metric, str)]
@@ -128,38 +133,38 @@ class ClientMetrics:
 
 
 def _text(metric: Metric | Callable[..., float]) -> str:
-    """Return the text of a metric's function, "" where it is not to be found."""
+    """Return the source code of a metric's function, or "" if the code is not available."""
     try:
         return inspect.getsource(metric.fn if isinstance(metric, Metric) else metric)
     except (OSError, TypeError):
         return ""
 
 
-# ---- numbers of a starting model -----------------------------------------------------------------
+# ---- measurements of a starting model ------------------------------------------------------------
 
 
 MEASUREMENT = "measurement"
-"""The kind of plugin that a user's own measurement is."""
+"""The kind of plugin for your own measurements."""
 
 RESERVED = {
     *("pretraining", "downstream", "personalised", "diagnosis", START_LOSS),
     *("starts", "tasks", "diagnoses", "methods", "features", "report"),
 }
-"""Names of phases and folders that a user's measurement cannot have."""
+"""Names of phases and folders that your own measurement cannot use as its `phase`."""
 
 StageOf = Callable[[Pretraining], Stage]
-"""Makes a stage of the pre-training whose model it measures."""
+"""A function that makes the stage of measurement for the model of a pre-training."""
 
 
 class Measurement(Stage):
-    """A stage that computes a few numbers about a starting model, where the server runs."""
+    """A stage that measures a few numbers of a starting model, in the server's process."""
 
     @abstractmethod
     def measure(self, store: Store) -> Mapping[str, float | None]:
-        """Return the numbers by name; None for an unknown number."""
+        """Return the measured numbers by name; None for a number that is not known."""
 
     def make(self, making: Making) -> None:
-        """Measure, and write the numbers as the one row of rounds.
+        """Measure, and write the numbers as the only row of `rounds` in the result.
 
         Raises a SettingsError for a value that is not a number, or a reserved name.
         """
@@ -177,8 +182,8 @@ class Measurement(Stage):
 class StartMeasurement(Measurement):
     """A measurement of one starting model.
 
-    A subclass sets `phase`, its name in rows and folders, and writes `measure`. Its result depends
-    on the model and on the text of the file that defines the subclass:
+    A subclass sets `phase`, the name of the measurement in rows and folders, and defines `measure`.
+    If the model or the file that defines the subclass changes, the measurement runs again:
 
     ```python
     class WorstClient(StartMeasurement):
@@ -214,40 +219,41 @@ class StartMeasurement(Measurement):
         return load_saved_model(store.folder(self.pretraining))[0]
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the result depends on: the model, and the text of a user's own class."""
+        """Return the identity of the model, and a hash of the code of your own class."""
         kind, text = type(self), ""
         if kind.__module__ != __name__:
-            module = inspect.getmodule(kind)  # A notebook's has no file.
+            module = inspect.getmodule(kind)  # A notebook's module has no file.
             text = inspect.getsource(module if module and module.__file__ else kind)
         return {"start": hash_of(self.pretraining.identity()), "text": hash_of({"text": text})}
 
     @property
     def key(self) -> str:
-        """Return the model's key, the measurement's name and a hash."""
+        """Return the starting model's key, the measurement's name and a hash of the identity."""
         return f"{self.pretraining.key}/{self.phase}-{hash_of(self.identity())}"
 
 
 class StartLoss(StartMeasurement):
-    """The mean loss of a starting model, with its own head, over all pre-training clients.
+    """The mean loss of a starting model, with its trained head, over all pre-training clients.
 
-    Every training sample of every client counts once, in eval mode. It is computed where the
-    server's program runs: a view of the experimenter's, which no server of a real federation has.
-    Local steps report another loss, that of models which have just been fitted to a client's data.
+    Every training sample of every client counts once, in eval mode. The server's process computes
+    the loss from the clients' data. An experimenter can do so; the server of a real federation has
+    no access to the clients' data. Clients report a different loss in rounds: the loss
+    of models that have just been trained on the client's data.
     """
 
     phase = START_LOSS
 
     def measure(self, store: Store) -> Mapping[str, Any]:
-        """Return the loss."""
+        """Return the mean loss, by its name."""
         samples = self.pretraining.clients.samples_of("clients")
         return {START_LOSS: self.pretraining.evaluate(self.model(store), samples)["loss"]}
 
 
 @concerning("measurements")
 def own_measurements(text: str) -> Sequence[StageOf]:
-    """Return the user's own measurements at these places, separated by spaces.
+    """Return your own measurements from a string of places (module:NAME), separated by spaces.
 
-    Raises a SettingsError where a place holds no class of stages.
+    Raises a SettingsError if a place names no subclass of Stage, or if `phase` is not a new name.
     """
     kinds: list[StageOf] = []
     for place in text.split():

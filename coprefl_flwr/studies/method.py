@@ -1,7 +1,7 @@
-"""Methods as a user chooses them: phases that follow each other, each with its own options.
+"""Methods as a user chooses them: one or more phases in sequence, each with its options.
 
-The text of a method, METHOD:key=value,key=value with a "+" between phases, is read and printed by
-the classes here alone: run-config, the command line and the names of rows have it.
+The string of a method is METHOD:key=value,key=value, with a "+" between phases. Run-config, the
+command line and the names of rows contain such strings. Only the classes here parse and print them.
 """
 
 import re
@@ -18,22 +18,23 @@ from coprefl_flwr.named import Named
 
 @dataclass(frozen=True)
 class Method:
-    """What makes a starting model, runs a task, or gives every client its own model.
+    """A method: an algorithm or a sequence of algorithms, with the options that the user set.
 
-    Each phase names an algorithm and the options that are set for it. One phase alone may also be
-    `random`, a kind of head, or the place of weights that were made elsewhere.
+    A method pre-trains a starting model, trains a task, computes a head or trains a model for every
+    client. Each phase names an algorithm and its options. A method of a single phase may also be
+    `random`, a kind of head, or the place (file or module:NAME) of external weights.
     """
 
     phases: tuple[Named, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Method":
-        """Read its text; a SettingsError for an option without a value."""
+        """Parse the string of a method; a SettingsError for an option without a value."""
         return cls(tuple(map(Named.parse, text.split("+"))))
 
     @classmethod
     def read(cls, value: object) -> "Method":
-        """Return a setting's value, which may be the text; a TypeError for any other value."""
+        """Return a Method from a Method or from its string; a TypeError for any other type."""
         if isinstance(value, str):
             return cls.parse(value.strip())
         if isinstance(value, Method):
@@ -41,37 +42,37 @@ class Method:
         raise TypeError("must be a text")
 
     def __str__(self) -> str:
-        """Return the text that `parse` reads."""
+        """Return the string of the method, which `parse` accepts."""
         return "+".join(map(str, self.phases))
 
     @property
     def portable(self) -> str:
-        """The text without the folders of files."""
+        """The string of the method, with file names instead of paths."""
         return str(self.changed(lambda phase: phase.changed(plugins.portable)))
 
     @property
     def is_external(self) -> bool:
-        """Whether it is no method but weights that were made elsewhere."""
+        """Whether the text names external weights, such as a file, instead of an algorithm."""
         first, *others = self.phases
         built_in = first.name.partition(":")[0] in (RANDOM, *METHODS)
         return not (built_in or others) and is_external(str(first))
 
     @property
     def algorithms(self) -> list[Algorithm]:
-        """The algorithms of its phases, none of what trains nothing.
+        """The algorithms of the phases; empty if the method trains nothing.
 
-        Raises a SettingsError if there is no such algorithm.
+        Raises a SettingsError for an unknown algorithm.
         """
         if self in UNTRAINED or self.is_external:
             return []
         return [find_method(phase.name) for phase in self.phases if phase.name != RANDOM]
 
     def changed(self, change: Callable[[Named], Named]) -> "Method":
-        """Return the same with each of its phases changed."""
+        """Return a method whose phases are the results of `change` on each phase."""
         return Method(tuple(map(change, self.phases)))
 
     def resolved(self, folder: Path) -> "Method":
-        """Return the same with the whole paths of files, which are looked for in a folder."""
+        """Return the method with absolute paths; relative paths are taken from `folder`."""
 
         def whole(text: str) -> str:
             if text.startswith(FILE):
@@ -81,32 +82,32 @@ class Method:
         return self.changed(lambda phase: phase.changed(whole))
 
     def with_rounds(self, rounds: int) -> "Method":
-        """Return the same with this many rounds of the last phase."""
+        """Return the method with this number of rounds in the last phase."""
         *others, last = self.phases
         return Method((*others, last.having({"rounds": rounds})))
 
 
 class Methods(tuple[Method, ...]):
-    """The methods that a study compares."""
+    """A tuple of the methods that a study compares."""
 
     @classmethod
     def read(cls, value: object) -> "Methods":
-        """Return a setting's value: methods, one, or texts with spaces between them."""
+        """Return Methods from Methods, from one Method, or from strings separated by spaces."""
         if isinstance(value, str):
             return cls(map(Method.parse, value.replace(";", " ").split()))
         return value if isinstance(value, Methods) else cls([Method.read(value)])
 
     def __str__(self) -> str:
-        """Return the texts, with spaces between them."""
+        """Return the strings of the methods, separated by spaces."""
         return " ".join(map(str, self))
 
     @property
     def portable(self) -> str:
-        """The texts without the folders of files."""
+        """The strings of the methods, with file names instead of paths."""
         return " ".join(method.portable for method in self)
 
     def check(self, allowed: Sequence[str]) -> None:
-        """Raise a SettingsError for no method, or two of one text or of one folder."""
+        """Raise a SettingsError if there is no method, or if two share a string or a folder."""
         if not self:
             raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
         folders = [folder_of(method.portable) for method in self]
@@ -118,14 +119,15 @@ class Methods(tuple[Method, ...]):
 
 
 START = Method.parse(RANDOM)
-"""The starting model that is not trained."""
+"""The method `random`: the starting model is the random initialisation, without training."""
 
 FRESH, KEEP = NO_METHODS = (Method.parse("fresh"), Method.parse("keep"))
-"""Heads that a task begins with as they are, without a round that computes them."""
+"""Heads that need no round of computation: random weights, or the pre-trained last layer."""
 
 UNTRAINED = (START, *NO_METHODS)
+"""Methods and heads without an algorithm."""
 
 
 def folder_of(name: str) -> str:
-    """Return a name as part of a path."""
+    """Return a name as the name of a folder: other characters become hyphens."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", name)

@@ -1,4 +1,4 @@
-"""Methods that a Python program gives: a strategy, a class, a Flower strategy, a string, an app."""
+"""Methods from a Python program: a strategy (object or class), a string, or a ClientApp."""
 
 import copy
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ def name_of(strategy: RoundStrategy) -> str:
 
 
 def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
-    """Return the options of a pre-training by key, without those that the strategy object sets."""
+    """Return the options of a pre-training by key, without options that the strategy sets."""
     if isinstance(method, str):
         return {**declared(TrainingOptions), "seed": declared(RunOptions)["seed"]}
     of_strategy = declared(RoundStrategy)
@@ -72,7 +72,7 @@ def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
 
 
 def task_options(method: RoundStrategy | str) -> dict[str, Option]:
-    """Return the options of tasks by key: those of local training, and of a strategy's client."""
+    """Return the options of tasks by key: options of local training and of a strategy's client."""
     of_client = {} if isinstance(method, str) else declared(_algorithm_of(method).client_class)
     return {**declared(LocalTraining), **of_client}
 
@@ -174,7 +174,7 @@ class AppPretraining(TrainingStage):
     Parameters
     ----------
     strategy : RoundStrategy
-        The strategy that runs all rounds. A copy of it is used.
+        The strategy that runs all rounds. The strategy is copied.
     network : nn.Module
         The network with the first weights.
     rounds : int
@@ -198,17 +198,17 @@ class AppPretraining(TrainingStage):
         self._strategy.evaluate_every = 0  # The model is evaluated on tasks instead.
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the method, a hash of the first weights and the number of nodes; not the app."""
+        """Return the method, a hash of the initial weights and the number of nodes; not the app."""
         weights = checksum_of(self.first)
         return {"method": self._strategy.options(), "model": weights, "nodes": self.nodes}
 
     @property
     def key(self) -> str:
-        """Return the method's name, which suffices: the store's folder has no other stage."""
+        """Return the method's name. It needs no hash, because the store has no other stage."""
         return self.start
 
     def strategy(self) -> RoundStrategy:
-        """Return the strategy."""
+        """Return the strategy of the pre-training."""
         return self._strategy
 
     def initial(self, store: Store) -> Arrays:
@@ -216,6 +216,6 @@ class AppPretraining(TrainingStage):
         return self.first
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
-        """Write the starting model."""
+        """Write the starting model and `model.json`; return no further columns."""
         save_model(folder, arrays, {"start": self.start, "versions": versions()})
         return {}

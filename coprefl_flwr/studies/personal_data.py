@@ -1,4 +1,4 @@
-"""Who holds what in a personalised study: datasets, shifts, and features instead of images."""
+"""The clients' data in a personalised study: datasets, distribution shifts and features."""
 
 import functools
 import re
@@ -27,14 +27,14 @@ from coprefl_flwr.studies.populations import ClientData
 Floats = npt.NDArray[np.float64]
 
 PERSONAL = "personal"
-"""The population of a personalised study."""
+"""Name of the population of a personalised study."""
 
 PIXELS, SCRATCH = "pixels", "scratch"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonalOptions(Checked):
-    """The clients of a personalised study, and what their networks see."""
+    """Settings of the clients in a personalised study, of their data and of their features."""
 
     personal_datasets: str = option(
         "",
@@ -95,11 +95,11 @@ class PersonalOptions(Checked):
 
     @property
     def from_scratch(self) -> bool:
-        """Whether a whole network is trained, on images."""
+        """Whether clients train a whole network on images, instead of a head on features."""
         return self.backbones.strip() == SCRATCH
 
     def noise(self, over: str) -> Noise | None:
-        """Return the noise that is laid over "images" or "prototypes", if any is."""
+        """Return the noise that is added to `over` ("images" or "prototypes"), or None."""
         if self.noise_on != over:
             return None
         return Noise(kind=self.noise_kind, scale=self.noise_scale, share=self.noise_share)
@@ -107,28 +107,28 @@ class PersonalOptions(Checked):
 
 @dataclass(frozen=True, eq=False)
 class PersonalData:
-    """The samples of every client of a personalised study, and what makes features of them.
+    """The samples of every client in a personalised study, and the networks that compute features.
 
     Parameters
     ----------
     options : PersonalOptions
-        The clients, and what their networks see.
+        Settings of the clients and of the features.
     datasets : str
         Names of the datasets, separated by spaces.
     data_dir : str
-        Where torchvision's are.
+        The folder of torchvision's datasets.
     image_size : int
-        Side of the images in pixels; 0: as they are.
+        Side of the images in pixels. 0 means that images are not resized.
     relabel : bool
         Whether labels with gaps are numbered 0, 1, 2.
     alpha : float
-        Concentration of the Dirichlet distribution of a label shift.
+        Concentration of the Dirichlet distribution, for a label shift.
     min_samples : int
-        Fewest samples a client may train on, of a label shift.
+        Minimum number of a client's training samples, for a label shift.
     seed : int
-        What the draws depend on.
+        Seed of all random draws.
     precision : str
-        What the frozen networks compute in.
+        Precision in which the frozen networks compute, such as "float32".
     """
 
     options: PersonalOptions
@@ -144,10 +144,10 @@ class PersonalData:
     @functools.cached_property
     @concerning("personal-datasets", "dataset")
     def domains(self) -> tuple[Domain, ...]:
-        """The datasets, in the order in which they are set.
+        """The datasets or domains, in the order of the setting.
 
-        Raises a SettingsError if one cannot be had, is not of images, or has other classes than the
-        first.
+        Raises a SettingsError if a dataset cannot be loaded, does not consist of images, or has
+        other classes than the first dataset.
         """
         domains = tuple(domain for name in self.datasets.split() for domain in self._of(name))
         first = domains[0].images
@@ -163,7 +163,7 @@ class PersonalData:
         return domains
 
     def _of(self, name: str) -> list[Domain]:
-        """Return what one entry names: a dataset, DATASET@DOMAIN, or all domains by DATASET@*."""
+        """Return the domains of one entry: DATASET, DATASET@DOMAIN, or DATASET@* (all domains)."""
         path, at, wanted = name.rpartition("@")
         file = path if at else name
         source = load_dataset(file, self.data_dir, image_size=self.image_size, relabel=self.relabel)
@@ -189,18 +189,21 @@ class PersonalData:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are; each dataset has them all."""
+        """The number of classes. All datasets have the same classes."""
         return len(self.domains[0].images.classes)
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         sources = len(self.domains)
         return self.options.personal_clients or (sources if sources > 1 else 5)
 
     @property
     def shift(self) -> str:
-        """How the clients differ: "feature", "label" or "both"."""
+        """The distribution shift between clients: "feature", "label" or "both".
+
+        Raises a SettingsError for a label shift with several datasets.
+        """
         sources = len(self.domains)
         if self.options.shift == "label" and sources > 1:
             several = f"personal-datasets has {sources}; allowed with several are feature and both"
@@ -208,18 +211,18 @@ class PersonalData:
         return self.options.shift or ("feature" if sources > 1 else "label")
 
     def domain_of(self, client: int) -> Domain:
-        """Return a client's dataset: client i has the dataset i modulo their number."""
+        """Return a client's dataset: client i has the dataset with index i modulo their number."""
         return self.domains[client % len(self.domains)]
 
     @functools.cached_property
     def images(self) -> tuple[ClientData, ...]:
-        """The images that each client trains on and is tested on.
+        """The training and test images of each client.
 
-        Under label shift the same number in all is dealt out by Dirichlet(alpha), a class at a time
-        (Tables 8 to 10 of FedPCL).
+        With a label shift, the total number of samples is the same as without it. The samples of
+        each class are then partitioned by Dirichlet(alpha) (Tables 8 to 10 of FedPCL).
 
-        Raises a SettingsError if a dataset has too few samples of a class, or a client is left
-        without a test sample.
+        Raises a SettingsError if a dataset has too few samples of a class, or if a client gets no
+        test sample.
         """
         wanted, key = self.options.train_per_class, (self.seed, PERSONAL)
         counts = np.full((self.num_clients, self.num_classes), wanted)
@@ -239,7 +242,7 @@ class PersonalData:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of what is trained on: (features,), or of an image with scratch."""
+        """The shape of a training input: (features,), or the image's shape with `scratch`."""
         shape = self.domains[0].images.shape
         if self.options.from_scratch:
             return shape
@@ -248,18 +251,24 @@ class PersonalData:
 
     @property
     def networks(self) -> tuple[Backbone, ...]:
-        """The frozen networks, none for pixels and scratch; in a plan torchvision's are random."""
+        """The frozen networks; () for `pixels` and `scratch`.
+
+        In a plan, torchvision's networks have random weights.
+        """
         return _loaded(self.options.backbones, not self.data_dir.startswith(SIZES))
 
     def pixels(self, batch: Tensor) -> Tensor:
-        """Return images in the size of the first dataset's, normalised as those are."""
+        """Return images in the size and with the normalisation of the first dataset.
+
+        The images are flattened to (b, pixels), except with `scratch`.
+        """
         first = self.domains[0].images
         mean, std = (values.to(batch.device)[:, None, None] for values in (first.mean, first.std))
         values = (fitted(batch, first.shape) - mean) / std
         return values if self.options.from_scratch else values.flatten(1)
 
     def features_of(self, client: int, folder: Path) -> ClientData:
-        """Return a client's features; they are computed once, unless `folder` has their files."""
+        """Return a client's features, which are read from files in `folder` or else computed."""
         if (client, folder) not in self._features:
             images, device = self.images[client], default_device()
             if images.test is None:
@@ -277,12 +286,12 @@ class PersonalData:
         return self._features[client, folder]
 
     def identity(self, model: str) -> dict[str, Any]:
-        """Return what the features depend on, by key; also on `model`, that from scratch."""
+        """Return the inputs of the features by key, and a hash of `model` if it is your own."""
         options = self.options
         about = values_of(options) | {"seed": self.seed, "dataset": self.datasets}
         about |= {"image-size": self.image_size, "relabel": self.relabel}
         about["precision"] = self.precision
-        if options.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
+        if options.shift != "feature":  # A feature shift does not use Dirichlet(alpha).
             about |= {"alpha": self.alpha, "min-samples": self.min_samples}
         backbones = [name.partition("=")[2] or name for name in options.backbones.split()]
         return about | {"contents": contents([*self.datasets.split(), *backbones, model])}
@@ -292,11 +301,11 @@ class PersonalData:
         return {}
 
 
-# The same networks serve every method of a study, and every study of a recipe.
+# All methods of a study, and all studies of a recipe, share the networks.
 @functools.lru_cache(maxsize=2)
 @concerning("backbones")
 def _loaded(text: str, weights: bool) -> tuple[Backbone, ...]:
-    """Return the frozen networks, none for pixels and scratch."""
+    """Return the frozen networks of a setting `backbones`; () for `pixels` and `scratch`."""
     names = text.split()
     if not names:
         raise SettingsError(f"backbones is empty: name some, or {PIXELS} or {SCRATCH}")
@@ -307,11 +316,11 @@ def _loaded(text: str, weights: bool) -> tuple[Backbone, ...]:
 
 
 FEATURE_FILE = re.compile(r"[0-9]+-(train|test)\.npy")
-"""Names of the files of clients' features."""
+"""The pattern of the file names of clients' features."""
 
 
 def _noise_of(data: PersonalData, client: int) -> Change | None:
-    """Return what lays noise over all images that a client trains on, if anything does."""
+    """Return the function that adds noise to a client's training images, or None."""
     noise = data.options.noise("images")
     if not noise:
         return None
@@ -320,9 +329,9 @@ def _noise_of(data: PersonalData, client: int) -> Change | None:
 
 
 def noised_image(data: PersonalData) -> tuple[Floats, Floats] | None:
-    """Return the first client's first image to train on, (C, H, W), without and with its noise.
+    """Return the first training image of client 0, (C, H, W), without noise and with noise.
 
-    Without noise its pixels are from 0 to 1. None where no noise is laid over images.
+    The pixels of the image without noise are in 0..1. If images get no noise, None is returned.
     """
     change = _noise_of(data, 0)
     if not change:

@@ -1,4 +1,7 @@
-"""A personalised study: methods that give every client its own model, over frozen features."""
+"""A personalised study: methods that train a separate model for every client.
+
+The models are heads on frozen features, or whole networks on images.
+"""
 
 import functools
 import json
@@ -32,30 +35,32 @@ from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
 from coprefl_flwr.studies.store import ABOUT, Store
 
 GLOBAL = "global.safetensors"
-"""The global arrays: a model, a body, or prototypes."""
+"""File of the final global arrays: a model, a body (all layers except the head), or prototypes."""
 LOCAL = "local.safetensors"
-"""Every client's padded prototypes, by client, of a FedPCL run."""
+"""File of the padded prototypes of every client, which FedPCL writes."""
 
 
 class PersonalStage(TrainingStage):
-    """A method that gives every client its own model.
+    """The stage of one method that trains a separate model for every client.
 
     Parameters
     ----------
     method : Method
-        As the setting `method` names it.
+        The method, as in the setting `method`.
     trained : Phase
-        How it is run.
+        The phase of the method: its algorithm, options and training.
     data : PersonalData
-        What the clients hold, and have instead of a network of everybody.
+        The clients' samples, and the frozen networks that compute features.
     model : (str, str)
-        The network of clients that train one from scratch, and its normalisation.
+        The name and the normalisation of the network, for training from scratch.
     test_every : int
-        Rounds between evaluations; 0: after the last only.
+        Number of rounds between evaluations. 0 means only after the last round.
+    run : RunOptions
+        Options of running rounds, such as the seed and the timeout.
     metrics : ClientMetrics
-        Metrics of the user's own, which every client computes.
+        Your own metrics, which every client computes.
     settings : Mapping[str, Any]
-        What is written next to the results: the settings that all was made of.
+        The settings of the study, which are written to `model.json`.
     """
 
     kind, phase, timed = PERSONAL_KIND, "personalised", True
@@ -78,7 +83,7 @@ class PersonalStage(TrainingStage):
 
     @functools.cached_property
     def network(self) -> Network:
-        """What its clients train, which all clients of a process share."""
+        """The network that the clients train. All clients of a process share this module."""
         classes, shape = self.data.num_classes, self.data.input_shape
         key = (self.run_options.seed, "model")
         (model, model_norm), options = self.model, self.data.options
@@ -95,7 +100,10 @@ class PersonalStage(TrainingStage):
 
     @property
     def training(self) -> LocalTraining:
-        """How its clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
+        """The local training: by default Adam, rate 1e-3, weight decay 1e-4, one epoch.
+
+        FedPCL's section 5.1 states these values.
+        """
         set_here = self.trained.training
         values = {field.name: getattr(set_here, field.name) for field in fields(LocalTraining)}
         if set_here.local_steps is None and set_here.local_epochs is None:
@@ -103,18 +111,18 @@ class PersonalStage(TrainingStage):
         return LocalTraining(**values | {"algorithm": ADAM})
 
     def first_arrays(self) -> Arrays:
-        """Return the global arrays that it begins with: what travels, and no more."""
+        """Return the initial global arrays: only the arrays that server and clients exchange."""
         return self.trained.algorithm.strategy_class.initial(self.network)
 
     def check(self) -> None:
-        """Raise a SettingsError if something cannot be had as set; loads the data."""
+        """Load the data, and raise a SettingsError if a setting does not fit the data."""
         _ = self.data.images
         self.metrics.check(self.data.num_classes)
         self.first_arrays()
         self.trained.check_aggregation("method", self.data.num_clients)
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
-        """Return a client of the method."""
+        """Return a client of the method, with its features, state and metrics."""
         client = self.trained.client(
             self.network.module,
             self.data.features_of(client_id, folders.features),
@@ -127,7 +135,7 @@ class PersonalStage(TrainingStage):
         return client
 
     def strategy(self) -> RoundStrategy:
-        """Make the strategy: every client takes part in every round, or it is repeated."""
+        """Return a new strategy. If a client does not reply in a round, the round is repeated."""
         run = self.run_options.of_strategy(
             PERSONAL,
             clients=self.data.num_clients,
@@ -137,22 +145,24 @@ class PersonalStage(TrainingStage):
         return self.trained.algorithm.strategy(self.trained.options, self.training, **run)
 
     def initial(self, store: Store) -> Arrays:
-        """Return what the method begins with."""
+        """Return the initial global arrays."""
         return self.first_arrays()
 
     def max_parallel_clients(self) -> int:
-        """Return its clients, all of which take part in every round."""
+        """Return the number of clients, all of which take part in every round."""
         return self.data.num_clients
 
     def domains(self) -> Sequence[str]:
-        """Return the dataset of each client."""
+        """Return the name of each client's dataset."""
         every = range(self.data.num_clients)
         return [self.data.domain_of(client).name for client in every]
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
-        """Write the global arrays and every client's prototypes; return how many numbers are sent.
+        """Write the global arrays and all clients' prototypes; return the counts of sent elements.
 
-        The paper's "# of Comm Params" (Table 2) leaves out biases and BatchNorm.
+        "numbers-sent" counts all elements of the global arrays. "weights-sent" leaves out arrays
+        of one dimension (biases and BatchNorm), as the paper's "# of Comm Params" does (FedPCL,
+        Table 2).
         """
         prototypes = state.get("local", {})
         for file, some in ((GLOBAL, arrays), (LOCAL, prototypes)):
@@ -167,7 +177,7 @@ class PersonalStage(TrainingStage):
         }
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what its results depend on."""
+        """Return the inputs on which the results depend."""
         return {
             "method": self.trained.identity(),
             "features": self.data.identity(self.model[0]),
@@ -179,9 +189,9 @@ class PersonalStage(TrainingStage):
 
     @property
     def key(self) -> str:
-        """Return the method's name and a hash."""
+        """Return the method's name and a hash of the identity."""
         return f"{self.trained.name}-{hash_of(self.identity())}"
 
     def features(self) -> str:
-        """Return a hash of what the clients' features depend on."""
+        """Return a hash of the inputs on which the clients' features depend."""
         return hash_of(self.data.identity(self.model[0]))

@@ -1,4 +1,4 @@
-"""What the settings `method` and `task-method` name: methods with the options of each."""
+"""Phases: the algorithms in the settings `method`, `task-method` and `head`, with all options."""
 
 import contextlib
 import copy
@@ -40,7 +40,7 @@ from coprefl_flwr.studies.populations import ClientData
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(LocalTraining):
-    """Rounds, participants and local training, of the pre-training or of a personalised study."""
+    """Rounds, participants and local training of a pre-training or of a personalised study."""
 
     rounds: int = option(
         50,
@@ -67,7 +67,7 @@ class TrainingOptions(LocalTraining):
         maximum=1,
         starts_only=NOT_USED,
     )
-    # A study whose clients do not train would only look like one.
+    # The minimum is 1, because a study whose clients do not train would be meaningless.
     local_steps: int | None = option(
         None,
         "SGD steps of a client in a round; not set: 5, unless `local-epochs` is set",
@@ -79,7 +79,7 @@ class TrainingOptions(LocalTraining):
     )
 
     def __post_init__(self) -> None:
-        """Check the options, which a user knows by their keys."""
+        """Check the options; errors name the options by their keys."""
         steps, epochs = self.local_steps, self.local_epochs
         if steps is not None and epochs is not None:
             both = f"local-steps = {steps} and local-epochs = {epochs}"
@@ -97,7 +97,7 @@ class TrainingOptions(LocalTraining):
                 plugins.check(WRAPPER, place)
 
     def check_wrapper(self, clients: int) -> None:
-        """Raise a SettingsError if the share of this many clients to wrap is not one client."""
+        """Raise a SettingsError if a share is set that rounds to 0 of this number of clients."""
         share = self.client_wrapper_share
         if share and not round(share * clients):
             problem = f"client-wrapper-share = {share}: is none of clients = {clients}"
@@ -106,15 +106,16 @@ class TrainingOptions(LocalTraining):
     def wrapped_clients(self, seed: int, clients: int) -> frozenset[int]:
         """Return the ids of the pre-training's clients that are wrapped.
 
-        They are round(share x clients); those of a smaller share are among those of a larger.
+        round(share x clients) clients are drawn. The ids for a smaller share are a subset of the
+        ids for a larger share.
         """
         order = _order(seed, clients)
         return frozenset(order[: round(self.client_wrapper_share * clients)])
 
     def wrapped(self, client: NumPyClient) -> NumPyClient:
-        """Return what the client wrapper makes of a client.
+        """Return the client that the client wrapper returns for a client.
 
-        Raises a SettingsError if that is not a NumPyClient.
+        Raises a SettingsError if the wrapper does not return a NumPyClient.
         """
         place = str(self.client_wrapper)
         replacement = plugins.call(place, plugins.find(WRAPPER, place), (client,))
@@ -126,25 +127,26 @@ class TrainingOptions(LocalTraining):
 
 @functools.lru_cache(maxsize=64)
 def _order(seed: int, clients: int) -> tuple[int, ...]:
-    """Return the ids of clients in the order in which they are drawn to be wrapped."""
+    """Return all client ids in random order; the first ids are the wrapped clients."""
     return tuple(map(int, seeds.generator(seed, "attackers").permutation(clients)))
 
 
 TRAINING_KEYS = tuple(declared(TrainingOptions))
-"""Settings of the training that a method may set for itself too."""
+"""Keys of the training settings that a method may also set, as in `coprefl:rounds=20`."""
 
 PRECISION, WRAPPER = "precision", "client-wrapper"
 WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")
 
 _OF_EPOCHS = ("local-epochs", "max-local-steps")
+"""Settings of training by epochs. Their defaults do not apply if local steps are set."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase to be run: its algorithm, with all options and the training, defaults included.
+    """A phase to run: an algorithm with the values of all its options, and the local training.
 
-    `options` has a value for each of the algorithm's own options, by key. `template` is a strategy
-    that a caller made, which is copied.
+    `options` maps the key of each option of the algorithm to its value, defaults included.
+    `template` is a strategy that a caller gave; `strategy` returns a copy of the template.
     """
 
     algorithm: Algorithm
@@ -154,7 +156,7 @@ class Phase:
     template: RoundStrategy | None = None
 
     def strategy(self, server: ServerDataOf | None = None, **run: Any) -> RoundStrategy:
-        """Make the strategy, or copy the template, with these options of a run."""
+        """Return a new strategy, or a copy of the template, with the options `run`."""
         if self.template is None:
             return self.algorithm.strategy(self.options, self.training, server, **run)
         strategy = copy.deepcopy(self.template)
@@ -169,9 +171,10 @@ class Phase:
         training: LocalTraining | None = None,
         **offered: Any,
     ) -> TorchClient:
-        """Return a client of the method, with what it needs of what is offered by name.
+        """Return a client of the algorithm, which trains `module` on a client's samples.
 
-        It trains a module on a client's samples, as this phase does if nothing else is set.
+        `training` is the local training; None means the training of this phase. `offered` are
+        arguments by name, of which the client gets those that it needs.
         """
         how = training or self.training
         algorithm, options, test = self.algorithm, self.options, samples.test
@@ -179,11 +182,11 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """The method's name; of a user's own, its last part."""
+        """The name of the algorithm. For your own method it is the last part of its place."""
         return self.algorithm.label
 
     def check_aggregation(self, what: str, clients: int) -> None:
-        """Raise a SettingsError if this many clients a round are too few for its aggregation."""
+        """Raise a SettingsError if the aggregation needs more than `clients` clients per round."""
         own = {option.name: self.options[key] for key, option in self.algorithm.options.items()}
         if own.get(AGGREGATION[0], MEAN) == MEAN:
             return
@@ -193,13 +196,13 @@ class Phase:
             raise SettingsError(f"{what}, {self.name}: {error}", *error.keys, what) from error
 
     def about(self) -> dict[str, Any]:
-        """Return the method and every option that it uses, by key; "" for what is not set.
+        """Return the method and the options that it uses, by key; "" for an option not set.
 
-        Options of client wrappers are left out where there are none, and those of robust rules for
-        a mean.
+        Options of the client wrapper are left out if no client is wrapped. Options of robust
+        aggregation are left out if the aggregation is a mean.
         """
         values = values_of(self.training)
-        if values["learning-rate"] is None:  # However it is written, it is the same.
+        if values["learning-rate"] is None:  # Not set equals the default.
             values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
         unused = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.options.get(AGGREGATION[0], MEAN) == MEAN:
@@ -213,7 +216,7 @@ class Phase:
         return {"method": self.algorithm.name} | {k: own[k] for k in own if k not in unused}
 
     def identity(self) -> dict[str, Any]:
-        """Return what its results depend on: `about`, and the version of the method's results."""
+        """Return all that the results depend on: `about`, a version, and hashes of user code."""
         texts = {"text": self.algorithm.text} if self.algorithm.text else {}
         about = self.about()
         if place := about.get(WRAPPER):
@@ -222,12 +225,12 @@ class Phase:
 
 
 def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
-    """Return the settings of the training that an algorithm uses, and may set for itself."""
+    """Return the keys of the training settings that an algorithm uses and may also set."""
     if role == PERSONALISED:
         return tuple(
             key for key, option in declared(TrainingOptions).items() if not option.starts_only
         )
-    if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
+    if role != PRETRAINING:  # In tasks, the settings `task-...` apply to every method.
         return ()
     drawn = algorithm.samples_clients
     if not algorithm.trains_locally:
@@ -239,12 +242,12 @@ def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
 def read_phase(
     what: str, chosen: Named, role: str, training: TrainingOptions, short: Mapping[str, Value]
 ) -> Phase:
-    """Return a phase of the setting `what` as it is chosen.
+    """Return the phase that the user chose in the setting `what`.
 
-    `training` holds where the phase does not set its own, and `short` are options set for every
-    method that has them, by key.
+    `training` gives the values of the training settings that the phase does not set. `short` maps
+    keys to values of options, each for every method that has the option.
 
-    Raises a SettingsError for an unknown method or option, or a value that cannot be.
+    Raises a SettingsError for an unknown method or option, or an invalid value.
     """
     algorithm = _algorithm(what, chosen, role)
     where, options = f"{what}, {chosen}: ", dict(chosen.options)
@@ -261,7 +264,7 @@ def read_phase(
 def single_phase(
     what: str, method: Method, role: str, training: TrainingOptions, short: Mapping[str, Value]
 ) -> Phase:
-    """Return the phase of a setting whose method has no other; raises as `read_phase` does."""
+    """Return the only phase of a method; a SettingsError for several phases (see `read_phase`)."""
     first, *others = method.phases
     if others:
         raise SettingsError(f"{what}: '{method}': must be one method, without '+'", what)
@@ -269,7 +272,7 @@ def single_phase(
 
 
 def head_phase(head: Method, training: TrainingOptions, short: Mapping[str, Value]) -> Phase | None:
-    """Return the phase that computes the last layer; None where a task begins with one as it is."""
+    """Return the phase that computes the head; None if the head is fresh or pre-trained."""
     return None if head in NO_METHODS else single_phase("head", head, HEAD, training, short)
 
 
@@ -280,7 +283,10 @@ def made_phase(
     training: TrainingOptions,
     short: Mapping[str, Value],
 ) -> Phase:
-    """Return a phase of a method with what it was given, by key; `training`, `short` as above."""
+    """Return a phase of an algorithm. `set_here` are the options that were set for it, by key.
+
+    `training` and `short` are the same as in `read_phase`.
+    """
     chosen, keys = {**short, **set_here}, training_keys(algorithm, role)
     own = {
         key: option.read(chosen[key]) for key, option in algorithm.options.items() if key in chosen
@@ -294,7 +300,7 @@ def made_phase(
 
 
 def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:
-    """Return the algorithm that a phase names, which must have the role."""
+    """Return the algorithm of a phase; a SettingsError if it is unknown or lacks the role."""
     name = chosen.name
     if name == RANDOM:
         problem = f"{what}: '{chosen}': random is not trained and has no settings"
@@ -316,10 +322,10 @@ def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:
 def _training(
     training: TrainingOptions, set_here: Mapping[str, Value], algorithm: Algorithm
 ) -> TrainingOptions:
-    """Return the study's training with what a method sets, and its defaults for what nobody set."""
+    """Return the training: the method's settings, else the study's, else the method's defaults."""
     known = declared(TrainingOptions)
     changes = {known[key].name: known[key].read(value) for key, value in set_here.items()}
-    # Which of steps and epochs is the method's own takes the place of the other for all.
+    # If the method sets local steps, the study's local epochs do not apply, and vice versa.
     for name, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
         if changes.get(name) is not None and other not in changes:
             changes[other] = None
@@ -332,7 +338,7 @@ def _training(
 
 
 def _check_known(where: str, name: str, keys: Iterable[str], has: Sequence[str]) -> None:
-    """Raise a SettingsError if a key is none of those that the method `name` has."""
+    """Raise a SettingsError for a key that is not in `has`, the keys of the method `name`."""
     for key in keys:
         if key not in has:
             near = difflib.get_close_matches(key, has, n=1)
@@ -348,14 +354,14 @@ def _check_known(where: str, name: str, keys: Iterable[str], has: Sequence[str])
 
 
 def check_precisions(phases: Sequence[Phase]) -> None:
-    """Raise a SettingsError if this process cannot compute as one of the phases is to."""
-    # Of float32 no device is asked: which one computes is logged when something does.
+    """Raise a SettingsError if this process's device lacks the precision of a phase."""
+    # float32 works on every device, so the device is not looked up here (a look-up is logged).
     for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
         check_precision(precision, default_device())
 
 
 def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
-    """Raise a SettingsError for a method's option that was set and that no method here has."""
+    """Raise a SettingsError if an option in `short` belongs to none of the phases."""
     for key, value in short.items():
         if not any(key in phase.options for phase in phases):
             has = {phase.name: ", ".join(phase.options) or "no settings" for phase in phases}
@@ -364,15 +370,15 @@ def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
 
 
 def used_keys(config: Mapping[str, Any]) -> set[str]:
-    """Return the keys that the tasks' method and head have, whatever trained the model before."""
+    """Return the keys of all options of the tasks' method and of the head."""
     of_tasks = Method.read(config.get("task-method", "fedavg"))
     return option_keys(of_tasks, TASK) | option_keys(Method.read(config.get("head", FRESH)), HEAD)
 
 
 def option_keys(method: Method, role: str) -> set[str]:
-    """Return the keys that any phase of a method has; none where one cannot be found.
+    """Return the keys of the options of all phases of a method; empty if the method is unknown.
 
-    That there is no such method is reported where the method is to be used.
+    An unknown method is reported elsewhere, when the method is used.
     """
     with contextlib.suppress(SettingsError):
         return {

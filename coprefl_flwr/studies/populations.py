@@ -1,4 +1,4 @@
-"""The clients of a study and what each of them holds: the same in every process."""
+"""The clients of a study and their samples. Every process computes the same partition."""
 
 import functools
 import hashlib
@@ -33,43 +33,43 @@ from coprefl_flwr.options import Checked, check_declared, option
 from coprefl_flwr.studies.identity import contents
 
 _FINGERPRINT = 64
-"""Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
+"""Number of samples, evenly spaced, whose inputs a hash of samples includes."""
 
 PRETRAIN = "pretrain"
-"""The population of the pre-training."""
+"""Name of the population of the pre-training."""
 
 
 class Source(ABC):
-    """The dataset of a phase, and which of its classes, domains and samples the phase has."""
+    """The dataset of a phase, with the classes, domains and samples that the phase uses."""
 
     @property
     @abstractmethod
     def dataset(self) -> Dataset:
-        """The dataset."""
+        """The whole dataset."""
 
     @property
     @abstractmethod
     def classes(self) -> tuple[int, ...]:
-        """The numbers of the phase's classes in the dataset, ascending."""
+        """The indices of the phase's classes in the dataset, ascending."""
 
     @property
     def domains(self) -> tuple[int, ...]:
-        """The numbers of its domains, () where the dataset has none."""
+        """The indices of the phase's domains; () if the dataset has no domains."""
         return ()
 
     @property
     def in_memory(self) -> bool:
-        """Whether the dataset was given by a program, so that its content alone says what it is."""
+        """Whether a program gave the dataset as an object. Only its content then identifies it."""
         return False
 
     @property
     def class_names(self) -> list[str]:
-        """The names of its classes."""
+        """The names of the phase's classes, in the order of `classes`."""
         return [self.dataset.classes[number] for number in self.classes]
 
     @abstractmethod
     def samples(self, classes: tuple[int, ...]) -> Samples:
-        """Return all samples of some of the classes, labelled by the positions of these."""
+        """Return all samples of these classes; a label is the class's position in `classes`."""
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
@@ -78,14 +78,14 @@ class Source(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LoadedSource(Source):
-    """A dataset in memory, and the classes of it that are used.
+    """A dataset in memory, with the classes that are used.
 
     Parameters
     ----------
     loaded : Dataset
         The dataset.
     used : tuple of int
-        The numbers of its classes, ascending.
+        The indices of the used classes, ascending.
     """
 
     loaded: Dataset
@@ -102,10 +102,11 @@ class LoadedSource(Source):
     ) -> "LoadedSource":
         """Return the source of a dataset that a program gives (see `data.as_dataset`).
 
-        Images of bytes become floats in 0..1, so a model that was trained here takes the inputs
-        that the program's own loaders give. `only` are numbers or names of classes; None: all.
+        Images of dtype uint8 become floats in 0..1 without further normalisation. A model that was
+        trained here then takes the same inputs as the program's data loaders give. `only` are
+        indices or names of classes; None means all classes.
 
-        Raises a SettingsError for something else, or a class that the dataset does not have.
+        Raises a SettingsError for another type, or a class that the dataset does not have.
         """
         _check_dataset(dataset)
         loaded = as_dataset("dataset", dataset, relabel, batch=batch)
@@ -123,33 +124,33 @@ class LoadedSource(Source):
 
     @property
     def dataset(self) -> Dataset:
-        """The dataset."""
+        """The loaded dataset."""
         return self.loaded
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """The numbers of the classes."""
+        """The indices of the used classes, ascending."""
         return self.used
 
     @property
     def class_names(self) -> list[str]:
-        """The names of the classes; a number for a class that other clients' datasets have."""
+        """The names of the used classes; the index for a class that this dataset lacks."""
         names = self.loaded.classes
         return [names[n] if n < len(names) else str(n) for n in self.used]
 
     def samples(self, classes: tuple[int, ...]) -> Samples:
-        """Return all samples of some of the classes."""
+        """Return all samples of these classes; a label is the class's position in `classes`."""
         rows = np.flatnonzero(np.isin(self.loaded.labels, classes))
         return Samples(self.loaded, rows, task_labels(self.loaded.labels[rows], classes))
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the number of samples and the classes; the clients' samples say the rest."""
+        """Return the number of samples and the classes; `Clients` adds hashes of the samples."""
         return {"samples": len(self.loaded.labels), "classes": self.used}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How samples are spread over clients."""
+    """A partition: how samples are distributed over clients."""
 
     clients: int | None = option(100, "clients; not set: as many as the scheme makes", minimum=1)
     scheme: Scheme = "dirichlet"
@@ -158,7 +159,7 @@ class Spread:
     min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
 
     def __post_init__(self) -> None:
-        """Check each value."""
+        """Check each value, and the type of the scheme."""
         check_declared(self)
         scheme = self.scheme
         if isinstance(scheme, type) or not (
@@ -168,13 +169,13 @@ class Spread:
             raise wrong_type("scheme", scheme, needed, "IidPartitioner(num_partitions=10)")
 
     def over_clients(self, samples: Samples, seed: int, population: str) -> list[Samples]:
-        """Return the samples of each client of a population.
+        """Partition samples; return the samples of each client of a population.
 
-        Raises a SettingsError if the partition cannot be had, or a client has too few samples.
+        Raises a SettingsError if the partition is impossible, or a client has too few samples.
         """
         groups = samples.dataset.groups
         if isinstance(samples.dataset, StandIn) and self.scheme != NATURAL:
-            # Drawing a partition takes seconds, and on average it deals out as much.
+            # A plan counts costs only: equal parts replace a draw, which would take seconds.
             parts = np.array_split(np.arange(len(samples)), self.clients or 1)
         else:
             parts = partition(
@@ -190,13 +191,13 @@ class Spread:
         return [samples.take(part) for part in parts]
 
     def identity(self) -> dict[str, Any]:
-        """Return what a spread by a text depends on, besides the samples and the seed."""
+        """Return the options of the partition, and a hash of the code of your own scheme."""
         return {**vars(self), "contents": contents([str(self.scheme)])}
 
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """What one client holds; clients of the pre-training have no test samples."""
+    """The samples of one client. Clients of the pre-training have no test samples."""
 
     train: Samples
     test: Samples | None = None
@@ -208,9 +209,10 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """A group of clients, by client id, with some classes of its dataset.
+    """A group of clients with the classes of their samples.
 
-    A sample's label is the position of its class in `classes`.
+    `clients[i]` is the client with id i. A sample's label is the position of its class in
+    `classes`.
     """
 
     name: str
@@ -225,7 +227,9 @@ class Population:
 
 @dataclass(eq=False, repr=False)
 class Clients(Checked):
-    """The clients of a pre-training: `len(clients)` of them; `clients[i]` are the samples of one.
+    """The clients of a pre-training.
+
+    `len(clients)` is the number of clients, and `clients[i]` are the samples of client i.
 
     Parameters
     ----------
@@ -238,9 +242,10 @@ class Clients(Checked):
     server_reserve : float
         Fraction of the samples, drawn at random, that no client holds.
     server_share : float, optional
-        Fraction of the samples that the server uses, at most the reserve; None: all of the reserve.
+        Fraction of the samples that the server uses, at most `server_reserve`. None means that the
+        server uses the whole reserve.
     tested : bool
-        Whether the dataset's own test part is kept from the clients.
+        Whether the dataset's test split is reserved, so that no client holds samples of it.
     """
 
     source: Source
@@ -255,12 +260,12 @@ class Clients(Checked):
 
     @classmethod
     def of_datasets(cls, datasets: Sequence[Any]) -> "Clients":
-        """Return clients that have a dataset each; the server has no samples.
+        """Return clients, one for each dataset. The server has no samples.
 
-        Raises a SettingsError for something that is not a dataset.
+        Raises a SettingsError for an object that is not a dataset.
         """
         samples = [as_samples(f"clients[{number}]", data) for number, data in enumerate(datasets)]
-        # No client need have all classes, so these have the names of their labels.
+        # A client may lack classes, so the classes are counted over all clients' labels.
         classes = tuple(range(1 + max(int(own.labels.max()) for own in samples)))
         clients = cls(LoadedSource(samples[0].dataset, classes), Spread(clients=len(samples)))
         clients.population = Population(PRETRAIN, classes, tuple(map(ClientData, samples)))
@@ -269,9 +274,9 @@ class Clients(Checked):
     @functools.cached_property
     @concerning("partition", "clients", "dataset")
     def population(self) -> Population:
-        """The training samples of each client.
+        """The population: the training samples of each client.
 
-        Raises a SettingsError if the partition, or a client's samples, cannot be had as set.
+        Raises a SettingsError if the partition is impossible, or a client has too few samples.
         """
         everything, _ = self._reserve
         samples = self.spread.over_clients(everything, self.seed, PRETRAIN)
@@ -284,7 +289,7 @@ class Clients(Checked):
 
     @property
     def samples(self) -> tuple[Samples, ...]:
-        """Each client's samples, with labels from 0 to the number of classes less 1."""
+        """Each client's samples, with labels from 0 to C - 1 for C classes."""
         return tuple(client.train for client in self.population.clients)
 
     @property
@@ -305,10 +310,11 @@ class Clients(Checked):
 
     @property
     def server(self) -> Samples:
-        """The samples that the server uses, and no client: scenario II's D^s.
+        """The samples that only the server uses: D^s of scenario II (CoPreFL).
 
-        A smaller share is a part of the same reserve, and the clients hold what they held (CoPreFL,
-        Table 42 of the AAAI text: "keeping the configurations for clients unchanged").
+        The samples for a smaller `server_share` are a subset of the same reserve. The clients'
+        samples do not depend on `server_share` (CoPreFL, Table 42 of the AAAI text: "keeping the
+        configurations for clients unchanged").
         """
         clients, reserve = self._reserve
         if self.server_share is None:
@@ -317,7 +323,10 @@ class Clients(Checked):
         return reserve.take(np.arange(used))
 
     def samples_of(self, whose: str) -> Samples:
-        """Return the samples of the "server", of all "clients", or of "both"."""
+        """Return the samples of the server, of all clients, or of both.
+
+        `whose` is "server", "clients" or "both".
+        """
         if whose == "server":
             return self.server
         several = [*self.samples, *([self.server] if whose == "both" else [])]
@@ -326,21 +335,21 @@ class Clients(Checked):
         return Samples(several[0].dataset, indices, labels)
 
     def test_samples(self) -> Samples:
-        """Return the dataset's own test samples of the pre-training's classes and domains.
+        """Return the dataset's test split, for the pre-training's classes and domains.
 
-        Raises a SettingsError if the dataset has no test part.
+        Raises a SettingsError if the dataset has no test split.
         """
         return by_source_part(self.source.samples(self.source.classes))[1]
 
     def counts(self) -> pd.DataFrame:
-        """Return how many samples of each class (a column) each client (a row) holds."""
+        """Return a table of the number of samples: a row per client, a column per class."""
         counted = [
             np.bincount(samples.labels, minlength=len(self.classes)) for samples in self.samples
         ]
         return pd.DataFrame(counted, columns=list(self.classes)).rename_axis("client")
 
     def identity(self) -> dict[str, Any]:
-        """Return what the samples of clients and server depend on."""
+        """Return the inputs on which the samples of clients and server depend."""
         if self.source.in_memory:
             return {"samples": hash_of_samples([*self.samples, self.server])}
         return {
@@ -364,7 +373,10 @@ class Clients(Checked):
 
 
 def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
-    """Return the samples of the source's training part and of its test part."""
+    """Return the samples of the dataset's training split, and the samples of its test split.
+
+    Raises a SettingsError if the dataset has no test split.
+    """
     test = samples.dataset.test
     if test is None or not test[samples.indices].any():
         raise SettingsError("test-every: the dataset has no test part", "test-every")
@@ -373,7 +385,7 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
 
 
 def hash_of_samples(parts: Sequence[Samples]) -> str:
-    """Return a hash of each part's sample indices and labels, and of some of its inputs."""
+    """Return a hash of the indices and labels of all samples, and of some samples' inputs."""
     digest = hashlib.sha256()
     for samples in parts:
         digest.update(samples.indices.tobytes() + samples.labels.tobytes())
@@ -384,12 +396,12 @@ def hash_of_samples(parts: Sequence[Samples]) -> str:
 
 
 def abridged(names: Sequence[str]) -> str:
-    """Return the first five names, and whether there are more."""
+    """Return the first five names, joined by commas, and "..." if there are more."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _check_dataset(dataset: Any) -> None:
-    """Raise a SettingsError for what is often given instead of a dataset."""
+    """Raise a SettingsError for objects that are often given by mistake, such as arrays."""
     arrays = isinstance(dataset, tuple) and all(
         isinstance(array, Tensor | np.ndarray) for array in dataset
     )
@@ -404,7 +416,7 @@ def _check_dataset(dataset: Any) -> None:
 
 
 def _class_number(chosen: Any, names: Sequence[str]) -> int:
-    """Return the number of a class from its number or its name."""
+    """Return the index of a class, from its index or its name; a SettingsError if unknown."""
     value = chosen.item() if isinstance(chosen, Tensor) else chosen
     if isinstance(value, str):
         if value not in names:

@@ -1,4 +1,4 @@
-"""The stage that makes a starting model: the pre-training, or weights that were made elsewhere."""
+"""The stage that makes a starting model: by pre-training, or from external weights."""
 
 import copy
 import math
@@ -40,20 +40,21 @@ from coprefl_flwr.studies.store import STATES, Store, read_about, read_result
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """How a starting model is made: by the phases of a method, or from weights that are given.
+    """How a starting model is made: by the phases of a method, or from given weights.
 
     Parameters
     ----------
     name : str
-        As rows and reports call it: the text of its method.
+        The name of the starting model in rows and reports: the string of its method.
     label : str
-        The same without the folders of files.
+        The name with file names instead of paths.
     phases : Sequence[Phase]
-        None of them where nothing is trained.
+        The phases of the training; empty if nothing is trained.
     weights : str or nn.Module, optional
-        What it is instead of a method: a module's weights, or a place that `models.weights` reads.
+        Given weights, instead of a method: a module with its weights, or a string (such as a file)
+        that `models.weights` reads.
     strategy : RoundStrategy, optional
-        Runs all phases; not set: each phase's own, one after the other.
+        A strategy that runs all phases. If it is None, each phase has its strategy.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Start:
 
     @classmethod
     def of(cls, method: Method, training: TrainingOptions, short: Mapping[str, Value]) -> "Start":
-        """Return how a method makes a starting model; `training` and `short` as in `read_phase`."""
+        """Return the Start of a method. `training` and `short` are the same as in `read_phase`."""
         name, label = str(method), method.portable
         if method.is_external:
             return cls(name, label, weights=name)
@@ -81,19 +82,20 @@ class Pretraining(TrainingStage):
     start : Start
         How the starting model is made.
     clients : Clients, optional
-        Its clients; not set for weights that are given.
+        The clients of the pre-training; None if weights are given.
     architecture : Architecture
-        The network.
+        The architecture of the starting model.
     run : RunOptions
-        How rounds are run.
+        Options of running rounds, such as the seed and the timeout.
     keeps_head : bool
-        Whether tasks begin with the model's own last layer.
+        Whether tasks begin with the last layer of the starting model.
     test_every : int
-        Rounds between tests on the dataset's own test part, which no client holds; 0: no test.
+        Number of rounds between tests on the dataset's test split, which no client holds. 0 means
+        no test.
     settings : Mapping[str, Any]
-        What is written next to the model: the settings that all was made of.
+        The settings of the study, which are written to `model.json`.
     open_ended : bool
-        Whether it keeps its last checkpoint, so that it can continue with more rounds.
+        Whether the last checkpoint is kept, so that the stage can continue with more rounds.
     """
 
     kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
@@ -133,20 +135,20 @@ class Pretraining(TrainingStage):
 
     @property
     def is_external(self) -> bool:
-        """Whether its weights are given, and not made here."""
+        """Whether the weights are given, so that this stage trains nothing."""
         return self.how.weights is not None
 
     def phase_of(self, server_round: int) -> Phase:
-        """Return the phase that a round belongs to."""
+        """Return the phase of a round, counted from 1 over all phases."""
         ends = np.cumsum([phase.training.rounds for phase in self.phases[:-1]])
         return self.phases[int(np.searchsorted(ends, server_round))]
 
     def strategy(self) -> RoundStrategy:
-        """Make the strategy of all phases."""
+        """Return a new strategy that runs all phases."""
         if self.how.strategy:
             strategy = copy.deepcopy(self.how.strategy)
             strategy.population, strategy.clients = PRETRAIN, self.clients.number
-            strategy.evaluate_every = 0  # What a start is worth, tasks say.
+            strategy.evaluate_every = 0  # Starts are evaluated in tasks.
             return strategy
         strategies = self.strategies()
         if len(strategies) == 1:
@@ -155,7 +157,10 @@ class Pretraining(TrainingStage):
         return Schedule(list(zip(strategies, rounds, strict=True)))
 
     def strategies(self, server: ServerDataOf | None = None) -> list[RoundStrategy]:
-        """Make the strategy of each phase; `server` gives the study's own data, or others."""
+        """Return a new strategy for each phase.
+
+        `server` is the function that gives the server data; None means `server_data`.
+        """
         run = self.run_options.of_strategy(PRETRAIN, clients=self.clients.number)
         server, strategies = server or self.server_data, []
         for phase in self.phases:
@@ -164,13 +169,13 @@ class Pretraining(TrainingStage):
         return strategies
 
     def initial(self, store: Store) -> Arrays:
-        """Return what its first method begins with: the same random weights for every start."""
+        """Return the initial weights: given weights, or the same random weights for all starts."""
         return self.weights()
 
     def weights(self) -> Arrays:
-        """Return the first weights: those that are given, or those of its first method.
+        """Return the initial weights: given weights, or the initial arrays of the first method.
 
-        Raises a SettingsError if weights that are given are not the network's.
+        Raises a SettingsError if given weights do not fit the network.
         """
         weights = self.how.weights
         if isinstance(weights, nn.Module):
@@ -182,14 +187,14 @@ class Pretraining(TrainingStage):
         return first.initial(network)
 
     def server_data(self, whose: str) -> ServerData:
-        """Return what is computed on at the server (see `Clients.samples_of`)."""
+        """Return the server's network and samples; `whose` is as in `Clients.samples_of`."""
         return ServerData(self.architecture.make(), self.clients.samples_of(whose))
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
-        """Return a client of the round's phase, wrapped if it was drawn for that."""
+        """Return a client of the round's phase; the client is wrapped if its id was drawn."""
         phase = self.phase_of(server_round)
         module = self.architecture.shared(len(self.population.classes))
-        # In the run's folder: any node may run any client, so they share a file system.
+        # States are in the run's folder: any node may run any client, so nodes share a file system.
         state, samples = ClientState(folders.states), self.population.clients[client_id]
         client = phase.client(module, samples, state=state)
         drawn = self._wrapped_clients(phase)
@@ -200,12 +205,12 @@ class Pretraining(TrainingStage):
 
     @property
     def has_clients(self) -> bool:
-        """Whether it has clients: weights that are given need none."""
+        """Whether there are clients. Given weights need no clients."""
         return self._clients is not None
 
     @property
     def clients(self) -> Clients:
-        """Its clients."""
+        """The clients of the pre-training; raises a SettingsError if there are none."""
         if self._clients is None:
             raise SettingsError(f"start {self.start!r}: it has no clients")
         return self._clients
@@ -216,7 +221,7 @@ class Pretraining(TrainingStage):
         return self.clients.population
 
     def check(self) -> None:
-        """Raise a SettingsError if its data, weights or clients cannot be had as set."""
+        """Load the data, and raise a SettingsError if data, weights or clients do not fit."""
         _ = self.architecture.head
         clients = self.population.clients if self.has_clients else ()
         fewest = min((len(client.train) for client in clients), default=0)
@@ -224,14 +229,14 @@ class Pretraining(TrainingStage):
         first = 1
         for phase in self.phases:
             self._check_server_data(phase)
-            # Better now than in a round.
+            # An error before the first round is better than an error in a round.
             phase.algorithm.check_samples(fewest, phase.options)
             if drawn := self._wrapped_clients(phase):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
 
     def _check_server_data(self, phase: Phase) -> None:
-        """Raise a SettingsError if a method would find less data at the server than it needs."""
+        """Raise a SettingsError if the server has fewer samples than the phase needs."""
         clients, participants = self.clients, phase.training.participants
         available = len(clients.server)
         needed = phase.algorithm.strategy_class.server_samples_needed(participants)
@@ -246,7 +251,7 @@ class Pretraining(TrainingStage):
             raise SettingsError(problem, "server-share", "server-reserve")
 
     def check_weights(self) -> None:
-        """Raise a SettingsError if weights that are given are not the network's."""
+        """Raise a SettingsError if given weights do not fit the network."""
         if self.how.weights is None:
             return
         network = self.architecture.make()
@@ -257,10 +262,10 @@ class Pretraining(TrainingStage):
             raise SettingsError(f"start {self.start!r}: {error}") from error
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
-        """Write the starting model, and how it was made."""
+        """Write the starting model, and `model.json`: how the model was made."""
         architecture, pixels = self.architecture, {}
         dataset = architecture.source.dataset
-        if isinstance(dataset, ImageDataset):  # How they were normalised; texts have none.
+        if isinstance(dataset, ImageDataset):  # The normalisation of images.
             pixels = {"pixel-mean": dataset.mean.tolist(), "pixel-std": dataset.std.tolist()}
         about = {
             "start": self.start,
@@ -277,7 +282,12 @@ class Pretraining(TrainingStage):
         return {}
 
     def tester(self) -> EvaluateFn | None:
-        """Return what tests the model on the dataset's own test part, when that is due."""
+        """Return the function that evaluates the global model on the server, or None.
+
+        Every `test_every` rounds, the function measures loss and accuracy on the dataset's test
+        split. If `stop-at-loss` is set, the function measures the loss on all clients' training
+        samples every `stop-check-every` rounds. Both are also measured in the last round.
+        """
         every, checked = self.test_every, self.run_options.stop_check_every
         wanted = self.run_options.stop_at_loss
         test = clients = None
@@ -301,7 +311,7 @@ class Pretraining(TrainingStage):
         return measure if test or clients else None
 
     def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
-        """Return whether it diverged or did not learn; nothing of a start that is not trained."""
+        """Return a Trouble if the training diverged or did not learn, else None."""
         if not self.phases:
             return None
         classes = read_about(folder, num_classes=int)["num-classes"]
@@ -321,28 +331,31 @@ class Pretraining(TrainingStage):
         )
 
     def max_parallel_clients(self) -> int:
-        """Return the largest number of clients that train at the same time; in a chain it is 1."""
+        """Return the number of clients that can train at the same time; it is 1 in a chain."""
         wide = [phase for phase in self.phases if phase.algorithm.strategy_class.loss_of != "chain"]
         return max([1, *(phase.training.participants for phase in wide)])
 
     def chained(self, server_round: int) -> bool:
-        """Tell whether the model learns from client to client in a round."""
+        """Return whether the clients of a round train in a chain, one after the other."""
         return self.phase_of(server_round).algorithm.strategy_class.loss_of == "chain"
 
     def evaluate(self, arrays: Arrays, samples: Samples) -> Mapping[str, float]:
-        """Return {"loss": mean, "correct": hits, "num-examples": n} of a model, in eval mode."""
+        """Evaluate a model in eval mode: {"loss": mean, "correct": hits, "num-examples": n}."""
         return ServerData(self.architecture.make(), samples).evaluate(arrays)
 
     def reached(self, loss: float) -> bool:
-        """Tell whether a loss is one to stop at."""
+        """Return whether a loss is at most `stop-at-loss`; False if that is not set."""
         return self.run_options.stop_at_loss is not None and loss <= self.run_options.stop_at_loss
 
     def ends(self, report: RoundReport) -> bool:
-        """Tell whether the loss to stop at was reached in a round in which it was checked."""
+        """Return whether the loss that was measured in this round is at most `stop-at-loss`."""
         return self.reached(report.metrics.get(f"server-{START_LOSS}", math.inf))
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the parts that the model depends on; rounds of an open end are left out."""
+        """Return the inputs that the model depends on.
+
+        If the stage is open-ended, the number of rounds of the last phase is left out.
+        """
         phases = [phase.identity() for phase in self.phases]
         if self.open_ended and phases:
             del phases[-1]["rounds"]
@@ -366,7 +379,7 @@ class Pretraining(TrainingStage):
 
     @property
     def key(self) -> str:
-        """Return the model's methods and a hash."""
+        """Return the names of the methods and a hash of the identity, joined by hyphens."""
         name = "-".join([phase.name for phase in self.phases] or [RANDOM])
         if self.is_external:
             module = isinstance(self.how.weights, nn.Module)
@@ -375,22 +388,23 @@ class Pretraining(TrainingStage):
 
 
 def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, int]]:
-    """Return the strategies that run one after another, each with its rounds.
+    """Return the strategies that run one after another, each with its number of rounds.
 
-    The phases of a Schedule have their own rounds; any other strategy runs for `rounds`.
+    Each phase of a Schedule states its number of rounds. Any other strategy runs for `rounds`
+    rounds.
     """
     return list(strategy.phases) if isinstance(strategy, Schedule) else [(strategy, rounds)]
 
 
 def _identity_of(strategy: RoundStrategy) -> dict[str, Any]:
-    """Return the options of a strategy object, and a hash of its data at the server."""
+    """Return the options of a strategy object, and a hash of its server data."""
     servers = [getattr(part, "server", None) for part, _ in parts_of(strategy, 1)]
     samples = [server.samples for server in servers if isinstance(server, ServerData)]
     return {"strategy": strategy.options(), "server": hash_of_samples(samples)}
 
 
 def _origin(name: str) -> dict[str, str]:
-    """Return what weights that were made elsewhere depend on: a file's content, or a text."""
+    """Return the identity of given weights: the file's hash, or a name and the code's hash."""
     path = path_of(name)
     if path is None:
         return {"name": name, "text": plugins.hash_at("start", name)}

@@ -1,4 +1,4 @@
-"""What made a result: versions of packages, the machine, and the commit of a checkout."""
+"""Provenance of a result: versions of packages, the machine, and the commit of the package."""
 
 import functools
 import importlib.metadata
@@ -13,7 +13,7 @@ import coprefl_flwr
 
 
 def made_by() -> dict[str, Any]:
-    """Return what made a result: versions, the machine, and the commit of a checkout's package."""
+    """Return the versions, the machine, and the commit if the package runs from a checkout."""
     here = {"versions": versions(), "machine": machine()}
     commit = _commit_of(Path(coprefl_flwr.__file__).parents[1])
     return here | ({"commit": commit} if commit else {})
@@ -21,7 +21,7 @@ def made_by() -> dict[str, Any]:
 
 @functools.cache
 def machine() -> str:
-    """Return the processor, its cores, and the GPU that is computed on, if there is one."""
+    """Return the processor, the number of cores, and the GPU if the process uses one."""
     import torch
 
     from coprefl_flwr.learning.device import default_device
@@ -36,12 +36,9 @@ def machine() -> str:
 
 @functools.cache
 def _commit_of(checkout: Path) -> str:
-    """Return the commit of the package's own checkout, with "-dirty" if files of it differ.
-
-    "" where the package is not in its own checkout, or git is not there. Git runs
-    commands that the configuration of a repository names, so it is never asked about another one:
-    the repository is named, for git looks for one in the folders above too.
-    """
+    """Return the commit of a checkout, "-dirty" if files differ; "" without git or checkout."""
+    # Git runs commands that a repository's configuration names, and searches parent folders for a
+    # repository. So the repository is given, and git never reads another one.
     command = ["git", f"--git-dir={checkout / '.git'}", f"--work-tree={checkout}"]
     command += ["-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=12"]
     if not (checkout / ".git").exists():
@@ -56,6 +53,6 @@ def _commit_of(checkout: Path) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what results depend on."""
+    """Return the versions of Python and of the packages that results depend on."""
     others = {name: importlib.metadata.version(name) for name in ("flwr", "torch")}
     return {"coprefl-flwr": coprefl_flwr.__version__, "python": platform.python_version(), **others}

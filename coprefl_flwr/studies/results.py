@@ -1,7 +1,7 @@
-"""What a study came to: the rows and rounds of its stages, and their report.
+"""The results of a study: tables of the rows and rounds of all stages, and the report.
 
-`python -m coprefl_flwr.studies.results FOLDER FOLDER ...` prints the comparison of several runs
-that differ in their seed.
+`python -m coprefl_flwr.studies.results FOLDER FOLDER ...` prints a comparison over several runs
+with different seeds.
 """
 
 import json
@@ -36,18 +36,18 @@ from coprefl_flwr.studies.study import Study
 logger = logging.getLogger("flwr.coprefl")
 
 Result = Mapping[str, Sequence[Mapping[str, Any]]]
-"""{"rows", "rounds"} of a stage."""
+"""The result of a stage: {"rows": a list of rows, "rounds": a list of rows}."""
 
 
 def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return (a row per client, a row per round) of all stages, those of a start together."""
+    """Return (a row per client, a row per round) of all stages, grouped by starting model."""
     starts = list(dict.fromkeys(stage.start for stage in study.stages))
     stages = sorted(study.stages, key=lambda stage: starts.index(stage.start))
     return frames_of((stage.start, read_result(store.folder(stage))) for stage in stages)
 
 
 def frames_of(results: Iterable[tuple[str, Result]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return (a row per client, a row per round) of results, each of the start of that name."""
+    """Return (a row per client, a row per round) from pairs (name of the start, result)."""
     results_of_starts = list(results)
     rows, rounds = (
         frame(
@@ -59,7 +59,7 @@ def frames_of(results: Iterable[tuple[str, Result]]) -> tuple[pd.DataFrame, pd.D
 
 
 def write_results(study: Study, store: Store) -> None:
-    """Write rows, rounds and the report of a finished study; log the tables."""
+    """Write the rows, the rounds and the report of a finished study, and log the tables."""
     rows, rounds = gather(study, store)
     outcome = Outcome(rows, rounds, _about(study, store))
     page = outcome.write(store.root)
@@ -71,7 +71,7 @@ def write_results(study: Study, store: Store) -> None:
 
 
 def _about(study: Study, store: Store) -> dict[str, Any]:
-    """Return what a report says besides the rows (see `Outcome`)."""
+    """Return the content of a report in addition to the rows (see `Outcome`)."""
     pretrainings = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
     chained, costs, lost = {}, {}, log_lost_replies(study, store)
     for start, stage in pretrainings.items():
@@ -105,11 +105,8 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
 
 
 def _command(settings: Mapping[str, Any], shown: Mapping[str, str]) -> str:
-    """Return the `flwr run` that repeats a study.
-
-    "" where a report leaves out the folder of a user's own file, and for a text with a quotation
-    mark, which Flower does not read.
-    """
+    """Return the `flwr run` command that repeats a study, or "" if no command can do so."""
+    # Reports leave out the folders of the user's files. Flower does not parse quotation marks.
     texts = {key: str(value) for key, value in settings.items()}
     if texts != shown or any('"' in text for text in texts.values()):
         return ""
@@ -118,7 +115,7 @@ def _command(settings: Mapping[str, Any], shown: Mapping[str, str]) -> str:
 
 
 def trouble_in(study: Study, store: Store, stage: Stage) -> Trouble | None:
-    """Return what is wrong with a stage's result; None also where it is not done."""
+    """Return the Trouble of a stage's result, or None. A stage that is not done has no Trouble."""
     if not store.has(stage):
         return None
     loss = None
@@ -130,7 +127,7 @@ def trouble_in(study: Study, store: Store, stage: Stage) -> Trouble | None:
 
 
 def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Return a text with the number of replies that rounds left out; "" if there are none."""
+    """Return a sentence part with the number of replies that were left out; "" for none."""
     some = [row for row in rounds if row.get("replies-left-out")]
     if not some:
         return ""
@@ -141,7 +138,7 @@ def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def log_lost_replies(study: Study, store: Store) -> list[str]:
-    """Log of which stages replies were left out; return a sentence for each."""
+    """Log the stages in which replies were left out; return a sentence for each of the stages."""
     lines = [
         f"{stage.title}: {line}"
         for stage in study.stages
@@ -153,7 +150,7 @@ def log_lost_replies(study: Study, store: Store) -> list[str]:
 
 
 def log_troubles(study: Study, store: Store) -> dict[str, str]:
-    """Log which stages diverged or did not learn; return it for each start, or method."""
+    """Log the stages that diverged or did not learn; return {start or method: the problems}."""
     lines: dict[str, list[str]] = {}
     for stage in study.stages:
         if trouble := trouble_in(study, store, stage):
@@ -164,7 +161,7 @@ def log_troubles(study: Study, store: Store) -> dict[str, str]:
 
 
 def main(folders: Sequence[str]) -> None:
-    """Print the comparison over several runs."""
+    """Print the comparison over the runs in these folders, as Markdown tables."""
     report = report_of([Outcome.read(Path(folder)) for folder in folders])
     print(markdown(*tables(report.comparisons[0].displayed())))
 

@@ -1,6 +1,7 @@
-"""Running a study in its own folder: for `flwr run`, or for a Python program.
+"""Run a study and store its results in a folder: for `flwr run`, or for a Python program.
 
-A program's study runs in its own process or on Ray, in a folder that it names or a temporary one.
+A study of a Python program runs in the program's process or on Ray. The results are stored in a
+folder that the program names, or else in a temporary folder.
 """
 
 import contextlib
@@ -37,18 +38,19 @@ logger = logging.getLogger("flwr.coprefl")
 SETTINGS = "settings.yaml"
 
 Followed = Callable[[Stage], AbstractContextManager[Sequence[Hook]]]
-"""Gives the hooks that follow a stage, and ends what they write to."""
+"""A function from a stage to a context manager. The context manager gives the hooks that are called
+after each round of the stage. On exit it closes the trackers or files that the hooks write to."""
 
 
 WORKERS = Option("workers", "workers", 1, (int,), "processes", minimum=1, maximum=MOST_WORKERS)
 
 
 def run_study(grid: Grid, study: Study) -> Path:
-    """Run a study of settings in the folder of its run, and return that.
+    """Run a study that was built from settings, and return the folder of its results.
 
-    Raises a SettingsError before any work, if something set cannot be used.
-    Raises a RunFailedError if the clients failed a round too often; what was finished stays, and
-    can be resumed.
+    Raises a SettingsError before any training if a setting cannot be used.
+    Raises a RunFailedError if clients failed in the same round too often. Finished stages and
+    checkpoints are kept, and the next run continues from them.
     """
     name = study.config["run-name"]
     study.check()
@@ -61,7 +63,7 @@ def run_study(grid: Grid, study: Study) -> Path:
         run(study, grid, store, run_name=name)
         for key in {stage.features() for stage in study.stages} - {""}:
             remove_named(store.shared(key), FEATURE_FILE)
-            with contextlib.suppress(OSError):  # It holds others, of settings before these.
+            with contextlib.suppress(OSError):  # It also holds features of earlier settings.
                 store.shared(key).parent.rmdir()
         write_results(study, store)
         return store.root
@@ -78,20 +80,22 @@ def finished(
     nodes: int = 1,
     workers: int = 1,
 ) -> Iterator[Store]:
-    """Run a study, and give the store of its results.
+    """Run a study, and give the store that holds its results (a context manager).
 
     Parameters
     ----------
     folder : path, optional
-        Where the results are stored; not set: a temporary folder that is deleted at the end.
+        The folder of the results. If it is None, a temporary folder is used and deleted on exit.
     quiet : bool
-        Whether only warnings are logged.
+        Whether to log only warnings and to show no progress.
     app : ClientApp, optional
-        The clients; not set: those of the study.
+        The ClientApp that runs the clients. If it is None, the study's clients are used.
     nodes, workers : int
-        Nodes of the app, and processes that run them: 1 is this process, more are on Ray.
+        The number of nodes of the app, and the number of processes that run the nodes. With one
+        worker, the nodes run in this process; with more workers, on Ray.
 
-    Raises a SettingsError before any work, and a RunFailedError if clients failed too often.
+    Raises a SettingsError before any training if a setting cannot be used, and a RunFailedError if
+    clients failed in the same round too often.
     """
     without_colours()
     with ExitStack() as entered:
@@ -112,7 +116,7 @@ def finished(
 
 @contextmanager
 def _store(folder: str | Path | None, layout: Layout) -> Iterator[Store]:
-    """Give the store in a folder of this process alone, or in a temporary one."""
+    """Give a store in `folder`, locked for this process, or in a temporary folder for None."""
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="coprefl-") as temporary:
             yield Store(Path(temporary).resolve(), layout, checkpoints=False)
@@ -138,21 +142,25 @@ def run(
     only: Collection[str] | None = None,
     followed: Followed = lambda _: nullcontext(()),
 ) -> None:
-    """Run the stages of a study, except those that are done in the store; run again, it continues.
+    """Run the stages of a study, except stages whose results the store already holds.
 
-    What the store holds of a stage that was made of other parts is put aside, which the log says
-    before anything is made.
+    An interrupted stage continues from its last checkpoint. If a stored result was computed from
+    other inputs, it is moved into a folder `earlier-N`; the log lists such stages before any
+    training.
 
     Parameters
     ----------
     progress : Progress, optional
-        Who is shown how far it is, and knows of all stages; not set: the log.
+        The progress display, to which all stages were added. If it is None, one is made here.
     run_name : str
-        As messages and clients' states name the run.
+        The name of the run in messages and in clients' states.
     only : Collection[str], optional
-        Keys of the stages that are run; not set: all.
+        The keys of the stages to run. If it is None, all stages run.
+    followed : function, optional
+        A function that gives further hooks for a stage (see `Followed`).
 
-    Raises a RunFailedError if the clients failed a round too often; what was finished stays.
+    Raises a RunFailedError if clients failed in the same round too often. Finished stages and
+    checkpoints are kept.
     """
     check_folders(study.stages, store)
     store.prepare(study.stages)
@@ -174,7 +182,7 @@ def run_stage(
     hooks: Sequence[Hook] = (),
     run_name: str = "run",
 ) -> None:
-    """Run a stage into its folder, unless that is done; a damaged result is made again."""
+    """Run a stage that is not done, and write its folder; a damaged result is computed again."""
     folder = store.folder(stage)
     if stage.open_ended:
         _go_on(stage, folder)
@@ -188,10 +196,7 @@ def run_stage(
 
 
 def _go_on(stage: Stage, folder: Path) -> None:
-    """Take the result away of a stage that is done with fewer rounds than it has now.
-
-    Raises a SettingsError if it is done with more.
-    """
+    """Delete a result with fewer rounds than the stage has; a SettingsError if it has more."""
     if not is_done(folder):
         return
     rounds = read_result(folder)["rounds"]
@@ -203,7 +208,7 @@ def _go_on(stage: Stage, folder: Path) -> None:
 
 
 def check_folders(stages: Iterable[Stage], store: Store) -> None:
-    """Raise a SettingsError if a folder that stages write into is a link, or is behind one."""
+    """Raise a SettingsError if a folder that stages write into, or a parent of it, is a link."""
     for stage in stages:
         check_links(store.base, store.folder(stage) / STATES)
         if stage.features():
@@ -211,7 +216,10 @@ def check_folders(stages: Iterable[Stage], store: Store) -> None:
 
 
 def check_place(option: str, folder: Path) -> None:
-    """Raise a SettingsError if no such folder can be made."""
+    """Raise a SettingsError if `folder` cannot be created or written to.
+
+    The error message begins with `option`, the setting that names the folder.
+    """
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise SettingsError(f"{option}: {place} is a file, not a folder")

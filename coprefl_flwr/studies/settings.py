@@ -1,8 +1,9 @@
-"""The settings of a study: the groups, each defined next to what it sets, as one typed list.
+"""The settings of a study: one typed class, which joins the groups of settings.
 
-It serves `flwr run` (run-config), recipes and Python. Keys are the field's terms with hyphens.
-Run-config has no null: the empty string means "not set". A method's own options are no settings of
-a study; run-config keeps short forms of them, such as `gamma=0.5`, for every method that has one.
+Each group is a dataclass in the module that uses its settings. `flwr run` (run-config), recipes and
+Python programs use the same settings. A key has hyphens, as in `run-name`. Run-config has no null:
+the empty string means "not set". The options of a method are not settings of a study. Run-config
+also accepts short forms of such options: `gamma=0.5` sets the option for every method that has it.
 """
 
 import contextlib
@@ -32,15 +33,15 @@ Group = TypeVar("Group")
 STARTS = "starts"
 
 LONGEST_SETTINGS = 2**18
-"""Bytes of the settings' file, which has 3,000 where nothing long is listed."""
+"""Maximum size of `settings.yaml`, in bytes. The file usually has about 3,000 bytes."""
 
 LARGEST_COUNT = 10**9
-"""The most of anything that is counted, a thousand times what any study has."""
+"""Maximum of every integer setting except the seed: far above the counts of real studies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSettings:
-    """Which study this is, and where its results go."""
+    """The kind of study, its methods, the name of the run, and the folder of the results."""
 
     study: str = option(
         STARTS,
@@ -67,7 +68,7 @@ class FolderSettings:
     )
 
     def __post_init__(self) -> None:
-        """Check each value, and that the run's name can name a folder."""
+        """Check each value, and check that `run-name` is a valid name of a folder."""
         check_declared(self)
         if not re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9._-]*)?", self.run_name):
             allowed = "must be letters, digits, '_', '-' and '.', as it names a folder"
@@ -76,7 +77,7 @@ class FolderSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings(Checked):
-    """The network."""
+    """Settings of the network."""
 
     model: str = option(
         "femnist-cnn",
@@ -88,7 +89,7 @@ class ModelSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskDataSettings(Checked):
-    """The data of the downstream tasks, and of their clients."""
+    """Settings of the downstream tasks' data: numbers, classes, clients, partition, test split."""
 
     tasks: int = option(
         3, "downstream tasks X; 0: end after the pre-training", minimum=0, maximum=10**5
@@ -114,7 +115,7 @@ class TaskDataSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
-    """How the clients of the downstream tasks train."""
+    """Settings of the training, evaluation and measurements in the downstream tasks."""
 
     head: Method = option(
         FRESH,
@@ -167,7 +168,10 @@ class TaskSettings:
     )
 
     def __post_init__(self) -> None:
-        """Check each value, then that steps or epochs are set, not both."""
+        """Check each value, and check that values fit each other.
+
+        With 0 rounds, the head must be computed. Local steps and epochs exclude each other.
+        """
         check_declared(self)
         if not self.task_rounds and self.head in (FRESH, KEEP):
             problem = f"task-rounds = 0: head = {self.head} needs rounds; ncm and ridge do not"
@@ -178,7 +182,7 @@ class TaskSettings:
             raise SettingsError(f"{both}: set one of them, not both", "task-local-epochs")
 
 
-# The fields of the last base come first.
+# The fields of the last base class come first.
 @dataclass(frozen=True, kw_only=True)
 class Settings(
     PersonalOptions,
@@ -190,15 +194,16 @@ class Settings(
     RunOptions,
     FolderSettings,
 ):
-    """All settings of a study; `build` makes its parts of them, which know no setting.
+    """All settings of a study. The module `build` turns them into a study.
 
-    `short` are options set for every method that has them, by key, as `gamma=0.5` in run-config.
+    `short` are pairs (key, value) of methods' options, as `gamma=0.5` in run-config. Each
+    pair applies to every method that has such an option.
     """
 
     short: tuple[tuple[str, Value], ...] = ()
 
     def __post_init__(self) -> None:
-        """Read methods that are given as texts; check each group, and what holds between them."""
+        """Parse methods that are strings; check each group, and check values between groups."""
         for name in ("method", "task_method", "head"):
             option = declared(Settings)[name.replace("_", "-")]
             object.__setattr__(self, name, option.checked(getattr(self, name), option.key))
@@ -218,12 +223,12 @@ class Settings(
                 raise SettingsError(problem, key, most)
 
     def part(self, group: type[Group]) -> Group:
-        """Return one group of the settings."""
+        """Return one group of the settings, as an object of the group's class."""
         names = [field.name for field in fields(group)]  # type: ignore[arg-type]
         return group(**{name: getattr(self, name) for name in names})
 
     def check_used(self) -> None:
-        """Raise a SettingsError for a setting that is set and that its kind of study ignores."""
+        """Raise a SettingsError if a setting is set that this kind of study does not use."""
         known = declared(Settings)
         if self.study == PERSONALISED:
             unused = {key: option.starts_only for key, option in known.items()}
@@ -236,13 +241,13 @@ class Settings(
                 raise SettingsError(f"{key} = {value}: {why}", key)
 
     def named(self) -> "Settings":
-        """Return the same with a name of the run: date and time where the user set none."""
+        """Return the settings with a run name; if the user set none, it is the date and time."""
         now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         return replace(self, run_name=self.run_name or now)
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> "Settings":
-        """Make settings from hyphenated keys, as run-config has them; raises as `checked` does."""
+        """Make settings from hyphenated keys, as in run-config; raises the errors of `checked`."""
         known = declared(cls)
         values: dict[str, Any] = {}
         short: dict[str, Value] = {}
@@ -255,17 +260,17 @@ class Settings(
 
     @classmethod
     def of(cls, **values: Value | None) -> "Settings":
-        """Make settings from keyword arguments, options of methods among them: `gamma=0.5`."""
+        """Make settings from keyword arguments. Short forms such as `gamma=0.5` are allowed."""
         config = {name.replace("_", "-"): "" if v is None else v for name, v in values.items()}
         return cls.from_config(config)
 
     def to_config(self) -> dict[str, Value]:
-        """Return the settings as run-config has them: methods as texts, "" for what is not set."""
+        """Return the settings in the form of run-config: methods as strings, "" for not set."""
         config = {key: _written(value) for key, value in values_of(self).items()}
         return config | dict.fromkeys(short_forms(), "") | dict(self.short)
 
     def changed(self) -> dict[str, Value]:
-        """Return the settings that are not at their default, except those that do not count."""
+        """Return the settings that differ from their defaults and can change a result."""
         default, known = Settings().to_config(), declared(Settings)
         return {
             key: value
@@ -275,21 +280,20 @@ class Settings(
 
 
 def _written(value: Any) -> Value:
-    """Return a setting's value as run-config has it."""
+    """Return a setting's value in the form of run-config: "" for None, methods as strings."""
     if value is None:
         return ""
     return str(value) if isinstance(value, Method | Methods) else value
 
 
 GROUPS = tuple(reversed(Settings.__bases__))
-"""The groups of the settings, in their order."""
+"""The classes of the groups of settings, in the order of the fields."""
 
 
 def checked(key: str, value: object) -> Any:
-    """Return one setting's value with its right type; "" is "not set".
+    """Return a setting's value, converted to the setting's type; "" means "not set".
 
-    Raises a SettingsError for an unknown key, a wrong type or a value out of its range, in one
-    line.
+    Raises a SettingsError of one line for an unknown key, a wrong type or a value out of range.
     """
     known = declared(Settings)
     if key in known:
@@ -302,18 +306,18 @@ def checked(key: str, value: object) -> Any:
 
 
 def _of_a_method(declarations: tuple[Option, ...], value: object) -> Any:
-    """Return a value that at least one of the methods that have this option allows."""
+    """Return the parsed value of a short form, if one of the methods with this option allows it."""
     for declaration in declarations:
         with contextlib.suppress(SettingsError):
             return declaration.read(value)
     every = tuple(dict.fromkeys(choice for known in declarations for choice in known.choices))
-    return replace(declarations[0], choices=every).read(value)  # Raises.
+    return replace(declarations[0], choices=every).read(value)  # Raises a SettingsError.
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Return the settings that a study's folder keeps; a SettingsError for what is none."""
+    """Return the settings in a study's `settings.yaml`; a SettingsError if the file has none."""
     try:
-        # Short: PyYAML's time for a number in base 60 grows with the square of its length.
+        # The size is limited: PyYAML's time for a base-60 number is quadratic in its length.
         written = yaml.safe_load(read_text(file, LONGEST_SETTINGS))
     except SettingsError:
         raise

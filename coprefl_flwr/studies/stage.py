@@ -1,15 +1,15 @@
-"""A stage: one method on one population, from given arrays.
+"""A stage: one run of one method on one population of clients, from given initial arrays.
 
-Pre-training, a downstream task and a personalised method are stages alike. A stage leaves
-`result.json`, with a row per client and one per round, and may leave a model; it is done when the
-result is there. Files are written in one step: a stage that was interrupted continues after its
-last checkpoint, and ends with the very bytes of one that was not.
+A pre-training, a downstream task and a personalised method are each a stage. A stage writes
+`result.json`, with a row per client and a row per round, and may write a model. A stage is done
+when `result.json` exists. Files are written atomically. An interrupted stage continues after its
+last checkpoint, and its result is byte for byte equal to the result of an uninterrupted run.
 
     FOLDER/result.json               {"rows": ..., "rounds": ...}
-    FOLDER/SHA256SUMS                checksums of it and of the model, by which damage is found
-    FOLDER/seconds.json              how long each round took, of the last process alone; if `timed`
-    FOLDER/checkpoint.safetensors    while it is under way, with .rounds.jsonl next to it
-    FOLDER/client-state/             what its clients keep, where they keep something
+    FOLDER/SHA256SUMS                checksums of the result and the model, to detect damage
+    FOLDER/seconds.json              seconds of each round of the last process; if `timed`
+    FOLDER/checkpoint.safetensors    while the stage runs, with .rounds.jsonl next to it
+    FOLDER/client-state/             states of clients, if the clients keep states
 """
 
 import json
@@ -40,16 +40,16 @@ from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.store import CHECKPOINT, SECONDS, STATES, Store, read_result, write_result
 
 STAGE, FOLDER, FEATURES = "stage", "folder", "features"
-"""Settings of a message: its stage's path, and names below the client's own folder, of its stage's
-files and features."""
+"""Keys in the config of a message: the path of the stage, the folder of the stage's files, and the
+folder of features. Both folders are relative to the folder of the client's process."""
 
 CLIENT_ACCURACY = "client-accuracy"
-"""The plain mean of the clients' accuracies in percent, in a round's evaluation."""
+"""Metric of a round's evaluation: the unweighted mean of the clients' accuracies, in percent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Checked):
-    """How stages are run: the seed, and when to wait, to give up and to keep a checkpoint."""
+    """Options of running a stage: seed, waiting times, attempts, checkpoints, stopping, metrics."""
 
     seed: int = option(0, "seed of every random choice", minimum=0)
     min_available_nodes: int = option(
@@ -93,47 +93,49 @@ class RunOptions(Checked):
     )
 
     def of_strategy(self, population: str, **changes: Any) -> dict[str, Any]:
-        """Return the options that the strategy of a population takes from these."""
+        """Return the keyword arguments of a strategy for a population; `changes` override them."""
         names = ("seed", "min_available_nodes", "min_replies", "max_failed_rounds")
         own = {name: getattr(self, name) for name in names} | {"population": population}
         return own | {"evaluate_every": 0} | changes
 
 
 class ClientFolders(NamedTuple):
-    """Where clients of this process find files: those of their stage's states, and features."""
+    """Folders of this process: the folder of the clients' states, and the folder of features."""
 
     states: Path
     features: Path
 
 
 class Stage(ABC):
-    """A step of a study that leaves a result; each kind of stage is a subclass.
+    """A step of a study that writes a result. Each kind of stage is a subclass.
 
     Parameters
     ----------
     title : str
-        As progress shows it.
+        The title of the stage in the progress display and in messages.
     path : str
-        Where it is in its own study. Messages name it, so that clients know what to do.
+        The path of the stage in its study, such as "starts/coprefl". A message to a client names
+        the path, by which the client's process finds the stage.
     start : str
-        What its rows and rounds call it: the starting model, or the personalised method.
+        The name of the starting model, or of the personalised method, in the rows of the result.
     rounds : int
-        Rounds of all phases; 0 where nothing is trained.
+        Total number of rounds of all phases; 0 if the stage trains nothing.
     """
 
     kind: ClassVar[str]
-    """Kind of stage whose speed is used to estimate the remaining time."""
+    """The kind of stage; the remaining time is estimated per kind, from the speed of its rounds."""
     phase: ClassVar[str]
-    """Value of `phase` in the rows of its rounds."""
+    """Value of the column `phase` in the rows of the stage's rounds."""
     has_client_rows: ClassVar[bool] = False
-    """Whether it leaves a row per client, which tables compare: tasks, personalised methods."""
+    """Whether the result has a row per client, as for tasks and personalised methods."""
     phases: Sequence[Phase] = ()
-    """The methods that it trains by, one after the other."""
+    """The phases of the stage's training, in order; empty if the stage trains nothing."""
     open_ended: bool = False
-    """Whether it keeps its last checkpoint, so that it can continue with more rounds."""
+    """Whether the last checkpoint is kept, so that the stage can continue with more rounds."""
     task: int | None = None
+    """The number of the downstream task, from 0; None if the stage is not about a task."""
     phase_switch: int = 0
-    """The last round of the first of several phases; 0 for one phase."""
+    """The last round of the first phase if there are several phases; 0 if there is only one."""
 
     def __init__(self, title: str, path: str, start: str, rounds: int = 0) -> None:
         self.title, self.path, self.start, self.rounds = title, path, start, rounds
@@ -141,37 +143,37 @@ class Stage(ABC):
     @property
     @abstractmethod
     def key(self) -> str:
-        """Return its folder in a shared store: a name and a hash of its identity."""
+        """Return the stage's folder in a shared store: a name and a hash of `identity`."""
 
     @abstractmethod
     def identity(self) -> Mapping[str, Any]:
-        """Return the parts that the result depends on; equal identities mean equal results."""
+        """Return the inputs that the result depends on. Equal identities mean equal results."""
 
     def check(self) -> None:  # noqa: B027
-        """Raise a SettingsError if something cannot be had as set; loads the data."""
+        """Load the data, and raise a SettingsError if a setting does not fit the data."""
 
     @abstractmethod
     def make(self, making: "Making") -> None:
-        """Compute the result, and write it into the folder of the stage."""
+        """Compute the result, and write the result into the folder of the stage."""
 
     def max_parallel_clients(self) -> int:
-        """Return the number of clients that can run at the same time; more nodes would be idle."""
+        """Return how many clients can run at the same time. Further nodes would be idle."""
         return 1
 
     def features(self) -> str:
-        """Return a hash of what its clients' features depend on, "" where they have none."""
+        """Return a hash of the inputs of the clients' features; "" if there are no features."""
         return ""
 
     def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
-        """Return what is wrong with the result in its folder, if anything.
+        """Return a problem of the result in the stage's folder, such as a diverged loss, or None.
 
-        `start_loss` is that of a start over all clients' data, where it was measured.
+        `start_loss` is the measured loss of the starting model on all clients' data, if any.
         """
         return None
 
 
 class Making(NamedTuple):
-    """The objects that a stage runs with: the grid, the store, its folder, the progress, hooks."""
+    """The argument of `Stage.make`: grid, store, folder of the stage, progress, hooks, run name."""
 
     grid: Grid
     store: Store
@@ -182,13 +184,13 @@ class Making(NamedTuple):
 
 
 class TrainingStage(Stage):
-    """A method on one population, from arrays that it begins with."""
+    """A stage that trains: one method on one population, from initial arrays."""
 
     has_client_rows: ClassVar[bool] = True
     timed: ClassVar[bool] = False
-    """Whether it leaves how long its rounds took."""
+    """Whether the durations of the rounds are written to `seconds.json`."""
     warmup_rounds: int = 0
-    """Rounds that prepare, before those that are counted: the last of them is round 0."""
+    """Number of preparatory rounds before round 1. The last preparatory round is round 0."""
 
     def __init__(
         self, run_options: RunOptions, title: str, path: str, start: str, rounds: int
@@ -198,29 +200,30 @@ class TrainingStage(Stage):
 
     @abstractmethod
     def strategy(self) -> RoundStrategy:
-        """Make the strategy."""
+        """Return a new strategy, or the strategy of the stage."""
 
     @abstractmethod
     def initial(self, store: Store) -> Arrays:
         """Return the arrays that this stage starts with."""
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
-        """Return the client that a message of a round is about."""
+        """Return the client with this id, for a message of this round."""
         raise AssertionError(f"{self.title}: its clients are not of this package")
 
     def domains(self) -> Sequence[str]:
-        """Return the domain of each client that it measures, "" where there are no domains."""
+        """Return the domain of each evaluated client, in the order of ids; "" without domains."""
         return ()
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
-        """Write what it leaves besides rows and rounds; return more columns of every round.
+        """Write further files, such as the model. Return further columns for each round's row.
 
-        Called after the last round, before the result is written, with the final arrays.
+        The method is called with the final arrays, after the last round and before the result is
+        written.
         """
         return {}
 
     def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
-        """Return whether clients, or the last round, ended with a loss that is not finite."""
+        """Return a Trouble if a client's or the last round's loss is not finite; else None."""
         result = read_result(folder)
         lost = sum(row["loss"] is None for row in result["rows"])
         if lost:
@@ -230,15 +233,15 @@ class TrainingStage(Stage):
         return Trouble(DIVERGED) if last.get("loss", 0.0) is None else None
 
     def ends(self, report: RoundReport) -> bool:
-        """Tell whether it ends after a round, before all its rounds were run."""
+        """Return whether the stage stops early, after the round of this report."""
         return False
 
     def tester(self) -> EvaluateFn | None:
-        """Return what tests the global model on the server, if anything does."""
+        """Return the function that evaluates the global model on the server, or None."""
         return None
 
     def make(self, making: Making) -> None:
-        """Train for all rounds; without rounds, keep the arrays that it begins with."""
+        """Train for all rounds, and write the result; with 0 rounds, save the initial arrays."""
         if not self.rounds:
             making.progress.note(self.title)
             self.save_extras(making.folder, self.initial(making.store), {})
@@ -260,14 +263,14 @@ def _train(stage: TrainingStage, making: Making) -> None:
         remove_named(folder / STATES, STATE_FILE)
 
     def finish(report: RoundReport) -> None:
-        """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""
+        """Record the mean accuracy of a round; after the last round, write the result."""
         if report.evaluation:
             metrics = _of_evaluation(stage, report.evaluation)
             mean = float((100 * metrics["correct"] / metrics["num-examples"]).mean())
             report.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         seconds.append(report.seconds)
         if report.round == report.num_rounds:
-            if stage.timed:  # Not in the result, which is the same however long it took.
+            if stage.timed:  # A separate file: the result must not depend on durations.
                 write_atomically(folder / SECONDS, json.dumps(seconds).encode())
             more = stage.save_extras(folder, report.arrays, report.state)
             rows = client_rows(stage, report.evaluation) if stage.has_client_rows else []
@@ -293,15 +296,15 @@ def _train(stage: TrainingStage, making: Making) -> None:
 
 
 def _name_in_messages(folder: Path, store: Store) -> str:
-    """Return a folder's name for messages, which clients look for below their own folder."""
+    """Return the path of a folder in messages, relative to the folder of the client's process."""
     return folder.relative_to(store.base).as_posix()
 
 
 def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[str, Any]]:
-    """Return a row per client: what the final model is worth to it on its own test samples.
+    """Return a row per client: the metrics of the final model on the client's test samples.
 
-    Raises a RunFailedError if a client did not evaluate: metrics over the others would not be
-    comparable.
+    Raises a RunFailedError if a client did not evaluate, because means over fewer clients would not
+    be comparable.
     """
     answered = evaluation.clients if evaluation else ()
     missing = sorted(set(range(len(stage.domains()))) - set(answered))
@@ -326,7 +329,7 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
 def _of_evaluation(
     stage: TrainingStage, evaluation: Replies
 ) -> Mapping[str, npt.NDArray[np.float64]]:
-    """Return the metrics of an evaluation; a RunFailedError where a client left the hits out."""
+    """Return the metrics of an evaluation; a RunFailedError if a client's 'correct' is missing."""
     hits = evaluation.metrics.get("correct")
     if hits is None or np.isnan(hits).any():
         problem = "the evaluation of a client has no metric 'correct'"
@@ -338,12 +341,15 @@ def _of_evaluation(
 def round_rows(
     stage: TrainingStage, history: History, more: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return a row per round: its metrics, and the clients' accuracy where that was measured."""
+    """Return a row per round: the metrics, and the clients' mean accuracy if it was measured.
+
+    The columns of `more` are added to every row.
+    """
     rows, about = [], {"phase": stage.phase, "start": stage.start, "task": stage.task}
     for number, metrics in history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
         measured = {"accuracy": accuracy} if stage.has_client_rows else {}
         own = {**about, "round": number - stage.warmup_rounds, **measured}
-        # A node may answer with metrics of any name, which are not to take the place of these.
+        # A node may report metrics of any name, which must not overwrite the columns of `own`.
         rows.append({**own, **metrics, **more, **own})
     return rows

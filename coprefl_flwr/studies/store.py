@@ -1,14 +1,15 @@
-"""Where results of stages are, and whether a stage is done: a question of its key alone.
+"""The store: a folder with the results of stages.
 
-A store has a folder for each stage (see `stage` for what is in it):
+A store has a folder for each stage. The module `stage` lists the files of such a folder. The layout
+of a store says how the folders are named:
 
-    Layout.KEY      ROOT/KEY             of all runs of recipes: what two runs need is made once
-    Layout.PATH     ROOT/starts/NAME, ROOT/tasks/NUMBER/NAME, ...     of one study
-    Layout.SINGLE   ROOT                 of a study of one stage
+    Layout.KEY      ROOT/KEY             shared by all runs of recipes: equal stages run once
+    Layout.PATH     ROOT/starts/NAME, ROOT/tasks/NUMBER/NAME, ...     for one study
+    Layout.SINGLE   ROOT                 for a study of one stage
 
-Where the folder's name is not the key, `made-of.json` in it says which parts the stage was made of.
-A stage of other parts is made again, and the files of the earlier one are moved into a folder
-`earlier-N`: nothing is lost.
+A key contains a hash of all inputs of a stage (settings, data, methods). In the layouts PATH and
+SINGLE, the file `made-of.json` in the stage's folder lists the inputs. If the inputs have changed,
+the stage runs again. The earlier files are not deleted, but moved into a folder `earlier-N`.
 """
 
 import contextlib
@@ -63,7 +64,7 @@ ABOUT, MADE_OF = "model.json", "made-of.json"
 
 
 class Layout(Enum):
-    """How the folder of a stage is named: by its key, by its path, or the root itself."""
+    """How a stage's folder is named: by the stage's key, by its path, or no subfolder at all."""
 
     KEY = "key"
     PATH = "path"
@@ -72,9 +73,10 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class Store:
-    """A folder with the results of stages.
+    """A folder `root` with the results of stages.
 
-    `checkpoints` says whether a stage writes checkpoints while it runs.
+    `layout` says how the stages' folders are named. `checkpoints` says whether stages write
+    checkpoints while they run.
     """
 
     root: Path
@@ -83,7 +85,7 @@ class Store:
 
     @property
     def base(self) -> Path:
-        """The folder to which the folder names in messages are relative; no message names it."""
+        """The folder to which the paths in messages are relative; messages do not name it."""
         return self.root if self.layout is Layout.KEY else self.root.parent
 
     def folder(self, stage: "Stage") -> Path:
@@ -91,7 +93,7 @@ class Store:
         return self.root / getattr(stage, self.layout.value) if self.layout.value else self.root
 
     def shared(self, key: str) -> Path:
-        """Return the folder of what several stages share, by a hash of what it depends on."""
+        """Return the folder of features that several stages share, for a hash of their inputs."""
         return self.root / "features" / key
 
     def has(self, stage: "Stage") -> bool:
@@ -103,13 +105,16 @@ class Store:
         return all(map(self.has, stages))
 
     def result(self, stage: "Stage") -> dict[str, list[dict[str, Any]]]:
-        """Return {"rows", "rounds"} of a stage, both empty if it is not done."""
+        """Return {"rows": list, "rounds": list} of a stage; both are empty if it is not done."""
         return read_result(self.folder(stage)) if self.has(stage) else {"rows": [], "rounds": []}
 
     def seconds(self, stage: "Stage") -> float:
-        """Return the median time of a stage's round in seconds; nan if it was not measured.
+        """Return the median duration of a stage's rounds in seconds; nan if it was not measured.
 
-        The first round of the last process is left out, as it also computes features.
+        Only the rounds of the last process count. The first of them is left out, because it also
+        includes the computation of features.
+
+        Raises a SettingsError if the file of durations is damaged.
         """
         file = self.folder(stage) / SECONDS
         seconds = read_json(file, list) if file.exists() else []
@@ -117,14 +122,16 @@ class Store:
             raise SettingsError(f"{file} is damaged: it holds no list of seconds; remove it")
         return statistics.median(seconds[1:]) if len(seconds) > 1 else math.nan
 
-    # ---- who makes a stage -----------------------------------------------------------------------
+    # ---- locks: one process at a time runs a stage -----------------------------------------------
 
     @contextmanager
     def owned(self, option: str) -> Iterator[None]:
-        """Make the whole store that of this process; `option` says in errors who named it.
+        """Lock the whole store for this process, until the context ends.
 
-        Raises a SettingsError, before anything is written, for a folder of somebody else's files,
-        or one that another process writes into.
+        Error messages begin with `option`, the setting that named the folder.
+
+        Raises a SettingsError, before anything is written, if the folder contains files of another
+        program, or if another process writes into the folder.
         """
         check_links(self.root.parent, self.root)
         check_own(self.root, option)
@@ -136,8 +143,8 @@ class Store:
 
     @contextmanager
     def locked(self, stage: "Stage") -> Iterator[None]:
-        """Keep other processes from making the same stage; wait for one that does."""
-        if self.layout is not Layout.KEY:  # The whole store is held.
+        """Lock a stage, so that no other process runs it; wait while another process runs it."""
+        if self.layout is not Layout.KEY:  # `owned` has locked the whole store.
             yield
             return
         folder, lock = self.folder(stage), self._lock(stage)
@@ -148,27 +155,30 @@ class Store:
             logger.info("%s is being made by another process; waiting for it", stage.key)
             acquired = lock.acquire()
         with acquired:
-            if not self.has(stage):  # Others may be writing what lies below one that is done.
+            if not self.has(stage):  # Below a finished stage, other processes may write.
                 remove_unfinished(folder)
             yield
 
     def finalise(self, stage: "Stage") -> None:
-        """Finalise the files of a stage (see `finalise` below) that nobody is making."""
+        """Call the function `finalise` for a stage, unless another process runs the stage."""
         if self.folder(stage).exists():
             with contextlib.suppress(filelock.Timeout), self._lock(stage).acquire(blocking=False):
                 finalise(stage, self.folder(stage))
 
     def _lock(self, stage: "Stage") -> filelock.FileLock:
-        # The end of a long key is what tells it from others: its hash.
+        # A long key is shortened to its end, which contains the hash and so is unique.
         lock = self.root / LOCKS / stage.key.replace("/", "-")[-200:]
         check_links(self.root, lock)
         lock.parent.mkdir(parents=True, exist_ok=True)
         return filelock.FileLock(lock)
 
-    # ---- what a stage is made of -----------------------------------------------------------------
+    # ---- the inputs of a stage -------------------------------------------------------------------
 
     def prepare(self, stages: "Sequence[Stage]") -> None:
-        """Put aside results that were made of other parts, and log which stages run again."""
+        """Move results that were computed from other inputs aside; log which stages run again.
+
+        Also writes `made-of.json` of each stage. Does nothing in the layout KEY.
+        """
         if self.layout is Layout.KEY:
             return
         for stage in stages:
@@ -205,16 +215,16 @@ class Store:
 def write_result(
     folder: Path, rows: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write a stage's result, in one step; a number that is not finite becomes null."""
+    """Write a stage's result file atomically. Numbers that are not finite are written as null."""
     content = {"rows": list(map(_finite, rows)), "rounds": list(map(_finite, rounds))}
     text = json.dumps(content, indent=1, allow_nan=False).encode()
-    # Before the result, which says that all is there.
+    # The checksums come first, because the existence of a result means that the stage is done.
     write_sums(folder, _array_files(folder), {RESULT: text})
     write_atomically(folder / RESULT, text)
 
 
 def _array_files(folder: Path) -> list[str]:
-    """Return the arrays that a stage left: not what says when, where and how they were made."""
+    """Return the file names of a stage's arrays (safetensors), without the checkpoint."""
     return [path.name for path in folder.glob("*.safetensors") if path.name != CHECKPOINT]
 
 
@@ -224,9 +234,9 @@ def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return {"rows", "rounds"} of a stage that is done.
+    """Return {"rows": list, "rounds": list} of a stage that is done.
 
-    Raises a SettingsError if the result is not there, or damaged.
+    Raises a SettingsError if the result file is missing or damaged.
     """
     result = read_json(folder / RESULT)
     lists = [result.get(key) for key in ("rows", "rounds")] if isinstance(result, dict) else [None]
@@ -243,9 +253,12 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
-    """Return how what is in a folder was made, with these keys (with underscores) of these types.
+    """Return the content of `model.json` in a folder: a record of how the model was made.
 
-    Raises a SettingsError if the file is not there, or damaged.
+    `kinds` are the required keys and the types of their values. The file has hyphens in the keys
+    where `kinds` has underscores.
+
+    Raises a SettingsError if the file is missing or damaged, or lacks a required key.
     """
     about = read_json(folder / ABOUT)
     keys = {name.replace("_", "-"): kind for name, kind in kinds.items()}
@@ -258,7 +271,7 @@ def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
 
 
 def is_done(folder: Path) -> bool:
-    """Return whether a stage's result is there, and whole; of one that is not, a line is logged."""
+    """Return whether a stage has an intact result. A damaged result is logged as a warning."""
     if not (folder / RESULT).exists():
         return False
     try:
@@ -275,7 +288,7 @@ def _warn_once(line: str) -> None:
 
 
 def put_aside_damaged(folder: Path) -> None:
-    """Rename what is damaged of a stage that was done, so that it is made again."""
+    """Rename damaged files of a finished stage to NAME.damaged, so that the stage runs again."""
     if not (folder / RESULT).exists():
         return
     wrong = damaged(folder, needed=RESULT)
@@ -290,25 +303,27 @@ def put_aside_damaged(folder: Path) -> None:
         folder,
         ", ".join(dict.fromkeys(wrong)),
     )
-    # One that a kill left is of the last round: it would leave no round that writes the result.
+    # If a process was killed after the last round, it left a checkpoint of that round. No round
+    # would then remain after which the result is written.
     remove_checkpoint(folder / CHECKPOINT)
-    for name in {RESULT, SUMS, *wrong}:  # Without a result it is not done.
+    for name in {RESULT, SUMS, *wrong}:  # A stage without a result is not done.
         if (folder / name).exists():
             os.replace(folder / name, folder / f"{name}.damaged")
 
 
 def finalise(stage: "Stage", folder: Path) -> bool:
-    """Rename damaged files of a stage; of an intact result, remove what only its making needed.
+    """Clean up the files of a stage, and return whether the stage is done.
 
-    Returns whether the stage is done. No other process may be making it.
+    Damaged files are renamed. If the result is intact, the checkpoint and the clients' states are
+    removed, except where they are needed later. No other process may run the stage meanwhile.
     """
     put_aside_damaged(folder)
     if not (folder / RESULT).exists():
         return False
-    remove_unfinished(folder, below=False)  # Others may be making what lies below it.
+    remove_unfinished(folder, below=False)  # Other processes may write into subfolders.
     if stage.open_ended:
         return True
     remove_checkpoint(folder / CHECKPOINT)
-    if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
+    if stage.kind != PERSONAL_KIND:  # The states of a personalised stage are its clients' models.
         remove_named(folder / STATES, STATE_FILE)
     return True

@@ -1,21 +1,22 @@
 """A study: a list of stages over populations of clients, run one after the other.
 
-Its folder, OUTPUT-DIR/RUN-NAME:
+The folder of a study, OUTPUT-DIR/RUN-NAME, contains:
 
-    .coprefl                           says that the folder is the package's (see `files`)
-    settings.yaml                      the settings as used
-    starts/START/model.safetensors     a starting model, and model.json: how it was made
-    start-loss/START/                  its loss on all pre-training data, if that is asked for
-    tasks/NUMBER/START/                a task from a start
-    diagnoses/NUMBER/START/            what explains the start's worth in it, if that is asked for
-    methods/METHOD/                    a personalised method: its global arrays, its clients' models
+    .coprefl                           marks the folder as written by this package (see `files`)
+    settings.yaml                      the settings of the study, defaults included
+    starts/START/model.safetensors     a starting model; model.json next to it: how it was made
+    start-loss/START/                  the model's loss on all pre-training data, if `start-loss`
+    tasks/NUMBER/START/                a task that begins with a starting model
+    diagnoses/NUMBER/START/            measurements of the model in a task, if `diagnostics`
+    methods/METHOD/                    a personalised method: global arrays, clients' models
     .../result.json                    a stage's rows and rounds (see `stage`)
-    .../made-of.json                   what the stage was made of (see `store`)
-    features/                          of a personalised study, while it runs
-    rows.jsonl, rounds.jsonl           those of all stages; about.json: what a report says besides
+    .../made-of.json                   the inputs that the stage was computed from (see `store`)
+    features/                          features of a personalised study, while the study runs
+    rows.jsonl, rounds.jsonl           the rows and rounds of all stages
+    about.json                         everything else that a report shows
     report/report.html                 the comparison (see `coprefl_flwr.report`)
 
-A study that was interrupted continues with the first stage whose result is not there.
+An interrupted study continues with the first stage that has no result yet.
 """
 
 import functools
@@ -35,18 +36,21 @@ from coprefl_flwr.studies.store import STATES
 
 @dataclass(eq=False)
 class Study:
-    """Stages that are run one after the other; the same in every process that takes part.
+    """Stages that are run one after the other. Server and client processes build equal studies.
 
     Parameters
     ----------
     stages : Sequence[Stage]
-        In the order in which they are run: what a stage begins with is before it.
+        The stages in the order in which they run. If a stage needs another stage's result, the
+        other stage comes first.
     config : Mapping[str, Any]
-        The settings that it was made of, if it was made of such.
+        The settings that the study was built from. Empty for a study of Python objects.
     root : Path
-        The folder below which clients of this process keep files; no message names it.
+        The folder below which clients of this process keep their files. Messages contain only paths
+        relative to this folder.
     changed : Mapping[str, Any]
-        The settings that a report names: those that count for a result and have no default's value.
+        The settings that a report lists: settings that can change a result and that differ from
+        their defaults.
     """
 
     stages: Sequence[Stage]
@@ -56,17 +60,17 @@ class Study:
 
     @functools.cached_property
     def by_path(self) -> Mapping[str, Stage]:
-        """The stages by their paths, such as "starts/coprefl"."""
+        """A mapping from the path of each stage, such as "starts/coprefl", to the stage."""
         return {stage.path: stage for stage in self.stages}
 
     def check(self) -> None:
-        """Raise a SettingsError if something cannot be had as set; loads the data."""
+        """Load the data. Raise a SettingsError if a setting does not fit the data or device."""
         check_precisions([phase for stage in self.stages for phase in stage.phases])
         for stage in self.stages:
             stage.check()
 
     def client(self, context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
-        """Return the client that a message with this config is about: a `client_fn` of an app."""
+        """Return the client that a message with this config addresses; serves as `client_fn`."""
         stage = self.by_path[str(config[STAGE])]
         assert isinstance(stage, TrainingStage)
         states = self._folder(config, FOLDER) / STATES
@@ -75,7 +79,7 @@ class Study:
         return stage.client(client_id, int(config["server-round"]), folders)
 
     def _folder(self, config: Mapping[str, Any], key: str) -> Path:
-        """Return a folder that a message names, below the one of this process."""
+        """Return the folder that a message names by a path relative to `root`; refuses links."""
         folder = inside(self.root, str(config.get(key, "")))
         check_links(self.root, folder)
         return folder

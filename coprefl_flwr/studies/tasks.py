@@ -1,4 +1,4 @@
-"""Downstream tasks, the stages that say what a starting model is worth, and diagnostics of them."""
+"""Downstream tasks: their data, the stages that train on them, and diagnostic measurements."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ DIAGNOSIS = "diagnosis"
 
 
 def task_name(number: int) -> str:
-    """Return the population of the downstream task `number`, counted from 0."""
+    """Return the name of the population of the downstream task `number`, counted from 0."""
     return f"task-{number}"
 
 
@@ -114,7 +114,7 @@ class Tasks:
         return f"<{len(self)} tasks of {self.classes} classes and {clients} clients>"
 
     def _task(self, number: int) -> Population:
-        """Draw a task's classes, spread their samples, split each client's into train and test."""
+        """Draw a task's classes, partition their samples, and split each client's samples."""
         name = task_name(number)
         classes, clients = self._draw_classes(name), []
         everything = self.source.samples(classes)
@@ -126,10 +126,10 @@ class Tasks:
         return Population(name, classes, tuple(clients))
 
     def _draw_classes(self, name: str) -> tuple[int, ...]:
-        """Draw the classes of a task, ascending."""
+        """Draw the classes of a task; return their indices, ascending."""
         known, wanted = self.source.classes, self.classes
         if isinstance(self.source.dataset, TextDataset):
-            # Windows overlap: a random test part would share most of its text with the other.
+            # Windows overlap, so random test and training splits would share most of their text.
             what = self._named("number")
             problem = f"{what} = {self.number}: texts have no tasks; set {what} = 0"
             raise SettingsError(problem, "tasks", "dataset")
@@ -143,7 +143,7 @@ class Tasks:
         return tuple(sorted(known[position] for position in drawn))
 
     def _check_samples(self, classes: tuple[int, ...]) -> None:
-        """Raise a SettingsError if a task could draw a class without a sample."""
+        """Raise a SettingsError if a class has no samples, because a task could draw it."""
         dataset, only = self.source.dataset, self._named("only")
         present = np.unique(dataset.labels[rows_of(dataset, classes, self.source.domains)])
         empty = [dataset.classes[number] for number in classes if number not in present]
@@ -159,7 +159,10 @@ class Tasks:
         return self.names.get(parameter, parameter)
 
     def identity(self) -> dict[str, Any]:
-        """Return what the samples of the tasks' clients depend on; each task's number besides."""
+        """Return the inputs on which the samples of all tasks depend.
+
+        The samples of one task also depend on the number of the task.
+        """
         if self.source.in_memory:
             every = [client for number in range(len(self)) for client in self[number].clients]
             parts = [
@@ -178,18 +181,18 @@ class Tasks:
 def architecture_of_tasks(
     starts: Iterable[Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
 ) -> Architecture:
-    """Return the network of tasks from starts, which are networks or files of weights.
+    """Return the architecture of tasks, from starting models that are networks or files of weights.
 
     Parameters
     ----------
     starts : networks and files
-        The first network is the architecture, if the caller gives no function.
+        The starting models. If `network` is None, the first network gives the architecture.
     network : Factory, optional
-        The caller's function, which makes the network of a task.
+        A function that makes the network of a task from the number of classes.
     tasks : Tasks
         The tasks.
     keeps_head : bool
-        Whether tasks begin with the starts' own last layer.
+        Whether tasks begin with the last layers of the starting models.
 
     Raises a SettingsError if the network does not fit the tasks.
     """
@@ -208,26 +211,28 @@ def architecture_of_tasks(
 
 @dataclass(frozen=True)
 class Downstream:
-    """How tasks are run: alike from every starting model.
+    """How tasks are run. All starting models use the same options (paired comparison).
 
     Parameters
     ----------
     trained : Phase
-        The method.
+        The method that trains in the tasks.
     rounds : int
-        Its rounds.
+        Number of rounds of the method.
     head : Phase, optional
-        What computes the last layer, in a round before the others: round 0.
+        The phase that computes the last layer in an extra round 0. If it is None, the last layer
+        is not computed.
     keeps_head : bool
-        Whether tasks begin with the starting model's own last layer; else under a fresh one.
+        Whether tasks begin with the starting model's last layer, instead of a fresh one.
     head_layer : str
-        The name of the last linear layer, for a computed head; "": the `nn.Linear` called last.
+        The name of the last linear layer, for a computed head. "" means the `nn.Linear` that is
+        called last.
     evaluate_every : int
-        Rounds between evaluations; 0: after the last only.
+        Number of rounds between evaluations. 0 means only after the last round.
     diagnostics : bool
-        Whether each task is diagnosed too.
+        Whether each starting model is also diagnosed in each task.
     metrics : ClientMetrics
-        Metrics of the user's own, which every client computes.
+        Your own metrics, which every client computes.
     """
 
     trained: Phase
@@ -240,21 +245,21 @@ class Downstream:
     metrics: ClientMetrics = field(default_factory=lambda: ClientMetrics(()))
 
     def __post_init__(self) -> None:
-        """Check each value; without rounds there must be a computed head."""
+        """Check each value; with 0 rounds, the head must be computed."""
         check_declared(self)
         if not self.rounds and self.head is None:
             needed = "a last layer that is computed without rounds, such as head = ncm or ridge"
             raise SettingsError(f"rounds = 0: needs {needed}", "task-rounds", "head")
 
     def identity(self) -> dict[str, Any]:
-        """Return what results of a task depend on besides its data and its start."""
+        """Return the inputs of a task's results, without the data and the starting model."""
         about: dict[str, Any] = {"rounds": self.rounds, "evaluate-every": self.evaluate_every}
         if self.head:
             about["head"] = [self.head.identity(), self.head_layer]
         return self.of_start() | about | self.metrics.identity()
 
     def of_start(self) -> dict[str, Any]:
-        """Return what a measurement at the start of a task depends on."""
+        """Return the options on which a measurement before the first round of a task depends."""
         training = self.trained.training
         return {
             "method": self.trained.identity(),
@@ -264,7 +269,7 @@ class Downstream:
 
 
 class Task(TrainingStage):
-    """A downstream task, trained from a starting model and evaluated by each of its clients.
+    """A downstream task: training from a starting model, and evaluation by each client.
 
     Parameters
     ----------
@@ -273,7 +278,7 @@ class Task(TrainingStage):
     pretraining : Pretraining
         The stage that makes the starting model.
     tasks : Tasks
-        What the clients of all tasks hold.
+        All tasks, with the samples of their clients.
     how : Downstream
         How the task is run.
     """
@@ -295,16 +300,16 @@ class Task(TrainingStage):
         super().__init__(pretraining.run_options, title, path, pretraining.start, rounds)
 
     def phase_of(self, server_round: int) -> Phase:
-        """Return the phase that a round belongs to: the head's is round 1."""
+        """Return the phase of a round. If the head is computed, round 1 computes the head."""
         return self.how.head if self.how.head and server_round == 1 else self.how.trained
 
     def strategy(self) -> RoundStrategy:
-        """Make the strategy of the tasks, in which all clients take part every round."""
+        """Return a new strategy of the task. All clients take part in every round."""
         how = self.how
         run = self.run_options.of_strategy(
             self.population_name,
             clients=self.max_parallel_clients(),
-            # The comparison is paired: all clients answer, or the round is repeated.
+            # The comparison is paired, so all clients must reply. Otherwise the round is repeated.
             min_replies=self.max_parallel_clients(),
             evaluate_every=how.evaluate_every or self.rounds,
         )
@@ -316,11 +321,11 @@ class Task(TrainingStage):
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
     def initial(self, store: Store) -> Arrays:
-        """Return the starting model, with the head that this task begins with."""
+        """Return the starting model from the store, with the initial head of this task."""
         return self.first(load_saved_model(store.folder(self.pretraining))[0])
 
     def first(self, start: Arrays) -> Arrays:
-        """Return the first weights: the starting model with a fresh head, or with its own head."""
+        """Return the initial weights: the starting model with a fresh or with its trained head."""
         if self.how.keeps_head:
             return start
         classes = self.tasks.classes
@@ -328,11 +333,11 @@ class Task(TrainingStage):
 
     @property
     def population(self) -> Population:
-        """What its clients hold."""
+        """The population of the task: the samples of each client."""
         return self.tasks[self.number]
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
-        """Return a client of the round's phase."""
+        """Return a client that trains by the round's phase."""
         module = self.architecture.shared(len(self.population.classes))
         samples, state = self.population.clients[client_id], ClientState(folders.states)
         client = self.phase_of(server_round).client(module, samples, state=state)
@@ -340,7 +345,7 @@ class Task(TrainingStage):
         return client
 
     def check(self) -> None:
-        """Raise a SettingsError if its data or its head cannot be had as set."""
+        """Load the data, and raise a SettingsError if the data or the head does not fit."""
         classes = [self.tasks.source.dataset.classes[n] for n in self.population.classes]
         learnt = self.pretraining.architecture.source.class_names
         if self.how.keeps_head and self.pretraining.has_clients and classes != learnt:
@@ -353,29 +358,30 @@ class Task(TrainingStage):
             self.architecture.head_layer(self.tasks.classes, self.how.head_layer)
 
     def max_parallel_clients(self) -> int:
-        """Return its clients, all of which take part in every round."""
+        """Return the number of clients, all of which take part in every round."""
         return self.tasks.spread.clients or len(self.population.clients)
 
     def domains(self) -> Sequence[str]:
-        """Return no domain for each client."""
+        """Return "" for each client, as tasks have no domains."""
         return [""] * self.max_parallel_clients()
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the parts that the results of this task depend on."""
+        """Return the inputs on which the results of the tasks depend, except the task's number."""
         start = hash_of(self.pretraining.identity())
         return {"start": start, "clients": self.tasks.identity(), **self.how.identity()}
 
     @property
     def key(self) -> str:
-        """Return the model's key, the task's number and a hash."""
+        """Return the starting model's key, the task's number and a hash of the identity."""
         return f"{self.pretraining.key}/tasks/{self.task}-{hash_of(self.identity())}"
 
 
 class Diagnosis(Measurement):
-    """What explains a starting model's worth in a task, measured at the weights it begins with.
+    """Diagnostic measurements of a starting model in a task, before the first round of the task.
 
-    It is computed from the data of the task's clients, where the server's program runs: a view of
-    the experimenter's, which no server of a real federation has.
+    Examples are the diversity of the clients' gradients and the top eigenvalue of the Hessian. The
+    server's process computes them from the data of the task's clients. An experimenter can do so;
+    the server of a real federation has no access to the clients' data.
     """
 
     kind, phase = TASK_KIND, DIAGNOSIS
@@ -386,7 +392,7 @@ class Diagnosis(Measurement):
         self.diagnosed, self.task = task, task.task
 
     def measure(self, store: Store) -> Mapping[str, Any]:
-        """Return what was measured at the weights that the task begins with."""
+        """Return the measured numbers at the initial weights of the task, by name."""
         task = self.diagnosed
         clients = [
             ClientSamples(client.train, client.test)
@@ -398,14 +404,14 @@ class Diagnosis(Measurement):
         return diagnose(network, task.initial(store), clients, task.how.trained.training, key)
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the numbers depend on: no rounds, and no computed head."""
+        """Return the inputs of the numbers: without the number of rounds and a computed head."""
         task = self.diagnosed
         start = hash_of(task.pretraining.identity())
         return {"start": start, "clients": task.tasks.identity(), **task.how.of_start()}
 
     @property
     def key(self) -> str:
-        """Return the model's key, the task's number and a hash."""
+        """Return the starting model's key, the task's number and a hash of the identity."""
         return f"{self.diagnosed.pretraining.key}/diagnoses/{self.task}-{hash_of(self.identity())}"
 
 
@@ -415,18 +421,19 @@ def comparison(
     how: Downstream,
     measurements: Sequence[Callable[[Pretraining], Stage]] = (),
 ) -> list[Stage]:
-    """Return the pre-trainings, the tasks from each of their models, and what is measured besides.
+    """Return the stages of a comparison: pre-trainings, tasks, diagnoses and measurements.
 
     Parameters
     ----------
     starts : Sequence[Pretraining]
-        In the order of the table.
+        The stages that make the starting models, in the order of the table.
     tasks : Tasks
-        What the clients of all tasks hold.
+        All tasks, with the samples of their clients.
     how : Downstream
         How tasks are run.
     measurements : Sequence[Callable[[Pretraining], Stage]]
-        What is measured of each starting model, in the order of the stages.
+        Functions that make a stage of measurement for a starting model. The stages follow in this
+        order.
     """
     how.metrics.check(tasks.classes)
     stages: list[Stage] = [*starts]
