@@ -119,7 +119,7 @@ def find(kind: str, text: str) -> Any:
 
 
 def check(kind: str, text: str) -> None:
-    """Raise a SettingsError as `find` does, except in a command that only shows results."""
+    """Check that `text` names code of this kind. Commands that only show results check nothing."""
     if not is_without_code():
         find(kind, text)
 

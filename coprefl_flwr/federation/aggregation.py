@@ -111,9 +111,9 @@ class PerClient(Rule):
         return self.of.partial
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return the name of this client's sum, with the coefficient 1.
+        """Return {client id: 1.0}: each client's arrays are a sum of their own.
 
-        Raises a ValueError if the rule `of` would refuse the client's metrics.
+        Raises a ValueError if the client's metrics would be refused by the rule in `self.of`.
         """
         for coefficient in self.of.coefficients(metrics).values():
             self.of.buffer_coefficient(metrics, coefficient)

@@ -80,7 +80,7 @@ class ClientState:
         return arrays
 
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
-        """Store `arrays` as the version of this request; delete older versions not needed."""
+        """Store `arrays` as the state after the request of `config`; delete states of no use."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
         check_links(self.folder, file)

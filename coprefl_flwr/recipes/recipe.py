@@ -189,7 +189,7 @@ class Recipe:
         return tuple(key for key, values in self.settings.items() if len(values) > 1)
 
     def combinations(self) -> list[dict[str, Value]]:
-        """Return every combination of the settings' values: one per table."""
+        """Return every combination of the settings' values. The report has a table for each."""
         return combinations(self.settings)
 
     def paper_table(self, combination: Mapping[str, Value]) -> PaperTable | None:
@@ -266,7 +266,7 @@ def read_own_columns(file: Path) -> None:
 
 
 def with_needs_of_columns(settings: Choices, metrics: Sequence[str]) -> Choices:
-    """Return the settings, with those that the columns need: diagnostics, losses, user metrics."""
+    """Return `settings` and the settings that compute the columns of a table, such as diagnostics."""
     needs: dict[str, tuple[Value, ...]] = {}
     if any(name in DIAGNOSTICS for name in metrics):
         needs["diagnostics"] = (True,)

@@ -43,7 +43,7 @@ BUILDER = Builder()
 
 @dataclass(frozen=True)
 class Run:
-    """One entry of `method` with one seed. Its `settings` have no other entry."""
+    """A run: one method with one seed. Its `settings` name this method and this seed only."""
 
     settings: Settings
 

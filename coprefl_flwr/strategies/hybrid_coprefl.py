@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class HybridCoPreFL(RoundStrategy):
-    """CoPreFL with data at the clients and at the `server`, D^s (Algorithm 2)."""
+    """CoPreFL for a server that also has data (Algorithm 2); `server` is its dataset, D^s."""
 
     server: "ServerData" = field(metadata={"option": False})
     gamma: float = option(

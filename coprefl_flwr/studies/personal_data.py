@@ -272,7 +272,7 @@ class PersonalData:
         if (client, folder) not in self._features:
             images, device = self.images[client], default_device()
             if images.test is None:
-                raise TypeError("a client of a personalised study has test samples")
+                raise TypeError("a client of a personalised study needs test samples")
             encoders: list[Encoder] = [
                 functools.partial(network.features, precision=self.precision)
                 for network in self.networks

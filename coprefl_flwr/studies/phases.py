@@ -182,7 +182,7 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """The name of the algorithm. For your own method it is the last part of its place."""
+        """The name of the algorithm. For your own method, module:NAME, it is NAME."""
         return self.algorithm.label
 
     def check_aggregation(self, what: str, clients: int) -> None:

@@ -80,7 +80,7 @@ def finished(
     nodes: int = 1,
     workers: int = 1,
 ) -> Iterator[Store]:
-    """Run a study, and give the store that holds its results (a context manager).
+    """Context manager: run a study, then yield the store that has its results.
 
     Parameters
     ----------

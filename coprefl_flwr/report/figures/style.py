@@ -175,10 +175,10 @@ _ACROSS, _SAMPLE = 103, 6
 
 
 def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
-    """Write a legend below the figure, with the starts from left to right.
+    """Write a legend of the starts (the compared initial models) below the figure.
 
-    `shown` has the colour and the line style of each start. Each further line of the legend makes
-    the figure higher.
+    The starts are in order from left to right. `shown` has the colour and the line style of each
+    start. If the legend needs several lines, the figure is made taller.
     """
     from matplotlib.lines import Line2D
 
