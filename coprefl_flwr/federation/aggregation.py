@@ -111,7 +111,7 @@ class PerClient(Rule):
         return self.of.partial
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return {client id: 1.0}: each client's arrays are a sum of their own.
+        """Return {client id: 1.0}: the arrays of each client stay a separate sum.
 
         Raises a ValueError if the client's metrics would be refused by the rule in `self.of`.
         """

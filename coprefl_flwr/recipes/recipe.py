@@ -266,7 +266,7 @@ def read_own_columns(file: Path) -> None:
 
 
 def with_needs_of_columns(settings: Choices, metrics: Sequence[str]) -> Choices:
-    """Return `settings` and the settings that compute the columns of a table, such as diagnostics."""
+    """Return `settings` and the settings that the columns of a table need, such as diagnostics."""
     needs: dict[str, tuple[Value, ...]] = {}
     if any(name in DIAGNOSTICS for name in metrics):
         needs["diagnostics"] = (True,)
