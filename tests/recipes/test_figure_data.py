@@ -99,5 +99,5 @@ def test_scores_by_hand():
 
 
 def test_other_clients_are_refused():
-    with pytest.raises(SettingsError, match="not of the same clients and classes"):
+    with pytest.raises(SettingsError, match="the runs have different clients or classes"):
         similarities([{"0": np.ones((2, 2))}], {"1": np.ones((2, 2))})

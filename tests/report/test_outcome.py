@@ -73,7 +73,7 @@ def test_runs_that_cannot_be_compared() -> None:
         personalised(a=[1, 2, 3]),
     )
     for other in others:
-        with pytest.raises(SettingsError, match="not of the same methods"):
+        with pytest.raises(SettingsError, match="the runs have different methods"):
             report_of([outcome, other])
 
 
