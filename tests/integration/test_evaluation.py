@@ -72,7 +72,7 @@ def test_models_are_weighted_by_another_metric(method):
 def test_a_node_that_hosts_several_counts_as_these():
     app = client_app(lambda _, client: Adds(client, []), clients=lambda *_: [0, 1, 2])
     FedAvg(min_available_nodes=3).start(LocalGrid(app, nodes=1), to_record(START), 1)
-    with pytest.raises(RunFailedError, match="needed are 4 clients"):
+    with pytest.raises(RunFailedError, match="needed: 4 clients"):
         FedAvg(min_available_nodes=4).start(LocalGrid(app, 1), to_record(START), 1, timeout=0.01)
 
 
