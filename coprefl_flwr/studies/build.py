@@ -32,7 +32,7 @@ from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.tasks import Downstream, Tasks, comparison
 
 Parts = ParamSpec("Parts")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def build(settings: Settings) -> Study:
@@ -40,17 +40,17 @@ def build(settings: Settings) -> Study:
     return Builder().study(settings)
 
 
-def remembered(most: int, make: Callable[Parts, Made]) -> Callable[Parts, Made]:
+def remembered(most: int, make: Callable[Parts, Result]) -> Callable[Parts, Result]:
     """Return `make` with a cache of its last `most` results, by the arguments.
 
     If an argument names a file of the user and the file has changed, `make` is called again.
     """
 
     @functools.lru_cache(maxsize=most)
-    def make_once(_: tuple[str, ...], *parts: Any) -> Made:
+    def make_once(_: tuple[str, ...], *parts: Any) -> Result:
         return make(*parts)  # type: ignore[call-arg]
 
-    def make_or_remember(*parts: Parts.args, **_: Parts.kwargs) -> Made:
+    def make_or_remember(*parts: Parts.args, **_: Parts.kwargs) -> Result:
         return make_once(texts_of(parts), *parts)
 
     return make_or_remember

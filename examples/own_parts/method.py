@@ -14,7 +14,7 @@ from coprefl_flwr.strategies import RoundStrategy
 class SmallWeights(TorchClient):
     """Adds `shrink` x (squared norm of weights) to each batch's loss."""
 
-    options = {"shrink": option(1e-4, "weight of the norm", minimum=0)}
+    options = {"shrink": option(1e-4, "weight of |w|^2", minimum=0)}
 
     def fit(self, parameters, config):
         """Train on the loss with the added term."""
@@ -33,7 +33,7 @@ class SmallWeights(TorchClient):
 class PartWay(RoundStrategy):
     """Moves the weights by `step` of the way to the clients' mean."""
 
-    step: float = option(0.5, "part of the way", above=0, maximum=1)
+    step: float = option(0.5, "fraction of the way", above=0, maximum=1)
 
     client = SmallWeights
     roles = ("pretraining", "task")
