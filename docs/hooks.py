@@ -172,7 +172,7 @@ def _page(target: Path) -> str:
     name = target.relative_to(ROOT).as_posix()
     head = f"---\ntitle: {name}\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n"
     if target.is_dir():
-        # No caches: only files that git has.
+        # Without caches, which git does not have either.
         inner = sorted(file for file in target.rglob("*") if file.is_file() and _is_text(file))
         blocks = "\n\n".join(_code(file, f"## {_name(file)}") for file in inner)
         return f"{head}# {name}\n\n{blocks}"
@@ -191,5 +191,5 @@ def _is_text(path: Path) -> bool:
 
 
 def _code(path: Path, heading: str) -> str:
-    """Return a file as a block of code whose fence is longer than any in the file."""
+    """Return a file as a block of code; its fence of four backticks allows three in the file."""
     return f"{heading}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text()}\n````\n"
