@@ -22,7 +22,7 @@ from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.settings import Settings
 
 OBJECTS = {
-    "server": "the server's data and a network to compute on it: a `ServerData`",
+    "server": "the server's data, and a network to compute with: a `ServerData`",
     "training": "how the server trains: a `LocalTraining`",
     "weighted_by_key": "metric of the clients' replies by which their models are weighted",
     "head": "the last layer of the network: its name, its sizes and its classes",
@@ -34,7 +34,7 @@ OBJECTS = {
     "[`Bounds`](exchanges.md#coprefl_flwr.federation.Bounds)",
     "clients": "the clients of each node ([hosting](../../concepts/hosting.md)): the number of "
     "all clients, any of which any node can run; a mapping from node ids to clients; the path of "
-    "a TOML file with this mapping; not set: each node is asked",
+    "a TOML file with this mapping; not set: the server asks each node",
 }
 """Arguments of strategies that are objects and no declared options."""
 

@@ -180,7 +180,7 @@ def _legend(left: float, y: float) -> list[str]:
         x = left + 100 * at
         box = f'x="{x:g}" y="{y - 11:g}" width="13" height="13" rx="2"'
         parts += [f'<rect class="{name}" {box}/>', _text(x + 20, y, shown, "bold")]
-    return [*parts, _text(left, y + 20, "made the initial model", "soft")]
+    return [*parts, _text(left, y + 20, "pre-trained the model", "soft")]
 
 
 if __name__ == "__main__":

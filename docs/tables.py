@@ -74,15 +74,18 @@ ONLY_SUMS = {"ncm", "qffl", "ridge", "solo"}
 
 PERSONALISED_STUDIES = {
     "fedavg": ("the whole model", "the global model"),
-    "fedpcl": ("prototypes: each client sends its own and gets all", "its head and prototypes"),
-    "fedproto": (
-        "prototypes: each client sends its own and gets the global ones",
-        "its model and the global prototypes",
+    "fedpcl": (
+        "prototypes: each client sends its own and gets those of all clients",
+        "the client's head and prototypes",
     ),
-    "fedrep": ("all except the last layer", "the shared layers and its own last layer"),
-    "per-fedavg": ("the whole model", "the global model after one step on its samples"),
-    "pfedme": ("the whole model", "its own model theta"),
-    "solo": ("nothing", "its own model"),
+    "fedproto": (
+        "prototypes: each client sends its own and gets the global prototypes",
+        "the client's model and the global prototypes",
+    ),
+    "fedrep": ("all except the last layer", "the shared layers and the client's last layer"),
+    "per-fedavg": ("the whole model", "the global model after one step on the client's samples"),
+    "pfedme": ("the whole model", "the client's model theta"),
+    "solo": ("nothing", "the client's model"),
 }
 """{method: (content of a round's messages, model with which a client is tested)}."""
 
@@ -286,7 +289,9 @@ def _client(client: type) -> str:
 def _exchanges(method: Algorithm) -> str:
     actions = ", then ".join(f"`{action}`" for action in method.strategy_class.actions)
     if method.strategy_class.name == "cyclic":
-        return "`train`, one client after another; a node that hosts several gets one message"
+        return (
+            "`train`, to one client after another (one message for consecutive clients of a node)"
+        )
     return actions or "none"
 
 
@@ -296,7 +301,7 @@ def _needs(method: Algorithm) -> str:
     if not method.strategy_class.actions:
         sums = "all data"
     elif method.strategy_class.name == "cyclic":
-        sums = "the model that each client, or node, passes on"
+        sums = "the model of each client, or of the last client on a node"
     return f"{sums}, and its own data" if method.uses_server_data else sums
 
 
@@ -304,7 +309,7 @@ def _cost(method: Algorithm) -> str:
     """Return the cost of a round of the example, as a text."""
     budget = _budget(method)
     step = next(budget.step_sizes(TRAINING))
-    size = "no comparable step size" if math.isnan(step) else f"{step:.3g} summed step size"
+    size = "no comparable step size" if math.isnan(step) else f"summed step size {step:.3g}"
     if not budget.travel and not budget.at_server:
         size = "no steps of shared weights"
     return f"{size}, {budget.gradients:,.0f} gradients ([explanation](index.md#what-a-round-costs))"
