@@ -262,7 +262,7 @@ def pretrain(
         if isinstance(method, str):
             raise wrong_type("method", method, "a strategy for a ClientApp", "cp.FedAvg()")
         if options:
-            raise SettingsError(f"{', '.join(options)}: set these in the code of the ClientApp")
+            raise SettingsError(f"{', '.join(options)}: set these options in the ClientApp's code")
         stage, app = AppPretraining(method, model, rounds, nodes), clients
     else:
         stage, nodes = _pretraining(method, model, clients, rounds, options), workers
@@ -417,8 +417,8 @@ def _starts(starts: Any) -> list[Start]:
     names = {name: folder_of(name) if isinstance(name, str) else "" for name in starts}
     for name, folder in names.items():
         if not folder.strip("-") or list(names.values()).count(folder) > 1:
-            problem = f"start {short(repr(name))}: a name must be a text"
-            raise SettingsError(f"{problem}, and names must differ in letters and digits")
+            problem = f"start {short(repr(name))}: a name must be a text with a letter or digit"
+            raise SettingsError(f"{problem}, and two names must differ in letters or digits")
         if not isinstance(starts[name], str | Path):
             check_network(f"start {name!r}", starts[name], "Net() or 'model.safetensors'")
     return [

@@ -254,8 +254,8 @@ def _check_gaps(source: str, labels: Rows, classes: int) -> None:
         missing, known = (short(str(numbers)[1:-1]) for numbers in (empty[:20], seen[:20].tolist()))
         raise SettingsError(
             f"{source}: no sample is of class {missing}; labels must be 0, 1, 2, ... without gaps, "
-            f"and are {known} ({len(seen)} of them): relabel = true (in Python relabel=True) "
-            "numbers them so"
+            f"but are {known} ({len(seen)} classes): set relabel = true (in Python relabel=True) "
+            "to renumber them"
         )
 
 

@@ -154,7 +154,7 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
         return read_npz(file, "labels" if part is None else part, relabel)
     if file.is_file() and file.suffix == ".txt":
         if relabel:
-            line = "relabel is for images and values; the classes of a text are its characters"
+            line = "relabel = true cannot be used for a text, whose classes are its characters"
             raise SettingsError(f"{what}: {line}")
         return read_text(file, part)
     if name in _EMBEDDED:
@@ -221,8 +221,8 @@ def _published(name: str, data_dir: Path) -> Dataset:
     except (OSError, RuntimeError) as error:
         reason = str(error).strip().replace("\n", " ")
         raise SettingsError(
-            f"dataset '{name}' is neither in {data_dir} nor could it be downloaded ({reason}); "
-            f"put {PUBLISHED[name].files} there by hand"
+            f"dataset '{name}' is not in {data_dir} and could not be downloaded ({reason}); "
+            f"copy {PUBLISHED[name].files} to that folder"
         ) from error
     # Labels are (N,); for QMNIST (N, 8), with the digit in column 0 and the writer in column 2.
     column = "labels" if name == "SVHN" else "targets"

@@ -235,7 +235,7 @@ def test_noise_is_laid_over_what_is_sent_and_not_over_what_nobody_holds(client):
 
 def test_without_initial_weights_it_says_so(client):
     client.initial = None
-    with pytest.raises(SettingsError, match="keeps its own weights: give it initial"):
+    with pytest.raises(SettingsError, match="has personal weights: pass initial=WEIGHTS"):
         client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
 
 

@@ -117,7 +117,7 @@ def test_an_image_of_too_many_pixels(tmp_path, side, recwarn):
 def test_a_folder_without_a_folder_of_a_class(tmp_path, said):
     (tmp_path / "images").mkdir()
     recipe = write_recipe(tmp_path / "a.yaml", tiny_recipe(tmp_path / "images"))
-    assert "images: no images found; the layout is class/file" in said("plan", recipe)
+    assert "images: no images found; write them as class/file" in said("plan", recipe)
 
 
 # ---- recipes and commands -----------------------------------------------------------------------
