@@ -55,7 +55,7 @@ def expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise SettingsError(
-            f"{path}: there is no user whose folder {Path(path).parts[0]} is"
+            f"{path}: there is no user with the home folder {Path(path).parts[0]}"
         ) from error
 
 
@@ -117,8 +117,8 @@ def check_links(root: Path, *paths: Path) -> None:
             if place == root:
                 break
             if place.is_symlink():
-                line = f"{place} is a link, through which nothing is written or removed"
-                raise SettingsError(f"{line}: put a folder or a file in its place, or move it away")
+                line = f"{place} is a symbolic link, through which coprefl writes nothing"
+                raise SettingsError(f"{line}: replace it by a folder or a file, or move it away")
 
 
 def check_own(folder: Path, option: str) -> None:
@@ -130,8 +130,8 @@ def check_own(folder: Path, option: str) -> None:
     other = sorted(n for n in names if not n.startswith(f"{MARK}.") and not _PART.fullmatch(n))
     if other:
         raise SettingsError(
-            f"{option}: {folder} holds files that coprefl did not write, such as {other[0]!r}; "
-            "give a folder that is new or empty"
+            f"{option}: {folder} has files that coprefl did not write, such as {other[0]!r}; "
+            "choose a new or empty folder"
         )
 
 

@@ -17,7 +17,7 @@ from coprefl_flwr.files import write_atomically
 Encoder = Callable[[Tensor], Tensor]
 """Function from images (b, C, H, W), with pixels in 0..1, to their features (b, ...)."""
 Change = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
-"""Function that changes images, with pixels in 0..1, before they are encoded: adds noise, say."""
+"""Function that changes images, with pixels in 0..1, before encoding; for example adds noise."""
 ENCODING_BATCH = 64
 
 

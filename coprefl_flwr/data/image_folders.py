@@ -19,9 +19,9 @@ from coprefl_flwr.errors import SettingsError, one_line
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that Pillow may try, for any file name; for EPS, Pillow would run Ghostscript."""
 
-_RESIZED_AT_ONCE = (
-    1000  # The resize works on float32, four times the bytes of uint8, so it is done in parts.
-)
+_RESIZED_AT_ONCE = 1000
+"""Number of images that are resized at a time. The resize computes in float32, which needs four
+times the memory of uint8."""
 
 
 @dataclass(frozen=True)

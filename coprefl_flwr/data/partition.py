@@ -320,8 +320,8 @@ def deal(
 
     A client's number of training samples per class is a row of `counts`, (clients, classes). Its
     number of test samples per class is `ratio` times the number of training samples. If a source
-    has too few samples of a class for that, the ratio is smaller for this class, and the same for
-    all clients of the source. Raises a SettingsError if a source has too few training samples.
+    has too few samples of a class, the ratio for this class is smaller, and is the same for all
+    clients of the source. Raises a SettingsError if a source has too few training samples.
     """
     parts: list[list[list[Rows]]] = [[[], []] for _ in counts]
     for number, domain in enumerate(domains):

@@ -72,8 +72,8 @@ def as_dataset(
     input of dtype uint8 is an image if its shape is (H, W) or (C, H, W), or, for arrays, (H, W, C).
     A label is an integer. The names of the classes are the attribute `classes` of the dataset (for
     a Subset, of the whole dataset), or the names of a Hugging Face ClassLabel. Raises a
-    SettingsError that begins with `source` if the data has another form, or if a class that
-    `may_lack` does not allow to be empty has no sample and `relabel` is false.
+    SettingsError that begins with `source` if the data has another form. If `relabel` is false, a
+    class without samples also raises a SettingsError, unless `may_lack` allows it.
     """
     if isinstance(user_data, Dataset):
         return renumbered(source, user_data) if relabel else user_data

@@ -85,8 +85,8 @@ def end_log_with(error: Exception) -> None:
     """Make the message of `error` the last line of Flower's log, without a traceback.
 
     `error` is the exception that ends the run. By default, Flower logs the exception's traceback
-    and then a paragraph on the exit code, so that users do not find the exception's message, which
-    states the remedy, between them.
+    and then a paragraph on the exit code. Users then do not find the exception's message, which
+    states the remedy.
     """
     _ENDING.error = weakref.ref(error)
     logging.getLogger("flwr").addFilter(_ENDING)
@@ -103,9 +103,9 @@ def _crash(error: BaseException) -> str:
 def _named_cluster() -> tuple[str, str]:
     """Return (address of the Ray cluster that Ray would join or "", hint on its source)."""
     if address := os.environ.get("RAY_ADDRESS"):
-        return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone"
+        return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if the cluster ended"
     file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
-    hint = f"{file} names a Ray cluster: delete it if that is gone"
+    hint = f"{file} names a Ray cluster: delete it if the cluster ended"
     return (file.read_text().strip() if file.is_file() else ""), hint
 
 
@@ -118,7 +118,7 @@ def check_cluster() -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError:
-        line = f"Ray cannot begin: nothing answers at {address} ({hint})"
+        line = f"Ray cannot start: no cluster answers at {address} ({hint})"
         raise RunFailedError(line) from None
 
 
@@ -180,7 +180,7 @@ def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
     """
     name = type(strategy).__name__
     error = SettingsError(
-        f"{name} cannot run in ServerApp(server_fn=...), whose strategies are Flower's old kind: "
+        f"{name} cannot run in ServerApp(server_fn=...), which is for Flower's old strategies: "
         f"write a main function, decorated with @app.main(), that calls {name}(...).start(grid, "
         "initial_arrays, num_rounds); see 'In your own Flower app' in the README of coprefl-flwr "
         "and examples/old_app.diff"

@@ -109,12 +109,12 @@ class Transport:
                 return clients
             shared = program_error(self.refused.values())
             if waiting_logged and shared and set(nodes) <= set(self.refused):
-                raise RunFailedError(f"no node can tell its clients: {shared}")
+                raise RunFailedError(f"no node could report its clients: {shared}")
             listed = set(self.grid.get_node_ids())
             if listed and listed <= self.silent:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
-                raise RunFailedError(f"{gone}, and no node is asked again after that")
-            connected = f"{len(nodes)} nodes with {len(clients)} clients are there"
+                raise RunFailedError(f"{gone} and none is asked again; use a larger timeout")
+            connected = f"{len(nodes)} nodes with {len(clients)} clients are connected"
             waiting = f"{connected}, needed: {needed} clients"
             if time.monotonic() > end:
                 why = [*self.refused.values(), *self._disputed][:1]
@@ -146,7 +146,7 @@ class Transport:
                 elif node in roster.declared:
                     roster.hear(node, roster.declared[node])
                 else:
-                    raise ValueError("the strategy's clients do not name it")
+                    raise ValueError("the strategy's option clients does not list this node")
             except Exception as error:  # Whatever a node sends must not end the run.
                 self.refused[node] = cut(one_line(error))
                 self._warn(f"node {node}", f"node {node} is left out: {self.refused[node]}")
@@ -204,7 +204,7 @@ class Transport:
             self._sent.append(Message(content, node, exchange.action))
         reached = {client for share in self._shares.values() for client in share}
         for client in sorted(set(exchange.clients) - reached):
-            self._warn("nodes that are gone", f"client {client} is left out: its node is gone")
+            self._warn("lost nodes", f"client {client} is left out: its node has disconnected")
         self.traffic.count_down(exchange, len(reached), self._sent)
         return self._sent
 
@@ -221,9 +221,7 @@ class Transport:
         for node, message in _by_node(received, self._sent):
             if node in replies or node not in self._shares:
                 why = f": {reason(message)}" if message.has_error() else ""
-                self._warn(
-                    f"node {node}", f"node {node} sent a reply that it was not asked for{why}"
-                )
+                self._warn(f"node {node}", f"node {node} sent an unexpected reply{why}")
                 continue
             replies[node] = self._read(exchange, message, node)
             self.traffic.wire_bytes_up += messages.size_of_arrays(message)
@@ -303,7 +301,7 @@ class Transport:
         self.new_round()
         if self.silent:
             names = ", ".join(map(str, sorted(self.silent)))
-            logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
+            logger.warning("done; a simulation ends only after these nodes answer: %s", names)
 
     def _mark_silent(self, nodes: Collection[int], heard: Collection[int]) -> None:
         within = f"within {self.patience(nodes):g} s"

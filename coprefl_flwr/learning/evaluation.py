@@ -180,7 +180,7 @@ def class_means(
     for inputs, targets in samples.batches(EVALUATION_BATCH, device):
         z = represent(inputs)
         if z.shape[1] != size:
-            raise SettingsError(f"a representation has {z.shape[1]} dimensions, a prototype {size}")
+            raise SettingsError(f"z has {z.shape[1]} dimensions, but a prototype has {size}")
         sums.index_add_(0, targets, z.double())
         counts.index_add_(0, targets, torch.ones_like(targets, dtype=torch.float64))
     means = sums / counts.clamp(min=1)[:, None]

@@ -47,19 +47,19 @@ def check_plain(tensor: object, name: str) -> None:
     tensor's name in the message.
     """
     if not isinstance(tensor, Tensor):
-        kind = f"a {type(tensor).__name__}, as quantised modules have it"
+        kind = f"a {type(tensor).__name__}, as in quantised modules"
     elif tensor.is_quantized:
         kind = f"quantised ({_short(tensor.dtype)})"
     elif tensor.layout is not torch.strided:
         kind = f"sparse ({str(tensor.layout).removeprefix('torch.')})"
     elif tensor.is_meta:
-        kind = "on the meta device, so without numbers"
+        kind = "on the meta device, so it has no values"
     elif tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _WEIGHT_TYPES):
         kind = _short(tensor.dtype)
     else:
         return
     types = ", ".join(_short(dtype) for dtype in _WEIGHT_TYPES)
-    raise SettingsError(f"{name!r} is {kind}; allowed are weights of {types}")
+    raise SettingsError(f"{name!r} is {kind}; allowed are weights in {types}")
 
 
 def check_weights(model: nn.Module, what: str) -> None:
@@ -105,7 +105,7 @@ def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
     """Load arrays like `load_arrays`, but by their order, which is that of `state_dict()`."""
     tensors = model.state_dict()
     if len(arrays) != len(tensors):
-        raise SettingsError(f"{len(arrays)} arrays for a model of {len(tensors)}")
+        raise SettingsError(f"got {len(arrays)} arrays for a model with {len(tensors)} arrays")
     _load(tensors, dict(zip(tensors, arrays, strict=True)))
 
 

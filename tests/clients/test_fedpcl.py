@@ -240,5 +240,5 @@ def test_without_initial_weights_it_says_so(client):
 
 
 def test_prototypes_of_another_length_are_refused(client):
-    with pytest.raises(SettingsError, match="a representation has 6 dimensions, a prototype 5"):
+    with pytest.raises(SettingsError, match="z has 6 dimensions, but a prototype has 5"):
         client.fit([np.zeros((3, 5)), np.zeros(3)], REQUEST)

@@ -122,7 +122,7 @@ def test_training_on_nothing_ends(federation):
 
 def test_another_number_of_arrays_is_refused(federation):
     client = federation.client(TorchClient, 0)
-    with pytest.raises(SettingsError, match="1 arrays for a model of 9"):
+    with pytest.raises(SettingsError, match="got 1 arrays for a model with 9"):
         client.fit([np.zeros(1)], CONFIG)
 
 

@@ -104,5 +104,5 @@ def test_report_writes_into_no_folder_of_somebody_elses(home, capsys):
     before = contents(home)
     capsys.readouterr()
     assert main(["report", "."]) == 1
-    assert "report holds files that coprefl did not write" in capsys.readouterr().err
+    assert "report has files that coprefl did not write" in capsys.readouterr().err
     assert contents(home) == before
