@@ -302,7 +302,7 @@ def evaluate_starts(
         The result of `tasks`.
     rounds : int
         Number of rounds R of a task. All clients of the task take part in each round.
-    method : str, RoundStrategy or a class of such
+    method : str, RoundStrategy or a subclass of RoundStrategy
         Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or your own class whose
         `roles` contain "task". The seed is the seed of the tasks.
     head : str
@@ -313,7 +313,7 @@ def evaluate_starts(
         Function that returns the network of a task. Default: a copy of the starting models' network
         with a new last layer. The outputs of this network must come from the `nn.Linear` that it
         calls last.
-    client_metrics : function, module:NAME, or a list of such, optional
+    client_metrics : function, module:NAME, or a list of these, optional
         Your own metrics: functions of (logits (n, C), labels (n,)) that return a number, with C the
         number of classes of the task. Every client computes the metrics on its test samples. They
         are columns of `rows` and `summary()` ("metric:NAME") and of the printed table.

@@ -35,7 +35,7 @@ NUMPY = FlowerArray(np.zeros(0)).stype
 """Flower's name of the format in which it serialises NumPy arrays."""
 
 
-class Array(FlowerArray):  # Flower sends the name of the class, so it must be the same.
+class Array(FlowerArray):  # Flower sends the class's name, which must be `Array`.
     """A Flower `Array` that refers to a NumPy array and serialises it only when `data` is read.
 
     The NumPy array must not be modified. Assigning `data` turns this into an ordinary `Array`.
@@ -44,7 +44,7 @@ class Array(FlowerArray):  # Flower sends the name of the class, so it must be t
     array: npt.NDArray[Any] | None
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
-        # Not by Flower's __setattr__, which would treat each assignment as a change.
+        # Flower's __setattr__ would treat each assignment as a change.
         self.__dict__.update(
             dtype=str(array.dtype), shape=tuple(array.shape), stype=NUMPY, array=array, _bytes=b""
         )

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SettingsError, RunFailedError) as error:
         say(f"coprefl: {error}", file=sys.stderr)
         return 1
-    except OSError as error:  # The disk is full, a folder is gone or may not be written to.
+    except OSError as error:  # For example, the disk is full or a folder is read-only.
         say(f"coprefl: {os_error_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

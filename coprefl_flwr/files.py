@@ -66,7 +66,7 @@ def written_beside(path: Path, content: bytes) -> Iterator[Path]:
     The caller can rename the file to `path`. Otherwise the file is removed at the end of the block.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A plain open, not tempfile: the result should have the permissions of any other file.
+    # Not tempfile, whose files have other permissions than files that `open` creates.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.coprefl-part")
     try:
         with temporary.open("wb") as file:
@@ -75,7 +75,7 @@ def written_beside(path: Path, content: bytes) -> Iterator[Path]:
             os.fsync(file.fileno())
         yield temporary
     finally:
-        with contextlib.suppress(OSError):  # Such as a missing folder, already reported.
+        with contextlib.suppress(OSError):  # The write already reported the error.
             temporary.unlink(missing_ok=True)
 
 
@@ -248,7 +248,7 @@ def read_json(path: Path, kind: type = object) -> Any:
         raise SettingsError(f"{path} is damaged: {one_line(error)}") from error
     if not isinstance(content, kind):
         raise SettingsError(
-            f"{path} is damaged: it holds a {type(content).__name__}, and not a {kind.__name__}"
+            f"{path} is damaged: it contains a {type(content).__name__}, not a {kind.__name__}"
         )
     return content
 

@@ -300,7 +300,7 @@ def _module_of(file: Path, place: str) -> ModuleType:
         _read[path] = texts[path]
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    module = sys.modules[name] = ModuleType(name)  # Dataclasses look up their module in it.
+    module = sys.modules[name] = ModuleType(name)  # Dataclasses look up modules there.
     module.__file__ = str(file)
     # Python compares only the second and the size of the source, and could load an old .pyc file.
     bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True

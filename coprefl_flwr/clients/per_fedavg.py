@@ -83,7 +83,7 @@ class PerFedAvgClient(TorchClient):
             raise SettingsError("meta-variant = hf: the weights must be float32 or float64")
         sides = []
         for delta in (DELTA, -DELTA):
-            with torch_seeded(*key):  # Same dropout in both, or else noise / delta remains.
+            with torch_seeded(*key):  # Both gradients need the same dropout.
                 sides.append(self.gradient(batch, moved=(direction, delta))[1])
         return [(up - down) / (2 * DELTA) for up, down in zip(*sides, strict=True)]
 

@@ -37,7 +37,7 @@ _ALIASES = {
 SCHEMES = (*_ALIASES, NATURAL)
 
 MAX_DRAWS = 100
-# Only these partitioners draw the clients' sizes at random: for others a new draw cannot help.
+# Only these partitioners draw the clients' sizes at random, so that a new draw can help.
 _RANDOM_SIZES = ("DirichletPartitioner", "PathologicalPartitioner")
 _SET_BY_STUDY = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
 _NO_GROUPS = (
@@ -161,7 +161,7 @@ def _by_groups(
     large = numbers[sizes >= min_samples]
     if len(large) < clients:
         raise SettingsError(
-            f"{what}: only {len(large)} of {len(numbers)} groups hold {min_samples} samples or "
+            f"{what}: only {len(large)} of {len(numbers)} groups have {min_samples} samples or "
             "more; use fewer clients or a smaller min-samples"
         )
     drawn = seeds.generator(*key, "groups").choice(large, clients, replace=False)

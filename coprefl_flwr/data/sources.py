@@ -141,8 +141,8 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
         return renumbered(what, dataset) if relabel else dataset
     if reduction != Reduction():
         return reduction.of(what, _load(name, data_dir, Reduction(), version, relabel))
-    # Labels may be large ids, too many to list names for: the next three readers relabel on their
-    # own, before they make such a list.
+    # Labels may be large ids, for which a list of names would be too long. The next three readers
+    # therefore relabel before they make a list of names.
     if _is_own(name):
         value = plugins.call(name, plugins.find("dataset", name), (data_dir,))
         return as_dataset(what, value, relabel)

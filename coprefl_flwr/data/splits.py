@@ -394,7 +394,7 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
     for item in text.strip().removeprefix("list:").split(","):
         bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
         if bounds is None:
-            raise _refused(what, text, f"'{item}' is no number or range; use {forms}")
+            raise _refused(what, text, f"'{item}' is not a number or a range; use {forms}")
         first, last = int(bounds[1]), int(bounds[2] or bounds[1])
         if first > last or last >= count:
             raise _refused(what, text, f"'{item}' must be ascending and in 0..{count - 1}")

@@ -86,7 +86,7 @@ def as_dataset(
         sizes.append(len(labels) - sum(sizes))
     is_test = np.repeat([name == "test" for name in parts], sizes)
     names, exact = _class_names(next(iter(parts.values())), label)
-    if names is not None and not exact:  # The names are of a larger dataset, with more classes.
+    if names is not None and not exact:  # A larger dataset has these names, with more classes.
         names = names[: max(labels) + 1] if max(labels) < len(names) else None
     return make_dataset(
         source,

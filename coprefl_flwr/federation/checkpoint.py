@@ -183,7 +183,7 @@ def continue_from(
         if not free and checkpoint.options.get(name) != value:
             difference = f"its {name} is {checkpoint.options.get(name)!r}, not {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
-    # Removes bytes after the lines, which a killed run has written.
+    # Removes bytes that a killed run has written after these lines.
     checkpoint.lines.append(history_path, checkpoint.history, checkpoint.round)
     logger.info("resumed from %s after round %s", path, checkpoint.round)
     return checkpoint

@@ -52,7 +52,7 @@ class _Ending:
     """A filter of Flower's log that makes the reason of a failed run the last line of the log."""
 
     def __init__(self) -> None:
-        # Weak, as an exception keeps all variables of its traceback in memory.
+        # A weak reference, because an exception keeps its traceback's variables in memory.
         self.error: Callable[[], Exception | None] = lambda: None
         self.text = self.crash = ""
         self.runs = 0
@@ -160,10 +160,10 @@ def plain_log() -> Iterator[None]:
     FLWR_LOG_LEVEL=DEBUG shows. If the context ends with a RunFailedError or a SettingsError, the
     error's message is the last line of the log.
     """
-    if not _ENDING.runs:  # From an earlier simulation in this process.
+    if not _ENDING.runs:  # The crash is from an earlier simulation of this process.
         _ENDING.crash = ""
     _ENDING.runs += 1
-    logging.getLogger("flwr").addFilter(_ENDING)  # Stays: an error may be logged later.
+    logging.getLogger("flwr").addFilter(_ENDING)  # Stays, as errors may be logged later.
     try:
         yield
     except (RunFailedError, SettingsError) as error:

@@ -275,7 +275,7 @@ def _values(strategy: Strategy) -> dict[str, Any]:
     """Return a Flower strategy's options; other arguments that are set raise a SettingsError."""
     kind = method_class(type(strategy))
     values = {name: getattr(strategy, ATTRIBUTES.get(name, name)) for name in kind.arguments}
-    if deviation := values.get("clipped_count_stddev"):  # It holds the rest of the noise.
+    if deviation := values.get("clipped_count_stddev"):  # It has the rest of the noise.
         parts = values["noise_multiplier"], 2 * deviation
         values["noise_multiplier"] = sum(part**-2 for part in parts) ** -0.5
     others = inspect.signature(kind.of).parameters.keys() - values.keys() - OF_THE_RUN

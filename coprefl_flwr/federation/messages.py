@@ -215,7 +215,7 @@ def _failures(content: RecordDict) -> dict[int, str]:
     failed = records["failed"]
     clients, reasons = failed["clients"], failed["reasons"]
     if not isinstance(clients, list) or not isinstance(reasons, list):
-        raise ValueError("the record 'failed' holds no lists")
+        raise ValueError("the record 'failed' has no lists")
     return {int(str(client)): cut(str(why)) for client, why in zip(clients, reasons, strict=True)}
 
 

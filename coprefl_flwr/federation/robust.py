@@ -202,7 +202,7 @@ def krum_scores(models: Sequence[Arrays], names: Sequence[str], f: int) -> Numbe
     """
     n = len(models)
     squares = np.full((n, n), np.inf)
-    with np.errstate(over="ignore"):  # Infinity is right for a client that far away.
+    with np.errstate(over="ignore"):  # Infinity is a correct distance for such a client.
         for i, j in combinations(range(n), 2):
             differences = (models[i][name] - models[j][name] for name in names)
             squares[i, j] = squares[j, i] = _squared_length(differences)

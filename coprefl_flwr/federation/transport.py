@@ -77,7 +77,7 @@ class Transport:
         self._sent: list[Message] = []
         self._shares: dict[int, list[int]] = {}
         self._with_models: set[int] = set()
-        # Kept for the next strategy on the same grid, where a busy node is still busy.
+        # Shared with later strategies on the same grid: a busy node is still busy for them.
         self.silent = _SILENT.setdefault(grid, set())
         # A simulation's grid looks for replies more often.
         if getattr(grid, "pull_interval", 0.0) > PULL_INTERVAL:
@@ -160,7 +160,7 @@ class Transport:
         """Ask these nodes for the ids of their clients; return the replies by node id."""
         content = RecordDict({"config": ConfigRecord({"population": self.strategy.population})})
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
-        with plain_log():  # Also inside Flower's wrappers, which do not call `start`.
+        with plain_log():  # Flower's wrappers do not call `start`, which enters this context too.
             answers = self.grid.send_and_receive(questions, timeout=self.patience(nodes))
         replies = dict(_by_node(answers, questions))
         self._mark_silent(nodes, replies)

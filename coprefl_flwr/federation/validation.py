@@ -80,7 +80,7 @@ class Bounds:
         """
         of_sums = self.check_metrics(0, metrics, rule)
         if rule.sums:
-            # Such a sum is not divided by weights: coefficient * array must be finite.
+            # Only means are divided by weights; for other sums, coefficient * array must be finite.
             largest = max([1.0, *(abs(weight) for weight, _ in of_sums.values())])
             weight = 1 / largest if rule.partial else 1.0
             _check_arrays(arrays, sent, rule, dict.fromkeys(sent, weight))

@@ -50,7 +50,7 @@ class InsideWrapper(Strategy, RunStrategy):
         run = _RUNS.get(self)
         if run is None or run.grid is not grid:
             _check(self, from_record(arrays))
-            # Weak, so that the entry is deleted with the strategy.
+            # A weak reference, so that the entry is deleted with the strategy.
             run = _RUNS[self] = _WrappedRun(weakref.proxy(self), grid, {})
         # A copy, as the wrapper may change its record later.
         run.arrays = from_record(arrays)

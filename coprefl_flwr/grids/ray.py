@@ -149,7 +149,7 @@ class RayGrid(LocalGrid):
                 here.append((ids[-1], message))
             else:
                 self._pending[ids[-1]] = message, self._ask(host, message, shared)
-        for name, message in here:  # Other processes work meanwhile.
+        for name, message in here:  # Other processes work at the same time.
             self._replies[name] = self._handle(message)
         return ids
 

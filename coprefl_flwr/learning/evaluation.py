@@ -92,7 +92,7 @@ def loss_and_gradient(
     means: dict[nn.Parameter, Tensor] = {}
     for p in (p for p in model.parameters() if p.requires_grad):
         summed = sums.get(p, p.grad)
-        # Divided in place: a copy would need the memory of another model.
+        # In place, because a copy would need the memory of another model.
         means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)
     named = model.named_parameters(remove_duplicate=False)
     gradients = {name: means[p] for name, p in named if p.requires_grad}

@@ -151,14 +151,12 @@ def with_fresh_head(
 def _check_same_model(
     arrays: Mapping[str, np.ndarray], model: Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]
 ) -> None:
-    missing = [f"it has no array {name!r}" for name in model if name not in arrays]
-    others = [
-        f"it has {name!r}, which this model does not have" for name in arrays if name not in model
-    ]
+    missing = [f"array {name!r} is missing" for name in model if name not in arrays]
+    others = [f"array {name!r} is not in the model" for name in arrays if name not in model]
     wrong = missing[:1] + others[:1] or [
-        f"{name!r} has shape {np.shape(arrays[name])}, this model's has {tuple(expected.shape)}"
+        f"{name!r} has shape {np.shape(arrays[name])}, but the model has {tuple(expected.shape)}"
         for name, expected in model.items()
         if np.shape(arrays[name]) != tuple(expected.shape)
     ]
     if wrong:
-        raise SettingsError(f"a checkpoint of another model: {'; '.join(wrong[:2])}")
+        raise SettingsError(f"the weights do not fit the model: {'; '.join(wrong[:2])}")

@@ -172,12 +172,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict):
-        raise SettingsError(f"the file holds no state_dict, but a {type(content).__name__}")
+        raise SettingsError(f"the file has no state_dict, but a {type(content).__name__}")
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             wrong, kind = ("the value of", tensor) if isinstance(name, str) else ("the key", name)
             why = f"{wrong} {short(repr(name))} is of the type {type(kind).__name__}"
-            raise SettingsError(f"the file holds no state_dict: {why}")
+            raise SettingsError(f"the file has no state_dict: {why}")
         check_plain(tensor, name)
     return content
 

@@ -50,7 +50,7 @@ class CoPreFL(RoundStrategy):
         # Lines 12 to 14: each participant's query loss and its gradient at the temporary model.
         query = yield Exchange("train.query", temporary, clients, LossMoments())
         losses, rule = query.metrics["loss"], (self.terms, self.robust)
-        # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.
+        # Lines 15 to 17: the meta update, by the gradient of the meta-loss (see `learning.meta`).
         gradient, of_queries = meta_gradient(query.sums, losses, self.gamma, *rule)
         return descend(temporary, gradient, self.meta_learning_rate), metrics | of_queries
 

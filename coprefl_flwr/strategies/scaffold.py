@@ -65,7 +65,7 @@ class SCAFFOLD(RoundStrategy):
             stateful=True,
         )
         mean, change = split_prefixed(replies.arrays, "control")
-        # Line 16: x <- x + eta_g / |S| sum_i (y_i - x); buffers are the mean, whatever eta_g is.
+        # Line 16: x <- x + eta_g / |S| sum_i (y_i - x); buffers are the mean for any eta_g.
         step = self.global_learning_rate
         moved = {name: arrays[name] + step * (mean[name] - arrays[name]) for name in control}
         # Line 17: c <- c + 1/N sum_i (c_i^+ - c_i).
@@ -77,5 +77,5 @@ class SCAFFOLD(RoundStrategy):
         """Return eta_g times the local step sizes. Variant I also needs a full-batch gradient."""
         full = work.participants * work.samples if self.variant == "I" else 0.0
         gradients = work.participants * work.samples_seen + full
-        sent = 4 * work.participants  # The model and a variate, both ways.
+        sent = 4 * work.participants  # Model and control variate, both ways.
         return Budget(self.global_learning_rate * work.travel, gradients, sent=sent)

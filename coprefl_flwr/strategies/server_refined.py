@@ -44,7 +44,8 @@ class ServerRefined(RoundStrategy):
         batch_size: int = 32,
         learning_rate: float = 0.05,
     ) -> None:
-        from coprefl_flwr.learning import LocalTraining  # torch: not for strategies without it
+        # Imported here, because it imports torch, which not all strategies need.
+        from coprefl_flwr.learning import LocalTraining
 
         self.inner, self.server = inner, server
         self.steps, self.batch_size, self.learning_rate = steps, batch_size, learning_rate

@@ -162,7 +162,7 @@ def test_as_many_clients_as_groups_are_all_of_them():
 def test_small_groups_are_passed_over():
     """Of the 20 groups, 11 hold 10 positions or more."""
     assert list(map(group_of, natural(11))) == [3 * k for k in range(9, 20)]
-    message = "among 12 clients: only 11 of 20 groups hold 10 samples or more"
+    message = "among 12 clients: only 11 of 20 groups have 10 samples or more"
     with pytest.raises(SettingsError, match=message):
         natural(12)
 

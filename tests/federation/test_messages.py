@@ -139,7 +139,7 @@ def test_one_metric_record_is_needed(count):
 def test_a_record_of_failures_that_cannot_be_read(failed):
     content = hosted_reply(NodeReply(metrics={0: {"loss": 1.0}}))
     content["failed"] = ConfigRecord(failed)
-    with pytest.raises(ValueError, match=r"holds no lists|shorter"):
+    with pytest.raises(ValueError, match=r"has no lists|shorter"):
         read_reply(content, [0, 1])
 
 

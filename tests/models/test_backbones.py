@@ -87,7 +87,7 @@ def test_what_cannot_be_a_backbone_is_told_in_one_line(tmp_path):
         "nowhere/model": "no saved model in 'nowhere/model'",
         f"resnet18={tmp_path}/no.pth": "there is no file",
         f"alexnet={weights}": r"the file has no array 'classifier\.6\.weight'",
-        f"resnet34={weights}": "a checkpoint of another model: it has no array",
+        f"resnet34={weights}": "the weights do not fit the model: array",
         f"squeezenet1_0={weights}": "squeezenet1_0 has no nn.Linear, so it has no features",
         f"resnet18={tmp_path}/broken.pth": "cannot be read",
         str(tmp_path / "text"): "its model.json has no pixel-mean",

@@ -220,8 +220,8 @@ def test_missing_unknown_and_misshapen_tensors_are_told_by_name(tmp_path, other)
     [
         (None, "there is no such file, and no folder with model.safetensors"),
         (b"not weights", "the weights cannot be read"),
-        ([1, 2], "the file holds no state_dict"),
-        ({"a": 1}, "the file holds no state_dict"),
+        ([1, 2], "the file has no state_dict"),
+        ({"a": 1}, "the file has no state_dict"),
         (Path("x"), "the weights cannot be read: .*[Ww]eights.only"),
     ],
 )
