@@ -86,7 +86,7 @@ def test_arrays_of_another_model_are_refused_and_change_nothing() -> None:
     renamed = {name.replace("fc.weight", "fc.weights"): array for name, array in good.items()}
     with pytest.raises(SettingsError, match=r"'fc\.weight' is missing; array 'fc\.weights' is not"):
         load_arrays(model, renamed)
-    with pytest.raises(SettingsError, match="another model: it has 'extra'"):
+    with pytest.raises(SettingsError, match="the model: array 'extra' is not"):
         load_arrays(model, {**good, "extra": np.zeros(1)})
     with pytest.raises(SettingsError, match=r"'fc.weight' has shape \(5, 64\), .* \(10, 64\)"):
         load_arrays(model, model_arrays(resnet8(num_classes=5)))
@@ -125,5 +125,5 @@ def test_a_start_of_another_model_is_refused() -> None:
         with_fresh_head(missing, resnet8(5), head)
     with pytest.raises(SettingsError, match=r"'conv1\.weight' has shape \(16, 3, 3, 3\)"):
         with_fresh_head(start, build_model("resnet8", 5, (1, 28, 28)), head)
-    with pytest.raises(SettingsError, match="it has 'extra'"):
+    with pytest.raises(SettingsError, match="array 'extra' is not in the model"):
         with_fresh_head({**start, "extra": np.zeros(1)}, resnet8(5), head)
