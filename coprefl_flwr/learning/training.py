@@ -87,7 +87,7 @@ class LocalTraining:
         FLOAT32,
         "number format of the network's computations, in tasks too: `float32`, `bf16` (torch's "
         "autocast; weights and losses stay float32, sums over clients float64), `tf32` (on a GPU "
-        "that has it)",
+        "that supports it)",
         choices=PRECISIONS,
     )
     algorithm: str = field(default=SGD, metadata={"option": False})
