@@ -1,4 +1,4 @@
-"""Collaborative pre-training for Flower: a good and fair starting model for federated learning.
+"""Collaborative pre-training for Flower: a better initial model for federated learning.
 
 ```python
 import coprefl_flwr as cp
@@ -9,7 +9,7 @@ tasks = cp.tasks(test_set, number=10, classes=5, clients=10)
 result = cp.evaluate_starts({"random": Net(), "coprefl": start}, tasks, rounds=50)
 ```
 
-Every name is loaded at its first use, so that importing the package takes no time.
+Every name is loaded at its first use, so that the import of the package is fast.
 """
 
 import importlib as _importlib

@@ -262,7 +262,7 @@ def pretrain(
         if isinstance(method, str):
             raise wrong_type("method", method, "a strategy for a ClientApp", "cp.FedAvg()")
         if options:
-            raise SettingsError(f"{', '.join(options)}: set these in the code of the ClientApp")
+            raise SettingsError(f"{', '.join(options)}: set these options in the ClientApp's code")
         stage, app = AppPretraining(method, model, rounds, nodes), clients
     else:
         stage, nodes = _pretraining(method, model, clients, rounds, options), workers
@@ -302,7 +302,7 @@ def evaluate_starts(
         The result of `tasks`.
     rounds : int
         Number of rounds R of a task. All clients of the task take part in each round.
-    method : str, RoundStrategy or a class of such
+    method : str, RoundStrategy or a subclass of RoundStrategy
         Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or your own class whose
         `roles` contain "task". The seed is the seed of the tasks.
     head : str
@@ -313,7 +313,7 @@ def evaluate_starts(
         Function that returns the network of a task. Default: a copy of the starting models' network
         with a new last layer. The outputs of this network must come from the `nn.Linear` that it
         calls last.
-    client_metrics : function, module:NAME, or a list of such, optional
+    client_metrics : function, module:NAME, or a list of these, optional
         Your own metrics: functions of (logits (n, C), labels (n,)) that return a number, with C the
         number of classes of the task. Every client computes the metrics on its test samples. They
         are columns of `rows` and `summary()` ("metric:NAME") and of the printed table.
@@ -417,8 +417,8 @@ def _starts(starts: Any) -> list[Start]:
     names = {name: folder_of(name) if isinstance(name, str) else "" for name in starts}
     for name, folder in names.items():
         if not folder.strip("-") or list(names.values()).count(folder) > 1:
-            problem = f"start {short(repr(name))}: a name must be a text"
-            raise SettingsError(f"{problem}, and names must differ in letters and digits")
+            problem = f"start {short(repr(name))}: a name must be a text with a letter or digit"
+            raise SettingsError(f"{problem}, and two names must differ in letters or digits")
         if not isinstance(starts[name], str | Path):
             check_network(f"start {name!r}", starts[name], "Net() or 'model.safetensors'")
     return [

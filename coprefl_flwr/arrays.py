@@ -35,7 +35,7 @@ NUMPY = FlowerArray(np.zeros(0)).stype
 """Flower's name of the format in which it serialises NumPy arrays."""
 
 
-class Array(FlowerArray):  # Flower sends the name of the class, so it must be the same.
+class Array(FlowerArray):  # Flower sends the class's name, which must be `Array`.
     """A Flower `Array` that refers to a NumPy array and serialises it only when `data` is read.
 
     The NumPy array must not be modified. Assigning `data` turns this into an ordinary `Array`.
@@ -44,7 +44,7 @@ class Array(FlowerArray):  # Flower sends the name of the class, so it must be t
     array: npt.NDArray[Any] | None
 
     def __init__(self, array: npt.NDArray[Any]) -> None:
-        # Not by Flower's __setattr__, which would treat each assignment as a change.
+        # Flower's __setattr__ would treat each assignment as a change.
         self.__dict__.update(
             dtype=str(array.dtype), shape=tuple(array.shape), stype=NUMPY, array=array, _bytes=b""
         )
@@ -183,7 +183,7 @@ def read_sealed(file: str | Path) -> tuple[Arrays, str]:
     except (OSError, SafetensorError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(one_line(error)) from error
     if known != checksum_of(arrays, text):
-        raise ValueError("it is damaged, as its checksum says")
+        raise ValueError("it is damaged: its checksum does not match")
     return arrays, text
 
 
@@ -265,17 +265,17 @@ def mismatch(
     unknown = [name for name in arrays if name not in template]
     missing = [name for name in template if name not in arrays]
     if unknown:
-        return f"array '{unknown[0]}' is not one of the {len(template)} that were sent"
+        return f"array '{unknown[0]}' is not one of the {len(template)} expected arrays"
     if missing and not (subset and arrays):
         return f"array '{missing[0]}' is missing"
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
-            return f"array '{name}' is {array.dtype}, not of real numbers"
+            return f"array '{name}' has dtype {array.dtype}; real numbers are needed"
         if subset and template[name].dtype.kind != "f":
-            why = "is no trainable parameter: it was sent as"
-            return f"array '{name}' {why} {template[name].dtype}"
+            why = f"is not a trainable parameter ({template[name].dtype})"
+            return f"array '{name}' {why}: leave it out"
         if array.shape != template[name].shape:
-            return f"array '{name}' has shape {array.shape}; the message had {template[name].shape}"
+            return f"array '{name}' has shape {array.shape}; expected is {template[name].shape}"
         problem = beyond(array, template[name].dtype, (weights or {}).get(name, 1.0))
         if problem:
             return f"array '{name}' holds {problem}"
@@ -298,7 +298,7 @@ def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -
         # No division by 1: a division would round integers above 2^53.
         mean = number if weight == 1 else number / weight
         if not least <= (mean if dtype.kind == "f" else round(mean)) <= most:
-            return f"{mean:g}, which is beyond {dtype}"
+            return f"{mean:g}, which is outside the range of {dtype}"
     return None
 
 
@@ -317,7 +317,7 @@ def other_dtype(arrays: Arrays, template: Arrays) -> str | None:
     """Describe an array whose dtype differs from the template's, or return None."""
     for name, array in arrays.items():
         if array.dtype != template[name].dtype:
-            return f"array '{name}' is {array.dtype}; the message had {template[name].dtype}"
+            return f"array '{name}' has dtype {array.dtype}; expected is {template[name].dtype}"
     return None
 
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SettingsError, RunFailedError) as error:
         say(f"coprefl: {error}", file=sys.stderr)
         return 1
-    except OSError as error:  # The disk is full, a folder is gone or may not be written to.
+    except OSError as error:  # For example, the disk is full or a folder is read-only.
         say(f"coprefl: {os_error_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -88,13 +88,13 @@ def parser() -> argparse.ArgumentParser:
     summary = "estimate the runs, hours and disk space of a recipe before it is run"
     plan = add("plan", summary, "plan first.yaml --workers 4")
     _add_recipe(plan)
-    shared = "cores that share the hours (default: 1)"
+    shared = "processes for which the hours are estimated (default: 1)"
     plan.add_argument("--workers", type=int, default=1, metavar="N", help=shared)
     summary = "write the tables, figures and page of finished results again"
     report = add("report", summary, "report outputs/first")
     report.add_argument("out", type=Path, help=REPORT_HELP)
     listing = add("list", "list recipes, stored runs and studies", "list outputs")
-    folders = "folder that holds the folders of recipes and studies (default: outputs)"
+    folders = "folder with the folders of recipes and studies (default: outputs)"
     listing.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"), help=folders)
     show = add("show", "show one stored initial model and its tasks", "show coprefl-0")
     show.add_argument("name", help="name of the run in `coprefl list`, or its first letters")

@@ -55,7 +55,7 @@ def expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise SettingsError(
-            f"{path}: there is no user whose folder {Path(path).parts[0]} is"
+            f"{path}: there is no user with the home folder {Path(path).parts[0]}"
         ) from error
 
 
@@ -66,7 +66,7 @@ def written_beside(path: Path, content: bytes) -> Iterator[Path]:
     The caller can rename the file to `path`. Otherwise the file is removed at the end of the block.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A plain open, not tempfile: the result should have the permissions of any other file.
+    # Not tempfile, whose files have other permissions than files that `open` creates.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.coprefl-part")
     try:
         with temporary.open("wb") as file:
@@ -75,7 +75,7 @@ def written_beside(path: Path, content: bytes) -> Iterator[Path]:
             os.fsync(file.fileno())
         yield temporary
     finally:
-        with contextlib.suppress(OSError):  # Such as a missing folder, already reported.
+        with contextlib.suppress(OSError):  # The write already reported the error.
             temporary.unlink(missing_ok=True)
 
 
@@ -117,8 +117,8 @@ def check_links(root: Path, *paths: Path) -> None:
             if place == root:
                 break
             if place.is_symlink():
-                line = f"{place} is a link, through which nothing is written or removed"
-                raise SettingsError(f"{line}: put a folder or a file in its place, or move it away")
+                line = f"{place} is a symbolic link, through which coprefl writes nothing"
+                raise SettingsError(f"{line}: replace it by a folder or a file, or move it away")
 
 
 def check_own(folder: Path, option: str) -> None:
@@ -130,8 +130,8 @@ def check_own(folder: Path, option: str) -> None:
     other = sorted(n for n in names if not n.startswith(f"{MARK}.") and not _PART.fullmatch(n))
     if other:
         raise SettingsError(
-            f"{option}: {folder} holds files that coprefl did not write, such as {other[0]!r}; "
-            "give a folder that is new or empty"
+            f"{option}: {folder} has files that coprefl did not write, such as {other[0]!r}; "
+            "choose a new or empty folder"
         )
 
 
@@ -248,7 +248,7 @@ def read_json(path: Path, kind: type = object) -> Any:
         raise SettingsError(f"{path} is damaged: {one_line(error)}") from error
     if not isinstance(content, kind):
         raise SettingsError(
-            f"{path} is damaged: it holds a {type(content).__name__}, and not a {kind.__name__}"
+            f"{path} is damaged: it contains a {type(content).__name__}, not a {kind.__name__}"
         )
     return content
 

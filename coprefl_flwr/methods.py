@@ -1,9 +1,9 @@
-"""Methods by name: studies read here the declarations of a method's strategy class.
+"""Methods by name, and the properties that a method's strategy class and client class declare.
 
 A built-in method consists of a file with its strategy, possibly a file with its client, and a line
-in `coprefl_flwr.strategies`. This module reads the built-in methods from there. A user's method is
-a strategy class with a place: `module:NAME`, `path/file.py:NAME`, an entry point or a registered
-name. Flower's strategies have places too: `flwr.serverapp.strategy:NAME`.
+in `coprefl_flwr.strategies`. This module reads the built-in methods from that module. A user's
+method is a strategy class with a place: `module:NAME`, `path/file.py:NAME`, an entry point or a
+registered name. Flower's strategies have places too: `flwr.serverapp.strategy:NAME`.
 """
 
 import copy
@@ -253,7 +253,7 @@ def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Algorit
         raise SettingsError(unknown("method", name, names))
     method = Algorithm(name, _checked(name, as_method(plugins.find("method", name))))
     if role and role not in method.roles:
-        raise SettingsError(f"{name}: its roles are {', '.join(method.roles)}, and not {role}")
+        raise SettingsError(f"{name}: needs the role {role}; has {', '.join(method.roles)}")
     return method
 
 
@@ -270,7 +270,7 @@ def _checked(place: str, strategy_class: Any) -> type[RoundStrategy]:
         if role not in ROLES:
             raise SettingsError(f"{place}: roles: {unknown('role', role, ROLES)}")
     if HEAD in strategy_class.roles and "head" not in strategy_class.__dataclass_fields__:
-        raise SettingsError(f"{place}: a head needs a field `head`, as LinearHead has one")
+        raise SettingsError(f"{place}: the role head needs a field `head`, as in LinearHead")
     client = Algorithm(place, strategy_class).client_class
     if not (isinstance(client, type) and issubclass(client, TorchClient)):
         raise SettingsError(

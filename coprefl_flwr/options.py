@@ -147,13 +147,13 @@ class Option:
         if value is None and NoneType in self.kinds:
             return None
         if isinstance(value, str) and "\0" in value:
-            raise SettingsError(f"{name} = {short(value)!r}: holds a NUL character", self.key)
+            raise SettingsError(f"{name} = {short(value)!r}: contains a NUL character", self.key)
         value = self._as_number(value)
         if type(value) is int and abs(value) > LARGEST_INTEGER:
             most = f"at most {LARGEST_INTEGER}, as in messages"
             raise SettingsError(f"{name} = {short(value)}: must be {most}", self.key)
         try:
-            if self.kind not in _KINDS:  # Such as Method; settings may hold its string.
+            if self.kind not in _KINDS:  # Such as Method; settings may have its string.
                 return self.kind.read(value)  # type: ignore[attr-defined]
             value = self._adapter.validate_python(value)
         except TypeError as error:

@@ -10,8 +10,8 @@ The environment variable COPREFL_ALLOW lists the code that settings and model fi
     COPREFL_ALLOW=my_lab,nets/,a.b:Net    the code of a package, the files of a folder, one name
     COPREFL_ALLOW=all                     all code, also code that the model.json of a folder names
 
-If COPREFL_ALLOW is not set, settings may name any code, and a model.json may name no code: a person
-who writes settings can run programs on this machine anyway, but a folder with a model may come from
+If COPREFL_ALLOW is not set, settings may name any code, but a model.json may name no code. The
+author of settings can run programs on this machine anyway, but a folder with a model may come from
 anyone. Code that the program itself registered is always allowed. Commands that only show results
 (`without_code`) treat a recipe like a model.json.
 """
@@ -70,9 +70,9 @@ _showing = ContextVar("showing", default="")
 def register(kind: str, name: str, what: Any) -> None:
     """Register a class or function, such as a notebook's, under a name that settings can use.
 
-    The name is known in this process and its Ray workers. Raises a SettingsError for a kind that is
-    not one of KINDS, for a name with other characters than letters, digits, `_` and `-`, and for an
-    object whose source cannot be read, because results are stored under the source of their code.
+    The name is known in this process and its Ray workers. `kind` is one of KINDS. `name` begins
+    with a letter and has only letters, digits, `_` and `-`. The source of `what` must be readable,
+    because results are stored under a hash of it. Other arguments raise a SettingsError.
     """
     if kind not in KINDS:
         raise SettingsError(unknown("kind", kind, KINDS))
@@ -160,8 +160,8 @@ def whole_path(file: str, folder: Path) -> str:
     """
     path = str((folder / expanded(file)).resolve())
     if sign := re.search(r"[\s+;]", path):
-        problem = f"{path}: {sign[0]!r} cannot be in the path of a file that settings name"
-        raise SettingsError(f"{problem}; move it, or rename the folder")
+        problem = f"{path}: the path of a file in settings must not contain {sign[0]!r}"
+        raise SettingsError(f"{problem}; move the file, or rename it or its folder")
     return path
 
 
@@ -245,10 +245,10 @@ def check_allowed(place: str) -> None:
     if place.rpartition(":")[0] in BUILT_IN or not (text or command) or is_listed(place):
         return
     if not command:
-        raise SettingsError(f"{place}: {VARIABLE} = {text} does not allow this code")
+        raise SettingsError(f"{place}: {VARIABLE} = {text} does not list this code; add it")
     raise SettingsError(
-        f"{place}: `{command}` runs no code that a recipe names; `coprefl run` of the recipe "
-        f"writes its report, or list this code in {VARIABLE}"
+        f"{place}: `{command}` runs no code that a recipe names; use `coprefl run`, which also "
+        f"writes the report, or list this code in {VARIABLE}"
     )
 
 
@@ -300,7 +300,7 @@ def _module_of(file: Path, place: str) -> ModuleType:
         _read[path] = texts[path]
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    module = sys.modules[name] = ModuleType(name)  # Dataclasses look up their module in it.
+    module = sys.modules[name] = ModuleType(name)  # Dataclasses look up modules there.
     module.__file__ = str(file)
     # Python compares only the second and the size of the source, and could load an old .pyc file.
     bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
@@ -308,7 +308,7 @@ def _module_of(file: Path, place: str) -> ModuleType:
         _run(place, lambda: exec(compile(texts[file], str(file), "exec"), vars(module)))
         for other, path in others.items():
             if (_origin(other) or path) != path:
-                problem = f"which is already the module at {_origin(other)}: rename one"
+                problem = f"but the module at {_origin(other)} has this name: rename one file"
                 raise SettingsError(f"{place} imports {other}, {problem}")
     except SettingsError:
         del sys.modules[name]
@@ -412,7 +412,7 @@ def _source(name: str, what: Any) -> bytes:
     lines = [line for file in sorted(files) for line in linecache.getlines(file)]
     if not lines:
         raise SettingsError(
-            f"{name}: its source cannot be read, and results are stored under the source of what "
-            "made them; write it into a file"
+            f"{name}: its source code cannot be read, so its results cannot be stored; write the "
+            "code into a file"
         )
     return "".join(lines).encode()

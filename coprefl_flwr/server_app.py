@@ -23,7 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     except (SettingsError, RunFailedError) as error:
         end_log_with(error)
         raise
-    except OSError as error:  # The disk is full, a folder is gone or may not be written to.
+    except OSError as error:  # For example, the disk is full or a folder is read-only.
         failed = RunFailedError(os_error_line(error))
         end_log_with(failed)
         raise failed from error

@@ -101,7 +101,7 @@ def simulated(
         output, _ = process.communicate(timeout=60)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
-        output += f"\nit did not end within {LONGEST_SIMULATION:g} s\n"
+        output += f"\nthe run did not end within {LONGEST_SIMULATION:g} s\n"
     return subprocess.CompletedProcess(process.args, process.returncode or 0, output)
 
 
@@ -122,7 +122,7 @@ def _reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     others = [line for line in lines if not line.startswith(("simulate.sh:", "status of the run:"))]
     left_out = [line.partition(" is left out: ")[2] for line in others if " is left out: " in line]
-    last = others[-1] if others else "it printed nothing"
+    last = others[-1] if others else "the run printed nothing"
     return f"{last} ({left_out[0]})" if left_out else last
 
 

@@ -94,11 +94,11 @@ def changed(**arrays):
     ("arrays", "message"),
     [
         (TEMPLATE, None),
-        (changed(x=np.zeros(1)), "array 'x' is not one of the 3 that were sent"),
+        (changed(x=np.zeros(1)), "array 'x' is not one of the 3 expected arrays"),
         ({"w": TEMPLATE["w"], "n": TEMPLATE["n"]}, "array 'b' is missing"),
         ({}, "array 'w' is missing"),
-        (changed(w=np.zeros((3, 2))), "array 'w' has shape (3, 2); the message had (2, 3)"),
-        (changed(n=np.zeros(1, np.int64)), "array 'n' has shape (1,); the message had ()"),
+        (changed(w=np.zeros((3, 2))), "array 'w' has shape (3, 2); expected is (2, 3)"),
+        (changed(n=np.zeros(1, np.int64)), "array 'n' has shape (1,); expected is ()"),
         (changed(b=np.float32([0, np.nan])), "array 'b' holds a NaN or an infinity"),
         (changed(b=np.float16([-np.inf, 0])), "array 'b' holds a NaN or an infinity"),
         (changed(n=np.array(np.inf)), "array 'n' holds a NaN or an infinity"),
@@ -113,21 +113,37 @@ def test_a_gradient_may_cover_a_part_but_not_nothing():
     assert mismatch(part, TEMPLATE, subset=True) is None
     assert mismatch({}, TEMPLATE, subset=True) == "array 'w' is missing"
     assert mismatch({"b": np.zeros(3)}, TEMPLATE, subset=True) == (
-        "array 'b' has shape (3,); the message had (2,)"
+        "array 'b' has shape (3,); expected is (2,)"
     )
     assert mismatch({"x": np.zeros(3)}, TEMPLATE, subset=True) == (
-        "array 'x' is not one of the 3 that were sent"
+        "array 'x' is not one of the 3 expected arrays"
     )
 
 
 @pytest.mark.parametrize(
     ("array", "dtype", "line"),
     [
-        (np.float64([1e300]), np.float32, "array 'w' holds 1e+300, which is beyond float32"),
-        (np.float64([-7e4]), np.float16, "array 'w' holds -70000, which is beyond float16"),
-        (np.float64([1e250]), np.float64, "array 'w' holds 1e+250, which is beyond float64"),
-        (np.float64([2.0**63]), np.int64, "array 'w' holds 9.22337e+18, which is beyond int64"),
-        (np.int64([300]), np.uint8, "array 'w' holds 300, which is beyond uint8"),
+        (
+            np.float64([1e300]),
+            np.float32,
+            "array 'w' holds 1e+300, which is outside the range of float32",
+        ),
+        (
+            np.float64([-7e4]),
+            np.float16,
+            "array 'w' holds -70000, which is outside the range of float16",
+        ),
+        (
+            np.float64([1e250]),
+            np.float64,
+            "array 'w' holds 1e+250, which is outside the range of float64",
+        ),
+        (
+            np.float64([2.0**63]),
+            np.int64,
+            "array 'w' holds 9.22337e+18, which is outside the range of int64",
+        ),
+        (np.int64([300]), np.uint8, "array 'w' holds 300, which is outside the range of uint8"),
         (np.float64([-0.4, 255.3]), np.uint8, None),
         (np.float64([3e38, -3e38]), np.float32, None),
         (np.zeros((0, 2)), np.float32, None),

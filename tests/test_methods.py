@@ -132,7 +132,7 @@ def test_what_a_run_begins_with():
     assert FedProto.initial(network)["prototypes"].shape == (3, 4)
     assert list(FedRep.initial(network)) == ["body.weight", "body.bias"]
     network.head = frozenset({"body.weight", "body.bias"})
-    with pytest.raises(SettingsError, match=r"^model = net: fedrep needs its last layer to be the"):
+    with pytest.raises(SettingsError, match=r"^model = net: fedrep needs a model that ends with"):
         FedRep.initial(network)
 
 
@@ -158,8 +158,8 @@ def test_samples_that_are_needed():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"min_evaluate_nodes": 2}, "Flower's min_evaluate_nodes is here min_replies, "),
-        ({"min_train_nodes": 2}, "Flower's min_train_nodes is here participants, "),
+        ({"min_evaluate_nodes": 2}, "'min_evaluate_nodes' of Flower: use min_replies, "),
+        ({"min_train_nodes": 2}, "'min_train_nodes' of Flower: use participants, "),
         ({"participant": 2}, "unknown option 'participant': did you mean 'participants'"),
     ],
 )

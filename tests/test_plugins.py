@@ -91,7 +91,9 @@ def test_a_relative_file_is_looked_for_in_the_folder(file, tmp_path):
     assert plugins.resolved("coprefl:gamma=0.5", tmp_path) == "coprefl:gamma=0.5"
     assert plugins.portable(f"{file}:width:times=2") == "mine.py:width:times=2"
     for name in ("two words", "one+two", "a;b"):
-        with pytest.raises(SettingsError, match=r"cannot be in the path .* rename the folder"):
+        with pytest.raises(
+            SettingsError, match=r"the path of a file in settings must not contain .* move the file"
+        ):
             plugins.resolved("mine.py:width", tmp_path / name)
 
 
@@ -168,7 +170,7 @@ def test_a_name_that_another_folder_has_taken_is_refused(tmp_path):
         (tmp_path / folder / "shared_name.py").write_text(f"NAME = '{folder}'\n")
         (tmp_path / folder / "own.py").write_text("import shared_name\n\ndef f():\n    pass\n")
     plugins.find("model", f"{tmp_path / 'one' / 'own.py'}:f")
-    with pytest.raises(SettingsError, match="imports shared_name, which is already the module at"):
+    with pytest.raises(SettingsError, match="imports shared_name, but the module at"):
         plugins.find("model", f"{tmp_path / 'two' / 'own.py'}:f")
 
 
@@ -247,8 +249,8 @@ def test_a_registered_name():
     for wrong, message in {
         ("modle", "net", net): "unknown kind 'modle': did you mean 'model'",
         ("model", "a net", net): "name 'a net': must be letters",
-        ("model", "net", eval("lambda: 1")): "net: its source cannot be read",
-        ("model", "net", 3): "net: its source cannot be read",
+        ("model", "net", eval("lambda: 1")): "net: its source code cannot be read",
+        ("model", "net", 3): "net: its source code cannot be read",
     }.items():
         with pytest.raises(SettingsError, match=message):
             plugins.register(*wrong)
@@ -270,7 +272,7 @@ def test_a_class_of_a_notebook_has_the_text_of_its_cell(monkeypatch):
         "    def round(self):\n        return self.step\n"
     )
     assert cell(text.format(1)) == cell(text.format(1)) != cell(text.format(2))
-    with pytest.raises(SettingsError, match="its source cannot be read"):
+    with pytest.raises(SettingsError, match="its source code cannot be read"):
         cell("class Mine:\n    step = 1\n")
 
 
@@ -340,7 +342,7 @@ def test_code_that_is_not_allowed_is_not_run(allow, marking, tmp_path):
     place, mark = f"{marking}:net", tmp_path / "mark"
     for text in ("none", f"my_lab,{tmp_path}/other/"):
         allow(text)
-        line = f"^{re.escape(f'{place}: COPREFL_ALLOW = {text} does not allow this code')}$"
+        line = f"^{re.escape(f'{place}: COPREFL_ALLOW = {text} does not list this code; add it')}$"
         with pytest.raises(SettingsError, match=line):
             plugins.find("model", place)
     assert plugins.hash_at("model", place)  # Its text is read, and not run.
@@ -363,7 +365,7 @@ def test_not_even_the_package_of_a_module_is_imported(allow, tmp_path, monkeypat
     text = plugins.hash_at("model", "leaves_a_mark.inner:net")
     assert text == plugins.hash_at("model", f"{package / 'inner.py'}:net") != ""
     assert plugins.hash_at("model", "leaves_a_mark.outer:net") == ""
-    with pytest.raises(SettingsError, match="does not allow this code"):
+    with pytest.raises(SettingsError, match="does not list this code; add it"):
         plugins.find("model", "leaves_a_mark.inner:net")
     assert "leaves_a_mark" not in sys.modules
     assert not (tmp_path / "mark").exists()
@@ -376,7 +378,7 @@ def test_what_a_program_registered_and_built_in_parts_stay(allow):
     assert plugins.find("partition", "IidPartitioner").__name__ == "IidPartitioner"
     for method in METHODS.values():  # Each was refused for its client.
         assert issubclass(method.client_class, TorchClient)
-    with pytest.raises(SettingsError, match="does not allow this code"):
+    with pytest.raises(SettingsError, match="does not list this code; add it"):
         plugins.find("model", "coprefl_flwr.files:write_atomically")
 
 

@@ -76,6 +76,6 @@ def test_nothing_starts_where_the_ray_cluster_is_gone(monkeypatch, capsys):
         monkeypatch.setenv("RAY_ADDRESS", address)
         assert main(str(ROOT)) == 1
     assert capsys.readouterr().err == (
-        f"simulate.sh: Ray cannot begin: nothing answers at {address} "
-        f"(RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone)\n"
+        f"simulate.sh: Ray cannot start: no cluster answers at {address} "
+        f"(RAY_ADDRESS={address} names a Ray cluster: unset it if the cluster ended)\n"
     )

@@ -30,8 +30,8 @@ class FedMetaClient(CoPreFLClient):
     arrays "rates/NAME".
 
     A request may have "local-steps". The client then takes this number of meta steps
-    theta <- theta - beta grad L_Q(theta'), each on the whole support and query set of the round,
-    and returns the model and the rates after the last step.
+    theta <- theta - beta grad L_Q(theta'), each on the whole support and query set of the round.
+    It returns the model and the rates after the last step.
     """
 
     options: ClassVar[Mapping[str, Any]] = {"query_clip": None, "query_noise": None}

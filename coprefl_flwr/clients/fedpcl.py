@@ -134,7 +134,7 @@ def fewest_to_train(model: nn.Module) -> int:
 def prototype_set(parameters: Parameters) -> Arrays:
     """Return the set of prototypes in the two arrays that a client received."""
     if len(parameters) != 2:
-        raise SettingsError(f"{len(parameters)} arrays for a set of prototypes and their counts")
+        raise SettingsError(f"{len(parameters)} arrays were received, not prototypes and counts")
     return dict(zip(("prototypes", "counts"), parameters, strict=True))
 
 

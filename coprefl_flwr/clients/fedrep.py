@@ -47,7 +47,7 @@ class FedRepClient(StatefulClient):
         own = {name: own_weights[name] for name in names[len(parameters) :]}
         for name, first in first_names(self.model).items():
             if (name in own) != (first in own):
-                tied = f"'{name}' and '{first}' are tied"
+                tied = f"'{name}' and '{first}' are tied weights of head and body"
                 raise SettingsError(f"{tied}: FedRep cannot keep one and share the other")
         body = dict(zip(names[: len(parameters)], parameters, strict=True))
         load_arrays(self.model, body | own)

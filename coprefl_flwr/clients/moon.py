@@ -25,17 +25,17 @@ class MOONClient(StatefulClient):
     The client's state is its model after its last local training. The representation z is the input
     of the `nn.Linear` that the network calls last. The contrastive loss is
 
-        -log[e^{cos(z, z_glob)/tau} / (e^{cos(z, z_glob)/tau} + e^{cos(z, z_prev)/tau})],
+        -log[e^{cos(z, z_glob)/tau} / (e^{cos(z, z_glob)/tau} + e^{cos(z, z_prev)/tau})].
 
-    z_glob is computed by the received global model, and z_prev by the client's last local model.
-    Both models are frozen and in eval mode. In a client's first round the contrastive loss is left
-    out. mu and tau are the request's "moon-mu" and "moon-temperature".
+    z_glob is the representation of the received global model, and z_prev that of the client's last
+    local model. Both models are frozen and in eval mode. In a client's first round the contrastive
+    loss is left out. mu and tau are the request's "moon-mu" and "moon-temperature".
     """
 
     def __init__(self, model: nn.Module, train: Samples, **more: Any) -> None:
         super().__init__(model, train, **more)
         if not any(isinstance(module, nn.Linear) for module in model.modules()):
-            raise SettingsError(f"{type(model).__name__} has no nn.Linear, so no representation")
+            raise SettingsError(f"{type(model).__name__} has no nn.Linear; MOON needs its input")
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the trained weights, n and {"loss"}; the loss includes the contrastive loss."""

@@ -80,10 +80,10 @@ class PerFedAvgClient(TorchClient):
         the two gradients would then differ only by rounding.
         """
         if next(iter(self.parameters().values())).dtype in HALF_TYPES:
-            raise SettingsError("meta-variant = hf: needs a model of float32, or float64")
+            raise SettingsError("meta-variant = hf: the weights must be float32 or float64")
         sides = []
         for delta in (DELTA, -DELTA):
-            with torch_seeded(*key):  # Same dropout in both, or else noise / delta remains.
+            with torch_seeded(*key):  # Both gradients need the same dropout.
                 sides.append(self.gradient(batch, moved=(direction, delta))[1])
         return [(up - down) / (2 * DELTA) for up, down in zip(*sides, strict=True)]
 

@@ -148,7 +148,7 @@ class TorchClient(NumPyClient):
         SettingsError if the client has no test samples.
         """
         if self.test is None or len(self.test) == 0:
-            raise SettingsError("this client holds no test samples")
+            raise SettingsError("this client has no test samples")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
         with self.computing():
             metrics = dict(evaluate(model, batches, own=self.metrics))
@@ -197,5 +197,5 @@ class StatefulClient(TorchClient):
         """
         weights = self.state.read(config) or self.initial
         if not weights:
-            raise SettingsError(f"{type(self).__name__} keeps its own weights: give it initial")
+            raise SettingsError(f"{type(self).__name__} has personal weights: pass initial=WEIGHTS")
         return weights

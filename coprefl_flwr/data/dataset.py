@@ -153,9 +153,9 @@ def make_dataset(
 ) -> ImageDataset | TensorDataset:
     """Return a dataset made of these arrays, after a check of their dtypes, shapes and values.
 
-    Raises a SettingsError that begins with `source` if an array has a wrong dtype or shape, if a
-    label or a domain is no index of a name, or if a class that `may_lack` does not allow to be
-    empty has no input.
+    Raises a SettingsError that begins with `source` if an array has a wrong dtype or shape, or if a
+    label or a domain is not an index of a name. A class without inputs also raises a SettingsError,
+    unless `may_lack` allows it.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ def _renumber(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[R
 def _names(
     source: str, what: str, named: str, numbers: Rows, names: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Return the names, by default "0", "1", ...; SettingsError if a number is no index of one."""
+    """Return the names, by default "0", "1", ...; SettingsError if a number is not an index."""
     lowest, highest = int(numbers.min()), int(numbers.max())
     if lowest < 0 or (names is not None and highest >= len(names)):
         allowed = "they must be 0 or more"
@@ -254,8 +254,8 @@ def _check_gaps(source: str, labels: Rows, classes: int) -> None:
         missing, known = (short(str(numbers)[1:-1]) for numbers in (empty[:20], seen[:20].tolist()))
         raise SettingsError(
             f"{source}: no sample is of class {missing}; labels must be 0, 1, 2, ... without gaps, "
-            f"and are {known} ({len(seen)} of them): relabel = true (in Python relabel=True) "
-            "numbers them so"
+            f"but are {known} ({len(seen)} classes): set relabel = true (in Python relabel=True) "
+            "to renumber them"
         )
 
 

@@ -17,7 +17,7 @@ from coprefl_flwr.files import write_atomically
 Encoder = Callable[[Tensor], Tensor]
 """Function from images (b, C, H, W), with pixels in 0..1, to their features (b, ...)."""
 Change = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
-"""Function that changes images, with pixels in 0..1, before they are encoded: adds noise, say."""
+"""Function that changes images, with pixels in 0..1, before encoding; for example adds noise."""
 ENCODING_BATCH = 64
 
 
@@ -52,7 +52,7 @@ def features_of(
             stored = _stored(file)
             values = values if stored is None else stored
     if len(values) != len(samples):
-        raise SettingsError(f"{file} holds features of {len(values)} samples, not {len(samples)}")
+        raise SettingsError(f"delete {file}: it has {len(values)} samples, not {len(samples)}")
     dataset = TensorDataset(values, labels=samples.labels, classes=samples.dataset.classes)
     return Samples(dataset, np.arange(len(samples)), samples.labels)
 
@@ -71,7 +71,7 @@ def _images(samples: Samples) -> Tensor:
     """Return the images of samples, uint8 (n, C, H, W); SettingsError if they are no images."""
     source = samples.dataset
     if not isinstance(source, ImageDataset):
-        raise SettingsError(f"features are made of images, not of a {type(source).__name__}")
+        raise SettingsError(f"features are computed from images, not a {type(source).__name__}")
     return source.images[torch.from_numpy(samples.indices)]
 
 

@@ -19,9 +19,9 @@ from coprefl_flwr.errors import SettingsError, one_line
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that Pillow may try, for any file name; for EPS, Pillow would run Ghostscript."""
 
-_RESIZED_AT_ONCE = (
-    1000  # The resize works on float32, four times the bytes of uint8, so it is done in parts.
-)
+_RESIZED_AT_ONCE = 1000
+"""Number of images that are resized at a time. The resize computes in float32, which needs four
+times the memory of uint8."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Reduction:
         if not (self.image_size or self.samples_per_class):
             return dataset
         if not isinstance(dataset, ImageDataset):
-            line = "image-size and samples-per-class are for images, and it has none"
+            line = "image-size and samples-per-class need images, but this dataset has none"
             raise SettingsError(f"{source}: {line}")
         rows = self.rows(dataset.labels)
         images = torch.split(dataset.images[torch.from_numpy(rows)], _RESIZED_AT_ONCE)
@@ -131,7 +131,7 @@ def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
         classes = [words.get(wnid, wnid) for wnid in classes]
     files = [file for part in images_of_parts for file, _ in part]
     if not files:
-        raise SettingsError(f"{root}: no images found; the layout is class/file")
+        raise SettingsError(f"{root}: no images found; write them as class/file")
     labels = np.array([label for part in images_of_parts for _, label in part])
     rows = reduction.rows(labels)
     part_of_row = np.repeat(np.arange(len(parts)), list(map(len, images_of_parts)))[rows]
@@ -153,7 +153,7 @@ def _annotated(annotations: Path, numbers: Mapping[str, int]) -> list[tuple[str,
     for line in _lines(annotations):
         file, wnid = (*line.split("\t"), "")[:2]
         if wnid not in numbers:
-            raise SettingsError(f"{annotations}: '{line}' names no class of train/")
+            raise SettingsError(f"{annotations}: '{line}' names no class folder of train/")
         images.append((str(annotations.parent / "images" / file), numbers[wnid]))
     return images
 

@@ -37,12 +37,12 @@ _ALIASES = {
 SCHEMES = (*_ALIASES, NATURAL)
 
 MAX_DRAWS = 100
-# Only these partitioners draw the clients' sizes at random: for others a new draw cannot help.
+# Only these partitioners draw the clients' sizes at random, so that a new draw can help.
 _RANDOM_SIZES = ("DirichletPartitioner", "PathologicalPartitioner")
 _SET_BY_STUDY = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
 _NO_GROUPS = (
-    "the dataset does not name groups; FEMNIST in LEAF's files, a .txt of what people say, QMNIST, "
-    "an .npz with groups, and hf:NAME:groups=COLUMN do"
+    "the dataset has no groups (writers or speakers); datasets with groups are FEMNIST in LEAF's "
+    "format, a .txt of speeches, QMNIST, an .npz with groups, and hf:NAME:groups=COLUMN"
 )
 _Key = tuple[str | int, ...]
 _Columns = dict[str, npt.NDArray[Any]]
@@ -107,7 +107,7 @@ def partition(
     among = "" if clients is None else f" among {clients} clients"
     what = f"partition '{name}'{shape} of {len(labels)} samples{among}"
     if clients is not None and clients < 1:
-        raise SettingsError(f"{what}: at least 1 is needed")
+        raise SettingsError(f"{what}: at least 1 client is needed")
     if scheme == NATURAL:
         return _by_groups(what, len(labels), groups, clients or 1, min_samples, key)
     if clients is not None and len(labels) < clients * max(min_samples, 1):
@@ -131,7 +131,7 @@ def partition(
                 break
     line = f"{what}: {one_line(cause)}"
     if draws > 1 and isinstance(cause, _TooFewError):
-        line += f", and so in each of {draws} draws; use fewer clients, a smaller min-samples or "
+        line += f" (each of {draws} draws failed); use fewer clients, a smaller min-samples or "
         line += "a larger alpha" if "irichlet" in name else "another partition"
     raise SettingsError(line) from cause
 
@@ -156,12 +156,12 @@ def _by_groups(
     if groups is None:
         raise SettingsError(f"{what}: {_NO_GROUPS}")
     if len(groups) != n:
-        raise SettingsError(f"{what}: there are {len(groups)} groups; one per sample is needed")
+        raise SettingsError(f"{what}: {len(groups)} group numbers; one per sample is needed")
     numbers, sizes = np.unique(groups, return_counts=True)
     large = numbers[sizes >= min_samples]
     if len(large) < clients:
         raise SettingsError(
-            f"{what}: only {len(large)} of {len(numbers)} groups hold {min_samples} samples or "
+            f"{what}: only {len(large)} of {len(numbers)} groups have {min_samples} samples or "
             "more; use fewer clients or a smaller min-samples"
         )
     drawn = seeds.generator(*key, "groups").choice(large, clients, replace=False)
@@ -179,13 +179,13 @@ def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int
         if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
             raise ValueError(f"client {client} must have a list of whole numbers")
         if len(part) < fewest:
-            line = f"client {client} is left with {len(part)} samples; {fewest} are needed"
+            line = f"client {client} has only {len(part)} samples; {fewest} are needed"
             raise _TooFewError(line)
         if len(part) and (part.min() < 0 or part.max() >= n):
             raise ValueError(f"client {client} has sample indices that are not in the dataset")
         parts.append(np.sort(part).astype(np.int64))
     if clients not in (None, len(parts)):
-        raise ValueError(f"it makes {len(parts)} clients, and clients = {clients}")
+        raise ValueError(f"it returned {len(parts)} clients, but clients = {clients}")
     together = np.concatenate(parts)
     if len(np.unique(together)) < len(together):
         raise ValueError("some sample indices occur twice")
@@ -220,7 +220,7 @@ def _drawing(
     kind = partitioner if is_class else type(partitioner)
     name, parameters = kind.__name__, inspect.signature(kind).parameters
     if name.startswith("Vertical"):
-        raise SettingsError(f"{what}: it divides columns; a client here has whole samples")
+        raise SettingsError(f"{what}: it divides columns, but a client needs whole samples")
     # No minimum size: the library draws at most ten times until all partitions are large enough,
     # and `partition` draws more often.
     options = {"min_partition_size": 0, "num_partitions": clients, **defaults}
@@ -262,7 +262,7 @@ def _options(what: str, text: str, parameters: Iterable[str], clients: int) -> d
         key, _, value = piece.partition("=")
         name = key.replace("-", "_")
         if name in _SET_BY_STUDY:
-            raise SettingsError(f"{what}: {name} is {_SET_BY_STUDY[name]}")
+            raise SettingsError(f"{what}: leave out {name}; it is set to {_SET_BY_STUDY[name]}")
         if name not in parameters:
             allowed = [parameter for parameter in parameters if parameter not in _SET_BY_STUDY]
             raise SettingsError(f"{what}: {unknown('option', name, allowed)}")
@@ -330,8 +330,8 @@ def deal(
 
     A client's number of training samples per class is a row of `counts`, (clients, classes). Its
     number of test samples per class is `ratio` times the number of training samples. If a source
-    has too few samples of a class for that, the ratio is smaller for this class, and the same for
-    all clients of the source. Raises a SettingsError if a source has too few training samples.
+    has too few samples of a class, the ratio for this class is smaller, and is the same for all
+    clients of the source. Raises a SettingsError if a source has too few training samples.
     """
     parts: list[list[list[Rows]]] = [[[], []] for _ in counts]
     for number, domain in enumerate(domains):
@@ -341,8 +341,8 @@ def deal(
             order = seeds.generator(*key, number, label).permutation(of_class)
             if wanted.sum() > len(order):
                 raise SettingsError(
-                    f"{domain.name} has {len(order)} samples of class {label}, its clients are to "
-                    f"train on {wanted.sum()}: use fewer clients or a smaller train-per-class",
+                    f"{domain.name} has {len(order)} samples of class {label}, but its clients "
+                    f"need {wanted.sum()}: use fewer clients or a smaller train-per-class",
                     "train-per-class",
                     "personal-clients",
                     "personal-datasets",

@@ -95,7 +95,7 @@ def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
             continue
         missing = [key for key in keys if key not in arrays]
         if missing:
-            raise SettingsError(f"{path}: has no {missing[0]}, and another part has {name}")
+            raise SettingsError(f"{path}: has no {missing[0]}, but another part has {name}")
         pieces = [arrays[key] for key in keys]
         try:
             columns[name] = np.concatenate(pieces)
@@ -107,7 +107,7 @@ def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
     others = ["classes", "domain_names", *(f"{name}_classes" for name in columns)]
     known = [*(f"{part}{name}" for part in parts for name in _COLUMNS), *others]
     for key in sorted(unread.difference(others)):
-        line = f"{unknown('key', key, known)} (other labels are an integer per image)"
+        line = f"{unknown('key', key, known)} (other labels need an integer per image)"
         raise SettingsError(f"{path}: {line}")
     return columns
 
@@ -122,7 +122,7 @@ def arrays_in(path: Path) -> _Arrays:
         with zipfile.ZipFile(path) as archive:
             total, most = sum(entry.file_size for entry in archive.infolist()), most_bytes()
         if total > most:
-            problem = f"holds {total / 2**30:.1f} GiB, and half of this machine's memory is"
+            problem = f"unpacks to {total / 2**30:.1f} GiB; allowed is half of the memory,"
             raise SettingsError(f"{path}: {problem} {most / 2**30:.1f} GiB")
         with np.load(path, allow_pickle=False) as stored:
             return dict(stored)
@@ -162,7 +162,7 @@ def read_leaf(root: Path) -> Dataset:
     files = [file for part in ("train", "test") for file in sorted((root / part).glob("*.json"))]
     records = [(*record, file.parent.name == "test") for file in files for record in _writers(file)]
     if not records:
-        raise SettingsError(f"{root}: its .json files hold no samples")
+        raise SettingsError(f"{root}: its .json files have no samples")
     writers, images, labels, test = zip(*records, strict=True)
     sizes = list(map(len, labels))
     return make_dataset(
@@ -183,7 +183,7 @@ def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArr
         raise SettingsError(f"{file}: not readable as JSON ({error})") from error
     if not isinstance(stored, dict) or not isinstance(stored.get("users"), list):
         form = "{users: [...], user_data: {...}}"
-        raise SettingsError(f"{file}: does not hold what LEAF writes, {form}")
+        raise SettingsError(f"{file}: is not in LEAF's format, {form}")
     for writer in stored["users"]:
         try:
             user_data = stored["user_data"][writer]
@@ -197,7 +197,7 @@ def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArr
                 raise ValueError
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise SettingsError(
-                f"{file}: user_data of {writer!r} must be x, lists of {_SIDE**2} numbers in 0..1, "
-                "and as many whole numbers y"
+                f"{file}: user_data of {writer!r} must have x, lists of {_SIDE**2} numbers in "
+                "0..1, and y, one whole number for each list"
             ) from error
         yield str(writer), np.rint(255 * images).astype(np.uint8), labels

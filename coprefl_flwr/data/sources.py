@@ -141,8 +141,8 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
         return renumbered(what, dataset) if relabel else dataset
     if reduction != Reduction():
         return reduction.of(what, _load(name, data_dir, Reduction(), version, relabel))
-    # Labels may be large ids, too many to list names for: the next three readers relabel on their
-    # own, before they make such a list.
+    # Labels may be large ids, for which a list of names would be too long. The next three readers
+    # therefore relabel before they make a list of names.
     if _is_own(name):
         value = plugins.call(name, plugins.find("dataset", name), (data_dir,))
         return as_dataset(what, value, relabel)
@@ -154,7 +154,7 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
         return read_npz(file, "labels" if part is None else part, relabel)
     if file.is_file() and file.suffix == ".txt":
         if relabel:
-            line = "relabel is for images and values; the classes of a text are its characters"
+            line = "relabel = true cannot be used for a text, whose classes are its characters"
             raise SettingsError(f"{what}: {line}")
         return read_text(file, part)
     if name in _EMBEDDED:
@@ -221,8 +221,8 @@ def _published(name: str, data_dir: Path) -> Dataset:
     except (OSError, RuntimeError) as error:
         reason = str(error).strip().replace("\n", " ")
         raise SettingsError(
-            f"dataset '{name}' is neither in {data_dir} nor could it be downloaded ({reason}); "
-            f"put {PUBLISHED[name].files} there by hand"
+            f"dataset '{name}' is not in {data_dir} and could not be downloaded ({reason}); "
+            f"copy {PUBLISHED[name].files} to that folder"
         ) from error
     # Labels are (N,); for QMNIST (N, 8), with the digit in column 0 and the writer in column 2.
     column = "labels" if name == "SVHN" else "targets"

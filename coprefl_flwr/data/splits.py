@@ -111,7 +111,7 @@ class DataSettings:
         "clients of the pre-training, |M|",
         minimum=1,
         maximum=10**6,
-        starts_only="how many a personalised study has is personal-clients",
+        starts_only="a personalised study sets personal-clients instead",
     )
     partition: str = option(
         "dirichlet",
@@ -323,13 +323,13 @@ def split_classes(
     pool = everything - set(second)
     first = choose_classes(what, pretraining, num_classes, pool, seed_key=seed_key)
     if not first:
-        why = f"none are left, as downstream-classes takes all {num_classes}"
+        why = f"no class is left, because downstream-classes takes all {num_classes}"
         raise _refused(what, pretraining, why)
     shared = ", ".join(map(str, sorted(set(first) & set(second))))
     if shared and not allow_overlap:
-        line = f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share {shared}"
+        line = f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share"
         raise SettingsError(
-            f"{line}; they must differ, or set allow-class-overlap = true",
+            f"{line} classes {shared}; make them differ, or set allow-class-overlap = true",
             what,
             "downstream-classes",
         )
@@ -355,7 +355,7 @@ def choose_classes(
     if re.fullmatch(r"\s*\d+\s*", text) is None:
         raise _refused(what, text, f"cannot be read; use {_FORMS}")
     if not 1 <= int(text) <= len(candidates):
-        raise _refused(what, text, f"1 to {len(candidates)} can be drawn, the classes left")
+        raise _refused(what, text, f"must be 1 to {len(candidates)}, the number of classes left")
     rng = seeds.generator(*seed_key, what.removesuffix("-classes"), "classes")
     return tuple(sorted(candidates[i] for i in rng.permutation(len(candidates))[: int(text)]))
 
@@ -371,8 +371,8 @@ def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...
     if not text.strip():
         return tuple(range(len(names)))
     if not names:
-        others = "glyphs:domains, a folder of domain/class/file, and an .npz with domains do"
-        raise _refused(what, text, f"the dataset has no domains; {others}")
+        others = "glyphs:domains, folders of domain/class/file, and .npz files with domains"
+        raise _refused(what, text, f"the dataset has no domains; datasets with them are {others}")
     listed = _listed(what, text, len(names), f"names of domains, or {_LIST}")
     if listed is not None:
         return listed
@@ -394,14 +394,14 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
     for item in text.strip().removeprefix("list:").split(","):
         bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
         if bounds is None:
-            raise _refused(what, text, f"'{item}' is no number or range; use {forms}")
+            raise _refused(what, text, f"'{item}' is not a number or a range; use {forms}")
         first, last = int(bounds[1]), int(bounds[2] or bounds[1])
         if first > last or last >= count:
-            raise _refused(what, text, f"'{item}' must rise and be in 0..{count - 1}")
+            raise _refused(what, text, f"'{item}' must be ascending and in 0..{count - 1}")
         numbers += range(first, last + 1)
     repeated = [number for number in numbers if numbers.count(number) > 1]
     if repeated:
-        raise _refused(what, text, f"{repeated[0]} is named twice")
+        raise _refused(what, text, f"{repeated[0]} occurs twice")
     return tuple(sorted(numbers))
 
 
@@ -418,7 +418,7 @@ def split_in_two(n: int, fraction: float, rng: np.random.Generator) -> tuple[Row
     """
     first = part_of(n, fraction)
     if not 0 < first < n:
-        line = f"{n} samples cannot be split at {fraction:g}: neither part may be empty"
+        line = f"{n} samples cannot be split at {fraction:g}: one part would be empty"
         raise SettingsError(line)
     order = rng.permutation(n).astype(np.int64)
     return np.sort(order[:first]), np.sort(order[first:])

@@ -95,7 +95,7 @@ def read_text(path: Path, stride: str | None = None) -> TextDataset:
     describes.
     """
     if stride is not None and not (stride.isdecimal() and int(stride)):
-        line = "the number after the colon is how many characters apart windows begin, 1 or more"
+        line = "the number of characters from one window to the next must be 1 or more"
         raise SettingsError(f"{path}:{stride}: {line}")
     try:
         text = path.read_text(encoding="utf-8")

@@ -72,8 +72,8 @@ def as_dataset(
     input of dtype uint8 is an image if its shape is (H, W) or (C, H, W), or, for arrays, (H, W, C).
     A label is an integer. The names of the classes are the attribute `classes` of the dataset (for
     a Subset, of the whole dataset), or the names of a Hugging Face ClassLabel. Raises a
-    SettingsError that begins with `source` if the data has another form, or if a class that
-    `may_lack` does not allow to be empty has no sample and `relabel` is false.
+    SettingsError that begins with `source` if the data has another form. If `relabel` is false, a
+    class without samples also raises a SettingsError, unless `may_lack` allows it.
     """
     if isinstance(user_data, Dataset):
         return renumbered(source, user_data) if relabel else user_data
@@ -86,7 +86,7 @@ def as_dataset(
         sizes.append(len(labels) - sum(sizes))
     is_test = np.repeat([name == "test" for name in parts], sizes)
     names, exact = _class_names(next(iter(parts.values())), label)
-    if names is not None and not exact:  # The names are of a larger dataset, with more classes.
+    if names is not None and not exact:  # A larger dataset has these names, with more classes.
         names = names[: max(labels) + 1] if max(labels) < len(names) else None
     return make_dataset(
         source,
@@ -134,15 +134,15 @@ def _parts_of(source: str, user_data: Any) -> dict[str, Any]:
             parts = {"": next(iter(user_data.values()))}
     if not parts:
         names = ", ".join(map(str, user_data)) or "none"
-        raise SettingsError(f"{source}: has the parts {names}; needed is train, or also test")
+        raise SettingsError(f"{source}: has the parts {names}; needed is train (test is optional)")
     for part in parts.values():
         whole: Any = part.dataset if isinstance(part, data.DataLoader) else part
         map_style = hasattr(whole, "__getitem__") and hasattr(whole, "__len__")
         if isinstance(whole, data.IterableDataset) or not map_style:
             kind = type(whole).__name__
             raise SettingsError(
-                f"{source}: a map-style torch Dataset is needed, not {kind} (or a DataLoader of "
-                "one, or a Hugging Face Dataset)"
+                f"{source}: got the type {kind}; needed is a map-style torch Dataset, a "
+                "DataLoader of such a dataset, or a Hugging Face Dataset"
             )
         if not len(whole):
             raise SettingsError(f"{source}: the dataset is empty")
@@ -224,7 +224,7 @@ def _keys(
     for key in filter(None, (label, image)):
         if key not in columns:
             raise SettingsError(f"{source}: {unknown('column', key, columns)}")
-    how = "behind a name: hf:NAME:image=INPUT,label=LABEL"
+    how = "in a dataset's name, hf:NAME:image=INPUT,label=LABEL"
     key_of = dict[str, str]()
     for role, chosen, usual in (("label", label, LABELS), ("input", image, INPUTS)):
         unused = [key for key in columns if key not in key_of.values()]
@@ -232,8 +232,8 @@ def _keys(
         candidates = candidates or unused
         if len(candidates) != 1:
             raise SettingsError(
-                f"{source}: its items have {', '.join(unused)}, and which is the {role} is not "
-                f"clear; write batch=lambda item: (item['INPUT'], item['LABEL']), or {how}"
+                f"{source}: its items have {', '.join(unused)}, and it is not clear which is the "
+                f"{role}; write batch=lambda item: (item['INPUT'], item['LABEL']), or {how}"
             )
         key_of[role] = candidates[0]
     others = [
@@ -241,8 +241,8 @@ def _keys(
     ]
     if others and not image:
         raise SettingsError(
-            f"{source}: its items have more than one input, and of {key_of['input']} and "
-            f"{', '.join(others)} only the first would be used; a model is given one input: write "
+            f"{source}: its items have several inputs, {key_of['input']} and {', '.join(others)}, "
+            "but a model gets only one; to use the first input, write "
             f"batch=lambda item: (item['{key_of['input']}'], item['{key_of['label']}']), or {how}"
         )
     return key_of["label"], key_of["input"]
@@ -270,8 +270,8 @@ def _whole(what: str, label: Any) -> int:
         return operator.index(plain)
     except TypeError as error:
         raise SettingsError(
-            f"{what} has label {plain}; whole numbers only, of an integer dtype: labels.long() of "
-            "a tensor, int(label) of a float"
+            f"{what} has label {plain}; labels must be integers: use labels.long() for a tensor, "
+            "int(label) for a float"
         ) from error
 
 
@@ -305,7 +305,7 @@ def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
         shapes = {tuple(tensor.shape) for tensor in inputs}
     if len(shapes) > 1:
         some = " and ".join(map(str, sorted(shapes)[:2]))
-        raise SettingsError(f"{source}: inputs are of several shapes ({some}); one is needed")
+        raise SettingsError(f"{source}: inputs have several shapes ({some}); one is allowed")
     values = torch.stack(inputs)
     # float64 is NumPy's default, but networks compute in float32.
     return values.float() if values.dtype == torch.float64 else values
@@ -338,10 +338,10 @@ def read_hugging_face(name: str, relabel: bool) -> Dataset:
             place = str(path) if path.exists() else named.name
             stored = datasets.load_dataset(place, configuration)
     except Exception as error:  # The library and its dependencies raise any type of error.
-        tried = "could not be read" if path.exists() else "is no folder, nor found on the Hub"
+        tried = "could not be read" if path.exists() else "is no folder and not found on the Hub"
         raise SettingsError(
-            f"{what} {tried} ({one_line(error)}); without internet, name the folder of a "
-            "`save_to_disk`: hf:FOLDER"
+            f"{what} {tried} ({one_line(error)}); without internet, write hf:FOLDER with a folder "
+            "that `save_to_disk` wrote"
         ) from error
     with _without_ghostscript():
         return as_dataset(what, stored, relabel, **options)
@@ -382,7 +382,7 @@ def _groups(source: str, parts: Any, column: str) -> npt.NDArray[np.int64]:
     for part in parts:
         if not is_hugging_face(part) or column not in part.column_names:
             known = ", ".join(getattr(part, "column_names", ())) or "none"
-            raise SettingsError(f"{source}: has no column {column} of groups; its columns: {known}")
+            raise SettingsError(f"{source}: has no group column '{column}'; its columns: {known}")
     groups = np.concatenate([np.asarray(part.with_format(None)[column][:]) for part in parts])
     return np.unique(groups, return_inverse=True)[1].reshape(-1)
 

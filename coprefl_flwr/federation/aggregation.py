@@ -1,10 +1,10 @@
-"""The rules by which the results of several clients are aggregated.
+"""The rules that aggregate the results of several clients.
 
-A node that hosts several clients adds up their results before the node answers. The server adds up
-the nodes' answers. Nodes and server use the same `Accumulator`, so that a sum does not depend on
-which node hosts which client. Sums are computed in float64, in the order of client ids. All rules
-except `Chain` are linear: a rule names the sums that a client's arrays are added to, and the
-coefficient in each sum. The coefficient depends only on the metrics of that client.
+A node that hosts several clients adds up the clients' results before the node replies. The server
+adds up the nodes' replies. Nodes and server use the same `Accumulator`, so that a sum does not
+depend on which node hosts which client. Sums are computed in float64, in the order of client ids.
+All rules except `Chain` are linear: a rule defines one or more sums, and the coefficient of a
+client's arrays in each sum. The coefficient depends only on the metrics of that client.
 """
 
 import math
@@ -82,8 +82,8 @@ class Total(Rule):
 class LossMoments(Rule):
     """Two sums over the clients' gradients g_j and losses L_j: sum_j g_j and sum_j L_j g_j.
 
-    CoPreFL's meta gradient can be computed from these two sums (see `learning.meta`). Only the node
-    that hosts a client therefore sees that client's gradient.
+    CoPreFL's meta gradient is computed from these two sums (see `learning.meta`). Therefore only
+    the node that hosts a client sees that client's gradient.
     """
 
     name = "loss-moments"
@@ -155,7 +155,7 @@ class MetricsOnly(Rule):
 
 
 def parse(text: str) -> Rule:
-    """Return the rule whose `str(rule)` is this text; raise a ValueError if there is none."""
+    """Return the rule whose `str(rule)` is `text`; raise a ValueError for an unknown rule."""
     name, colon, value = text.partition(":")
     if name == PerClient.name and colon:
         return PerClient(parse(value))

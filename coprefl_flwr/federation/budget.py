@@ -1,15 +1,15 @@
 """The costs of a round, computed before the round runs: its summed step size and its gradients.
 
-Two methods that train for the same number of rounds do not move the model equally far, and do not
-compute equally many gradients. This module computes both numbers without training, from the
-settings and the clients' numbers of samples.
+Two methods that train for the same number of rounds can differ in the distance that they move the
+model, and in the number of gradients that they compute. This module computes both numbers without
+training, from the settings and the clients' numbers of samples.
 
-The *summed step size* of a round is the distance by which the round's steps would move the global
-model if the gradient were constant with norm 1. It is the sum of the learning rates of all steps
-on the global model's weights. For example, FedAvg with five local steps at rate 0.1 has a summed
-step size of 0.5. With momentum m, each step also acts in the steps after it: the k-th step has the
-size 1 + m + ... + m^(k-1), in learning rates. Weight decay, regularisers and clipping are not
-counted, because they change the direction or depend on the data.
+The *summed step size* of a round is the distance that the round's steps would move the global model
+if the gradient were constant with norm 1. This distance is the sum of the learning rates of all
+steps on the global model's weights. For example, FedAvg with five local steps at rate 0.1 has a
+summed step size of 0.5. With momentum m, each step also acts in the steps after it: the k-th step
+has the size 1 + m + ... + m^(k-1), in learning rates. Weight decay, regularisers and clipping are
+not counted, because they change the direction or depend on the data.
 
 The *gradient evaluations* are the gradients of one sample's loss, summed over the participants and
 the server. A Hessian-vector product counts as two further gradients. Losses, features and
@@ -61,7 +61,7 @@ class Work:
 
     def on_fraction(self, fraction: float) -> "Work":
         """Return a `Work` with this fraction of each client's samples, such as a support set."""
-        from coprefl_flwr.data import part_of  # torch: not for strategies without it
+        from coprefl_flwr.data import part_of  # Imports torch, which not all strategies need
 
         return replace(self, sizes=[part_of(n, fraction) for n in self.sizes])
 

@@ -157,33 +157,33 @@ def continue_from(
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
-        raise SettingsError("resume = True: needs the checkpoint to resume from")
+        raise SettingsError("resume = True: set checkpoint, the file to resume from")
     if path is None:
         return beginning
     written, history_path = as_json(options), history_file(path)
     if history_path.is_symlink() or (history_path.exists() and not history_path.is_file()):
-        raise SettingsError(f"{history_path} is a link, or no regular file: move it away")
+        raise SettingsError(f"{history_path} is not a regular file: move it away")
     if not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
         return beginning
     if not resume:
-        raise SettingsError(f"checkpoint {path} exists already: resume it, or choose another name")
+        raise SettingsError(f"checkpoint {path} exists already: set resume = True, or another path")
     checkpoint = read_checkpoint(path)
     problem = mismatch(checkpoint.arrays, initial)
     if problem:
         raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
     if num_rounds < checkpoint.round:
-        over = f"{path} is of round {checkpoint.round} already"
+        over = f"{path} has round {checkpoint.round} already; set this number or more"
         raise SettingsError(f"num_rounds = {num_rounds}: {over}")
     for name in {**written, **checkpoint.options}:
         value = written.get(name)
         # These two options do not change the results.
         free = name in ("min_available_nodes", "max_failed_rounds")
         if not free and checkpoint.options.get(name) != value:
-            difference = f"its {name} is {checkpoint.options.get(name)!r}, here it is {value!r}"
+            difference = f"its {name} is {checkpoint.options.get(name)!r}, not {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
-    # Removes bytes after the lines, which a killed run has written.
+    # Removes bytes that a killed run has written after these lines.
     checkpoint.lines.append(history_path, checkpoint.history, checkpoint.round)
     logger.info("resumed from %s after round %s", path, checkpoint.round)
     return checkpoint
@@ -200,8 +200,8 @@ def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
             written[name] = json.loads(json.dumps(value))
         except (TypeError, ValueError) as error:
             raise SettingsError(
-                f"{name} = {value!r}: cannot be written into a checkpoint, which takes numbers, "
-                "texts, lists and mappings of them"
+                f"{name} = {value!r}: cannot be written into a checkpoint; allowed are numbers, "
+                "texts, and lists and mappings of them"
             ) from error
     return written
 
@@ -255,7 +255,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             lines=lines,
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
-        why = f"{path} is not a whole checkpoint of this package: {one_line(error)}"
+        why = f"{path} is not a complete checkpoint of this package: {one_line(error)}"
         raise SettingsError(f"{why}; remove this file and its history to start again") from error
 
 

@@ -72,16 +72,16 @@ def _check_hosting(takes: int, clients: OwnClients) -> None:
     several = clients is not None and not (isinstance(clients, Sequence) and len(clients) == 1)
     if several and takes < 2:
         raise SettingsError(
-            "client_fn takes the context alone, so it cannot tell the node's clients apart: "
-            "client_fn(context, client_id) is needed where clients is set"
+            "clients is set, so client_fn must be given the id of the client to return: "
+            "write client_fn(context, client_id)"
         )
 
 
 def _refuse_number(clients: object) -> None:
     if isinstance(clients, int):
         raise SettingsError(
-            f"clients = {clients}: client_app takes the ids of this node's own clients; where any "
-            f"node can run any of {clients}, give clients={clients} to the strategy"
+            f"clients = {clients}: must be a list of the ids of this node's clients; if any node "
+            f"can run any of {clients} clients, pass clients={clients} to the strategy instead"
         )
 
 
@@ -105,8 +105,8 @@ def _call(
     """Call `client_fn` with the first `takes` of its arguments; `own` is the node's client id."""
     if takes < 2 and client_id is not None and str(client_id) != str(own):
         raise SettingsError(
-            f"client_fn takes the context alone, so it cannot make client {client_id}: "
-            "client_fn(context, client_id) is needed where nodes run other clients than their own"
+            f"the node must run client {client_id}, which is not its own, but client_fn takes "
+            "only the context: write client_fn(context, client_id)"
         )
     if client_id is None and takes > 1:
         client_id = _partition_id(context)

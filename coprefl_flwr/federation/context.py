@@ -1,4 +1,4 @@
-"""The options of a run, and the context that a round's generator is given."""
+"""The options of a run, and the context that is passed to a round's generator."""
 
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
@@ -44,7 +44,8 @@ class RunStrategy:
     )
     population: str = option(
         "train",
-        "name of the group of clients, such as `task-3`; ids and seeds are relative to it",
+        "name of the group of clients, such as `task-3`; each group has its own client ids and "
+        "random numbers",
     )
     min_available_nodes: int = option(
         1,

@@ -49,9 +49,9 @@ class Exchange:
     def of_models(self) -> bool:
         """Whether client-side mods may clip the clients' answers and add noise to them.
 
-        They may if the clients answer "train" with models, store no state and return no changes of
-        arrays, and if the models are passed along a `Chain` or averaged with equal weights or by
-        num-examples.
+        Mods may do so if all of these conditions hold: The action is "train". Clients return
+        models, not changes of arrays, and store no state. The models are passed along a `Chain`, or
+        averaged with equal weights or by num-examples.
         """
         rule = self.combine.of if isinstance(self.combine, PerClient) else self.combine
         mean = isinstance(rule, Mean) and rule.weight in ("", "num-examples")

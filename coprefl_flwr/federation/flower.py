@@ -52,7 +52,7 @@ class _Ending:
     """A filter of Flower's log that makes the reason of a failed run the last line of the log."""
 
     def __init__(self) -> None:
-        # Weak, as an exception keeps all variables of its traceback in memory.
+        # A weak reference, because an exception keeps its traceback's variables in memory.
         self.error: Callable[[], Exception | None] = lambda: None
         self.text = self.crash = ""
         self.runs = 0
@@ -85,8 +85,8 @@ def end_log_with(error: Exception) -> None:
     """Make the message of `error` the last line of Flower's log, without a traceback.
 
     `error` is the exception that ends the run. By default, Flower logs the exception's traceback
-    and then a paragraph on the exit code, so that users do not find the exception's message, which
-    states the remedy, between them.
+    and then a paragraph on the exit code. Users then do not find the exception's message, which
+    states the remedy.
     """
     _ENDING.error = weakref.ref(error)
     logging.getLogger("flwr").addFilter(_ENDING)
@@ -103,9 +103,9 @@ def _crash(error: BaseException) -> str:
 def _named_cluster() -> tuple[str, str]:
     """Return (address of the Ray cluster that Ray would join or "", hint on its source)."""
     if address := os.environ.get("RAY_ADDRESS"):
-        return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone"
+        return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if the cluster ended"
     file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
-    hint = f"{file} names a Ray cluster: delete it if that is gone"
+    hint = f"{file} names a Ray cluster: delete it if the cluster ended"
     return (file.read_text().strip() if file.is_file() else ""), hint
 
 
@@ -118,7 +118,7 @@ def check_cluster() -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError:
-        line = f"Ray cannot begin: nothing answers at {address} ({hint})"
+        line = f"Ray cannot start: no cluster answers at {address} ({hint})"
         raise RunFailedError(line) from None
 
 
@@ -160,10 +160,10 @@ def plain_log() -> Iterator[None]:
     FLWR_LOG_LEVEL=DEBUG shows. If the context ends with a RunFailedError or a SettingsError, the
     error's message is the last line of the log.
     """
-    if not _ENDING.runs:  # From an earlier simulation in this process.
+    if not _ENDING.runs:  # The crash is from an earlier simulation of this process.
         _ENDING.crash = ""
     _ENDING.runs += 1
-    logging.getLogger("flwr").addFilter(_ENDING)  # Stays: an error may be logged later.
+    logging.getLogger("flwr").addFilter(_ENDING)  # Stays, as errors may be logged later.
     try:
         yield
     except (RunFailedError, SettingsError) as error:
@@ -180,7 +180,7 @@ def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
     """
     name = type(strategy).__name__
     error = SettingsError(
-        f"{name} cannot run in ServerApp(server_fn=...), whose strategies are Flower's old kind: "
+        f"{name} cannot run in ServerApp(server_fn=...), which is for Flower's old strategies: "
         f"write a main function, decorated with @app.main(), that calls {name}(...).start(grid, "
         "initial_arrays, num_rounds); see 'In your own Flower app' in the README of coprefl-flwr "
         "and examples/old_app.diff"

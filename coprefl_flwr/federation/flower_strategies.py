@@ -165,7 +165,7 @@ class FlowerStrategy(RoundStrategy):
         except Exception as error:  # Flower's strategy may raise any error.
             raise RoundFailedError(f"{name}: {one_line(error)}") from error
         if model is None:
-            raise RoundFailedError(f"{name} makes no model of {len(messages)} replies")
+            raise RoundFailedError(f"{name} returned no model for {len(messages)} replies")
         return from_record(model)
 
     def _resumed(self, state: State) -> Any:
@@ -213,8 +213,8 @@ def of_flower(strategy: Strategy, **run: Any) -> RoundStrategy:
     Raises
     ------
     SettingsError
-        If the strategy does not average arrays, or was created with a function of the user's or
-        with an accountant.
+        If the strategy does not average arrays, or if one of its arguments is a user's function or
+        an accountant.
     """
     kind = method_class(type(strategy))
     if not run.keys() & {"participants", "fraction_train"}:
@@ -231,12 +231,12 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
     """
     name = flower_class.__name__
     if not is_flowers(flower_class) or inspect.isabstract(flower_class):
-        raise SettingsError(f"{name}: is no strategy of {PLACE} that runs by itself")
+        raise SettingsError(f"{name}: is not a concrete strategy class of {PLACE}")
     if name.startswith("FedXgb"):
-        raise SettingsError(f"{name}: joins boosted trees, and methods here average arrays")
+        raise SettingsError(f"{name}: aggregates boosted trees, but a method averages arrays")
     if "ClientSide" in name:
-        near = f"{name.replace('Client', 'Server')} clips at the server"
-        raise SettingsError(f"{name}: needs clients that clip by a mod of Flower's; {near}")
+        near = f"use {name.replace('Client', 'Server')}, which clips at the server"
+        raise SettingsError(f"{name}: needs Flower's clipping mod at the clients; {near}")
     options: list[Any] = []
     needed = []
     for argument, kind in _arguments(flower_class).items():
@@ -275,7 +275,7 @@ def _values(strategy: Strategy) -> dict[str, Any]:
     """Return a Flower strategy's options; other arguments that are set raise a SettingsError."""
     kind = method_class(type(strategy))
     values = {name: getattr(strategy, ATTRIBUTES.get(name, name)) for name in kind.arguments}
-    if deviation := values.get("clipped_count_stddev"):  # It holds the rest of the noise.
+    if deviation := values.get("clipped_count_stddev"):  # It has the rest of the noise.
         parts = values["noise_multiplier"], 2 * deviation
         values["noise_multiplier"] = sum(part**-2 for part in parts) ** -0.5
     others = inspect.signature(kind.of).parameters.keys() - values.keys() - OF_THE_RUN
@@ -283,7 +283,7 @@ def _values(strategy: Strategy) -> dict[str, Any]:
         value = getattr(strategy, name, None)
         if value is not None and not (inspect.isfunction(value) and "flwr" in value.__module__):
             raise SettingsError(
-                f"{kind.__name__}: {name} cannot be kept with results; leave it out"
+                f"{kind.__name__}: {name} cannot be stored with results; leave it out"
             )
     if isinstance(inner := values.get("strategy"), Strategy):
         values["strategy"] = Named(f"{PLACE}:{type(inner).__name__}").having(_values(inner))
@@ -295,7 +295,7 @@ def _inner(wrapped: Named) -> Strategy:
     kind = method_class(plugins.find("method", wrapped.name))
     if kind.client != RoundStrategy.client or "strategy" in kind.arguments:
         raise SettingsError(
-            f"strategy = {wrapped}: its clients do more than train, or it wraps itself"
+            f"strategy = {wrapped}: cannot be wrapped: it needs its own clients, or is a wrapper"
         )
     strategy: Strategy = plugins.call(wrapped, kind.of, ())
     return strategy

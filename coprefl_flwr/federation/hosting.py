@@ -150,7 +150,7 @@ def call_client(
     parameters = [array.copy() for array in sent.values()]
     outcome = getattr(client, method)(parameters, dict(config))
     if not isinstance(outcome, tuple) or len(outcome) != 3:
-        raise ValueError(f"{type(client).__name__}.{method} returned no tuple of three")
+        raise ValueError(f"{type(client).__name__}.{method} must return a tuple of three values")
     first, num_examples, extra = outcome
     metrics = {**extra, "num-examples": num_examples}
     if method == "evaluate":

@@ -68,7 +68,7 @@ class NodeReply:
     `metrics` holds the metrics by client id. `records` holds the arrays of one client, or the sums
     over several clients. `failed` holds the reason of failure by client id. `norm` is the l2 norm
     that the node measured before it sent the arrays, or None if the reply does not contain a norm.
-    `alone` tells whether only one client was asked; `records` then has that client's arrays.
+    `alone` is true if the request was for one client; `records` then has that client's arrays.
     """
 
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def check_free(what: str, config: Mapping[str, object]) -> None:
     for key in config:
         if key in (*OURS, *PER_CLIENT):
             problem = f"{what}: '{key}' is set by the strategy itself"
-            raise SettingsError(f"{problem}; give yours another name")
+            raise SettingsError(f"{problem}; choose another name")
 
 
 def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
     ids = columns.get("clients")
     if not isinstance(ids, list):  # The reply of a node that is one client.
         if len(clients) != 1:
-            raise ValueError(f"one result for the {len(clients)} clients that were asked")
+            raise ValueError(f"one result in the reply, expected: {len(clients)} clients")
         scalars = {name: float(v) for name, v in columns.items() if not isinstance(v, list)}
         as_sent = scalars.pop(NORM, None)
         return NodeReply({clients[0]: scalars}, records, norm=as_sent, alone=True)
@@ -215,7 +215,7 @@ def _failures(content: RecordDict) -> dict[int, str]:
     failed = records["failed"]
     clients, reasons = failed["clients"], failed["reasons"]
     if not isinstance(clients, list) or not isinstance(reasons, list):
-        raise ValueError("the record 'failed' holds no lists")
+        raise ValueError("the record 'failed' has no lists")
     return {int(str(client)): cut(str(why)) for client, why in zip(clients, reasons, strict=True)}
 
 
@@ -239,7 +239,7 @@ DIVERGED = r"^metric '.*loss' is (nan|-?inf)|holds a NaN or an infinity$"
 """Pattern of the reason for a client whose training diverged to NaN or infinity."""
 
 OLD_STYLE = {
-    "KeyError: 'fitins.parameters'": "its ClientApp(client_fn) is of Flower's old kind: make it "
+    "KeyError: 'fitins.parameters'": "ClientApp(client_fn) is Flower's old style: write "
     "client_app(client_fn), imported from coprefl_flwr.clients"
 }
 """{unclear error message: the cause and the remedy, which are appended to the message}."""
@@ -312,7 +312,7 @@ def program_error(reasons: Iterable[str]) -> str:
 def most_often(reasons: Iterable[str]) -> str:
     """Return the most frequent reason, with a hint if training diverged; "" if no client failed."""
     for line, number in Counter(reasons).most_common(1):
-        hint = ": a smaller learning rate?" if re.search(DIVERGED, line) else ""
+        hint = "; try a smaller learning rate" if re.search(DIVERGED, line) else ""
         return f"{number} failed: {line}{hint}"
     return ""
 

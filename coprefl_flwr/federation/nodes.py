@@ -25,13 +25,13 @@ def checked_ids(own: object, per_node: int | None = None) -> tuple[int, ...]:
     `own` must be a list of distinct ids. If `per_node` is set, at most `per_node` ids are allowed.
     """
     if not isinstance(own, list | tuple) or len(own) > MOST_CLIENTS:
-        raise ValueError(f"it must name its own clients, in a list of at most {MOST_CLIENTS}")
+        raise ValueError(f"its clients must be a list of at most {MOST_CLIENTS} ids")
     if per_node is not None and len(own) > per_node:
         allowed = f"at most {per_node} allowed: see clients_per_node of Bounds"
-        raise ValueError(f"it names {len(own)} clients as its own, {allowed}")
+        raise ValueError(f"it reports {len(own)} clients, {allowed}")
     ids = tuple(_whole("a client's id", client, 0, LARGEST_ID) for client in own)
     if len(set(ids)) < len(ids):
-        raise ValueError(f"it names client {Counter(ids).most_common(1)[0][0]} twice")
+        raise ValueError(f"it reports client {Counter(ids).most_common(1)[0][0]} twice")
     return ids
 
 
@@ -53,8 +53,8 @@ class Roster:
 
     `bound` is {client id: node id}: each client is bound to the node that named the client first.
     If a second node names the client, the second node may run the client only while the first node
-    is disconnected. If several nodes name a client at the same time before it is bound, no node
-    runs the client until only one of these nodes is left, because the right node is unknown.
+    is disconnected. If several nodes name a client at the same time before the client is bound, the
+    right node is unknown. The client then runs only when a single one of these nodes is connected.
     """
 
     def __init__(
@@ -147,10 +147,10 @@ class Roster:
 def _disputed(client: int, nodes: Sequence[int], holder: int | None) -> str:
     """Return a warning about a client that several nodes name; `holder` is its owner, or None."""
     several = ", ".join(map(str, nodes[:5])) + (", ..." if len(nodes) > 5 else "")
-    problem = f"client {client} is named by {len(nodes)} nodes ({several})"
-    outcome = f"node {holder} named it first and keeps it"
+    problem = f"client {client} is reported by {len(nodes)} nodes ({several})"
+    outcome = f"node {holder} reported the client first and keeps it"
     if holder is None:
-        outcome = "it is left out, as none of them named it first"
+        outcome = "the client is left out, because no node reported it first"
     return f"{problem}: {outcome}; give each node its own partition-id"
 
 
@@ -173,7 +173,7 @@ def hosted_clients(clients: Any) -> Hosted | None:
         except (OSError, ValueError) as error:
             raise SettingsError(f"{what}: cannot be read: {one_line(error)}") from error
     if not isinstance(clients, Mapping) or not clients:
-        raise SettingsError(f"{what}: must have an entry 'node id = [its clients]' for each node")
+        raise SettingsError(f"{what}: must have an entry 'node id = [client ids]' for each node")
     hosted: dict[int, tuple[int, ...]] = {}
     owner: dict[int, int] = {}
     for node, ids in clients.items():
@@ -184,6 +184,6 @@ def hosted_clients(clients: Any) -> Hosted | None:
         for client in own:
             if owner.setdefault(client, number) != number:
                 nodes = f"{owner[client]} and {number}"
-                raise SettingsError(f"{what}: client {client} is given to two nodes, {nodes}")
+                raise SettingsError(f"{what}: client {client} is listed for two nodes, {nodes}")
         hosted[number] = own
     return hosted

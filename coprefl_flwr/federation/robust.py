@@ -90,7 +90,7 @@ class Robust:
         if isinstance(rule, MetricsOnly):
             return exchange
         if not isinstance(rule, Mean | LossMoments):
-            problem = f"{exchange.action} is combined by '{rule}', of which there is no robust form"
+            problem = f"{exchange.action} uses the rule '{rule}', which has no robust form"
             raise SettingsError(f"aggregation = {self.aggregation}: {problem}", "aggregation")
         self.check(len(exchange.clients))
         return replace(exchange, combine=PerClient(rule))
@@ -149,8 +149,8 @@ class Robust:
         needed = 2 * self._tolerated(clients) + 3
         if self.aggregation not in (KRUM, MULTI_KRUM) or clients >= needed:
             return ""
-        of = f"with tolerated-share = {self.tolerated_share:g} of {clients} clients"
-        return f"aggregation = {self.aggregation}: {of} at least {needed} are needed"
+        of = f"instead of {clients} with tolerated-share = {self.tolerated_share:g}"
+        return f"aggregation = {self.aggregation}: at least {needed} clients are needed {of}"
 
     def _combined(
         self,
@@ -202,7 +202,7 @@ def krum_scores(models: Sequence[Arrays], names: Sequence[str], f: int) -> Numbe
     """
     n = len(models)
     squares = np.full((n, n), np.inf)
-    with np.errstate(over="ignore"):  # Infinity is right for a client that far away.
+    with np.errstate(over="ignore"):  # Infinity is a correct distance for such a client.
         for i, j in combinations(range(n), 2):
             differences = (models[i][name] - models[j][name] for name in names)
             squares[i, j] = squares[j, i] = _squared_length(differences)

@@ -40,7 +40,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass(frozen=True)
 class RoundReport:
-    """The report of a finished round, which hooks are given.
+    """The report of a finished round, which is passed to hooks.
 
     `arrays` are the arrays of the new global model, which must not be changed. `metrics` holds the
     metrics of training, of the evaluations and of the traffic. `evaluation` holds the clients'
@@ -296,7 +296,7 @@ class Run:
             self.versions.mark_checkpoint()
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:
-        """Return the report of a round, which hooks are given."""
+        """Return the report of a round, which is passed to hooks."""
         return RoundReport(
             server_round,
             self.num_rounds,

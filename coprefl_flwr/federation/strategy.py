@@ -65,9 +65,9 @@ class RoundStrategy(InsideWrapper):
     """A federated method as a Flower strategy; a round is a generator that yields exchanges.
 
     A method is a subclass that implements `round`. The method's options are dataclass fields made
-    by `option`; their values are checked when the strategy is created. Class attributes tell a
-    study the other facts about the method. A strategy object stores no state of a run. All methods
-    inherit the options of `RunStrategy`.
+    by `option`; their values are checked when the strategy is created. Class attributes declare the
+    other properties of the method, such as its client class. A strategy object stores no state of a
+    run. All methods inherit the options of `RunStrategy`.
     """
 
     name: ClassVar[str] = ""
@@ -97,7 +97,7 @@ class RoundStrategy(InsideWrapper):
     negative."""
 
     averages: ClassVar[bool] = False
-    """Whether all aggregation of the method is means of models, or `LossMoments` of gradients. Only
+    """Whether the method only aggregates by means of models, or by `LossMoments` of gradients. Only
     then can `aggregation` make the method robust, and the method has the options in
     `AGGREGATION`."""
 
@@ -110,7 +110,7 @@ class RoundStrategy(InsideWrapper):
         for name in options.keys() - parameters.keys():
             line = unknown("option", name, parameters)
             if name in FLOWER_ARGUMENTS:
-                line = f"unknown option '{name}': Flower's {name} is here {FLOWER_ARGUMENTS[name]}"
+                line = f"unknown option '{name}' of Flower: use {FLOWER_ARGUMENTS[name]}"
             raise SettingsError(f"{cls.__name__}: {line}", name)
         return super().__new__(cls)
 
@@ -132,8 +132,8 @@ class RoundStrategy(InsideWrapper):
             own = self.name or type(self).__name__
             known = ", ".join(sorted(_that_average(RoundStrategy.__subclasses__())))
             raise SettingsError(
-                f"aggregation = {self.aggregation}: {own} has no mean of models or gradients that "
-                f"could be robust; methods that have: {known}",
+                f"aggregation = {self.aggregation}: {own} allows only the mean; methods that allow "
+                f"a robust rule: {known}",
                 "aggregation",
             )
         if self.participants is not None:

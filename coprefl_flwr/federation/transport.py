@@ -77,7 +77,7 @@ class Transport:
         self._sent: list[Message] = []
         self._shares: dict[int, list[int]] = {}
         self._with_models: set[int] = set()
-        # Kept for the next strategy on the same grid, where a busy node is still busy.
+        # Shared with later strategies on the same grid: a busy node is still busy for them.
         self.silent = _SILENT.setdefault(grid, set())
         # A simulation's grid looks for replies more often.
         if getattr(grid, "pull_interval", 0.0) > PULL_INTERVAL:
@@ -109,12 +109,12 @@ class Transport:
                 return clients
             shared = program_error(self.refused.values())
             if waiting_logged and shared and set(nodes) <= set(self.refused):
-                raise RunFailedError(f"no node can tell its clients: {shared}")
+                raise RunFailedError(f"no node could report its clients: {shared}")
             listed = set(self.grid.get_node_ids())
             if listed and listed <= self.silent:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
-                raise RunFailedError(f"{gone}, and no node is asked again after that")
-            connected = f"{len(nodes)} nodes with {len(clients)} clients are there"
+                raise RunFailedError(f"{gone} and none is asked again; use a larger timeout")
+            connected = f"{len(nodes)} nodes with {len(clients)} clients are connected"
             waiting = f"{connected}, needed: {needed} clients"
             if time.monotonic() > end:
                 why = [*self.refused.values(), *self._disputed][:1]
@@ -146,7 +146,7 @@ class Transport:
                 elif node in roster.declared:
                     roster.hear(node, roster.declared[node])
                 else:
-                    raise ValueError("the strategy's clients do not name it")
+                    raise ValueError("the strategy's option clients does not list this node")
             except Exception as error:  # Whatever a node sends must not end the run.
                 self.refused[node] = cut(one_line(error))
                 self._warn(f"node {node}", f"node {node} is left out: {self.refused[node]}")
@@ -160,7 +160,7 @@ class Transport:
         """Ask these nodes for the ids of their clients; return the replies by node id."""
         content = RecordDict({"config": ConfigRecord({"population": self.strategy.population})})
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
-        with plain_log():  # Also inside Flower's wrappers, which do not call `start`.
+        with plain_log():  # Flower's wrappers do not call `start`, which enters this context too.
             answers = self.grid.send_and_receive(questions, timeout=self.patience(nodes))
         replies = dict(_by_node(answers, questions))
         self._mark_silent(nodes, replies)
@@ -204,7 +204,7 @@ class Transport:
             self._sent.append(Message(content, node, exchange.action))
         reached = {client for share in self._shares.values() for client in share}
         for client in sorted(set(exchange.clients) - reached):
-            self._warn("nodes that are gone", f"client {client} is left out: its node is gone")
+            self._warn("lost nodes", f"client {client} is left out: its node has disconnected")
         self.traffic.count_down(exchange, len(reached), self._sent)
         return self._sent
 
@@ -221,9 +221,7 @@ class Transport:
         for node, message in _by_node(received, self._sent):
             if node in replies or node not in self._shares:
                 why = f": {reason(message)}" if message.has_error() else ""
-                self._warn(
-                    f"node {node}", f"node {node} sent a reply that it was not asked for{why}"
-                )
+                self._warn(f"node {node}", f"node {node} sent an unexpected reply{why}")
                 continue
             replies[node] = self._read(exchange, message, node)
             self.traffic.wire_bytes_up += messages.size_of_arrays(message)
@@ -303,7 +301,7 @@ class Transport:
         self.new_round()
         if self.silent:
             names = ", ".join(map(str, sorted(self.silent)))
-            logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
+            logger.warning("done; a simulation ends only after these nodes answer: %s", names)
 
     def _mark_silent(self, nodes: Collection[int], heard: Collection[int]) -> None:
         within = f"within {self.patience(nodes):g} s"

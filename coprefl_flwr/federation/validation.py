@@ -36,7 +36,7 @@ PER_ARRAY = 1024
 ROUNDING = 1e-6
 """Largest allowed relative difference between the arrays' norm and the norm the node sent."""
 
-OTHER_NAMES = "the arrays returned are not those that other clients returned"
+OTHER_NAMES = "its arrays have other names than the arrays of most clients"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Bounds:
         except (TypeError, ValueError):
             least, most = 1.0, 0.0
         if not least <= most:
-            limit = "must be two numbers, the least loss and the largest"
+            limit = "must be two numbers, the smallest and the largest loss"
             raise SettingsError(f"loss_range = {self.loss_range!r}: {limit}")
 
     def check(self, arrays: Arrays, metrics: Metrics, sent: Arrays, rule: Rule) -> None:
@@ -80,7 +80,7 @@ class Bounds:
         """
         of_sums = self.check_metrics(0, metrics, rule)
         if rule.sums:
-            # Such a sum is not divided by weights: coefficient * array must be finite.
+            # Only means are divided by weights; for other sums, coefficient * array must be finite.
             largest = max([1.0, *(abs(weight) for weight, _ in of_sums.values())])
             weight = 1 / largest if rule.partial else 1.0
             _check_arrays(arrays, sent, rule, dict.fromkeys(sent, weight))
@@ -154,11 +154,11 @@ def no_model(exchange: Exchange) -> str:
     """
     rule = exchange.combine.of if isinstance(exchange.combine, PerClient) else exchange.combine
     if isinstance(rule, LossMoments):
-        return "a gradient: set clip= and noise= where it is made"
+        return "a gradient: set clip= and noise= of query_reply instead"
     if exchange.of_models:
         return "a sum over clients: let every node be one client"
-    what = "other arrays" if rule.sums else "metrics alone"
-    return f"{what}: take the mod away"
+    what = "other arrays" if rule.sums else "only metrics"
+    return f"{what}: remove the mod"
 
 
 def check_reply(exchange: Exchange, bounds: Bounds, reply: NodeReply) -> None:
@@ -178,7 +178,7 @@ def check_reply(exchange: Exchange, bounds: Bounds, reply: NodeReply) -> None:
     if not rule.sums:
         return
     if set(reply.records) != set(weights):
-        raise ValueError(f"sums {sorted(reply.records)} in the reply, asked was {rule}")
+        raise ValueError(f"sums {sorted(reply.records)} in the reply, expected: {rule}")
     for name, arrays in reply.records.items():
         of_arrays = {n: weights[name][is_buffer(n, array)] for n, array in sent.items()}
         if rule.partial:
@@ -218,7 +218,7 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
         raise ValueError(f"{size} bytes of arrays in the reply; allowed: at most {allowed}")
     for name, array in arrays:
         if not is_lazy(array) and _numbers(array) > len(array.data):
-            raise ValueError(f"array '{name}' holds fewer numbers than its header says")
+            raise ValueError(f"array '{name}' has fewer numbers than its header states")
 
 
 def _numbers(array: Array) -> int:

@@ -1,8 +1,8 @@
 """Strategies inside a wrapper of Flower's, such as Flower's DifferentialPrivacy strategies.
 
 A wrapper runs Flower's own loop of rounds. The wrapper asks the strategy for messages, changes the
-clients' replies, and gives the replies to the strategy. Therefore a round must have one exchange,
-clients must return models, and the new global model must be the mean of these models, because the
+clients' replies, and gives the replies to the strategy. Therefore a round must have one exchange in
+which clients return models. The new global model must be the mean of these models, because the
 wrapper's noise is calibrated for a mean. Inside a wrapper, there are no checkpoints and no hooks.
 """
 
@@ -50,7 +50,7 @@ class InsideWrapper(Strategy, RunStrategy):
         run = _RUNS.get(self)
         if run is None or run.grid is not grid:
             _check(self, from_record(arrays))
-            # Weak, so that the entry is deleted with the strategy.
+            # A weak reference, so that the entry is deleted with the strategy.
             run = _RUNS[self] = _WrappedRun(weakref.proxy(self), grid, {})
         # A copy, as the wrapper may change its record later.
         run.arrays = from_record(arrays)
@@ -116,25 +116,25 @@ def _check(strategy: RunStrategy, arrays: Arrays) -> None:
     if isinstance(strategy.clients, int):
         raise SettingsError(
             f"clients = {strategy.clients}: inside a wrapper such as Flower's DifferentialPrivacy "
-            "every node must be one client, and nodes that host several add up their results"
+            "every node must be one client, because nodes add up the results of their clients"
         )
     if strategy.aggregation != MEAN:
         raise SettingsError(
             f"aggregation = {strategy.aggregation}: inside a wrapper such as Flower's "
-            "DifferentialPrivacy only the mean is allowed, as its noise is that of a mean"
+            "DifferentialPrivacy only the mean is allowed, because its noise is for a mean"
         )
     if not is_one_mean(strategy, arrays):
         raise SettingsError(
             f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
-            "DifferentialPrivacy, which takes a round for one exchange answered by models "
-            "(allowed inside a wrapper: FedAvg, FedProx, PerFedAvg)"
+            "DifferentialPrivacy, which needs rounds with one exchange of models (allowed inside "
+            "a wrapper: FedAvg, FedProx, PerFedAvg)"
         )
 
 
 def is_one_mean(strategy: RunStrategy, arrays: Arrays) -> bool:
     """Return whether a round has one exchange, and the new model is the mean of clients' models.
 
-    To find out, the round's generator is run with artificial replies; no client is asked.
+    For this check, the round's generator is run with artificial replies; no message is sent.
     """
     ctx = RoundContext(strategy, Listed(range(max(2, strategy.participants or 0))))
     try:

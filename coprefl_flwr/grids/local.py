@@ -111,7 +111,7 @@ def run_app(client_app: ClientAppFn, message: Message, context: Context) -> Mess
         if reply.metadata.reply_to_message_id == message.metadata.message_id:
             return reply
         # A Flower mod that refuses the app's reply replies to that reply, not to the message.
-        stray = Error(2, "ValueError: its reply fits no message that it was sent")
+        stray = Error(2, "ValueError: its reply belongs to no message that it received")
         return Message(reply.error if reply.has_error() else stray, reply_to=message)
     except (Exception, *EXITS) as error:
         logger.debug("%s", traceback.format_exc())

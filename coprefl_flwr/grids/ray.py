@@ -30,7 +30,7 @@ START_UP = 120.0
 FREED = 5.0
 """Seconds after the end of a process within which Ray counts its CPU as free again."""
 
-DIED = "its process died, and the process that replaced it died too"
+DIED = "its process died twice: it was killed, exited, or had too little memory"
 """The error of a node whose process died twice on a message: killed, out of memory, or exited."""
 
 Pending = tuple[Message, Any]
@@ -60,8 +60,8 @@ class Host:
 
         `grid` is the id of the grid. `setup` holds a reference to the registered code, the app and
         the nodes' contexts of the grid, which are fetched at the first message of the grid. `names`
-        are the names of the array records that were taken out of the message, and `arrays` are the
-        arrays of these records, views of memory that all processes of a machine share.
+        are the names of the array records that were taken out of the message. `arrays` are the
+        arrays of these records. They are views of memory that all processes of a machine share.
         """
         import ray
 
@@ -149,7 +149,7 @@ class RayGrid(LocalGrid):
                 here.append((ids[-1], message))
             else:
                 self._pending[ids[-1]] = message, self._ask(host, message, shared)
-        for name, message in here:  # Other processes work meanwhile.
+        for name, message in here:  # Other processes work at the same time.
             self._replies[name] = self._handle(message)
         return ids
 
@@ -249,7 +249,7 @@ def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) 
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     cpus = int(resources.get("CPU", 0))
     if cpus < number:
-        raise SettingsError(f"{number} processes were asked for, but Ray has {cpus} CPUs")
+        raise SettingsError(f"{number} processes need as many CPUs, but Ray has {cpus} CPUs")
     if not patient:
         _check_free(number, cpus)
     share = _gpu_share(int(resources.get("GPU", 0.0)), number)
@@ -266,8 +266,8 @@ def _check_free(number: int, cpus: int) -> None:
     end = time.monotonic() + FREED
     while (free := int(ray.available_resources().get("CPU", 0))) < number:  # type: ignore[no-untyped-call]
         if time.monotonic() > end:
-            wanted = f"{number} processes are wanted, and of Ray's {cpus} CPUs {free} are free"
-            raise SettingsError(f"{wanted}: close other grids, or take fewer workers")
+            wanted = f"{number} processes need as many CPUs, but {free} of Ray's {cpus} are free"
+            raise SettingsError(f"{wanted}: close other grids, or use fewer workers")
         time.sleep(0.05)
 
 
@@ -280,7 +280,7 @@ def _wait_for_start(hosts: list[Any]) -> list[Any]:
     if late:
         end_hosts(hosts)
         problem = f"{len(late)} of {len(hosts)} processes did not start within {START_UP:g} s"
-        raise RunFailedError(f"{problem}: others may use Ray's CPUs")
+        raise RunFailedError(f"{problem}: other programs may use Ray's CPUs")
     return hosts
 
 

@@ -1,4 +1,4 @@
-"""Measures of a starting model on the clients' data, which may explain how well FL goes from it.
+"""Measures of a starting model on the clients' data, to explain the results of training from it.
 
 Nguyen et al. 2023 (Where to Begin?) study the similarity of the clients' gradients and the
 sharpness of the loss at the starting model. Chen et al. 2023 (On the Importance and Applicability

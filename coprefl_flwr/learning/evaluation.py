@@ -92,7 +92,7 @@ def loss_and_gradient(
     means: dict[nn.Parameter, Tensor] = {}
     for p in (p for p in model.parameters() if p.requires_grad):
         summed = sums.get(p, p.grad)
-        # Divided in place: a copy would need the memory of another model.
+        # In place, because a copy would need the memory of another model.
         means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)
     named = model.named_parameters(remove_duplicate=False)
     gradients = {name: means[p] for name, p in named if p.requires_grad}
@@ -180,7 +180,7 @@ def class_means(
     for inputs, targets in samples.batches(EVALUATION_BATCH, device):
         z = represent(inputs)
         if z.shape[1] != size:
-            raise SettingsError(f"a representation has {z.shape[1]} dimensions, a prototype {size}")
+            raise SettingsError(f"z has {z.shape[1]} dimensions, but a prototype has {size}")
         sums.index_add_(0, targets, z.double())
         counts.index_add_(0, targets, torch.ones_like(targets, dtype=torch.float64))
     means = sums / counts.clamp(min=1)[:, None]

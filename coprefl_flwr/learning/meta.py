@@ -100,9 +100,9 @@ def meta_gradient(
         grad L_meta = gamma G1 + (1 - gamma) * 2/m * (G2 - mean L G1)
 
     `sums` are the sums of the rule `LossMoments()`, float64: "gradient" is G1 and "loss-gradient"
-    is G2. `losses` are the L_j, shape (m,). If the standard deviation of the losses is more than
-    1e-7 of their mean, the error of the difference in the bracket is smaller than the rounding of
-    float32 gradients.
+    is G2. `losses` are the L_j, shape (m,). The difference in the bracket loses digits if the
+    losses are nearly equal. If their standard deviation is more than 1e-7 of their mean, this error
+    is smaller than the rounding of float32 gradients.
 
     The metrics describe the round's query losses. They contain L_meta ("meta-loss") and its two
     terms, not weighted by gamma ("meta-sum" and "meta-variance"). They also contain the l2 norms of

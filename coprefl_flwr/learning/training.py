@@ -51,7 +51,7 @@ class LocalTraining:
     )
     max_steps: int | None = option(
         None,
-        "at most this many SGD steps of a client in a round, where epochs would take more",
+        "upper limit on the SGD steps of a client in a round, also with `local-epochs`",
         unit="steps",
         minimum=1,
         key="max-local-steps",
@@ -87,7 +87,7 @@ class LocalTraining:
         FLOAT32,
         "number format of the network's computations, in tasks too: `float32`, `bf16` (torch's "
         "autocast; weights and losses stay float32, sums over clients float64), `tf32` (on a GPU "
-        "that has it)",
+        "that supports it)",
         choices=PRECISIONS,
     )
     algorithm: str = field(default=SGD, metadata={"option": False})
@@ -102,7 +102,7 @@ class LocalTraining:
             both = f"local_steps = {self.local_steps} and local_epochs = {self.local_epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
         if self.algorithm == ADAM and self.momentum:
-            raise SettingsError(f"momentum = {self.momentum}: Adam has its own, leave it 0")
+            raise SettingsError(f"momentum = {self.momentum}: Adam uses its own momentum; set 0")
 
     @property
     def samples_per_step(self) -> int:

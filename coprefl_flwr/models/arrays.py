@@ -47,19 +47,19 @@ def check_plain(tensor: object, name: str) -> None:
     tensor's name in the message.
     """
     if not isinstance(tensor, Tensor):
-        kind = f"a {type(tensor).__name__}, as quantised modules have it"
+        kind = f"a {type(tensor).__name__}, as in quantised modules"
     elif tensor.is_quantized:
         kind = f"quantised ({_short(tensor.dtype)})"
     elif tensor.layout is not torch.strided:
         kind = f"sparse ({str(tensor.layout).removeprefix('torch.')})"
     elif tensor.is_meta:
-        kind = "on the meta device, so without numbers"
+        kind = "on the meta device, so it has no values"
     elif tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _WEIGHT_TYPES):
         kind = _short(tensor.dtype)
     else:
         return
     types = ", ".join(_short(dtype) for dtype in _WEIGHT_TYPES)
-    raise SettingsError(f"{name!r} is {kind}; allowed are weights of {types}")
+    raise SettingsError(f"{name!r} is {kind}; allowed are weights in {types}")
 
 
 def check_weights(model: nn.Module, what: str) -> None:
@@ -105,7 +105,7 @@ def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
     """Load arrays like `load_arrays`, but by their order, which is that of `state_dict()`."""
     tensors = model.state_dict()
     if len(arrays) != len(tensors):
-        raise SettingsError(f"{len(arrays)} arrays for a model of {len(tensors)}")
+        raise SettingsError(f"got {len(arrays)} arrays for a model with {len(tensors)} arrays")
     _load(tensors, dict(zip(tensors, arrays, strict=True)))
 
 
@@ -151,14 +151,12 @@ def with_fresh_head(
 def _check_same_model(
     arrays: Mapping[str, np.ndarray], model: Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]
 ) -> None:
-    missing = [f"it has no array {name!r}" for name in model if name not in arrays]
-    others = [
-        f"it has {name!r}, which this model does not have" for name in arrays if name not in model
-    ]
+    missing = [f"array {name!r} is missing" for name in model if name not in arrays]
+    others = [f"array {name!r} is not in the model" for name in arrays if name not in model]
     wrong = missing[:1] + others[:1] or [
-        f"{name!r} has shape {np.shape(arrays[name])}, this model's has {tuple(expected.shape)}"
+        f"{name!r} has shape {np.shape(arrays[name])}, but the model has {tuple(expected.shape)}"
         for name, expected in model.items()
         if np.shape(arrays[name]) != tuple(expected.shape)
     ]
     if wrong:
-        raise SettingsError(f"a checkpoint of another model: {'; '.join(wrong[:2])}")
+        raise SettingsError(f"the weights do not fit the model: {'; '.join(wrong[:2])}")

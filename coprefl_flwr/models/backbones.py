@@ -32,8 +32,8 @@ LARGEST_SIDE = 512
 of any size, but its memory grows with the number of pixels."""
 
 _FORMS = (
-    "a path is the folder or model.safetensors of a model this package made; resnet18=FILE has "
-    "your own weights"
+    "allowed are a network of torchvision, resnet18=FILE with your own weights, and the folder or "
+    "model.safetensors of a model that this package saved"
 )
 
 
@@ -60,7 +60,7 @@ class Backbone:
         images have not 1 or 3 channels, or the network calls no linear layer.
         """
         if len(shape) != 3 or shape[0] not in (1, 3):
-            raise SettingsError(f"takes {tuple(shape)}; images of 1 or 3 channels are needed")
+            raise SettingsError(f"takes {tuple(shape)}; it must take images of 1 or 3 channels")
         network.eval().requires_grad_(False)
         with torch.no_grad():
             _, features = outputs_and_representation(network, torch.zeros(1, *shape))
@@ -153,7 +153,7 @@ def _network_and_images(name: str, weights: bool) -> tuple[nn.Module, Sequence[i
 def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     """Load a model that `save_model` wrote, by its folder or the model.safetensors in it."""
     if path.is_file() and path.name != WEIGHTS:
-        raise SettingsError(f"a file {path.name}; {_FORMS}")
+        raise SettingsError(f"the file {path.name} alone is not enough; {_FORMS}")
     arrays, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
     for key in ("model", "num-classes", "input-shape", "norm", "pixel-mean", "pixel-std"):
         if key not in about:
@@ -173,7 +173,7 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
     own = ("model", str(model)) in plugins.REGISTERED or plugins.is_listed(str(model))
     if not isinstance(model, str) or not (model in MODELS or own):
         why = f"its model.json names the code {short(model)!r}; allowed are {', '.join(MODELS)}"
-        raise SettingsError(f"{why}, and what {plugins.VARIABLE} lists")
+        raise SettingsError(f"{why}, and code that {plugins.VARIABLE} lists")
     listed = isinstance(shape, list) and 1 <= len(shape) <= 3
     if not listed or not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in shape):
         why = f"its model.json has input-shape {short(shape)}"
@@ -189,7 +189,7 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
         shapes = shapes_of(model, classes, tuple(shape), about["norm"])
         for name, expected in shapes.items():
             if name in arrays and (actual := arrays[name].shape) != expected:
-                why = f"{name!r} is {actual}, and by its model.json would be {expected}"
+                why = f"{name!r} has shape {actual}, but by its model.json needs {expected}"
                 raise SettingsError(why)
     for key, least in (("pixel-mean", -math.inf), ("pixel-std", 0)):
         if not _are_numbers(about[key], shape[0], least):
@@ -214,7 +214,7 @@ def _from_file(architecture: str, path: Path) -> nn.Module:
         layers = models.get_model(architecture, weights=None).named_modules()
     linear = [layer for layer, module in layers if isinstance(module, nn.Linear)]
     if not linear:
-        raise SettingsError(f"{architecture} has no nn.Linear, so no features")
+        raise SettingsError(f"{architecture} has no nn.Linear, so it has no features")
     head = f"{linear[-1]}.weight"
     if head not in tensors:
         raise SettingsError(f"the file has no array '{head}'")

@@ -89,8 +89,8 @@ def head_names(
     differing = sorted(shapes.keys() ^ others.keys())
     if differing:
         raise SettingsError(
-            f"model {name!r} has other arrays for {num_classes} than for {num_classes + 1} "
-            f"classes (first: {differing[0]!r}); only their shapes may differ",
+            f"model {name!r}: {differing[0]!r} exists for only one of {num_classes} and "
+            f"{num_classes + 1} classes; only shapes may depend on the number of classes",
             "model",
         )
     head = frozenset(array for array in shapes if shapes[array] != others[array])
@@ -106,7 +106,7 @@ def head_names(
 def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm: str) -> nn.Module:
     if name not in MODELS:
         line = unknown("model", name, [*MODELS, *plugins.brought("model")])
-        own = "your own model is module:NAME or path/file.py:NAME"
+        own = "for your own model write module:NAME or path/file.py:NAME"
         raise SettingsError(f"{line} ({own})", "model")
     _check_shape(name, input_shape)
     if name == TEXT_MODEL:
@@ -125,7 +125,7 @@ def _check_shape(name: str, shape: tuple[int, ...]) -> None:
         side = SMALLEST_SIDE[name]
         fits = len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= side
         takes = "(channels, height, width), an image with at least 1 channel and "
-        takes += f"{side} x {side} pixels; for text there is {TEXT_MODEL}"
+        takes += f"{side} x {side} pixels; for text use {TEXT_MODEL}"
     if not fits:
         raise SettingsError(f"input shape is {shape}; {name} takes {takes}", "model")
 

@@ -27,7 +27,7 @@ def outputs_and_representation(
         outputs = model(inputs)
     if not calls:
         which = f"nn.Linear called {layer!r}" if layer else "nn.Linear"
-        raise SettingsError(f"{type(model).__name__} calls no {which}, so has no representation")
+        raise SettingsError(f"{type(model).__name__} calls no {which}, so it has no features")
     return outputs, as_float32(calls[-1][1].flatten(start_dim=1))
 
 

@@ -42,7 +42,7 @@ def _missing(precision: str, device: torch.device) -> str:
             return f"{_named(device)} has no bfloat16"
     if precision == TF32 and not (on_cuda and torch.cuda.get_device_capability(device) >= AMPERE):
         needed = "needs an NVIDIA GPU of compute capability 8.0 or above"
-        return f"{needed}, and this process computes on {_named(device)}"
+        return f"{needed}, but this process computes on {_named(device)}"
     return ""
 
 

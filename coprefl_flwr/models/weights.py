@@ -33,8 +33,8 @@ ABOUT = "model.json"
 def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
     """Write the weights `arrays`, in their order, and their description `about` to a folder.
 
-    `about` says how the weights were made; it may have any values that JSON can hold. The same
-    arguments give the same bytes. A model that is already in the folder is replaced. If the folder
+    `about` describes how the weights were made; it may have any JSON values. The same arguments
+    give the same bytes. A model that is already in the folder is replaced. If the folder
     has a `model.safetensors`, both files are complete and belong together, even if the program was
     stopped while it wrote them.
     """
@@ -63,20 +63,20 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
     """
     for name in (WEIGHTS, ABOUT):
         if not (folder / name).is_file():
-            raise SettingsError(f"no saved model in {str(folder)!r}: it has no file {name}")
+            raise SettingsError(f"no saved model in {str(folder)!r}: the file {name} is missing")
     if wrong := damaged(folder, WEIGHTS, ABOUT):
-        problem = f"{SUMS} has another checksum for {wrong[0]}"
+        problem = f"the checksum of {wrong[0]} does not match {SUMS}"
         raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {problem}")
     try:
         about: dict[str, Any] = parse_json(read_text(folder / ABOUT))
         if not isinstance(about, dict):
-            raise ValueError(f"{ABOUT} holds no {{key: value}}")
+            raise ValueError(f"{ABOUT} has no object {{key: value}}")
         with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
             order = parse_json((weights.metadata() or {}).get("order", "null"))
             names = list(weights.keys())
             order = names if order is None else order
             if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
-                raise ValueError(f"{WEIGHTS} says an order that is not that of its arrays")
+                raise ValueError(f"the order in {WEIGHTS} does not list the names of its arrays")
             arrays = {name: weights.get_tensor(name) for name in order}
     # safetensors raises an AttributeError or a TypeError for dtypes that NumPy does not have, such
     # as bfloat16.
@@ -114,9 +114,8 @@ def path_of(text: str) -> Path | None:
 def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = False) -> Arrays:
     """Return weights made outside this package, with the names, dtypes and order of a network.
 
-    The head is the network's last layer, which a task replaces. If the weights have no array of the
-    head, or the array has another shape, the initial weights of the network are used for it, unless
-    `needs_head` is true.
+    The head is the network's last layer, which a task replaces. If an array of the head is missing
+    or has another shape, the network's initial array replaces it, unless `needs_head` is true.
 
     Parameters
     ----------
@@ -161,7 +160,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     state_dict of plain tensors.
     """
     if damaged(path.parent, path.name):
-        raise SettingsError(f"damaged: {SUMS} next to it has another checksum")
+        raise SettingsError(f"damaged: its checksum does not match {SUMS} next to it")
     try:
         if path.suffix == ".safetensors":
             content: Any = safetensors.torch.load_file(path)
@@ -173,12 +172,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict):
-        raise SettingsError(f"the file holds no state_dict, but a {type(content).__name__}")
+        raise SettingsError(f"the file has no state_dict, but a {type(content).__name__}")
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             wrong, kind = ("the value of", tensor) if isinstance(name, str) else ("the key", name)
             why = f"{wrong} {short(repr(name))} is of the type {type(kind).__name__}"
-            raise SettingsError(f"the file holds no state_dict: {why}")
+            raise SettingsError(f"the file has no state_dict: {why}")
         check_plain(tensor, name)
     return content
 
@@ -196,8 +195,7 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
         )
     except (OSError, RuntimeError) as error:
         raise SettingsError(
-            "the weights are neither in torch's cache nor could they be downloaded "
-            f"({one_line(error)})"
+            f"the weights are not in torch's cache and could not be downloaded ({one_line(error)})"
         ) from error
     return weights
 
@@ -209,14 +207,14 @@ def _fitted(network: Network, tensors: Mapping[str, Tensor], needs_head: bool) -
     absent = [name for name in body if name not in shapes]
     extra = [_with_nearest(name, absent) for name in shapes if name not in expected]
     misshapen = [
-        f"{name!r} is {shapes[name]} for {expected[name].shape}"
+        f"{name!r} has {shapes[name]}, needs {expected[name].shape}"
         for name in body
         if name in shapes and shapes[name] != expected[name].shape
     ]
     wrong = {"missing": list(map(repr, absent)), "unknown": extra, "of another shape": misshapen}
     if any(wrong.values()):
         why = "; ".join(f"{what}: {_some(names)}" for what, names in wrong.items() if names)
-        raise SettingsError(f"these are no weights of {network.name}: {why}")
+        raise SettingsError(f"the weights do not fit {network.name}: {why}")
     arrays = dict(expected)
     for name, own in expected.items():
         if shapes.get(name) == own.shape:

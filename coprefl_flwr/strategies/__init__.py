@@ -1,6 +1,6 @@
-"""The built-in methods, one line each, and the classes to write a method with.
+"""The strategies of the built-in methods, one line each, and the classes to write a strategy with.
 
-A method is what the server does in a round. Each method has its own file.
+A strategy defines what the server does in a round. Each strategy has its own file.
 """
 
 from coprefl_flwr.federation.exchange import Exchange as Exchange

@@ -1,4 +1,4 @@
-"""Centralised training: all the data in one place, as a reference."""
+"""Centralised training on the data of all clients, a reference for federated methods."""
 
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class Centralised(RoundStrategy):
-    """SGD on the union of the pre-training data (Nguyen et al. 2023); no client is asked.
+    """SGD on the pre-training data of all clients together (Nguyen et al. 2023), without messages.
 
-    CoPreFL's baseline (appendix D.5): 50 epochs, batch size 64, learning rate 1e-3. `server` holds
-    all the data and the network. `training` is the training of one round, such as one epoch.
+    CoPreFL's baseline (appendix D.5) uses 50 epochs, batch size 64 and learning rate 1e-3. `server`
+    is a `ServerData` with the network and the data of all clients. `training` is the training of
+    one round, such as one epoch.
     """
 
     server: "ServerData" = field(metadata={"option": False})
@@ -29,14 +30,14 @@ class Centralised(RoundStrategy):
     actions = ()
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Train on the data; there is no exchange."""
+        """Return the model after training on all data; the round has no exchange with clients."""
         yield from ()
         key = ctx.key("centralised")
         trained, loss = self.server.refine(arrays, self.training, ctx.round, *key)
         return trained, {"loss": loss}
 
     def budget(self, work: Work) -> Budget:
-        """Return the step sizes and gradients of one round on all the data."""
+        """Return the step sizes and gradients of one round on all data."""
         steps = Work(1, [len(self.server)], self.training)
         return Budget(steps.travel, steps.samples_seen)
 
@@ -46,7 +47,7 @@ class Centralised(RoundStrategy):
 
 
 class CentralisedHybrid(Centralised):
-    """Centralised training on the data of clients and server: scenario II's reference."""
+    """Centralised training on the data of clients and server, the reference in scenario II."""
 
     name = "centralised-hybrid"
     server_data = "both"

@@ -13,7 +13,16 @@ from coprefl_flwr.options import option
 
 @dataclass(kw_only=True, eq=False)
 class CoPreFL(RoundStrategy):
-    """CoPreFL with all data at the clients ("Rethinking the Starting Point", Algorithm 1)."""
+    """CoPreFL if only clients have data ("Rethinking the Starting Point", Algorithm 1).
+
+    The participants train Phi on their support sets. The sample-weighted mean of their models is
+    the temporary global model Phi'. Each participant j computes its query loss L_j at Phi'. The
+    server takes one step along the first-order gradient of the meta objective,
+
+        L_meta = gamma sum_j L_j + (1 - gamma) var_j L_j,    Phi <- Phi' - zeta grad L_meta
+
+    (see `coprefl_flwr.learning.meta`).
+    """
 
     gamma: float = option(
         0.5,
@@ -38,10 +47,10 @@ class CoPreFL(RoundStrategy):
         support = yield Exchange("train", arrays, participants, Mean("num-examples"))
         temporary, clients, metrics = support.arrays, support.clients, support.mean_metrics()
         del support  # Its float64 sums take twice the memory of a model.
-        # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
+        # Lines 12 to 14: each participant's query loss and its gradient at the temporary model.
         query = yield Exchange("train.query", temporary, clients, LossMoments())
         losses, rule = query.metrics["loss"], (self.terms, self.robust)
-        # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.
+        # Lines 15 to 17: the meta update, by the gradient of the meta-loss (see `learning.meta`).
         gradient, of_queries = meta_gradient(query.sums, losses, self.gamma, *rule)
         return descend(temporary, gradient, self.meta_learning_rate), metrics | of_queries
 

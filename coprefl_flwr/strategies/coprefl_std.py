@@ -1,4 +1,4 @@
-"""CoPreFL with the mean and the standard deviation of the query losses: our variant."""
+"""Our variant of CoPreFL, with the mean and the standard deviation of the query losses."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,13 @@ from coprefl_flwr.strategies.coprefl import CoPreFL
 class CoPreFLStd(CoPreFL):
     """CoPreFL whose meta objective is gamma * mean_j L_j + (1 - gamma) * std_j L_j.
 
-    This variant is in no paper. We added it to study the effect of gamma. In the printed objective
-    (ICLR text eq. 5) the variance of the query losses is some hundredths, while their sum over 20
-    participants is some tens. The variance's gradient is as small, so gamma sets the norm of the
-    meta step and hardly balances the two terms. The gradient of the standard deviation is the mean
-    of the g_j, each multiplied by (L_j - mean L) / std L. Its norm depends on how far the gradients
-    g_j differ, and does not shrink when the losses are close to each other.
+    L_j is the query loss of participant j. No paper contains this variant. We added it to study the
+    effect of gamma. In the paper's objective (ICLR text eq. 5) the variance of the query losses is
+    a few hundredths, but their sum over 20 participants is a few tens. The gradient of the variance
+    is as small, so gamma mainly sets the norm of the meta step, and hardly balances the two terms.
+    The gradient of the standard deviation is the mean of the query gradients g_j, each multiplied
+    by (L_j - mean L) / std L. Its norm depends on the differences between the gradients g_j. It
+    does not become small if the losses are close to each other.
     """
 
     gamma: float = option(

@@ -1,4 +1,4 @@
-"""CyclicFL's pre-training: the model travels from client to client."""
+"""CyclicFL's pre-training: clients train the same model, one client after another."""
 
 from typing import ClassVar
 
@@ -7,12 +7,13 @@ from coprefl_flwr.federation import Budget, Round, RoundContext, RoundStrategy, 
 
 
 class Cyclic(RoundStrategy):
-    """Cyclic training (CyclicFL, Algorithm 1), phase P1. `Schedule` adds the next method.
+    """Cyclic pre-training (CyclicFL, Algorithm 1, phase P1); use `Schedule` to add phase P2.
 
-    The comments name the lines of Algorithm 1. `participants` is K_P1 (a quarter of the clients in
-    the paper). A client that fails is skipped: the next one gets the last good model. Nodes that
-    host several clients run a segment of the chain in one message, and a simulation, where any
-    node can host any client, the whole chain.
+    Each participant trains the model that the participant before it returned. The comments name the
+    lines of Algorithm 1. `participants` is K_P1 (a quarter of the clients in the paper). If a
+    client fails, the next client gets the last valid model. A node that hosts several clients runs
+    a segment of the chain per message. In a simulation, where any node can host any client, one
+    message runs the whole chain.
     """
 
     name = "cyclic"
@@ -24,11 +25,11 @@ class Cyclic(RoundStrategy):
         # Line 3: S_t, in random order.
         clients = ctx.sample()
         order = ctx.random("order").permutation(len(clients))
-        # Lines 5 to 10: each client trains the model that the one before it returned.
+        # Lines 5 to 10: each client trains the model that the client before it returned.
         trained = yield from ctx.chain(arrays, [clients[position] for position in order])
-        # Line 11: the last client's model begins the next round.
+        # Line 11: the next round starts from the last client's model.
         return trained.arrays, trained.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the steps of all participants: the model takes them one after the other."""
+        """Return the sum of all participants' steps, which the model takes one after another."""
         return Budget(work.participants * work.travel, work.participants * work.samples_seen)

@@ -14,8 +14,13 @@ from coprefl_flwr.options import option
 class FedAdam(RoundStrategy):
     """FedAdam (Reddi et al. 2021, arxiv.org/abs/2003.00295), Algorithm 2.
 
-    The moments start at m = 0 and v = tau^2, without Adam's bias correction. The mean over the
-    clients is weighted by their numbers of samples, as in FedAvg.
+    With Delta = sum_k n_k (x_k - x) / sum_k n_k, for the global model x and client k's model x_k
+    trained on n_k samples,
+
+        m <- beta1 m + (1 - beta1) Delta,    v <- beta2 v + (1 - beta2) Delta^2,
+        x <- x + eta m / (sqrt(v) + tau).
+
+    The moments start at m = 0 and v = tau^2. There is no bias correction as in Adam.
     """
 
     global_learning_rate: float = option(0.1, "server's step size eta", above=0)
@@ -28,7 +33,7 @@ class FedAdam(RoundStrategy):
     roles = ("pretraining", "task")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Return the model x + eta m / (sqrt(v) + tau); Delta = sum_k n_k (x_k - x) / sum_k n_k."""
+        """Return the model x + eta m / (sqrt(v) + tau); buffers are the clients' weighted mean."""
         replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         x = {name: array.astype(np.float64) for name, array in weights_of(arrays).items()}
         delta = {name: replies.arrays[name] - array for name, array in x.items()}
@@ -45,7 +50,7 @@ class FedAdam(RoundStrategy):
     def budget(self, work: Work) -> Budget:
         """Return FedAvg's budget without a summed step size.
 
-        The server's step changes each weight by about eta, whatever the clients' steps are.
+        The server's step changes each weight by about eta, independently of the clients' steps.
         """
         return replace(super().budget(work), travel=math.nan)
 

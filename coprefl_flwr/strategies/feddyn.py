@@ -1,4 +1,4 @@
-"""FedDyn: a dynamic regulariser makes local optima agree with the global one."""
+"""FedDyn: a dynamic regulariser makes the clients' optima agree with the global optimum."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,19 @@ from coprefl_flwr.options import option
 
 @dataclass(kw_only=True, eq=False)
 class FedDyn(RoundStrategy):
-    """FedDyn (Acar et al. 2021, arxiv.org/abs/2111.04263), Algorithm 1."""
+    """FedDyn (Acar et al. 2021, arxiv.org/abs/2111.04263), Algorithm 1.
+
+    With m clients in total, the participants P_t and their models theta_k, the server computes
+
+        h <- h - alpha/m sum_{k in P_t} (theta_k - theta^{t-1}),
+        theta^t = 1/|P_t| sum_{k in P_t} theta_k - h / alpha.
+
+    h is zero at first. The clients' loss is in `FedDynClient`.
+    """
 
     alpha: float = option(
         0.01,
-        "weight of the regulariser; FedDyn does not become FedAvg as it goes to 0",
+        "weight alpha of the regulariser; FedDyn does not become FedAvg as alpha goes to 0",
         above=0,
         key="feddyn-alpha",
     )
@@ -26,7 +34,7 @@ class FedDyn(RoundStrategy):
     roles = ("pretraining", "task")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Run a round of Algorithm 1: m is the number of all clients, P_t the participants."""
+        """Return the model theta^t; buffers are the participants' mean, weighted by samples."""
         config = {"feddyn-alpha": self.alpha}
         replies = yield Exchange(
             "train", arrays, ctx.sample(), Mean(""), config=config, stateful=True

@@ -1,4 +1,4 @@
-"""FedMeta: meta-learning an initialisation that one step adapts well."""
+"""FedMeta: meta-learning of an initial model that clients adapt in a few steps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,12 @@ from coprefl_flwr.options import option
 class FedMeta(RoundStrategy):
     """FedMeta (Chen et al. 2018, arxiv.org/abs/1802.07876), Algorithm 1.
 
-    Clients answer with the gradient of their query loss after `inner_steps` steps on their support
-    set (see `FedMetaClient`); the reply's buffers are new values. With "meta-sgd" the server
-    also sends the learnt rates as the extra arrays "rates", and clients return the gradients of the
-    rates. With `local_steps` above 1 a client takes this number of meta steps (CoPreFL's equal
-    local iterations) and answers with its model. The new model is the unweighted mean of these
-    models. With 1 step the mean of models would equal the gradient form, except for rounding.
+    A client takes `inner_steps` steps on its support set, and returns the gradient of its query
+    loss at the adapted model (see `FedMetaClient`). For buffers, it returns their new values. With
+    "meta-sgd" the server also sends the learnt rates as the extra arrays "rates", and clients
+    return the gradients of the rates. With `local_steps` above 1 a client takes this number of meta
+    steps (CoPreFL's equal local iterations) and returns its model. The new global model is then the
+    unweighted mean of these models. For 1 step, both forms give the same model except for rounding.
     """
 
     variant: str = option(
@@ -76,11 +76,11 @@ class FedMeta(RoundStrategy):
         steps = self.local_steps
         adaptation = (1 if self.variant == "fomaml" else 3) * self.inner_steps * support
         gradients = steps * work.participants * (adaptation + work.samples - support)
-        sent = (4 if self.variant == "meta-sgd" else 2) * work.participants  # Rates too.
+        sent = (4 if self.variant == "meta-sgd" else 2) * work.participants  # Also the rates.
         return Budget(0.0, gradients, at_server=steps * self.meta_learning_rate, sent=sent)
 
     def rates(self, ctx: RoundContext, arrays: Arrays) -> dict[str, Arrays]:
-        """Return the extra arrays that are learnt: the inner rates of "meta-sgd", else none."""
+        """Return {"rates": learnt inner rates of "meta-sgd"}, or {} for the other variants."""
         if self.variant != "meta-sgd":
             return {}
         rate = self.inner_learning_rate

@@ -1,4 +1,4 @@
-"""FedPCL: clients share class prototypes, and each keeps its own head."""
+"""FedPCL: clients share class prototypes, and each client has a personal head."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class FedPCL(RoundStrategy):
     """FedPCL (Tan et al. 2022, arxiv.org/abs/2209.10083), Algorithm 1.
 
-    The global arrays are a set of prototypes (see `coprefl_flwr.learning.prototypes`); start with
+    The global arrays are a set of prototypes (see `coprefl_flwr.learning.prototypes`), at first
     `no_prototypes`. Round 1 only collects the prototypes of the untrained heads, because the loss
-    needs prototypes. A later round sends the prototypes of all clients that answered in the round
-    before. The variants "both", "global" and "local" are in Table 6, "contrastive" in Table 5. The
-    other two losses of Table 5 are FedAvg's and FedProto's.
+    needs prototypes. Each later round sends the prototypes of all clients that replied in the
+    previous round. The variants "both", "global" and "local" are in Table 6, "contrastive" is in
+    Table 5. The other two losses of Table 5 are the losses of FedAvg and FedProto.
     """
 
     variant: str = option(
@@ -47,7 +47,7 @@ class FedPCL(RoundStrategy):
         return no_prototypes(network.num_classes, network.outputs)
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Send the global and all local prototypes, collect the new ones (eq. 6 and 7)."""
+        """Send the global and all local prototypes; return the new global set (eq. 6 and 7)."""
         more = {"local": ctx.state.get("local", {})}
         config: MessageConfig = {"fedpcl-variant": self.variant, "temperature": self.temperature}
         replies = yield Exchange(
@@ -58,8 +58,8 @@ class FedPCL(RoundStrategy):
         shared["prototypes"] = unit_rows(shared["prototypes"])
         if np.count_nonzero(shared["counts"]) < 2:
             if len(sets) == ctx.num_clients:
-                raise SettingsError("the clients hold fewer than two classes: there is no contrast")
-            raise RoundFailedError("the participants hold fewer than two classes")
+                raise SettingsError("the clients have fewer than two classes, which FedPCL needs")
+            raise RoundFailedError("the participants have fewer than two classes")
         ctx.state["local"] = {
             str(client): padded(own, shared).astype(arrays["prototypes"].dtype)
             for client, own in sets.items()

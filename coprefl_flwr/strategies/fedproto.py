@@ -1,4 +1,4 @@
-"""FedProto: clients share class prototypes, and each keeps its own model."""
+"""FedProto: clients share class prototypes, and each client has a personal model."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class FedProto(RoundStrategy):
     """FedProto (Tan et al. 2022, arxiv.org/abs/2105.00243), Algorithm 1.
 
-    The global arrays are a set of prototypes (see `coprefl_flwr.learning.prototypes`); start with
+    The global arrays are a set of prototypes (see `coprefl_flwr.learning.prototypes`), at first
     `no_prototypes`. In round 1 there are no prototypes, so clients minimise only cross-entropy.
     """
 

@@ -12,8 +12,8 @@ from coprefl_flwr.strategies.fedavg import FedAvg
 class FedProx(FedAvg):
     """FedProx (Li et al. 2020, arxiv.org/abs/1812.06127), Algorithm 2.
 
-    Clients minimise L_k(w) + mu/2 ||w - w^t||^2. mu is sent as "proximal-mu", as Flower's own
-    FedProx does.
+    Client k minimises L_k(w) + mu/2 ||w - w^t||^2, where w^t is the global model. mu is sent as
+    "proximal-mu", as in Flower's FedProx.
     """
 
     mu: float = option(0.01, "weight of the proximal term; 0 is FedAvg", minimum=0)

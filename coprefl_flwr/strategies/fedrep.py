@@ -1,4 +1,4 @@
-"""FedRep: the mean of the participants' bodies; each client keeps its own head."""
+"""FedRep: the mean of the participants' bodies; each client has a personal head."""
 
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 class FedRep(RoundStrategy):
     """FedRep (Collins et al. 2021, arxiv.org/abs/2102.07078), Algorithm 1.
 
-    The global arrays are the body: the first arrays of the clients' network. The other arrays are
-    the head. The number of arrays that the run starts with sets the boundary.
+    The global arrays are the body: the first arrays of the clients' network. The other arrays of
+    the network are the head. The number of initial arrays of the run is the number of arrays of the
+    body.
     """
 
     name = "fedrep"
@@ -28,7 +29,7 @@ class FedRep(RoundStrategy):
         names = list(network.arrays)
         if set(names[len(names) - len(network.head) :]) != network.head:
             raise SettingsError(
-                f"model = {network.name}: fedrep needs its last layer to be the head", "model"
+                f"model = {network.name}: fedrep needs a model that ends with its head", "model"
             )
         return {n: array for n, array in network.arrays.items() if n not in network.head}
 

@@ -6,7 +6,7 @@ from coprefl_flwr.strategies.fedadam import FedAdam
 
 
 class FedYogi(FedAdam):
-    """FedYogi (Reddi et al. 2021, arxiv.org/abs/2003.00295), Algorithm 2. The rest is FedAdam."""
+    """FedYogi (Reddi et al. 2021, arxiv.org/abs/2003.00295), Algorithm 2; a variant of FedAdam."""
 
     name = "fedyogi"
 

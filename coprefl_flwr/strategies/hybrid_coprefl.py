@@ -1,4 +1,4 @@
-"""CoPreFL, scenario II: the server holds data too, and takes the meta step on it."""
+"""CoPreFL, scenario II: the server has data too, and computes the meta step on its data."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class HybridCoPreFL(RoundStrategy):
-    """CoPreFL for a server that also has data (Algorithm 2); `server` is its dataset, D^s."""
+    """CoPreFL for a server that also has data (Algorithm 2); `server` is the server's data, D^s.
+
+    The server splits D^s into one random part per participant. The parts replace the participants'
+    query sets; the rest is as in `CoPreFL`.
+    """
 
     server: "ServerData" = field(metadata={"option": False})
     gamma: float = option(
@@ -42,7 +46,7 @@ class HybridCoPreFL(RoundStrategy):
 
     @classmethod
     def server_samples_needed(cls, participants: int) -> int:
-        """Return the number of participants: each one's query set needs a sample."""
+        """Return the number of participants: each participant's part of D^s needs a sample."""
         return participants
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
@@ -62,7 +66,7 @@ class HybridCoPreFL(RoundStrategy):
             moments.add(position, result.gradient, {"loss": result.loss})
             losses.append(result.loss)
         gradient, query_metrics = meta_gradient(moments.sums, np.array(losses), self.gamma)
-        # Then scenario I's meta update.
+        # The meta update is that of scenario I.
         return descend(temporary, gradient, self.meta_learning_rate), metrics | query_metrics
 
     def budget(self, work: Work) -> Budget:
@@ -78,5 +82,5 @@ class HybridCoPreFL(RoundStrategy):
     def _check_size(self, participants: int) -> None:
         """Refuse a server dataset that is too small for one sample per participant."""
         if len(self.server) < self.server_samples_needed(participants):
-            problem = f"the server holds {len(self.server)} samples: must be at least the"
-            raise SettingsError(f"{problem} {participants} participants, one for each part")
+            problem = f"the server has {len(self.server)} samples; at least {participants}"
+            raise SettingsError(f"{problem} are needed, one for each participant")

@@ -1,4 +1,4 @@
-"""A last layer that needs no training: computed from sums over the clients' features."""
+"""Methods that compute the last layer from sums over the clients' features, without training."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -14,17 +14,18 @@ from coprefl_flwr.options import option
 
 @dataclass(kw_only=True, eq=False)
 class LinearHead(RoundStrategy):
-    """Computes the last linear layer. All other arrays keep their values.
+    """A method that computes the last linear layer. All other arrays keep their values.
 
-    A client answers with float64 sums over its training samples. z, of dimension d, is the input of
-    the last layer. The sums are "sums" (C, d), the sum of z by class, "counts" (C,), and with
-    `products` also the sum of z z^T, (d, d). The server adds up the clients' sums. The layer is
-    thus the same as for all samples in one place, and does not depend on the partition.
+    z, of dimension d, is the input of the last layer. A client returns float64 sums over its
+    training samples: "sums" (C, d), the sum of z for each class; "counts" (C,), the number of
+    samples of each class; and, if the class attribute `products` is true, "products" (d, d), the
+    sum of z z^T. The server adds up the clients' sums. The layer is therefore the same as for all
+    samples in one place, and does not depend on the partition.
 
     If all clients take part, one round is enough. If clients are sampled, each round adds the sums
-    of its new participants, since z is the same in every round. Each client is counted once.
+    of its new participants, because z is the same in every round. Each client is counted once.
 
-    `head` names the layer. A class without samples at any client keeps its weights.
+    `head` names the layer. A class of which no client has samples keeps its weights.
     """
 
     head: HeadLayer
@@ -40,7 +41,7 @@ class LinearHead(RoundStrategy):
     products: ClassVar[bool] = False
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Collect the sums of participants that have not answered yet, and compute the layer."""
+        """Collect the sums of participants that have not replied yet, and compute the layer."""
         classes, size = arrays[self.head.weight].shape
         zeros = {"sums": np.zeros((classes, size)), "counts": np.zeros(classes)}
         if self.products:

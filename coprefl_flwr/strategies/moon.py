@@ -1,4 +1,4 @@
-"""MOON: FedAvg whose clients learn representations near the global model's."""
+"""MOON: FedAvg with a contrastive loss that keeps representations near the global model's."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,8 @@ from coprefl_flwr.options import option
 class MOON(RoundStrategy):
     """MOON (Li, He and Song 2021, arxiv.org/abs/2103.16257), Algorithm 1.
 
-    Clients add a contrastive term to their loss (see `MOONClient`). The defaults are CyclicFL's.
+    Clients add a contrastive term to their loss (see `MOONClient`). The defaults are those of
+    CyclicFL.
     """
 
     mu: float = option(0.1, "weight of the contrastive term; 0 is FedAvg", minimum=0)

@@ -24,6 +24,6 @@ class NCM(LinearHead):
     def layer(self, totals: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Return the class means as weights, and minus half their squared norms as biases."""
         if not self.head.bias:
-            raise SettingsError(f"head = ncm: the layer {self.head.module} has no bias; take ridge")
+            raise SettingsError(f"head = ncm: the layer {self.head.module} has no bias; use ridge")
         means = totals["sums"] / np.maximum(totals["counts"], 1)[:, None]
         return means, -0.5 * np.square(means).sum(axis=1)

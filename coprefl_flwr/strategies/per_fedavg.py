@@ -11,7 +11,11 @@ from coprefl_flwr.options import option
 
 @dataclass(kw_only=True, eq=False)
 class PerFedAvg(RoundStrategy):
-    """Per-FedAvg (Fallah, Mokhtari and Ozdaglar 2020, arxiv.org/abs/2002.07948), Algorithm 1."""
+    """Per-FedAvg (Fallah, Mokhtari and Ozdaglar 2020, arxiv.org/abs/2002.07948), Algorithm 1.
+
+    Clients minimise f(w - alpha grad f(w)), the loss after one step of adaptation (see
+    `PerFedAvgClient`). In an evaluation, clients test the adapted model.
+    """
 
     variant: str = option(
         "fo",

@@ -1,4 +1,4 @@
-"""pFedMe: personal models of the clients, regularised towards the global one."""
+"""pFedMe: personal models of the clients, regularised towards the global model."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,11 @@ from coprefl_flwr.options import option
 
 @dataclass(kw_only=True, eq=False)
 class PFedMe(RoundStrategy):
-    """pFedMe (Dinh, Tran and Nguyen 2020, arxiv.org/abs/2006.08848), Algorithm 1."""
+    """pFedMe (Dinh, Tran and Nguyen 2020, arxiv.org/abs/2006.08848), Algorithm 1.
+
+    Clients train personal models theta and a copy of the global model w (see `PFedMeClient`). The
+    server computes w <- (1 - beta) w + beta / |S| sum_i w_i from the copies w_i.
+    """
 
     mu: float = option(
         15.0, "lambda, how strongly the personal model is drawn to the global model", above=0

@@ -1,4 +1,4 @@
-"""q-FFL: clients with a larger loss count more."""
+"""q-FFL: clients with a larger loss have a larger weight."""
 
 from dataclasses import dataclass, replace
 
@@ -13,15 +13,15 @@ from coprefl_flwr.options import option
 class QFFL(RoundStrategy):
     """q-FedAvg (Li et al. 2020, arxiv.org/abs/1905.10497), Algorithm 2.
 
-    With F_k the client's loss at w^t, before it trains, and L = 1 / eta,
+    F_k is client k's loss at the global model w^t, before its training. w_k is its trained model,
+    and L = 1 / eta for the learning rate eta. Then
 
-        Delta_k = F_k^q L (w^t - w_k),  h_k = q F_k^{q-1} ||L (w^t - w_k)||^2 + L F_k^q.
-
-    The budget is taken from FedAvg, because clients take the same steps. The size of the server's
-    step depends on the losses. F_k costs forward passes only.
+        Delta_k = F_k^q L (w^t - w_k),  h_k = q F_k^{q-1} ||L (w^t - w_k)||^2 + L F_k^q,
+        w^{t+1} = w^t - sum_k Delta_k / sum_k h_k.
 
     A client reports `q-weight` = L F_k^q and `q-curvature` = h_k (see `QFFLClient`), so that the
-    server needs only sums of the models.
+    server needs only sums of the models. The budget is FedAvg's, because clients take the same
+    steps, but the size of the server's step depends on the losses. F_k costs only forward passes.
     """
 
     q: float = option(

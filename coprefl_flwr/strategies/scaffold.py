@@ -21,15 +21,20 @@ from coprefl_flwr.options import option
 class SCAFFOLD(RoundStrategy):
     """SCAFFOLD (Karimireddy et al. 2020, arxiv.org/abs/1910.06378), Algorithm 1.
 
-    The server's control variate c is sent as the extra arrays "control"; clients
-    return the changes of their control variates, c_i^+ - c_i, under the same key. All control
-    variates start at zero.
+    Client i takes the steps y <- y - eta (g(y) - c_i + c), and returns y_i (see `SCAFFOLDClient`).
+    The server sends its control variate c as the extra arrays "control". Clients return the changes
+    c_i^+ - c_i of their control variates under the same key. With N clients in total and the
+    participants S,
+
+        x <- x + eta_g / |S| sum_{i in S} (y_i - x),    c <- c + 1/N sum_{i in S} (c_i^+ - c_i).
+
+    All control variates are zero at first.
     """
 
     variant: str = option(
         "II",
-        "how clients renew their control variate: `I`, the gradient at the global model over all "
-        "local samples, or `II`, from their own steps (line 12)",
+        "how clients update their control variate: `I`, the gradient at the global model over all "
+        "local samples, or `II`, computed from their own steps (line 12)",
         choices=("I", "II"),
     )
     global_learning_rate: float = option(
@@ -49,7 +54,7 @@ class SCAFFOLD(RoundStrategy):
             raise SettingsError(problem, "clip-norm")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Run lines 3 to 17; N is the number of all clients, S of the participants."""
+        """Run lines 3 to 17 of Algorithm 1; return the new global model x."""
         control = ctx.state.get("control", zeros_like(weights_of(arrays)))
         replies = yield Exchange(
             *("train", arrays, ctx.sample(), Mean("")),
@@ -60,7 +65,7 @@ class SCAFFOLD(RoundStrategy):
             stateful=True,
         )
         mean, change = split_prefixed(replies.arrays, "control")
-        # Line 16: x <- x + eta_g / |S| sum_i (y_i - x); buffers are the mean, whatever eta_g is.
+        # Line 16: x <- x + eta_g / |S| sum_i (y_i - x); buffers are the mean for any eta_g.
         step = self.global_learning_rate
         moved = {name: arrays[name] + step * (mean[name] - arrays[name]) for name in control}
         # Line 17: c <- c + 1/N sum_i (c_i^+ - c_i).
@@ -72,5 +77,5 @@ class SCAFFOLD(RoundStrategy):
         """Return eta_g times the local step sizes. Variant I also needs a full-batch gradient."""
         full = work.participants * work.samples if self.variant == "I" else 0.0
         gradients = work.participants * work.samples_seen + full
-        sent = 4 * work.participants  # The model and a variate, both ways.
+        sent = 4 * work.participants  # Model and control variate, both ways.
         return Budget(self.global_learning_rate * work.travel, gradients, sent=sent)

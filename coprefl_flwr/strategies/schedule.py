@@ -1,4 +1,4 @@
-"""One strategy after another in the same run: cyclic pre-training, then any method."""
+"""Several strategies in one run, one after another, such as cyclic pre-training and then FedAvg."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ class Schedule(RoundStrategy):
     """Phases of several strategies (CyclicFL: P1, then P2), each with its own state.
 
     Rounds are numbered across phases, so a learning rate with a decay per round continues to
-    decay. Clients find the phase from the round, or from the arrays and settings they receive.
+    decay. Clients infer the phase from the round, or from the arrays and settings they receive.
 
     `phases` is a list of (strategy, number of rounds). The last phase lasts until the run ends.
     Each phase has its own number of participants. All other options of the run are taken from the
@@ -82,6 +82,6 @@ class Schedule(RoundStrategy):
         for strategy, rounds in self.phases:
             own = {n: value for n, value in strategy.options().items() if n not in RUN_OPTIONS}
             phases.append({**own, "rounds": rounds})
-        phases[-1].pop("rounds")  # It goes on for as long as the run does.
+        phases[-1].pop("rounds")  # The last phase lasts until the run ends.
         run = {n: value for n, value in super().options().items() if n in RUN_OPTIONS}
         return {"strategy": "Schedule", **run, "phases": phases}

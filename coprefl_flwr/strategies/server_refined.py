@@ -1,4 +1,4 @@
-"""Refinement on the server: any strategy, each round followed by SGD on the server's data."""
+"""Refinement on the server: each round of a strategy is followed by SGD on the server's data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False, init=False)
 class ServerRefined(RoundStrategy):
-    """SGD on the server's data after each round: scenario II's baselines (CoPreFL, section 4.1).
+    """SGD on the server's data after each round: the baselines of scenario II (CoPreFL, sec. 4.1).
 
-    After each round of `inner`, the new global model takes some SGD steps on D^s. Around `CoPreFL`
-    this is CoPreFL-SGD. The paper's steps are 5 of batch size 32 and learning rate 1e-3. The
-    options of `inner` (participants, seed, ...) are those of the run; `server` is D^s.
+    After each round of the strategy `inner`, the server takes `steps` SGD steps on its data D^s,
+    which are `server`. If `inner` is a `CoPreFL`, the method is CoPreFL-SGD. The paper takes 5
+    steps with batch size 32 and learning rate 1e-3. The options of `inner`, such as participants
+    and seed, are the options of the run.
     """
 
     steps: int = option(
@@ -43,7 +44,8 @@ class ServerRefined(RoundStrategy):
         batch_size: int = 32,
         learning_rate: float = 0.05,
     ) -> None:
-        from coprefl_flwr.learning import LocalTraining  # torch: not for strategies without it
+        # Imported here, because it imports torch, which not all strategies need.
+        from coprefl_flwr.learning import LocalTraining
 
         self.inner, self.server = inner, server
         self.steps, self.batch_size, self.learning_rate = steps, batch_size, learning_rate

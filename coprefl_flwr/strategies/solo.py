@@ -1,4 +1,4 @@
-"""Solo: every client trains by itself."""
+"""Solo: every client trains a personal model alone."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class Solo(RoundStrategy):
     """Local training without any exchange of models: the baseline of federated methods.
 
-    Training is divided into rounds to compare with other methods. There are no global arrays.
+    The training is divided into rounds, so that it can be compared with other methods. There are no
+    global arrays.
     """
 
     name = "solo"
@@ -22,7 +23,7 @@ class Solo(RoundStrategy):
 
     @classmethod
     def initial(cls, network: "Network") -> Arrays:
-        """Return no arrays: the models stay with the clients."""
+        """Return no arrays, because clients do not send their models."""
         return {}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:

@@ -16,7 +16,7 @@ the method trains for about a second on 240 images that are part of this package
     resume     a run that is interrupted and resumed ends with the same bytes
     flower     `flwr run` ends with the same result; only on request, as it takes half a minute
 
-A receiver cannot change the arrays of a sender: clients get copies, rounds get read-only arrays.
+Clients get copies of arrays and rounds get read-only arrays, so neither can change the originals.
 """
 
 import logging

@@ -38,12 +38,12 @@ def options_are_declared(case: Case) -> str:
     problems = list(_undeclared(case.method.strategy_class))
     for key, option in case.method.options.items():
         if not option.meaning:
-            problems.append(f"{key} has no meaning; say it in option(default, meaning)")
+            problems.append(f"{key} has no meaning; write it in option(default, meaning)")
     strategy = training_stage(build(case.settings("built"))).strategy()
     strategy = getattr(strategy, "inner", strategy)
     for option in declared(type(strategy)).values():
         if not _is_checked(strategy, option):
-            line = f"{type(strategy).__name__}: any {option.name} is accepted"
+            line = f"{type(strategy).__name__} accepts wrong values of {option.name}"
             problems.append(f"{line}; call super().__post_init__() first")
     if problems:
         raise Broken("; ".join(problems[:3]) + (" ..." if len(problems) > 3 else ""))
@@ -54,7 +54,7 @@ def every_client_answers(case: Case) -> str:
     """Check that the method runs without an error, and that every client replies."""
     run = case.undisturbed
     if run.warnings:
-        raise Broken(f"{run.warnings[0]}: all clients must answer")
+        raise Broken(f"{run.warnings[0]}: all clients must reply")
     if run.uncommitted:
         raise Broken("its clients write a state that no exchange commits: set stateful=True")
     return f"{len(run.metrics)} rounds"
@@ -67,18 +67,18 @@ def hosting_changes_nothing(case: Case) -> str:
         difference, name = furthest(first, case.run(f"{nodes} nodes", nodes).numbers())
         if difference > ROUNDING:
             raise Broken(
-                f"on {nodes} nodes {name} is {difference:.2g} apart from its value on one: a "
-                "result may depend on what a client holds, not on which others are on its node, "
-                "how many nodes there are, or what ran before in the process"
+                f"on {nodes} nodes {name} differs by {difference:.2g} from its value on one node: "
+                "a client's result must not depend on the other clients of its node, on the "
+                "number of nodes, or on earlier work of the process"
             )
         largest = max(largest, difference)
-    return f"1, 2 and 4 nodes are at most {largest:.2g} apart"
+    return f"results on 1, 2 and 4 nodes differ by at most {largest:.2g}"
 
 
 def resuming_changes_nothing(case: Case) -> str:
     """Check that a run that is interrupted and resumed ends with the same bytes."""
     if case.role == HEAD:
-        raise NotApplicable("its one round is run again")
+        raise NotApplicable("a head has one round, which is run again")
     first = _undisturbed(case).numbers()
     case.run("interrupted", interrupted=True)
     again = case.run("interrupted").numbers()
@@ -86,8 +86,8 @@ def resuming_changes_nothing(case: Case) -> str:
     other = [name for name in sorted(names) if _bytes(first, name) != _bytes(again, name)]
     if other:
         raise Broken(
-            f"interrupted in round {INTERRUPTED_IN} and resumed, {other[0]} differs: keep what "
-            "rounds carry in ctx.state, and what clients carry by self.state.write"
+            f"interrupted in round {INTERRUPTED_IN} and resumed, {other[0]} differs: store the "
+            "server's values in ctx.state, and a client's values by self.state.write"
         )
     return f"interrupted in round {INTERRUPTED_IN}: the same bytes"
 
@@ -115,18 +115,18 @@ def same_under_flower(case: Case) -> str:
     difference, name = furthest(Outcome(rows=first).numbers(), Outcome(rows=rows).numbers())
     if difference > ROUNDING_OF_PROCESSES:
         raise Broken(
-            f"`flwr run` and one process are {difference:.2g} apart ({name}): does it keep "
-            "something in memory, or draw random numbers that are no function of seed, round and "
+            f"`flwr run` and one process differ by {difference:.2g} ({name}): does the method keep "
+            "values in memory, or draw random numbers that do not only depend on seed, round and "
             "client?"
         )
-    return f"`flwr run` and one process are {difference:.2g} apart"
+    return f"`flwr run` and one process differ by {difference:.2g}"
 
 
 def _undisturbed(case: Case) -> Outcome:
     try:
         return case.undisturbed
     except Broken:
-        raise NotApplicable("it does not run") from None
+        raise NotApplicable("the method does not run") from None
 
 
 def _undeclared(strategy_class: type[RoundStrategy]) -> Iterator[str]:

@@ -39,7 +39,7 @@ RUN_NAME = "checked"
 ROUNDS, CHECKPOINT_EVERY, INTERRUPTED_IN = 4, 2, 3
 
 _STARTS: Mapping[str, Value] = {
-    "clients": 5,  # Four participate, so on 4 nodes each node has one.
+    "clients": 5,  # Four participate, one per node on 4 nodes.
     "participants": 4,
     "downstream-classes": "2",
     "server-reserve": 0.2,

@@ -143,7 +143,7 @@ def test_a_run_that_needs_a_users_folder_is_refused(case, tiny_images, tmp_path)
     assert (ended.killed, ended.status) == (False, 1), ended.output
     line = ended.output.splitlines()[-1]  # Behind lines of the log.
     assert line.startswith(("coprefl: ", "refused: ")), ended.output
-    assert "did not write" in line or "is a link" in line, line
+    assert "did not write" in line or "is a symbolic link" in line, line
     assert content_of(place) == before
 
 

@@ -235,10 +235,10 @@ def test_noise_is_laid_over_what_is_sent_and_not_over_what_nobody_holds(client):
 
 def test_without_initial_weights_it_says_so(client):
     client.initial = None
-    with pytest.raises(SettingsError, match="keeps its own weights: give it initial"):
+    with pytest.raises(SettingsError, match="has personal weights: pass initial=WEIGHTS"):
         client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
 
 
 def test_prototypes_of_another_length_are_refused(client):
-    with pytest.raises(SettingsError, match="a representation has 6 dimensions, a prototype 5"):
+    with pytest.raises(SettingsError, match="z has 6 dimensions, but a prototype has 5"):
         client.fit([np.zeros((3, 5)), np.zeros(3)], REQUEST)

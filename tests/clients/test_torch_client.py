@@ -109,7 +109,7 @@ def test_without_test_samples_there_is_no_evaluation(federation):
     empty = Samples(samples.dataset, samples.indices[:0], samples.labels[:0])
     for test in (None, empty):
         client = TorchClient(federation.model, samples, test=test, device=CPU)
-        with pytest.raises(SettingsError, match="this client holds no test samples"):
+        with pytest.raises(SettingsError, match="this client has no test samples"):
             client.evaluate(list(federation.arrays().values()), CONFIG)
 
 
@@ -122,7 +122,7 @@ def test_training_on_nothing_ends(federation):
 
 def test_another_number_of_arrays_is_refused(federation):
     client = federation.client(TorchClient, 0)
-    with pytest.raises(SettingsError, match="1 arrays for a model of 9"):
+    with pytest.raises(SettingsError, match="got 1 arrays for a model with 9"):
         client.fit([np.zeros(1)], CONFIG)
 
 
@@ -193,7 +193,9 @@ def test_a_client_of_any_dataset(kind):
 
 
 def test_what_no_client_can_hold_is_one_line():
-    with pytest.raises(SettingsError, match="train: a map-style torch Dataset is needed, not int"):
+    with pytest.raises(
+        SettingsError, match="train: got the type int; needed is a map-style torch Dataset"
+    ):
         TorchClient(nn.Linear(4, 3), 7)
 
 

@@ -89,11 +89,11 @@ def more(metrics):
 SPOILT = {
     "infinite once it is cast": (
         lambda arrays, n, m: ([np.full(2, 1e300), *arrays[1:]], n, m),
-        "array 'w' holds 1e+300, which is beyond float32",
+        "array 'w' holds 1e+300, which is outside the range of float32",
     ),
     "beyond a whole number": (
         lambda arrays, n, m: ([*arrays[:2], np.array(1e30)], n, m),
-        "array 'n' holds 1e+30, which is beyond int64",
+        "array 'n' holds 1e+30, which is outside the range of int64",
     ),
     "samples beyond all": (
         lambda arrays, n, m: ([a + 4 for a in arrays], 10**18, m),
@@ -183,7 +183,7 @@ def many_clients(content):
 
 LIES = {
     "blames another": (blame, "failures of clients [4], expected: [1]"),
-    "a header that lies": (huge_array, "array 'w' holds fewer numbers than its header says"),
+    "a header that lies": (huge_array, "array 'w' has fewer numbers than its header states"),
     "bytes": (
         with_arrays({"w": np.ones(10_000)}),
         "80404 bytes of arrays in the reply; allowed: at most 6240",

@@ -68,11 +68,11 @@ def test_noise_is_laid_over_images_from_0_to_1(samples):
 
 def test_features_of_other_samples_are_not_taken(samples, tmp_path):
     features_of(samples, [flat], CPU, tmp_path / "0.npy")
-    with pytest.raises(SettingsError, match="holds features of 150 samples, not 3"):
+    with pytest.raises(SettingsError, match="it has 150 samples, not 3"):
         features_of(samples.take(np.arange(3)), [flat], CPU, tmp_path / "0.npy")
 
 
 def test_texts_have_none():
     text = object.__new__(TextDataset)
-    with pytest.raises(SettingsError, match="features are made of images, not of a TextDataset"):
+    with pytest.raises(SettingsError, match="features are computed from images, not a TextDataset"):
         features_of(Samples(text, np.arange(2), np.arange(2)), [flat], CPU)

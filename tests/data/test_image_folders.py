@@ -234,7 +234,7 @@ def test_without_words_the_classes_are_wordnet_ids(tiny_imagenet):
 @pytest.mark.parametrize("line", ["val_0.JPEG\tn09\t0\t0\t7\t7", "val_0.JPEG"])
 def test_an_image_of_no_listed_class_is_refused(tiny_imagenet, line):
     (tiny_imagenet / "val" / "val_annotations.txt").write_text(line + "\n")
-    refused(r"val_annotations\.txt: 'val_0\.JPEG.*' names no class of train/", tiny_imagenet)
+    refused(r"val_annotations\.txt: 'val_0\.JPEG.*' names no class folder of train/", tiny_imagenet)
 
 
 def test_a_listed_image_that_is_missing_is_named(tiny_imagenet):
@@ -245,7 +245,7 @@ def test_a_listed_image_that_is_missing_is_named(tiny_imagenet):
 def test_a_folder_without_images_is_refused(tiny_imagenet):
     shutil.rmtree(tiny_imagenet / "train")
     (tiny_imagenet / "val" / "val_annotations.txt").write_text("")
-    refused("no images found; the layout is class/file", tiny_imagenet)
+    refused("no images found; write them as class/file", tiny_imagenet)
 
 
 # ---- reduction -----------------------------------------------------------------------------------

@@ -162,18 +162,18 @@ def test_as_many_clients_as_groups_are_all_of_them():
 def test_small_groups_are_passed_over():
     """Of the 20 groups, 11 hold 10 positions or more."""
     assert list(map(group_of, natural(11))) == [3 * k for k in range(9, 20)]
-    message = "among 12 clients: only 11 of 20 groups hold 10 samples or more"
+    message = "among 12 clients: only 11 of 20 groups have 10 samples or more"
     with pytest.raises(SettingsError, match=message):
         natural(12)
 
 
 def test_without_groups_it_says_who_has_some():
-    with pytest.raises(SettingsError, match=r"does not name groups; .*LEAF.*QMNIST.*npz"):
+    with pytest.raises(SettingsError, match=r"has no groups .*LEAF.*QMNIST.*npz"):
         natural(2, groups=None)
 
 
 def test_groups_of_other_samples_are_refused():
-    with pytest.raises(SettingsError, match="of 210 samples among 2 clients: there are 209 groups"):
+    with pytest.raises(SettingsError, match="of 210 samples among 2 clients: 209 group numbers"):
         natural(2, groups=GROUPS[1:])
     with pytest.raises(SettingsError, match="among 0 clients"):
         natural(0)
@@ -222,13 +222,13 @@ def test_a_users_own_is_seeded_and_takes_options(own_partition):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("too_few", "it makes 2 clients, and clients = 3"),
+        ("too_few", "it returned 2 clients, but clients = 3"),
         ("twice", "some sample indices occur twice"),
         ("outside", "client 0 has sample indices that are not in the dataset"),
         ("nothing", "must return a list of sample indices for each client, not NoneType"),
         (
             "empty",
-            "client 0 is left with 0 samples; 1 are needed",
+            "client 0 has only 0 samples; 1 are needed",
         ),
         ("dealt:begin=3", "unknown option 'begin': did you mean|known are start"),
         ("delt", "unknown name 'delt': did you mean 'dealt'"),
@@ -286,12 +286,15 @@ def test_a_partitioner_by_its_class(text, sizes):
     [
         ("InnerDirichletPartitoner", "unknown name .*: did you mean 'InnerDirichletPartitioner'"),
         ("ShardPartitioner:shard_sise=3", "unknown option 'shard_sise': did you mean 'shard_size'"),
-        ("IidPartitioner:num_partitions=4", "num_partitions is the number of clients"),
-        ("DirichletPartitioner:seed=4", "seed is the seed of the study"),
+        (
+            "IidPartitioner:num_partitions=4",
+            "leave out num_partitions; it is set to the number of clients",
+        ),
+        ("DirichletPartitioner:seed=4", "leave out seed; it is set to the seed of the study"),
         ("ContinuousPartitioner", "missing 1 required .*: 'strictness'"),
         ("ContinuousPartitioner:strictness=3", "must be between 0 and 1"),
-        ("SizePartitioner:partition_sizes=20,30", "it makes 2 clients, and clients = 4"),
-        ("SizePartitioner:partition_sizes=2,30,30,30", "client 0 is left with 2 samples; 5 are"),
+        ("SizePartitioner:partition_sizes=20,30", "it returned 2 clients, but clients = 4"),
+        ("SizePartitioner:partition_sizes=2,30,30,30", "client 0 has only 2 samples; 5 are"),
         ("NaturalIdPartitioner:partition_by=lable", "unknown column 'lable': did you mean 'label'"),
         ("VerticalEvenPartitioner", "it divides columns"),
         ("IdToSizeFncPartitioner", "missing 1 required .*: 'partition_id_to_size_fn'"),
@@ -305,7 +308,7 @@ def test_a_partitioner_that_cannot_be_is_told(text, message):
 
 
 def test_a_partitioner_of_groups_needs_them():
-    with pytest.raises(SettingsError, match="the dataset does not name groups"):
+    with pytest.raises(SettingsError, match="the dataset has no groups"):
         of_class("NaturalIdPartitioner", groups=None)
 
 
@@ -322,10 +325,10 @@ def test_a_ready_made_partitioner_stays_as_it_is():
 @pytest.mark.parametrize(
     ("ready", "message"),
     [
-        (partitioner.NaturalIdPartitioner("writer"), "the dataset does not name groups"),
+        (partitioner.NaturalIdPartitioner("writer"), "the dataset has no groups"),
         (partitioner.VerticalEvenPartitioner(2), "it divides columns"),
         (partitioner.SizePartitioner([200]), "SizePartitioner' of 120 samples: "),
-        (partitioner.IidPartitioner(50), "client 0 is left with 3 samples; 5 are needed"),
+        (partitioner.IidPartitioner(50), "client 0 has only 3 samples; 5 are needed"),
     ],
 )
 def test_a_ready_made_partitioner_that_cannot_be_is_told(ready, message):

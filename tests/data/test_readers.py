@@ -117,7 +117,7 @@ def test_domains_of_parts(tmp_path):
 def test_groups_of_one_part_only_are_refused(tmp_path):
     arrays = in_two_parts(groups=[4, 4, 9, 4, 2])
     del arrays["test_groups"]
-    refused("has no test_groups, and another part has groups", write_npz(tmp_path, **arrays))
+    refused("has no test_groups, but another part has groups", write_npz(tmp_path, **arrays))
 
 
 def test_other_labels_come_with_their_classes(tmp_path):
@@ -187,7 +187,7 @@ def test_gaps_are_left_out_if_asked(tmp_path, part):
     assert data.labels.tolist() == list(range(12)) * 2
     assert data.classes[:3] == (("1", "6", "11") if part else ("0", "5", "10"))
     assert len(load_dataset(path + part).classes) > 50
-    with pytest.raises(SettingsError, match=r"no sample is of class .* are .* \(12 of them\)"):
+    with pytest.raises(SettingsError, match=r"no sample is of class .* are .* \(12 classes\)"):
         _ = Datasets(DataSettings(dataset=path + part), 0).loaded
     datasets = Datasets(DataSettings(dataset=path + part, relabel=True, downstream_classes="4"), 0)
     assert len(datasets.classes[0]) == 8
@@ -229,7 +229,7 @@ def test_sizes_are_checked_before_anything_is_loaded(tmp_path, monkeypatch):
     path = spoilt(tmp_path / "bomb.npz", (2**20, 4, 4), b"\0" * 2**24)
     assert (tmp_path / "bomb.npz").stat().st_size < 2**15
     monkeypatch.setattr("coprefl_flwr.data.readers.most_bytes", lambda: 2**23)
-    refused("holds 0.0 GiB, and half of this machine's memory is 0.0 GiB", path)
+    refused("unpacks to 0.0 GiB; allowed is half of the memory, 0.0 GiB", path)
     monkeypatch.undo()
     assert most_bytes() > 2**26
 
@@ -345,10 +345,10 @@ def test_without_test_files_there_is_no_test_part(tmp_path, images):
     ("text", "message"),
     [
         ("{", "not readable as JSON"),
-        ("[]", "does not hold what LEAF writes"),
-        ('{"users": 3, "user_data": {}}', "does not hold what LEAF writes"),
-        ('{"users": [], "user_data": {}}', "hold no samples"),
-        ('{"users": ["f0"]}', "bad.json: user_data of 'f0' must be x, lists of 784 numbers"),
+        ("[]", "is not in LEAF's format"),
+        ('{"users": 3, "user_data": {}}', "is not in LEAF's format"),
+        ('{"users": [], "user_data": {}}', "have no samples"),
+        ('{"users": ["f0"]}', "bad.json: user_data of 'f0' must have x, lists of 784 numbers"),
         ('{"users": ["f0"], "user_data": {}}', "user_data of 'f0'"),
         ('{"users": ["f0"], "user_data": {"f0": {"x": ["the "], "y": ["q"]}}}', "user_data of"),
     ],
@@ -378,7 +378,7 @@ def test_samples_of_another_form_are_refused(tmp_path, x, y):
     (tmp_path / "train").mkdir()
     stored = {"users": ["f0"], "user_data": {"f0": {"x": x, "y": y}}}
     (tmp_path / "train" / "bad.json").write_text(json.dumps(stored))
-    refused("bad.json: user_data of 'f0' must be x, lists of 784 numbers in 0..1", tmp_path)
+    refused("bad.json: user_data of 'f0' must have x, lists of 784 numbers in 0..1", tmp_path)
 
 
 def test_a_label_out_of_range_is_refused(tmp_path, images):

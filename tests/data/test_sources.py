@@ -49,7 +49,7 @@ def test_a_text_is_not_resized(tmp_path):
     (tmp_path / "a.txt").write_text("A:\n" + "word " * 40)
     assert load_dataset(str(tmp_path / "a.txt")).domains is None
     for smaller in ({"image_size": 8}, {"samples_per_class": 2}):
-        with pytest.raises(SettingsError, match="image-size and samples-per-class are for images"):
+        with pytest.raises(SettingsError, match="image-size and samples-per-class need images"):
             load_dataset(str(tmp_path / "a.txt"), **smaller)
 
 
@@ -223,7 +223,7 @@ def test_coarse_labels_take_no_further_images(cifar100):
 def test_a_failed_download_says_where_to_put_the_files(tmp_path, monkeypatch):
     missing = (tmp_path / "nowhere").as_uri() + "/"
     monkeypatch.setattr(torchvision_datasets.MNIST, "mirrors", [missing])
-    error = refused(r"put MNIST/raw/.* there by hand", "MNIST", tmp_path)
+    error = refused(r"copy MNIST/raw/.* to that folder", "MNIST", tmp_path)
     assert str(tmp_path) in str(error)
     assert isinstance(error.__cause__, RuntimeError)
 

@@ -50,7 +50,9 @@ def test_classes_that_nothing_else_takes():
     assert choose("list:7,2-3") == (2, 3, 7)
     assert len(set(choose("12"))) == 12
     assert choose("12") == tuple(sorted(choose("12"))) != choose("12", seed=1)
-    with pytest.raises(SettingsError, match="downstream-classes = '31': 1 to 30 can be drawn"):
+    with pytest.raises(
+        SettingsError, match="downstream-classes = '31': must be 1 to 30, the number of"
+    ):
         choose("31")
 
 
@@ -71,9 +73,9 @@ def test_domains_by_name_and_number():
     ("text", "names", "message"),
     [
         ("skech", ("art", "sketch"), "unknown domain 'skech': did you mean 'sketch'"),
-        ("list:1-2", ("art", "sketch"), r"'1-2' must rise and be in 0\.\.1"),
+        ("list:1-2", ("art", "sketch"), r"'1-2' must be ascending and in 0\.\.1"),
         ("list:a", ("art", "sketch"), "use names of domains, or a list such as"),
-        ("art", (), "the dataset has no domains; glyphs:domains, "),
+        ("art", (), "the dataset has no domains; datasets with them are glyphs:domains, "),
     ],
 )
 def test_bad_domains_are_one_line(text, names, message):
@@ -84,7 +86,9 @@ def test_bad_domains_are_one_line(text, names, message):
 
 
 def test_overlap_is_refused_unless_allowed():
-    with pytest.raises(SettingsError, match=r"share 2, 3; .*, or set allow-class-overlap = true"):
+    with pytest.raises(
+        SettingsError, match=r"share classes 2, 3; .*, or set allow-class-overlap = true"
+    ):
         split("list:2-5", "list:0-3")
     assert split("list:2-5", "list:0-3", overlap=True) == ((0, 1, 2, 3), (2, 3, 4, 5))
 
@@ -92,17 +96,17 @@ def test_overlap_is_refused_unless_allowed():
 @pytest.mark.parametrize(
     ("downstream", "pretraining", "message"),
     [
-        ("", "", "pretraining-classes = '': none are left"),
-        ("0", "", "1 to 10 can be drawn"),
-        ("11", "", "1 to 10 can be drawn"),
-        ("10", "", "none are left"),
-        ("4", "7", "pretraining-classes = '7': 1 to 6 can be drawn"),
+        ("", "", "pretraining-classes = '': no class is left"),
+        ("0", "", "must be 1 to 10, the number"),
+        ("11", "", "must be 1 to 10, the number"),
+        ("10", "", "no class is left"),
+        ("4", "7", "pretraining-classes = '7': must be 1 to 6, the number"),
         ("twenty", "", "cannot be read"),
-        ("list:", "", "is no number or range"),
-        ("list:1,x", "", "'x' is no number or range"),
-        ("list:8-10", "", r"be in 0\.\.9"),
-        ("list:5-3", "", "must rise"),
-        ("list:1,1-2", "", "1 is named twice"),
+        ("list:", "", "is not a number or a range"),
+        ("list:1,x", "", "'x' is not a number or a range"),
+        ("list:8-10", "", r"and in 0\.\.9"),
+        ("list:5-3", "", "must be ascending"),
+        ("list:1,1-2", "", "1 occurs twice"),
     ],
 )
 def test_bad_text_is_one_line(downstream, pretraining, message):
@@ -128,7 +132,7 @@ def test_split_in_two_follows_its_generator():
 
 @pytest.mark.parametrize(("n", "fraction"), [(1, 0.8), (4, 0.2), (10, 1.0), (10, 0.0), (0, 0.5)])
 def test_split_in_two_leaves_neither_part_empty(n, fraction):
-    with pytest.raises(SettingsError, match="neither part may be empty"):
+    with pytest.raises(SettingsError, match="one part would be empty"):
         split_in_two(n, fraction, generator("test"))
 
 

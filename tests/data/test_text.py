@@ -152,5 +152,5 @@ def test_a_file_says_how_far_apart_windows_are(tmp_path):
     assert every.starts.tolist() == [*range(8), 90, 91, 92]
     assert load_dataset(f"{path}:4").starts.tolist() == [0, 4, 8, 90]
     for wrong in ("0", "every", "-1", ""):
-        with pytest.raises(SettingsError, match="how many characters apart windows begin, 1 or"):
+        with pytest.raises(SettingsError, match="from one window to the next must be 1 or"):
             load_dataset(f"{path}:{wrong}")

@@ -99,18 +99,21 @@ FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0
 @pytest.mark.parametrize(
     ("user_data", "message"),
     [
-        (iter([]), "map-style torch Dataset .* not list_iterator"),
+        (iter([]), "got the type list_iterator; needed is a map-style torch Dataset"),
         (Items([]), "empty"),
         (Items([(ROW, 0), (torch.zeros(3), 1)]), r"several shapes .*\(2,\) and \(3,\)"),
         (Items([torch.zeros(1)]), "item 0 must be .input, label."),
-        (Items([(ROW, 0.5)]), "item 0 has label 0.5; whole numbers"),
+        (Items([(ROW, 0.5)]), "item 0 has label 0.5; labels must be integers"),
         (Items([(ROW, ZERO), (ROW, LONE_LABEL)]), r"item 0 has label 0.0; .*labels.long\(\)"),
         (Items([(ROW, np.float32(1))]), r"has label 1.0; .*int\(label\)"),
-        (FLOATS, "batch 0 has label 0.0; whole numbers"),
+        (FLOATS, "batch 0 has label 0.0; labels must be integers"),
         (Items([("text", 0)]), "inputs are str; .*PIL images, tensors and NumPy arrays"),
         (Items([(ROW, 0), (ROW, 5)]), "no sample is of class 1, 2; .*0, 5 .2 .*relabel=True"),
-        (Items([{"a": ROW, "b": ROW, "label": 0}]), "a, b, .*input is not clear.*batch=lambda"),
-        (Items([{"x": ROW, "u": 0, "v": 1}]), "label is not clear"),
+        (
+            Items([{"a": ROW, "b": ROW, "label": 0}]),
+            "a, b, .*not clear which is the input.*batch=lambda",
+        ),
+        (Items([{"x": ROW, "u": 0, "v": 1}]), "not clear which is the label"),
         ({"left": Items([]), "right": Items([])}, "left, right; needed is train"),
         (data.DataLoader(Items([(grey(1), 0)])), "batch 0 .*batch must contain tensors"),
         (Items([(ROW, 0), (ROW, -1)]), "labels run from -1 to 0; they must be 0 or more"),
@@ -167,7 +170,7 @@ def test_items_that_are_dicts(keys):
 
 
 TOKENS = [{"input_ids": [n, n], "attention_mask": [1, 0], "length": 2, "labels": n} for n in (0, 1)]
-TWO_INPUTS = "more than one input, and of input_ids and attention_mask only .*batch=lambda item: "
+TWO_INPUTS = "several inputs, input_ids and attention_mask, but .*batch=lambda item: "
 
 
 @pytest.mark.parametrize(
@@ -201,7 +204,7 @@ def _ids(item):
 
 def test_a_second_image_is_not_dropped_and_numbers_and_texts_beside_one_are():
     items = [{"image": grey(n), "depth": grey(n), "label": n} for n in (0, 1)]
-    with pytest.raises(SettingsError, match="of image and depth only the first"):
+    with pytest.raises(SettingsError, match="several inputs, image and depth"):
         as_dataset("own", Items(items))
     beside = {"name": "a", "words": ["a", "b"], "coarse_label": 3, "weight": torch.tensor(0.5)}
     dataset = as_dataset("own", Items([{"image": grey(n), "label": n, **beside} for n in (0, 1)]))
@@ -271,7 +274,9 @@ def test_a_client_may_lack_classes_and_is_read_once():
 
 
 def test_what_a_client_cannot_hold_is_told():
-    with pytest.raises(SettingsError, match="train: a map-style torch Dataset is needed, not int"):
+    with pytest.raises(
+        SettingsError, match="train: got the type int; needed is a map-style torch Dataset"
+    ):
         as_samples("train", 3)
     with pytest.raises(SettingsError, match="train: labels run from -1 to -1; they must be 0"):
         as_samples("train", Items([(torch.zeros(2), -1)]))
@@ -345,8 +350,8 @@ def test_a_dataset_on_disk(on_disk):
 def test_what_is_wrong_is_one_line(on_disk):
     refused("unknown option 'lable': did you mean 'label'", f"{on_disk}:lable=fine_label")
     refused("unknown column 'fin_label': did you mean 'fine_label'", f"{on_disk}:label=fin_label")
-    refused("label writer 0; whole numbers only", f"{on_disk}:label=writer")
-    refused("has no column wrtier of groups; its columns: img, ", f"{on_disk}:groups=wrtier")
+    refused("label writer 0; labels must be integers", f"{on_disk}:label=writer")
+    refused("has no group column .wrtier.; its columns: img, ", f"{on_disk}:groups=wrtier")
     refused("the folder does not exist", f"{on_disk}-of-another")
 
 
@@ -355,7 +360,9 @@ def test_a_name_that_is_not_on_the_hub_is_one_line(monkeypatch):
         raise ConnectionError("Couldn't reach 'cifar1' on the Hub\n(offline)")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    refused("'hf:cifar1' is no folder, nor found on the Hub .*offline.*: hf:FOLDER", "hf:cifar1")
+    refused(
+        "'hf:cifar1' is no folder and not found on the Hub .*offline.*write hf:FOLDER", "hf:cifar1"
+    )
 
 
 def test_another_content_is_another_result(on_disk, rng):
@@ -398,13 +405,13 @@ def test_a_second_column_of_inputs_is_refused_unless_one_is_named(tmp_path):
     rows = {"input_ids": [[1, 2], [3, 4]], "attention_mask": [[1, 1], [1, 0]], "label": [0, 1]}
     datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "saved")
     name = f"hf:{tmp_path / 'saved'}"
-    refused("of input_ids and attention_mask only the first would be used", name)
+    refused("several inputs, input_ids and attention_mask, but a model gets only one", name)
     assert load_dataset(f"{name}:image=input_ids,label=label").values.tolist() == [[1, 2], [3, 4]]
 
 
 def test_gaps_and_a_selection(rng):
     some = random_images(rng, 12).select([0, 3, 4, 7])
-    with pytest.raises(SettingsError, match=r"no sample is of class 1, 2; .* are 0, 3 \(2 of them"):
+    with pytest.raises(SettingsError, match=r"no sample is of class 1, 2; .* are 0, 3 \(2 classes"):
         as_dataset("own", some)
     assert as_dataset("own", some, relabel=True).classes == ("ant", "dog")
 

@@ -48,7 +48,7 @@ def test_a_message_is_quoted_whole(wrong):
         ),
         (
             lambda _: cp.register("metric", "mine", 3),
-            "its source cannot be read, and results are stored under the source of what made them",
+            "its source code cannot be read, so its results cannot be stored",
         ),
         (
             lambda folder: train(nn.Linear(5, 2), folder / "new"),
@@ -56,8 +56,7 @@ def test_a_message_is_quoted_whole(wrong):
         ),
         (
             lambda folder: train(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), folder),
-            "holds files that coprefl did not write, such as 'a.txt'; give a folder that is new or "
-            "empty",
+            "has files that coprefl did not write, such as 'a.txt'; choose a new or empty folder",
         ),
     ],
 )

@@ -21,7 +21,7 @@ def test_the_operators_file_says_which_node_is_which_client(tmp_path, monkeypatc
     """A run-config's `node-clients`; here it is wrong, which is told before any work."""
     file = tmp_path / "nodes.toml"
     file.write_text("2 = [0]\n3 = [0]\n")
-    with pytest.raises(SettingsError, match="client 0 is given to two nodes, 2 and 3"):
+    with pytest.raises(SettingsError, match="client 0 is listed for two nodes, 2 and 3"):
         local_weights(
             tmp_path, tmp_path, monkeypatch, rounds=1, seed=0, nodes=2, node_clients=str(file)
         )

@@ -87,5 +87,5 @@ def test_a_new_server_with_the_old_clients_says_what_to_do(copy, monkeypatch):
     client = (copy / "old_app" / "client_app.py").read_text()
     apply_diff(copy)
     (copy / "old_app" / "client_app.py").write_text(client)
-    with pytest.raises(RunFailedError, match=r"^round 1: .*make it client_app\(client_fn\)"):
+    with pytest.raises(RunFailedError, match=r"^round 1: .*write client_app\(client_fn\)"):
         run_app(copy, monkeypatch)

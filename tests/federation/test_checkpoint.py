@@ -199,13 +199,13 @@ def test_a_checkpoint_of_other_options_is_refused(tmp_path, federation):
     grid = LocalGrid(federation.torch_app())
     start, path = to_record(federation.arrays()), tmp_path / "c"
     FedAvg(seed=1, clients=4).start(grid, start, 1, checkpoint=path)
-    with pytest.raises(SettingsError, match="another run: its seed is 1, here it is 2"):
+    with pytest.raises(SettingsError, match="another run: its seed is 1, not 2"):
         FedAvg(seed=2).start(grid, start, 2, checkpoint=path, resume=True)
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     (tmp_path / "c").write_bytes(b"something else")
-    with pytest.raises(SettingsError, match="is not a whole checkpoint of this package"):
+    with pytest.raises(SettingsError, match="is not a complete checkpoint of this package"):
         read_checkpoint(tmp_path / "c")
 
 
@@ -214,11 +214,11 @@ def test_a_checkpoint_is_not_lost_by_oversight(tmp_path, federation):
     grid = LocalGrid(federation.torch_app())
     FedAvg(clients=4).start(grid, start, 2, checkpoint=path)
     before = path.read_bytes()
-    with pytest.raises(SettingsError, match="exists already: resume it, or choose another name"):
+    with pytest.raises(SettingsError, match="exists already: set resume = True, or another path"):
         FedAvg().start(grid, start, 2, checkpoint=path)
-    with pytest.raises(SettingsError, match=r"num_rounds = 1: .* is of round 2 already"):
+    with pytest.raises(SettingsError, match=r"num_rounds = 1: .* has round 2 already"):
         FedAvg().start(grid, start, 1, checkpoint=path, resume=True)
-    with pytest.raises(SettingsError, match="resume = True: needs the checkpoint"):
+    with pytest.raises(SettingsError, match="resume = True: set checkpoint, the file"):
         FedAvg().start(grid, start, 1, resume=True)
     assert path.read_bytes() == before
 
@@ -256,8 +256,8 @@ def test_an_option_that_no_checkpoint_can_hold_is_refused_at_the_start(tmp_path,
     with pytest.raises(SettingsError) as caught:
         start_layered(layers, tmp_path, 1)
     assert str(caught.value) == (
-        f"layers = {layers!r}: cannot be written into a checkpoint, which takes numbers, texts, "
-        "lists and mappings of them"
+        f"layers = {layers!r}: cannot be written into a checkpoint; allowed are numbers, texts, "
+        "and lists and mappings of them"
     )
     assert not (tmp_path / "file").exists()
 
@@ -275,14 +275,14 @@ def test_every_flipped_bit_of_a_checkpoint_is_found(tmp_path):
         with pytest.raises(SettingsError) as caught:
             read_checkpoint(path)
         line = str(caught.value)
-        assert line.startswith(f"{path} is not a whole checkpoint of this package: "), position
+        assert line.startswith(f"{path} is not a complete checkpoint of this package: "), position
         assert line.endswith("; remove this file and its history to start again")
         assert "\n" not in line
         flip(path, position, 1)
     assert read_checkpoint(path).arrays["a"][0] == 4
     for content in (b"", b"null", whole[:50]):
         path.write_bytes(content)
-        with pytest.raises(SettingsError, match="is not a whole checkpoint of this package"):
+        with pytest.raises(SettingsError, match="is not a complete checkpoint of this package"):
             read_checkpoint(path)
 
 
@@ -402,7 +402,7 @@ def test_a_damaged_history_is_refused_in_one_line(damage, tmp_path):
     DAMAGES[damage](tmp_path / NAMES[1])
     before = files(tmp_path)
     line = refusal(run, tmp_path, resume=True)
-    assert line.startswith(f"{path} is not a whole checkpoint of this package: ")
+    assert line.startswith(f"{path} is not a complete checkpoint of this package: ")
     assert NAMES[1] in line
     assert line.endswith("; remove this file and its history to start again")
     assert files(tmp_path) == before
@@ -419,5 +419,5 @@ def test_a_history_is_written_to_a_regular_file_alone(put, resume, tmp_path):
     put(tmp_path / NAMES[1])
     before = files(tmp_path)
     line = refusal(run, tmp_path, resume=resume)
-    assert line == f"{tmp_path / NAMES[1]} is a link, or no regular file: move it away"
+    assert line == f"{tmp_path / NAMES[1]} is not a regular file: move it away"
     assert files(tmp_path) == before

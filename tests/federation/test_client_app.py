@@ -61,7 +61,7 @@ def test_client_fn_of_one_argument_makes_no_other_client(own):
     """As where the strategy says `clients=N`, and the node would be any of them."""
     app = client_app(lambda context: Echo(), own)
     failed = ask(app, "train", SENT, **HOSTED)["failed"]
-    line = "client_fn takes the context alone, so it cannot make client {}: client_fn(context, "
+    line = "the node must run client {}, which is not its own, but client_fn takes only the context"
     for client, why in zip(failed["clients"], failed["reasons"], strict=True):
         assert why.startswith(line.format(client))
     assert failed["clients"] == [1, 4]
@@ -111,7 +111,7 @@ def numbered(context, client_id):
 
 @pytest.mark.parametrize("clients", [[4, 5], lambda context, population: [3]])
 def test_clients_that_client_fn_cannot_tell_apart_are_refused(clients):
-    with pytest.raises(SettingsError, match="cannot tell the node's clients apart"):
+    with pytest.raises(SettingsError, match="must be given the id of the client to return"):
         client_app(lambda context: Echo(), clients)
     assert client_app(lambda context: Echo(), [4])
 
@@ -122,9 +122,9 @@ def test_a_node_hosts_at_least_one_client():
 
 
 def test_the_number_of_all_clients_is_the_strategys():
-    with pytest.raises(SettingsError, match="give clients=100 to the strategy"):
+    with pytest.raises(SettingsError, match="pass clients=100 to the strategy"):
         client_app(numbered, clients=100)
-    with pytest.raises(SettingsError, match="give clients=3 to the strategy"):
+    with pytest.raises(SettingsError, match="pass clients=3 to the strategy"):
         ask(client_app(numbered, lambda *_: 3), ROSTER, population="task-1")
 
 

@@ -362,7 +362,7 @@ def test_a_simulation_that_crashed_at_its_start_ends_the_run_with_the_reason(
     file = tmp_path / "ray" / "ray_current_cluster"
     assert ended.get(timeout=20) == (
         "Flower's simulation ended: When connecting to an existing cluster, num_cpus and num_gpus "
-        f"must not be provided. ({file} names a Ray cluster: delete it if that is gone)"
+        f"must not be provided. ({file} names a Ray cluster: delete it if the cluster ended)"
     )
 
 
@@ -380,14 +380,14 @@ def test_a_simulation_whose_cluster_is_gone_does_not_begin(
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         file.write_text(address)
-        line = f"Ray cannot begin: nothing answers at {address}"
+        line = f"Ray cannot start: no cluster answers at {address}"
         with pytest.raises(RunFailedError) as failed:
             end_with_simulation(InMemoryGrid(app))
-        reason = f"{line} ({file} names a Ray cluster: delete it if that is gone)"
+        reason = f"{line} ({file} names a Ray cluster: delete it if the cluster ended)"
         assert str(failed.value) == reason
         assert reason in caplog.text
         monkeypatch.setenv("RAY_ADDRESS", f"ray://{address}")
-        reason = r"\(RAY_ADDRESS=ray://.*: unset it if that is gone\)"
+        reason = r"\(RAY_ADDRESS=ray://.*: unset it if the cluster ended\)"
         with pytest.raises(RunFailedError, match=reason):
             end_with_simulation(InMemoryGrid(app))
     monkeypatch.setenv("RAY_ADDRESS", "local")

@@ -283,14 +283,14 @@ TEXTS = {
     "FedTrimmedAvg:beta=0.7": "FedTrimmedAvg: ",
     "FedTrimmedAvg:fraction-train=0.5": "has no 'fraction-train' here",
     "QFedAvg": "rate is not set: QFedAvg needs it",
-    "FedXgbBagging": "FedXgbBagging: joins boosted trees, and methods here average arrays",
-    "FedXgbCyclic": "FedXgbCyclic: joins boosted trees",
-    "Strategy": "no strategy of flwr.serverapp.strategy that runs by itself",
+    "FedXgbBagging": "FedXgbBagging: aggregates boosted trees, but a method averages arrays",
+    "FedXgbCyclic": "FedXgbCyclic: aggregates boosted trees",
+    "Strategy": "is not a concrete strategy class of flwr.serverapp.strategy",
     "Result": "must be a subclass of",
-    "DifferentialPrivacyClientSideFixedClipping": "ServerSideFixedClipping clips at the server",
+    "DifferentialPrivacyClientSideFixedClipping": "use DifferentialPrivacyServerSideFixedClipping",
     f"{WRAPPER}:clipping-norm=1,num-sampled-clients=4": "noise-multiplier is not set",
     f"{WRAPPER}:{FULL},clipping-norm=-1": "should be a positive value",
-    f"{WRAPPER}:{FULL},strategy={PLACE}:QFedAvg": "its clients do more than train",
+    f"{WRAPPER}:{FULL},strategy={PLACE}:QFedAvg": "cannot be wrapped: it needs its own clients",
     f"{WRAPPER}:{FULL},strategy={PLACE}:FedTrimmedAvg:bta=1": "did you mean 'beta'?",
 }
 
@@ -323,13 +323,17 @@ INSTANCES = {
             **{"strategy": flowers.FedAvg(), "noise_multiplier": 1.0, "clipping_norm": 1.0},
             **{"num_sampled_clients": 4, "accountant": Accountant()},
         },
-        "accountant cannot be kept with results; leave it out",
+        "accountant cannot be stored with results; leave it out",
     ),
-    "of the user's own": (Mine, {}, "Mine: is no strategy of flwr.serverapp.strategy"),
+    "of the user's own": (
+        Mine,
+        {},
+        "Mine: is not a concrete strategy class of flwr.serverapp.strategy",
+    ),
     "a rule of the user's own": (
         flowers.Bulyan,
         {"selection_rule": chosen},
-        "Bulyan: selection_rule cannot be kept with results",
+        "Bulyan: selection_rule cannot be stored with results",
     ),
     "around ours": (
         flowers.DifferentialPrivacyServerSideFixedClipping,
@@ -337,7 +341,7 @@ INSTANCES = {
             **{"strategy": FedAvg(), "noise_multiplier": 1.0, "clipping_norm": 1.0},
             "num_sampled_clients": 4,
         },
-        "FedAvg: is no strategy of flwr.serverapp.strategy",
+        "FedAvg: is not a concrete strategy class of flwr.serverapp.strategy",
     ),
 }
 
@@ -356,7 +360,7 @@ def test_a_class_is_no_instance():
 
 
 def test_a_model_that_is_not_made_fails_the_run():
-    with pytest.raises(RunFailedError, match="Bulyan makes no model of 4 replies"):
+    with pytest.raises(RunFailedError, match="Bulyan returned no model for 4 replies"):
         pretrained(flowers.Bulyan(num_malicious_nodes=1))
 
 

@@ -248,8 +248,8 @@ def test_run_names_arrays_and_gives_plain_numbers():
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, "Counter.fit returned no tuple of three"),
-        ((1, 2), "Counter.fit returned no tuple of three"),
+        (None, "Counter.fit must return a tuple of three values"),
+        ((1, 2), "Counter.fit must return a tuple of three values"),
         (([np.zeros(2)], 1, {}), "1 arrays were returned; the message had 2"),
         ((list(SENT.values()), 1, {"ok": True}), "metric 'ok' is a bool; metrics are numbers"),
         ((list(SENT.values()), "1", {}), "metric 'num-examples' is a str; metrics are numbers"),

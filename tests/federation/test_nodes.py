@@ -40,7 +40,7 @@ def test_kinds():
 def test_each_node_speaks_for_itself_alone():
     """A node that names its clients beside one that is a client, and one that says neither."""
     roster = Roster()
-    with pytest.raises(ValueError, match="it must name its own clients, in a list of at most"):
+    with pytest.raises(ValueError, match="its clients must be a list of at most"):
         roster.hear(3, "")
     hear(roster, {2: [5, 0], 7: None})
     assert (roster.clients(), roster.plain) == ([0, 5, 7], {7})
@@ -95,8 +95,8 @@ def test_a_client_is_bound_to_the_node_that_first_named_it():
     roster.keep()
     hear(roster, {9: [4]})
     assert roster.disputed == [
-        "client 4 is named by 2 nodes (3, 9): node 3 named it first and keeps it; give each "
-        "node its own partition-id"
+        "client 4 is reported by 2 nodes (3, 9): node 3 reported the client first "
+        "and keeps it; give each node its own partition-id"
     ]
     assert roster.assign([4, 2], [2, 3, 9]) == {3: [2, 4]}
     roster.settle([2, 9])
@@ -116,7 +116,7 @@ def test_of_two_that_name_a_client_while_its_node_is_gone_nobody_has_it():
 
 def test_a_node_that_names_more_than_it_may_has_none():
     roster = Roster(per_node=1)
-    with pytest.raises(ValueError, match="it names 100 clients as its own, at most 1 allowed: see"):
+    with pytest.raises(ValueError, match="it reports 100 clients, at most 1 allowed: see"):
         roster.hear(2, list(range(100)))
     hear(roster, {3: [0], 4: [1]})
     assert roster.clients() == [0, 1]

@@ -202,7 +202,9 @@ def test_a_far_client_has_no_score_that_counts():
 
 def test_too_few_clients_are_refused_before_and_after_the_exchange():
     rule = robust("krum", 0.4)
-    line = "aggregation = krum: with tolerated-share = 0.4 of 5 clients at least 7 are needed"
+    line = (
+        "aggregation = krum: at least 7 clients are needed instead of 5 with tolerated-share = 0.4"
+    )
     with pytest.raises(SettingsError, match=f"^{line}$"):
         rule.per_client(Exchange("train", SENT, range(5)))
     with pytest.raises(RoundFailedError, match=f"^{line}$"):
@@ -219,7 +221,7 @@ def test_an_exchange_is_asked_for_apart_if_it_is_for_a_mean():
     evaluation = Exchange("evaluate", SENT, (0,), MetricsOnly())
     assert rule.per_client(evaluation) is evaluation
     for combine in (Chain(), PerClient()):
-        refused = rf"^aggregation = median: train .* '{combine}', of"
+        refused = rf"^aggregation = median: train .* '{combine}', which has no robust form"
         with pytest.raises(SettingsError, match=refused):
             rule.per_client(Exchange("train", SENT, (0,), combine))
 

@@ -251,7 +251,7 @@ INFINITE, LOSS = np.float32(np.inf), {"loss": 1.0}
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (lambda c, _, arrays: (arrays, 1, {"loss": np.nan}), "3 .* 'loss' is nan: .* rate"),
+        (lambda c, _, arrays: (arrays, 1, {"loss": np.nan}), "3 .* 'loss' is nan; .* rate"),
         (lambda c, _, arrays: ([arrays[0] + INFINITE, arrays[1]], 1, LOSS), "3 .*'w' .* rate"),
         (lambda c, _, arrays: ([arrays[0][c < 2 :], arrays[1]], 1, LOSS), r"2 .*\(1,\).*\(2,\)"),
     ],
@@ -378,7 +378,7 @@ def test_a_client_that_has_its_nodes_id():
 def test_a_run_whose_nodes_have_one_partition_id_says_so_when_it_ends(caplog):
     """Who has no client of its own waits for others, and then names the reason."""
     app = client_app(lambda _, i: Counter(i), clients=[3])
-    line = r"client 3 is named by 2 nodes \(2, 3\): .* give each node its own partition-id"
+    line = r"client 3 is reported by 2 nodes \(2, 3\): .* give each node its own partition-id"
     with pytest.raises(RunFailedError, match=f"waited 0.01 s; {line}$"):
         FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1, timeout=0.01)
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
@@ -513,10 +513,10 @@ class Returning(FedAvg):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda arrays: {**arrays, "w": np.zeros(2)}, "'w' is float64; the message had float32"),
+        (lambda arrays: {**arrays, "w": np.zeros(2)}, "'w' has dtype float64; expected is float32"),
         (
             lambda arrays: {**arrays, "count": np.int32(1)},
-            "'count' is int32; the message had int64",
+            "'count' has dtype int32; expected is int64",
         ),
         (lambda arrays: {"w": arrays["w"]}, "'count' is missing"),
     ],
@@ -571,7 +571,7 @@ OURS = [
 def test_settings_under_our_own_names_are_refused_before_any_work(what, key):
     """They were dropped without a word."""
     seen = []
-    line = f"^{what}: '{key}' is set by the strategy itself; give yours another name$"
+    line = f"^{what}: '{key}' is set by the strategy itself; choose another name$"
     with pytest.raises(SettingsError, match=line):
         FedAvg(clients=6).start(
             counting_grid(seen=seen), to_record(START), 1, **{what: ConfigRecord({key: 1})}

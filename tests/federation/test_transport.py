@@ -50,5 +50,5 @@ def test_a_node_that_is_gone_cannot_fill_the_log(caplog):
         link.new_round()
         link.prepare(exchange, {}, Versions())
     lines = [record.getMessage() for record in caplog.records]
-    shown = [f"client {client} is left out: its node is gone" for client in range(1, 21)]
-    assert lines == [*shown, "nodes that are gone: 80 more such lines in this round", *shown]
+    shown = [f"client {client} is left out: its node has disconnected" for client in range(1, 21)]
+    assert lines == [*shown, "lost nodes: 80 more such lines in this round", *shown]

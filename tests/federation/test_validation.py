@@ -41,8 +41,11 @@ def test_a_loss_out_of_its_range_is_left_out(kind, caplog):
 @pytest.mark.parametrize(
     ("bounds", "line"),
     [
-        ({"loss_range": (1.0, 0.0)}, "loss_range = (1.0, 0.0): must be two numbers, the least"),
-        ({"loss_range": 3.0}, "loss_range = 3.0: must be two numbers, the least loss and the"),
+        ({"loss_range": (1.0, 0.0)}, "loss_range = (1.0, 0.0): must be two numbers, the smallest"),
+        (
+            {"loss_range": 3.0},
+            "loss_range = 3.0: must be two numbers, the smallest and the largest",
+        ),
         ({"loss_range": ("a", "b")}, "loss_range = ('a', 'b'): must be two numbers"),
         ({"loss_range": (math.nan, 1)}, "loss_range = (nan, 1): must be two numbers"),
         ({"most_samples": 0}, "most_samples = 0: must be at least 1"),

@@ -184,7 +184,7 @@ def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts, monke
             RayGrid(slow_app(), 2)
     with pytest.raises(ray.exceptions.RayActorError):
         ask_until_it_ends(own)
-    with pytest.raises(SettingsError, match="4 processes were asked for, but Ray has 3 CPUs"):
+    with pytest.raises(SettingsError, match="4 processes need as many CPUs, but Ray has 3 CPUs"):
         RayGrid(slow_app(), 4)
     with pytest.raises(SettingsError, match="nodes = 0: must be at least 1"):
         RayGrid(slow_app(), 0)
@@ -277,7 +277,7 @@ def test_clients_whose_process_died_twice_are_named(hosts, tmp_path, caplog):
     strategy = SCAFFOLD(min_replies=4, max_failed_rounds=1)
     with pytest.raises(RunFailedError):
         trained(RayGrid(app, 2, hosts=hosts), strategy, federation)
-    died = "its process died, and the process that replaced it died too"
+    died = "its process died twice: it was killed, exited, or had too little memory"
     assert f"client 0 on node 2 is left out: {died}" in caplog.messages
     assert f"client 1 on node 2 is left out: {died}" in caplog.messages
     assert not [line for line in caplog.messages if "client 2" in line]

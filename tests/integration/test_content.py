@@ -117,7 +117,7 @@ def test_an_image_of_too_many_pixels(tmp_path, side, recwarn):
 def test_a_folder_without_a_folder_of_a_class(tmp_path, said):
     (tmp_path / "images").mkdir()
     recipe = write_recipe(tmp_path / "a.yaml", tiny_recipe(tmp_path / "images"))
-    assert "images: no images found; the layout is class/file" in said("plan", recipe)
+    assert "images: no images found; write them as class/file" in said("plan", recipe)
 
 
 # ---- recipes and commands -----------------------------------------------------------------------
@@ -257,13 +257,13 @@ def saved(tmp_path):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (json.dumps(ABOUT | {"input-shape": [1, 512, 512]}), "by its model.json would be"),
+        (json.dumps(ABOUT | {"input-shape": [1, 512, 512]}), "by its model.json needs"),
         (json.dumps(ABOUT | {"input-shape": [1, 4096, 4096]}), "whole numbers up to 512"),
         (
             json.dumps(ABOUT | {"num-classes": 3.0}),
             "has 3.0 classes, but its weights have another number",
         ),
-        (json.dumps(ABOUT | {"model": "resnet18"}), "by its model.json would be"),
+        (json.dumps(ABOUT | {"model": "resnet18"}), "by its model.json needs"),
         (json.dumps(ABOUT)[:-1] + f', "a": {HUGE}}}', "is not finite, or too large"),
         (json.dumps(ABOUT)[:-1] + ', "a": 1e999}', "is not finite, or too large"),
         (DEEP, "brackets are nested too deeply"),
@@ -328,7 +328,7 @@ def test_what_a_checkpoint_may_hold(tmp_path):
     ids=short,
 )
 def test_a_checkpoint_of_other_content(tmp_path, content):
-    with pytest.raises(SettingsError, match="is not a whole checkpoint of this package: "):
+    with pytest.raises(SettingsError, match="is not a complete checkpoint of this package: "):
         read_checkpoint(checkpoint(tmp_path / "a", **content))
 
 

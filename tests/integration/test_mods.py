@@ -221,14 +221,14 @@ def test_a_gradient_is_not_clipped_as_a_model(mod, norm, hosting, caplog):
     line = refusal(CoPreFL(), grid, federation, caplog, train_config=NORM)
     assert line.startswith("round 1: train.query: all 4 clients failed with")
     assert f"a client-side mod refused: {named(mod)} expects exactly one ArrayRecord" in line
-    assert line.endswith("not a model, but a gradient: set clip= and noise= where it is made")
+    assert line.endswith("not a model, but a gradient: set clip= and noise= of query_reply instead")
 
 
 @pytest.mark.parametrize(
     ("strategy", "what"),
     [
         (CoPreFL(), "train.query: all 4 clients failed with a client-side mod changed a reply as "
-         "if it were a model, but it is a gradient: set clip= and noise= where it is made"),
+         "if it were a model, but it is a gradient: set clip= and noise= of query_reply instead"),
         (FedAvg(), "train: all 4 clients failed with a client-side mod changed a reply as if it "
          "were a model, but it is a sum over clients: let every node be one client"),
     ],
@@ -255,9 +255,7 @@ def test_what_goes_with_a_control_variate_is_no_model(hosting, smooth, caplog, t
 
     grid = hosted(smooth, of_train, hosting, SCAFFOLDClient, states=tmp_path)
     line = refusal(SCAFFOLD(), grid, smooth, caplog)
-    assert (
-        "changed a reply as if it were a model, but it is other arrays: take the mod away" in line
-    )
+    assert "changed a reply as if it were a model, but it is other arrays: remove the mod" in line
 
 
 @pytest.mark.parametrize("method", [CoPreFL, FedAvg])
@@ -276,14 +274,14 @@ def test_a_mod_around_an_evaluation_is_one_line(mod, smooth, caplog):
     )
     (line,) = [r.getMessage() for r in caplog.records if "evaluation failed" in r.getMessage()]
     assert f"a client-side mod refused: {named(mod)} expects exactly one ArrayRecord" in line
-    assert line.endswith("; the reply is not a model, but metrics alone: take the mod away")
+    assert line.endswith("; the reply is not a model, but only metrics: remove the mod")
 
 
 def test_a_mod_around_everything_does_not_wait_for_other_nodes(smooth):
     mod = clipping_only()
     around = lambda app: lambda message, context: mod(message, context, app)  # noqa: E731
     grid = smooth.grid("own", TorchClient, around)
-    line = "no node can tell its clients: a client-side mod refused: LocalDpMod expects exactly one"
+    line = "no node could report its clients: a client-side mod refused: LocalDpMod expects"
     with pytest.raises(RunFailedError, match=line):
         FedAvg().start(grid, to_record(smooth.arrays()), 1, timeout=3600)
 
@@ -303,7 +301,7 @@ def test_a_reply_that_fits_no_message_is_a_wrong_answer(stray, smooth, caplog):
         FedAvg().start(grid, to_record(smooth.arrays()), 1, timeout=3600)
     known = {
         "error": "a client-side mod refused: the keys do not fit",
-        "answer": "its reply fits no message that it was sent",
+        "answer": "its reply belongs to no message that it received",
     }
     assert known[stray] in caplog.text + str(failed.value)
     assert "did not answer" not in caplog.text
@@ -316,7 +314,9 @@ def test_a_run_ends_where_no_node_answered_in_time(smooth, caplog):
             return super().send_and_receive(heard, timeout=timeout)
 
     grid = Deaf(smooth.torch_app(), nodes=2)
-    line = "^none of the 2 nodes answered within 3600 s, and no node is asked again after that$"
+    line = (
+        "^none of the 2 nodes answered within 3600 s and none is asked again; use a larger timeout$"
+    )
     with pytest.raises(RunFailedError, match=line):
         FedAvg().start(grid, to_record(smooth.arrays()), 2, timeout=3600)
 

@@ -171,7 +171,7 @@ def test_an_error_of_what_tells_a_nodes_clients_does_not_wait_for_better_nodes()
         return context.no_such_thing
 
     app = client_app(lambda _, i: Faulty(i, raising(OSError, ""), []), clients=clients)
-    line = r"^no node can tell its clients: AttributeError: .*\.py:\d+\)$"
+    line = r"^no node could report its clients: AttributeError: .*\.py:\d+\)$"
     with pytest.raises(RunFailedError, match=line):
         FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1, timeout=3600)
 

@@ -261,7 +261,7 @@ def test_a_checkpoint_is_not_kept_among_other_files(tmp_path):
         checkpoint=tmp_path,
         **SMALL,
     )
-    assert f"{tmp_path} holds files that coprefl did not write" in line
+    assert f"{tmp_path} has files that coprefl did not write" in line
     assert {file for file in tmp_path.rglob("*") if file.is_file()} == set(mine)
 
 

@@ -66,7 +66,7 @@ MISTAKES = {
     "too many": (lambda: pretrain(cp.FedAvg(participants=9)), "participants = 9: .*clients = 4"),
     "Flower's class": (lambda: pretrain(flower.FedAdam), r"class FedAdam; .* as in FedAdam\(\)"),
     "Flower's older kind": (lambda: pretrain(OlderFedAvg()), "FedAvg.*flwr.serverapp.strategy"),
-    "Flower's trees": (lambda: pretrain(flower.FedXgbBagging()), "joins boosted trees"),
+    "Flower's trees": (lambda: pretrain(flower.FedXgbBagging()), "aggregates boosted trees"),
     "a class in a schedule": (lambda: cp.Schedule([(cp.Cyclic, 2)]), "a phase is .*a pair of"),
     "a schedule without rounds": (lambda: cp.Schedule([cp.FedAvg()]), "FedAvg.*a pair"),
     # Networks and clients.

@@ -57,7 +57,7 @@ def test_a_link_is_not_written_through(place, commands, home, capsys):
         capsys.readouterr()
         assert main([command, *arguments]) == 1
         (line,) = capsys.readouterr().err.splitlines()
-        assert f"{target.name} is a link, through which nothing is written" in line
+        assert f"{target.name} is a symbolic link, through which coprefl writes nothing" in line
     assert target.is_symlink()
     assert contents(home.parent) == before
 
@@ -69,7 +69,7 @@ def test_a_lock_that_is_a_link_leaves_its_target_whole(home, capsys):
     lock.unlink()
     lock.symlink_to(mine)
     assert main(["run", "tiny.yaml", "--out", "outputs/tiny"]) == 1
-    assert "is a link" in capsys.readouterr().err
+    assert "is a symbolic link" in capsys.readouterr().err
     assert mine.read_bytes() == b"mine"
 
 
@@ -104,5 +104,5 @@ def test_report_writes_into_no_folder_of_somebody_elses(home, capsys):
     before = contents(home)
     capsys.readouterr()
     assert main(["report", "."]) == 1
-    assert "report holds files that coprefl did not write" in capsys.readouterr().err
+    assert "report has files that coprefl did not write" in capsys.readouterr().err
     assert contents(home) == before

@@ -130,7 +130,8 @@ def test_a_report_that_needs_code_of_a_recipe_is_refused(run, shown):
     assert "A tiny comparison" in output
     assert len(warned.splitlines()) == 1
     assert (
-        "parts.py:Mine: `coprefl report` runs no code that a recipe names; `coprefl run`" in warned
+        "parts.py:Mine: `coprefl report` runs no code that a recipe names; use `coprefl run`"
+        in warned
     )
     assert files(run / METHOD / "outputs" / "out") == before
 

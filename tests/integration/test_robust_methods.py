@@ -263,12 +263,13 @@ def test_what_does_not_average_refuses_in_one_line(name, tiny_settings):
 
 def test_in_python_too():
     line = (
-        r"^aggregation = krum: cyclic has no mean of models .*: coprefl, coprefl-hybrid, .*fedavg"
+        r"^aggregation = krum: cyclic allows only the mean; .*: coprefl, coprefl-hybrid, .*fedavg"
     )
     with pytest.raises(SettingsError, match=line):
         Cyclic(aggregation="krum")
     with pytest.raises(
-        SettingsError, match=r"tolerated-share = 0.3 of 4 clients at least 5 are needed"
+        SettingsError,
+        match=r"at least 5 clients are needed instead of 4 with tolerated-share = 0.3",
     ):
         CoPreFL(aggregation="multi-krum", tolerated_share=0.3, participants=4)
 
@@ -282,7 +283,7 @@ def test_an_exchange_without_a_robust_form_is_refused_before_any_work():
             return arrays, {}
 
     federation = Federation.full_batch()
-    with pytest.raises(SettingsError, match=r"^aggregation = median: train is combined by 'chain'"):
+    with pytest.raises(SettingsError, match=r"^aggregation = median: train uses the rule 'chain'"):
         run_on(Sums(aggregation="median"), LocalGrid(federation.torch_app()), federation.arrays())
 
 

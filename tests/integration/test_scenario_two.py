@@ -100,14 +100,14 @@ def test_parts_are_a_partition_anew_each_round(federation, participants):
 
 
 def test_too_little_server_data_is_refused_at_the_start(federation):
-    message = r"the server holds 10 samples: must be at least the 11 participants"
+    message = r"the server has 10 samples; at least 11 are needed"
     with pytest.raises(SettingsError, match=message):
         HybridCoPreFL(server=server_of(federation, client=0), participants=11, clients=4)
     small = server_of(federation)
     small.samples = small.samples.take(np.arange(3))
     everyone = HybridCoPreFL(server=small, clients=4)
     grid = LocalGrid(federation.torch_app())
-    with pytest.raises(SettingsError, match=r"holds 3 samples: must be at least the 4"):
+    with pytest.raises(SettingsError, match=r"has 3 samples; at least 4 are needed"):
         everyone.start(grid, to_record(federation.arrays()), 1)
 
 
@@ -232,7 +232,7 @@ def test_another_refinement_is_another_run(federation, tmp_path):
     ServerRefined(FedAvg(clients=4), server_of(federation), steps=1).start(
         grid, start, 1, checkpoint=path
     )
-    with pytest.raises(SettingsError, match="another run: its steps is 1, here it is 2"):
+    with pytest.raises(SettingsError, match="another run: its steps is 1, not 2"):
         ServerRefined(FedAvg(clients=4), server_of(federation), steps=2).start(
             grid, start, 2, checkpoint=path, resume=True
         )

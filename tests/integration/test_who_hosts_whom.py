@@ -66,7 +66,7 @@ def test_a_claim_to_anothers_client_costs_that_client_alone():
     drawn, lines = run(grid, 3, FedAvg(min_available_nodes=4))
     assert drawn == [[4, 5, 7, 8, 10, 11]] * 3
     assert [line.split(":")[0] for line in lines] == [
-        f"client {client} is named by 2 nodes (2, {node})"
+        f"client {client} is reported by 2 nodes (2, {node})"
         for client, node in ((3, 3), (6, 4), (9, 5))
     ]
 
@@ -90,9 +90,9 @@ def test_a_later_claim_is_lost_by_itself_with_one_line():
     assert drawn == [honest, *[[*honest, 50]] * 3]
     assert grid.worked == {client: FIRST + client // 3 for client in honest} | {50: FIRST + 3}
     assert [line.partition(":")[0] for line in lines] == [
-        f"client {client} is named by 2 nodes (2, 5)" for client in (0, 1)
+        f"client {client} is reported by 2 nodes (2, 5)" for client in (0, 1)
     ]
-    assert all("node 2 named it first and keeps it" in line for line in lines)
+    assert all("node 2 reported the client first and keeps it" in line for line in lines)
 
 
 @pytest.mark.parametrize("named", [range(100, 100 + 10**6), range(2), [0, 7]])
@@ -102,15 +102,15 @@ def test_a_node_that_names_many_clients_changes_no_draw(named):
     grid = Grid(5, {FIRST + 4: named})
     drawn, lines = run(grid, 20, FedAvg(participants=1, min_available_nodes=4, seed=3))
     assert drawn == expected
-    assert {line.split(" as its own")[0] for line in lines} == {
-        f"node 6 is left out: it names {len(named)} clients"
+    assert {line.split(", at most")[0] for line in lines} == {
+        f"node 6 is left out: it reports {len(named)} clients"
     }
 
 
 def test_nodes_of_several_clients_are_allowed_by_their_number():
     every = list(range(6))
     assert run(Grid(2, {}, three), 1, FedAvg(bounds=Bounds(clients_per_node=3)))[0] == [every]
-    with pytest.raises(RunFailedError, match="it names 3 clients as its own, at most 1 allowed"):
+    with pytest.raises(RunFailedError, match="it reports 3 clients, at most 1 allowed"):
         run(Grid(2, {}, three), timeout=0.01)
     grid = Grid(2, {}, three)
     grid.own_nodes = True  # As a local grid's are: they are this program's own.
@@ -150,7 +150,9 @@ def test_the_first_claim_is_kept_by_a_resumed_run(tmp_path, late):
     assert drawn == [[0, 1, 2]] * 2
     assert grid.worked[0] == FIRST
     (line,) = lines
-    assert line.startswith("client 0 is named by 2 nodes (2, 5): node 2 named it first")
+    assert line.startswith(
+        "client 0 is reported by 2 nodes (2, 5): node 2 reported the client first"
+    )
 
 
 def test_the_operators_list_says_who_is_who(tmp_path):
@@ -163,18 +165,20 @@ def test_the_operators_list_says_who_is_who(tmp_path):
         assert drawn == [[0, 1, 4]] * 2
         assert grid.worked == {4: 2, 0: 3, 1: 3}
         assert grid.asked == 0
-        assert set(lines) == {"node 5 is left out: the strategy's clients do not name it"}
+        assert set(lines) == {
+            "node 5 is left out: the strategy's option clients does not list this node"
+        }
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("2 = [0]\n3 = [1, 0]", "client 0 is given to two nodes, 2 and 3"),
-        ("2 = [0, 0]", "node '2': it names client 0 twice"),
+        ("2 = [0]\n3 = [1, 0]", "client 0 is listed for two nodes, 2 and 3"),
+        ("2 = [0, 0]", "node '2': it reports client 0 twice"),
         ("2 = [-1]", "node '2': a client's id = -1: must be a whole number"),
         ("2 = 0", "node '2': "),
         ("hospital = [0]", "node 'hospital': "),
-        ("", "must have an entry 'node id = [its clients]' for each node"),
+        ("", "must have an entry 'node id = [client ids]' for each node"),
         ("2 = [0", "cannot be read: "),
         (None, "cannot be read: "),
     ],

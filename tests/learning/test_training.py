@@ -382,5 +382,5 @@ def test_adams_rate_decays_by_the_round_and_a_momentum_is_refused():
     model = torch.nn.Linear(2, 1)
     training = LocalTraining(algorithm="adam", learning_rate=0.5, learning_rate_decay=0.1)
     assert training.optimiser(model, 3).param_groups[0]["lr"] == pytest.approx(0.005)
-    with pytest.raises(SettingsError, match=r"momentum = 0\.5: Adam has its own, leave it 0"):
+    with pytest.raises(SettingsError, match=r"momentum = 0\.5: Adam uses its own momentum; set 0"):
         LocalTraining(algorithm="adam", momentum=0.5)

@@ -83,16 +83,16 @@ def test_what_cannot_be_a_backbone_is_told_in_one_line(tmp_path):
     np.savez(tmp_path / "images.npz", images=np.zeros(1))
     lines = {
         "resnet19": r"backbone 'resnet19': unknown network 'resnet19': did you mean 'resnet18'\?",
-        "zzz": r"unknown network 'zzz': known are alexnet, .* \(a path is the folder or",
+        "zzz": r"unknown network 'zzz': known are alexnet, .* \(allowed are a network",
         "nowhere/model": "no saved model in 'nowhere/model'",
         f"resnet18={tmp_path}/no.pth": "there is no file",
         f"alexnet={weights}": r"the file has no array 'classifier\.6\.weight'",
-        f"resnet34={weights}": "a checkpoint of another model: it has no array",
-        f"squeezenet1_0={weights}": "squeezenet1_0 has no nn.Linear, so no features",
+        f"resnet34={weights}": "the weights do not fit the model: array",
+        f"squeezenet1_0={weights}": "squeezenet1_0 has no nn.Linear, so it has no features",
         f"resnet18={tmp_path}/broken.pth": "cannot be read",
         str(tmp_path / "text"): "its model.json has no pixel-mean",
-        str(tmp_path / "images.npz"): "a file images.npz; a path is the folder or",
-        str(tmp_path): "it has no file model.safetensors",
+        str(tmp_path / "images.npz"): "the file images.npz alone is not enough; allowed are",
+        str(tmp_path): "the file model.safetensors is missing",
     }
     for name, line in lines.items():
         with pytest.raises(SettingsError, match=line) as caught:

@@ -191,7 +191,7 @@ def test_a_mean_is_rounded_where_it_is_loaded():
 def test_other_types_of_weights_are_refused_in_one_line():
     model = nn.Linear(2, 2)
     model.register_buffer("scale", torch.zeros(2).to(torch.float8_e4m3fn))
-    types = "allowed are weights of float32, float64, float16, bfloat16$"
+    types = "allowed are weights in float32, float64, float16, bfloat16$"
     with pytest.raises(SettingsError, match=f"^'scale' is float8_e4m3fn; {types}"):
         model_arrays(model)
     with pytest.raises(SettingsError, match=f"^'w' is complex64; {types}"):

@@ -113,7 +113,7 @@ def test_missing_and_damaged_files_are_refused(name: str, tmp_path: Path) -> Non
     with pytest.raises(SettingsError, match="is damaged"):
         load_saved_model(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(SettingsError, match=f"it has no file {name}"):
+    with pytest.raises(SettingsError, match=f"the file {name} is missing"):
         load_saved_model(tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_weights_that_are_not_what_their_checksum_says_are_refused(tmp_path: Pat
     load_saved_model(tmp_path)
     flip(tmp_path / "model.safetensors", -1)
     with pytest.raises(
-        SettingsError, match=r"SHA256SUMS has another checksum for model\.safetensors"
+        SettingsError, match=r"the checksum of model\.safetensors does not match SHA256SUMS"
     ):
         load_saved_model(tmp_path)
     save_model(tmp_path, {"w": np.ones(1)}, ABOUT)  # Another model has none of the old one's.
@@ -210,7 +210,7 @@ def test_missing_unknown_and_misshapen_tensors_are_told_by_name(tmp_path, other)
     torch.save(wrong, tmp_path / "wrong.pt")
     needed = (
         f"missing: '{body[0]}'; unknown: 'more.weight'; "
-        f"of another shape: '{body[1]}' is (2, 3) for {tuple(other[body[1]].shape)}"
+        f"of another shape: '{body[1]}' has (2, 3), needs {tuple(other[body[1]].shape)}"
     )
     assert needed in refusal(arrays_from, f"file:{tmp_path / 'wrong.pt'}", network(), 0)
 
@@ -220,8 +220,8 @@ def test_missing_unknown_and_misshapen_tensors_are_told_by_name(tmp_path, other)
     [
         (None, "there is no such file, and no folder with model.safetensors"),
         (b"not weights", "the weights cannot be read"),
-        ([1, 2], "the file holds no state_dict"),
-        ({"a": 1}, "the file holds no state_dict"),
+        ([1, 2], "the file has no state_dict"),
+        ({"a": 1}, "the file has no state_dict"),
         (Path("x"), "the weights cannot be read: .*[Ww]eights.only"),
     ],
 )

@@ -188,7 +188,7 @@ def test_a_report_is_not_written_among_other_files(tmp_path: Path) -> None:
     mine = tmp_path / "figures" / "mine.png"
     mine.parent.mkdir()
     mine.write_bytes(b"mine")
-    with pytest.raises(SettingsError, match="holds files that coprefl did not write"):
+    with pytest.raises(SettingsError, match="has files that coprefl did not write"):
         write_report(Report("t", "", [], [comparison()]), tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
 

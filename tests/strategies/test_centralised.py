@@ -80,5 +80,5 @@ def test_another_training_is_another_run(federation, tmp_path):
     start, path = to_record(federation.arrays()), tmp_path / "checkpoint"
     centralised(federation).start(Silent(), start, 1, checkpoint=path)
     other = centralised(federation, replace(TRAINING, batch_size=64))
-    with pytest.raises(SettingsError, match="another run: its batch_size is 20, here it is 64"):
+    with pytest.raises(SettingsError, match="another run: its batch_size is 20, not 64"):
         other.start(Silent(), start, 2, checkpoint=path, resume=True)

@@ -201,7 +201,7 @@ def test_a_silent_node_costs_every_segment_it_would_have_run(caplog):
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         went, drawn = run(relay("pairs", grid_class=Deaf), seed=4)
     assert (went, drawn) == ("12", ["3142"])
-    assert "client 3 is left out: its node is gone" in caplog.text
+    assert "client 3 is left out: its node has disconnected" in caplog.text
 
 
 def test_a_silent_node_that_runs_the_whole_chain(caplog):

@@ -250,7 +250,7 @@ def test_one_class_in_all_is_refused(federation, tmp_path):
     for samples in federation.samples:
         object.__setattr__(samples, "labels", np.ones_like(samples.labels))
     grid = federation.grid("1", FedPCLClient, **options(tmp_path))
-    with pytest.raises(SettingsError, match="hold fewer than two classes"):
+    with pytest.raises(SettingsError, match="have fewer than two classes"):
         run_on(FedPCL(), grid, start())
 
 
@@ -271,7 +271,7 @@ def test_participants_of_one_class_are_drawn_again(federation, tmp_path, caplog)
     )
     grid = federation.grid("2", FedPCLClient, **options(tmp_path))
     arrays, rounds = run_on(strategy, grid, start(), 2)
-    assert "round 1, attempt 1 failed: the participants hold fewer than two classes" in caplog.text
+    assert "round 1, attempt 1 failed: the participants have fewer than two classes" in caplog.text
     assert rounds[:2] == [[0, 2], drawn(strategy, 1)]
     assert_equal(
         arrays, by_hand(federation, [clients for clients in rounds if clients != [0, 2]])[0], 1e-11
@@ -280,7 +280,7 @@ def test_participants_of_one_class_are_drawn_again(federation, tmp_path, caplog)
 
 def test_participants_of_one_class_again_and_again_end_the_run(federation, tmp_path):
     grid = federation.grid("1", FedPCLClient, **options(tmp_path))
-    line = "round 1 failed 2 times in a row, last: the participants hold fewer than two classes"
+    line = "round 1 failed 2 times in a row, last: the participants have fewer than two classes"
     strategy = next(
         strategy
         for strategy in (FedPCL(participants=1, max_failed_rounds=2, seed=s) for s in range(100))

@@ -163,7 +163,9 @@ def test_a_study_writes_through_no_link(place, tiny_settings, tmp_path):
     written.symlink_to(tmp_path / "elsewhere")
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
-    with pytest.raises(SettingsError, match=f"{written.name} is a link, through which nothing is"):
+    with pytest.raises(
+        SettingsError, match=f"{written.name} is a symbolic link, through which coprefl"
+    ):
         run_study(grid, build(settings))
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files} == before

@@ -43,10 +43,14 @@ def test_a_method_of_ones_own_keeps_every_property_in_every_role():
 @pytest.mark.parametrize(
     ("name", "broken", "reason"),
     [
-        ("CountsNodes", {"hosting"}, "a result may depend on what a client holds"),
-        ("Leaves", {"hosting", "resume"}, "or what ran before in the process"),
-        ("KeepsInClass", {"hosting", "resume"}, "or what ran before in the process"),
-        ("Forgets", {"resume"}, "interrupted in round 3 and resumed, .* keep what rounds carry in"),
+        ("CountsNodes", {"hosting"}, "result must not depend on the other clients of its node"),
+        ("Leaves", {"hosting", "resume"}, "or on earlier work of the process"),
+        ("KeepsInClass", {"hosting", "resume"}, "or on earlier work of the process"),
+        (
+            "Forgets",
+            {"resume"},
+            "interrupted in round 3 and resumed, .* store the server's values in",
+        ),
         ("MutatesInRound", {"runs"}, "read-only"),
         (
             "Fails",
@@ -54,7 +58,7 @@ def test_a_method_of_ones_own_keeps_every_property_in_every_role():
             "client 1 on node 2 is left out: .*no samples of class 3.*: all clients",
         ),
         ("NotStateful", {"runs"}, "a state that no exchange commits: set stateful=True"),
-        ("Options", {"options"}, "other is not declared; .*Options: any rate is accepted"),
+        ("Options", {"options"}, "other is not declared; .*Options accepts wrong values of rate"),
     ],
 )
 def test_a_spoilt_method_fails_the_right_check_and_no_other(name, broken, reason):
