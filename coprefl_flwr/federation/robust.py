@@ -149,8 +149,8 @@ class Robust:
         needed = 2 * self._tolerated(clients) + 3
         if self.aggregation not in (KRUM, MULTI_KRUM) or clients >= needed:
             return ""
-        of = f"instead of {clients} with tolerated-share = {self.tolerated_share:g}"
-        return f"aggregation = {self.aggregation}: at least {needed} clients are needed {of}"
+        needs = f"tolerated-share = {self.tolerated_share:g} needs {needed}; use a smaller share"
+        return f"aggregation = {self.aggregation}: {clients} clients are too few: {needs}"
 
     def _combined(
         self,

@@ -193,8 +193,10 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
                 raise SettingsError(why)
     for key, least in (("pixel-mean", -math.inf), ("pixel-std", 0)):
         if not _are_numbers(about[key], shape[0], least):
-            why = f"its model.json has {key} {short(about[key])}"
-            raise SettingsError(f"{why}; allowed is a number above {least:g} for each channel")
+            allowed = "a number for each channel" + " above 0" * (least == 0)
+            raise SettingsError(
+                f"its model.json has {key} {short(about[key])}; allowed is {allowed}"
+            )
 
 
 def _are_numbers(values: Any, channels: int, least: float) -> bool:

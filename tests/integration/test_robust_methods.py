@@ -269,7 +269,7 @@ def test_in_python_too():
         Cyclic(aggregation="krum")
     with pytest.raises(
         SettingsError,
-        match=r"at least 5 clients are needed instead of 4 with tolerated-share = 0.3",
+        match=r"4 clients are too few: tolerated-share = 0.3 needs 5; use a smaller share",
     ):
         CoPreFL(aggregation="multi-krum", tolerated_share=0.3, participants=4)
 
