@@ -202,7 +202,8 @@ def test_a_far_client_has_no_score_that_counts():
 
 def test_too_few_clients_are_refused_before_and_after_the_exchange():
     rule = robust("krum", 0.4)
-    line = "aggregation = krum: 5 clients are too few: tolerated-share = 0.4 needs 7; use a smaller share"
+    needs = "tolerated-share = 0.4 needs 7; use a smaller share"
+    line = f"aggregation = krum: 5 clients are too few: {needs}"
     with pytest.raises(SettingsError, match=f"^{line}$"):
         rule.per_client(Exchange("train", SENT, range(5)))
     with pytest.raises(RoundFailedError, match=f"^{line}$"):

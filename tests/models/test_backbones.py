@@ -138,8 +138,14 @@ def test_a_model_json_names_no_code(tmp_path, monkeypatch):
         ({"model": ["resnet8"]}, "names the code"),
         ({"model": "os:system"}, "names the code 'os:system'"),
         ({"norm": 0.5}, "its model.json has norm 0.5; it must be a text"),
-        ({"pixel-mean": ""}, "its model.json has pixel-mean ; allowed is a number above -inf"),
-        ({"pixel-std": None}, "its model.json has pixel-std None; allowed is a number above 0"),
+        (
+            {"pixel-mean": ""},
+            "its model.json has pixel-mean ; allowed is a number for each channel",
+        ),
+        (
+            {"pixel-std": None},
+            "its model.json has pixel-std None; allowed is a number for each channel above 0",
+        ),
         (
             {"pixel-std": [0.0]},
             r"its model.json has pixel-std \[0.0\]; allowed is a number",
