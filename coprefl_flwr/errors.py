@@ -31,7 +31,7 @@ class RunFailedError(RuntimeError):
 
 
 @contextmanager
-def concerning(*keys: str) -> Iterator[None]:
+def about_settings(*keys: str) -> Iterator[None]:
     """Set `keys` as the settings of a SettingsError from this block, if the error names none."""
     try:
         yield
@@ -64,7 +64,7 @@ EXITS = (SystemExit, asyncio.CancelledError, GeneratorExit)
 
 
 LONGEST = 200
-"""The largest number of characters of a text from outside that `cut` returns."""
+"""The largest number of characters that `shorten` returns."""
 
 
 LONGEST_LINE = 5000
@@ -111,7 +111,7 @@ def _as_for_terminal(record: logging.LogRecord) -> bool:
 logging.getLogger("flwr.coprefl").addFilter(_as_for_terminal)
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text from outside as one line of at most `LONGEST` printable characters.
 
     If the text is longer, its middle is left out.
@@ -146,7 +146,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
         return f"unknown {what} '{name}': {_HOW_DEVICE}"
     hint = f"known are {names}" if names else "there are none"
     hint = f"did you mean '{spelled[near[0]]}'?" if near else hint
-    return f"unknown {what} '{short(name, 200)}': {hint}"
+    return f"unknown {what} '{excerpt(name, 200)}': {hint}"
 
 
 def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsError:
@@ -159,7 +159,7 @@ def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsE
     if isinstance(value, type):
         what = f"the class {value.__name__}"
     elif value is None or isinstance(value, str | int | float):
-        what = short(repr(value))
+        what = excerpt(repr(value))
     return SettingsError(f"{name}: got {what}; pass {needed}, as in {example}")
 
 
@@ -168,10 +168,10 @@ def os_error_line(error: OSError) -> str:
     # Of two names, the second: the first is a temporary file that should have been renamed.
     name = error.filename2 or error.filename
     file = f"{name}: " if name else ""
-    return short(f"{file}{error.strerror or one_line(error)}", 400)
+    return excerpt(f"{file}{error.strerror or one_line(error)}", 400)
 
 
-def short(value: object, most: int = 60) -> str:
+def excerpt(value: object, most: int = 60) -> str:
     """Return a value as a string of at most `most` characters, for an error message."""
     try:
         text = str(value)

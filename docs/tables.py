@@ -304,7 +304,7 @@ def _cost(method: Algorithm) -> str:
     budget = _budget(method)
     step = next(budget.step_sizes(TRAINING))
     size = "no comparable step size" if math.isnan(step) else f"{step:.3g} summed step size"
-    if not budget.travel and not budget.at_server:
+    if not budget.step_sum and not budget.at_server:
         size = "no steps of shared weights"
     return f"{size}, {budget.gradients:,.0f} gradients ([explanation](index.md#what-a-round-costs))"
 

@@ -215,7 +215,7 @@ class _Table:
             f"{_name(row, trial)}, {line}."
             for row, trial, runs in self._rows
             if trial
-            for line in notes.troubles(self.store, runs) + notes.lost_replies(self.store, runs)
+            for line in notes.problems(self.store, runs) + notes.lost_replies(self.store, runs)
         ]
 
     def _search_entries(self) -> list[SearchEntry]:
@@ -227,7 +227,7 @@ class _Table:
                 mean_score(self.store, candidate.runs),
                 chosen=candidate.is_chosen,
                 why="; ".join(filter(None, dict.fromkeys(map(self._missing, candidate.all_runs)))),
-                trouble="; ".join(notes.troubles(self.store, candidate.all_runs)),
+                problem="; ".join(notes.problems(self.store, candidate.all_runs)),
                 short_score=mean_score(self.store, candidate.short) if candidate.short else None,
                 dropped=not (candidate.runs or candidate.is_chosen),
             )
@@ -252,7 +252,7 @@ class _Table:
             similarity=self._similarity(row, chosen),
             gamma=_gamma(runs[0].main),
             unfinished=self._of_seeds(runs),
-            troubles=notes.troubles(self.store, runs),
+            problems=notes.problems(self.store, runs),
         )
 
     def _of_seeds(self, runs: Sequence[Run]) -> str:

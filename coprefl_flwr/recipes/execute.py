@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from coprefl_flwr import client_app, plugins
-from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, short
+from coprefl_flwr.errors import RunFailedError, SettingsError, excerpt, one_line, shorten
 from coprefl_flwr.federation.machine import MOST_WORKERS, cores, one_thread
 from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
 from coprefl_flwr.grids import LocalGrid, RayGrid
@@ -114,7 +114,7 @@ def wanted_workers(number: int | None) -> tuple[int, bool]:
         value = int(variable) if variable.isdecimal() and len(variable) < 20 else 0
     if not 1 <= value <= MOST_WORKERS:
         allowed = f"must be a whole number, at least 1 and at most {MOST_WORKERS}"
-        raise SettingsError(f"{short(name)}: {allowed}")
+        raise SettingsError(f"{excerpt(name)}: {allowed}")
     return value, True
 
 
@@ -388,8 +388,8 @@ class RayExecutor:
             ray.get(answer)
         except ray.exceptions.RayError as error:
             if not (self._coming or self._assigned or self._free):
-                raise RunFailedError(f"no worker is left: {cut(one_line(error))}") from error
-            logger.warning("a worker is lost: %s", cut(one_line(error)))
+                raise RunFailedError(f"no worker is left: {shorten(one_line(error))}") from error
+            logger.warning("a worker is lost: %s", shorten(one_line(error)))
         else:
             self._free.append(worker)
 
@@ -416,7 +416,7 @@ class RayExecutor:
             message: Message = ray.get(next(first))
         except ray.exceptions.RayError as error:
             del self._assigned[first]
-            self._lost(jobs, job, cut(one_line(error)))
+            self._lost(jobs, job, shorten(one_line(error)))
             return
         if isinstance(message, str):
             del self._assigned[first]

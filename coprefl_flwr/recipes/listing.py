@@ -183,7 +183,7 @@ def _runs(models: Path, users: Mapping[str, list[str]]) -> list[list[str]]:
         lines.append(
             [
                 folder.name,
-                Methods.read(settings["method"]).portable,
+                Methods.read(settings["method"]).without_folders,
                 str(settings["seed"]),
                 str(tasks) if settings["study"] == STARTS else "personalised",
                 # A run has no users if the folder of its recipe was removed.
@@ -198,7 +198,7 @@ def _studies(outputs: Path) -> list[list[str]]:
     for file in sorted(outputs.glob("*/settings.yaml")):
         try:
             settings = read_settings(file)
-            about = [str(settings["seed"]), Methods.read(str(settings["method"])).portable]
+            about = [str(settings["seed"]), Methods.read(str(settings["method"])).without_folders]
         except (ValueError, KeyError):
             about = ["?", "its settings.yaml cannot be read"]
         state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"

@@ -17,7 +17,7 @@ from coprefl_flwr.recipes.search import optuna_version, table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PersonalOptions
-from coprefl_flwr.studies.results import left_out, trouble_in
+from coprefl_flwr.studies.results import left_out, problem_in
 from coprefl_flwr.studies.settings import STARTS, Settings, TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
@@ -72,13 +72,13 @@ def scored(recipe: Recipe) -> str:
     return f"on {tasks} (seed {recipe.validation_seed})"
 
 
-# ---- troubles ------------------------------------------------------------------------------------
+# ---- problems ------------------------------------------------------------------------------------
 
 
-def troubles(store: Store, runs: Sequence[Run]) -> list[str]:
+def problems(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs that diverged or did not learn."""
-    checks = [(run, stage, trouble_in(run.study, store, stage)) for run, stage in _stages(runs)]
-    return [f"{_place(run, stage)}: {trouble}" for run, stage, trouble in checks if trouble]
+    checks = [(run, stage, problem_in(run.study, store, stage)) for run, stage in _stages(runs)]
+    return [f"{_place(run, stage)}: {problem}" for run, stage, problem in checks if problem]
 
 
 def lost_replies(store: Store, runs: Sequence[Run]) -> list[str]:
@@ -134,7 +134,7 @@ def _days(folders: Sequence[Path]) -> str:
 def set_here(recipe: Recipe) -> dict[str, Any]:
     """Return the settings that the recipe sets, without the data folder."""
     return {
-        key: portable(values[0]) if len(values) == 1 else list(map(portable, values))
+        key: without_folders(values[0]) if len(values) == 1 else list(map(without_folders, values))
         for key, values in recipe.settings.items()
         if key != "data-dir"
     }
@@ -163,10 +163,10 @@ def phases(stage: Stage) -> str:
 
 def _phase(about: dict[str, Any]) -> str:
     values = [f"{k} = {v}" for k, v in about.items() if k != "method" and v not in ("", None)]
-    return ": ".join(filter(None, [str(portable(about["method"])), ", ".join(values)]))
+    return ": ".join(filter(None, [str(without_folders(about["method"])), ", ".join(values)]))
 
 
-def portable(value: Value) -> Value:
+def without_folders(value: Value) -> Value:
     """Return a value without the folders in paths of user files, which other machines lack."""
     if isinstance(value, Method | Named):
         value = str(value)
@@ -178,4 +178,4 @@ def portable(value: Value) -> Value:
 def _named(word: str) -> str:
     if word.startswith(FILE):
         return FILE + Path(word.removeprefix(FILE)).name
-    return plugins.portable(word)
+    return plugins.without_folders(word)

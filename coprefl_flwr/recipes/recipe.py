@@ -60,11 +60,11 @@ from coprefl_flwr.report.columns import (
     BUDGETS,
     COLUMNS,
     DIAGNOSTICS,
-    OWN_HEADINGS,
+    METRIC_COLUMNS,
     START_LOSS,
     STEP_SIZE,
     STOPPED,
-    Heading,
+    ColumnSpec,
     is_column,
 )
 from coprefl_flwr.report.comparison import Printed
@@ -250,7 +250,8 @@ def own_column(place: str) -> str:
             f"{place}: the stored results lack this metric's title; run the recipe again"
         )
     name, title, better = OWN_COLUMNS[place]
-    OWN_HEADINGS[f"{METRIC}{name}"] = Heading(title, "lower" if better == "lower" else "higher")
+    spec = ColumnSpec(title, "lower" if better == "lower" else "higher")
+    METRIC_COLUMNS[f"{METRIC}{name}"] = spec
     return f"{METRIC}{name}"
 
 

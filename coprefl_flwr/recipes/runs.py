@@ -23,7 +23,7 @@ from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.costs import cost, rounds_for
-from coprefl_flwr.studies.identity import texts_of
+from coprefl_flwr.studies.hashes import code_hashes
 from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -72,7 +72,7 @@ class Run:
     @property
     def name(self) -> str:
         """The run's method, as it is printed."""
-        return self.settings.method.portable
+        return self.settings.method.without_folders
 
     @property
     def main(self) -> Stage:
@@ -103,7 +103,7 @@ def with_step_size(run: Run, reference: Run) -> Run:
     """
     if run == reference or not _pretraining(run).phases:
         return run
-    rounds = _rounds(run, reference, texts_of(run.settings))
+    rounds = _rounds(run, reference, code_hashes(run.settings))
     methods = Methods(method.with_rounds(rounds) for method in run.settings.method)
     return replace(run, settings=replace(run.settings, method=methods))
 

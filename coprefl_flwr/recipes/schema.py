@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.methods import METHODS, short_forms
 from coprefl_flwr.options import COUNT, Option, declared
 from coprefl_flwr.recipes.yaml_file import Places
@@ -232,9 +232,9 @@ def _sentence(error: Mapping[str, Any]) -> str:
         return f"{what} is {'an empty list' if isinstance(value, list) else 'empty'}"
     if kind in ("int_type", "greater_than_equal"):
         limit = limits.get("ge", 1 if what in ("search-trials", "validation-tasks") else 0)
-        return f"{what} = {short(value)}: must be a whole number, at least {limit}"
+        return f"{what} = {excerpt(value)}: must be a whole number, at least {limit}"
     if kind in ("float_type", "greater_than"):
-        return f"{what} = {short(value)}: must be a number above 0"
+        return f"{what} = {excerpt(value)}: must be a number above 0"
     if kind in ("string_type", "string_too_short"):
         return f"{what} must be a text"
     return f"{what} must be a {'list' if kind == 'list_type' else 'mapping (key: value)'}"

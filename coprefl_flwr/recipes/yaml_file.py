@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.files import read_text
 
 PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
@@ -147,14 +147,14 @@ class _Reader:
             return node.value
         if len(node.value) > LONGEST_NUMBER:
             longest = f"a {kind} has at most {LONGEST_NUMBER} characters"
-            raise self.error(node, f"{short(node.value)!r}: {longest}")
+            raise self.error(node, f"{excerpt(node.value)!r}: {longest}")
         try:
             loader = yaml.SafeLoader("")
             value = float(node.value) if kind == "str" else loader.construct_object(node)
         except (yaml.YAMLError, ValueError, LookupError, OverflowError) as error:
-            raise self.error(node, f"{short(node.value)!r} is no {kind}") from error
+            raise self.error(node, f"{excerpt(node.value)!r} is no {kind}") from error
         if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
-            raise self.error(node, f"{short(node.value)!r} is not a finite number")
+            raise self.error(node, f"{excerpt(node.value)!r} is not a finite number")
         return value
 
     def kind(self, node: yaml.Node) -> str:

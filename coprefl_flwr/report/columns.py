@@ -10,7 +10,7 @@ Better = Literal["higher", "lower"] | None  # values that are marked as best; No
 
 
 @dataclass(frozen=True)
-class Heading:
+class ColumnSpec:
     """Heading of a metric's column, and the format of its values."""
 
     title: str  # as a heading, with the unit
@@ -51,28 +51,28 @@ _GRADIENTS = "gradients of single samples that all clients compute"
 _UNKNOWN_COST = "the method does not say its cost"
 
 COLUMNS = {
-    "accuracy": Heading("Accuracy %"),
-    "variance": Heading("Variance %²", "lower"),
-    "variance-beyond": Heading("Variance beyond sampling %²", "lower"),
-    **{f"worst-{percent}%": Heading(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
-    "best-10%": Heading("Best 10 %"),
-    STD_CLIENTS: Heading("Std over clients %", "lower"),
-    "final": Heading("Final %", missing=_UNTESTED),
-    "best": Heading("Best %", missing=_UNTESTED),
-    "best-round": Heading("Best at round", None, 1, tested=False, missing=_UNTESTED),
-    "catches-up": Heading("Round of B's best", "lower", 1, tested=False, missing=_NOT_PHASED),
-    "models": Heading("Models sent", "lower", 0, False, "both ways", missing=_UNTRAINED),
-    "megabytes": Heading("MB sent", "lower", 1, tested=False, missing=_UNTRAINED),
-    "weights-sent": Heading("Weights sent", "lower", 0, tested=False),
-    "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
-    SECONDS: Heading("Seconds a round", "lower", tested=False, missing=_NOT_TIMED),
-    START_LOSS: Heading("Pre-training loss", None, 3, tested=False, missing=_UNKNOWN_LOSS),
-    STOPPED: Heading("Stopped at round", None, 1, tested=False, missing=_NOT_STOPPED),
-    "rounds": Heading("Rounds", None, 1, tested=False, missing=_UNTRAINED),
-    STEP_SIZE: Heading("Summed step size", None, 3, False, _STEP_SIZES, missing=_UNKNOWN_COST),
-    "gradients": Heading("Million gradients", None, 3, False, _GRADIENTS, missing=_UNKNOWN_COST),
+    "accuracy": ColumnSpec("Accuracy %"),
+    "variance": ColumnSpec("Variance %²", "lower"),
+    "variance-beyond": ColumnSpec("Variance beyond sampling %²", "lower"),
+    **{f"worst-{percent}%": ColumnSpec(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
+    "best-10%": ColumnSpec("Best 10 %"),
+    STD_CLIENTS: ColumnSpec("Std over clients %", "lower"),
+    "final": ColumnSpec("Final %", missing=_UNTESTED),
+    "best": ColumnSpec("Best %", missing=_UNTESTED),
+    "best-round": ColumnSpec("Best at round", None, 1, tested=False, missing=_UNTESTED),
+    "catches-up": ColumnSpec("Round of B's best", "lower", 1, tested=False, missing=_NOT_PHASED),
+    "models": ColumnSpec("Models sent", "lower", 0, False, "both ways", missing=_UNTRAINED),
+    "megabytes": ColumnSpec("MB sent", "lower", 1, tested=False, missing=_UNTRAINED),
+    "weights-sent": ColumnSpec("Weights sent", "lower", 0, tested=False),
+    "numbers-sent": ColumnSpec("Numbers sent", "lower", 0, tested=False),
+    SECONDS: ColumnSpec("Seconds a round", "lower", tested=False, missing=_NOT_TIMED),
+    START_LOSS: ColumnSpec("Pre-training loss", None, 3, tested=False, missing=_UNKNOWN_LOSS),
+    STOPPED: ColumnSpec("Stopped at round", None, 1, tested=False, missing=_NOT_STOPPED),
+    "rounds": ColumnSpec("Rounds", None, 1, tested=False, missing=_UNTRAINED),
+    STEP_SIZE: ColumnSpec("Summed step size", None, 3, False, _STEP_SIZES, missing=_UNKNOWN_COST),
+    "gradients": ColumnSpec("Million gradients", None, 3, False, _GRADIENTS, missing=_UNKNOWN_COST),
     **{
-        name: Heading(title, None, tested=False, missing="set diagnostics to measure it")
+        name: ColumnSpec(title, None, tested=False, missing="set diagnostics to measure it")
         for name, title in DIAGNOSTICS.items()
     },
 }
@@ -89,7 +89,7 @@ start over all training samples of all pre-training clients.
 MEASURED = "measured:"
 """Prefix of the column of a number from a user's measurement."""
 
-OWN_HEADINGS: dict[str, Heading] = {}
+METRIC_COLUMNS: dict[str, ColumnSpec] = {}
 """Headings of user metrics, by column. Code that finds a user metric adds its heading."""
 
 
@@ -99,7 +99,7 @@ def is_column(metric: str) -> bool:
     return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
 
 
-def column(metric: str) -> Heading:
+def column(metric: str) -> ColumnSpec:
     """Return the heading of a metric.
 
     Metrics are those in `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
@@ -108,12 +108,12 @@ def column(metric: str) -> Heading:
     """
     if metric.startswith(MEASURED):
         missing = "set measurements to measure it"
-        return Heading(metric.removeprefix(MEASURED), None, 3, tested=False, missing=missing)
+        return ColumnSpec(metric.removeprefix(MEASURED), None, 3, tested=False, missing=missing)
     if metric.startswith(METRIC):
-        return OWN_HEADINGS.get(metric, Heading(metric.removeprefix(METRIC)))
+        return METRIC_COLUMNS.get(metric, ColumnSpec(metric.removeprefix(METRIC)))
     if reached := TO_REACH.fullmatch(metric):
         what = {"rounds": "Rounds", "megabytes": "MB"}[reached[1]]
-        return Heading(f"{what} to {reached[2]} %", "lower", 1, tested=False)
+        return ColumnSpec(f"{what} to {reached[2]} %", "lower", 1, tested=False)
     if metric.startswith(ACCURACY_OF):
-        return Heading(f"{metric.removeprefix(ACCURACY_OF)} %")
+        return ColumnSpec(f"{metric.removeprefix(ACCURACY_OF)} %")
     return COLUMNS[metric]

@@ -27,7 +27,7 @@ class SearchEntry:
     score: float  # mean accuracy in percent; nan if the values were not run to the end
     chosen: bool
     why: str = ""  # why there is no score
-    trouble: str = ""  # the runs that diverged or did not learn
+    problem: str = ""  # the runs that diverged or did not learn
     short_score: float | None = None  # after a quarter of the rounds; None without halving
     dropped: bool = False  # whether halving dropped these values after a quarter of the rounds
 
@@ -58,7 +58,7 @@ class ResultRow:
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
     noised: tuple[Floats, Floats] | None = None  # an image (C, H, W) without and with noise
     unfinished: str = ""  # number of finished seeds, e.g. "1 of 3 seeds"; "" if all are finished
-    troubles: Sequence[
+    problems: Sequence[
         str
     ] = ()  # trainings that diverged or did not learn, "seed 0: diverged: ..."
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.files import parse_json, read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import ACCURACY_OF, SENT, START_LOSS, STD_CLIENTS, TO_REACH
@@ -284,7 +284,7 @@ def checked_round(row: dict[str, Any]) -> dict[str, Any]:
         kinds: tuple[type, ...] = (str,) if key in ("phase", "start") else (NoneType, int, float)
         kinds = (int,) if key == "round" else kinds
         if not isinstance(value, kinds):
-            raise SettingsError(f"{key!r} of a round is {short(repr(value))}")
+            raise SettingsError(f"{key!r} of a round is {excerpt(repr(value))}")
     return row
 
 

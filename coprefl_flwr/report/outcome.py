@@ -63,7 +63,7 @@ class Outcome:
             if not isinstance(about.get(key, kind()), kind):
                 raise SettingsError(f"{folder / ABOUT} is damaged: {key!r} is no {kind.__name__}")
         for metric, (title, better) in about.get("columns", {}).items():
-            columns.OWN_HEADINGS.setdefault(metric, columns.Heading(title, better))
+            columns.METRIC_COLUMNS.setdefault(metric, columns.ColumnSpec(title, better))
         if not (folder / ROUNDS).is_file():
             raise SettingsError(f"{folder} holds no finished run: it has no {ROUNDS}")
         rows = frames.read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame()
@@ -181,7 +181,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
             replace(
                 result_row(start, outcomes),
                 values={m: [unit.get(m, math.nan) for unit in units] for m in metrics},
-                troubles=_troubles(start, outcomes),
+                problems=_problems(start, outcomes),
             )
             for start, units in values.items()
         ],
@@ -207,7 +207,7 @@ def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:
     return sorted(outcome.rows[keys].itertuples(index=False, name=None))
 
 
-def _troubles(start: str, outcomes: Sequence[Outcome]) -> list[str]:
+def _problems(start: str, outcomes: Sequence[Outcome]) -> list[str]:
     lines = [(o.about.get("seed", 0), o.about.get("troubles", {}).get(start)) for o in outcomes]
     several = len(outcomes) > 1
     return [f"seed {seed}: {line}" if several else line for seed, line in lines if line]

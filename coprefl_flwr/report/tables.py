@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from coprefl_flwr.report.columns import Heading, column
+from coprefl_flwr.report.columns import ColumnSpec, column
 from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
 from coprefl_flwr.report.frames import TASK_METRICS
 
@@ -92,16 +92,16 @@ def table(comparison: Comparison, first: bool = True) -> Table:
     """Return all metrics as one table. Only the `first` table of a comparison has all notes."""
     data = numbers(comparison)
     reference = comparison.tested_against.name
-    troubled = {row.name for row in comparison.rows if row.troubles}
+    flagged = {row.name for row in comparison.rows if row.problems}
     unstarted = _unstarted(comparison)
     parts = [
-        _column(str(metric), of_metric, troubled, unstarted, reference)
+        _column(str(metric), of_metric, flagged, unstarted, reference)
         for metric, of_metric in data.groupby("metric", sort=False)
     ]
     lines = data[["row", "label", "chosen"]].drop_duplicates()
     part = {row.name: f" ({row.unfinished})" for row in comparison.rows if row.unfinished}
     labels = [
-        f"{label}{part.get(row, '') * (row not in unstarted)}{f' {DAGGER}' * (row in troubled)}"
+        f"{label}{part.get(row, '') * (row not in unstarted)}{f' {DAGGER}' * (row in flagged)}"
         for row, label in zip(lines["row"], lines["label"], strict=True)
     ]
     index = pd.Index(labels, name="Method")
@@ -137,7 +137,7 @@ def _unstarted(comparison: Comparison) -> dict[str, str]:
 def _column(
     metric: str,
     data: pd.DataFrame,
-    troubled: Collection[str],
+    flagged: Collection[str],
     unstarted: Mapping[str, str],
     reference: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -169,7 +169,7 @@ def _column(
     filled = [part for part, cells in parts.items() if part == HERE or {*cells} - {NONE}]
     texts = pd.DataFrame({(heading.title, part): parts[part] for part in filled})
     best = pd.DataFrame(False, texts.index, texts.columns)
-    best[heading.title, HERE] = data.index.isin(_best(metric, data, troubled, reference))
+    best[heading.title, HERE] = data.index.isin(_best(metric, data, flagged, reference))
     return texts, best
 
 
@@ -182,13 +182,13 @@ def shown(mean: float, std: float = math.nan, spec: int | str = 2) -> str:
     return text if math.isnan(std) else f"{text} ± {format(std, spec)}"
 
 
-def _best(metric: str, data: pd.DataFrame, troubled: Collection[str], reference: str) -> list[Any]:
+def _best(metric: str, data: pd.DataFrame, flagged: Collection[str], reference: str) -> list[Any]:
     """Return the index of the best mean if its difference from the reference is significant.
 
     If the reference is the best, all other rows must differ from it significantly. A row is never
     the best if it lacks units that other rows have, or if it diverged or did not learn.
     """
-    full = data[(data["n"] == data["n"].max()) & ~data["row"].isin(list(troubled))]
+    full = data[(data["n"] == data["n"].max()) & ~data["row"].isin(list(flagged))]
     means, better = full["mean"].dropna(), column(metric).better
     if better is None or len(means) < 2:
         return []
@@ -235,7 +235,7 @@ def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.
     names = [comparison.short_name(row) for row in rows]
     head = pd.MultiIndex.from_tuples([(comparison.title or comparison.name, HERE)])
     texts = of_metric.cells.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
-    daggers = pd.Series([DAGGER * bool(row.troubles) for row in rows], names)
+    daggers = pd.Series([DAGGER * bool(row.problems) for row in rows], names)
     best = of_metric.marked.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
     return texts.add(daggers, axis=0), best
 
@@ -254,11 +254,11 @@ def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
             "After a quarter of the rounds, of the pre-training and of the tasks, the best quarter "
             "of a row's values was run to the end; where it is one value, it was chosen."
         )
-    for mark, attribute in ((NONE, "why"), (DAGGER, "trouble")):
+    for mark, attribute in ((NONE, "why"), (DAGGER, "problem")):
         reasons = [(f"{e.label} with {e.values}", getattr(e, attribute)) for e in entries]
         lines = [f"{name}: {reason}" for name, reason in reasons if reason]
         notes += [f"{mark} {'; '.join(lines)}."] if lines else []
-    labels = [f"{entry.label} {DAGGER}" if entry.trouble else entry.label for entry in entries]
+    labels = [f"{entry.label} {DAGGER}" if entry.problem else entry.label for entry in entries]
     rows = pd.MultiIndex.from_arrays(
         [labels, [entry.values for entry in entries]], names=["Method", "Values"]
     )
@@ -279,7 +279,7 @@ def _notes(
     units = seeds if once else comparison.units
     lines = [_values(comparison, units, marked), *_missing(comparison, data, len(units))]
     notes = [(text, HERE) for text in [*lines, *_absent(comparison, data)]]
-    rows = [f"{row.name}: {'; '.join(row.troubles)}" for row in comparison.rows if row.troubles]
+    rows = [f"{row.name}: {'; '.join(row.problems)}" for row in comparison.rows if row.problems]
     headings = dict.fromkeys(map(column, comparison.metrics))
     meant = [f"{heading.title}: {heading.meaning}" for heading in headings if heading.meaning]
     if meant:
@@ -318,7 +318,7 @@ def _absent(comparison: Comparison, data: pd.DataFrame) -> list[str]:
         if row not in names:
             why.setdefault("only the paper has it", []).append(str(row))
         elif set(comparison.metrics) & set(TASK_METRICS) & set(metrics):
-            why.setdefault(Heading.missing, []).append(str(row))
+            why.setdefault(ColumnSpec.missing, []).append(str(row))
         else:
             titles: dict[str, list[str]] = {}
             for heading in map(column, metrics):

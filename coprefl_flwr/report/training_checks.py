@@ -28,7 +28,7 @@ _LAST = 0.1  # of the rounds
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Problem:
     """A problem of a start, or of a model that was trained from the start."""
 
     what: str  # "diverged", "did not learn", or a sentence about it
@@ -44,14 +44,14 @@ class Trouble:
         return f"{text} (random guessing: {self.guessing:.3f})" if self.guessing > 0 else text
 
 
-def trouble_of(
+def problem_of(
     losses: Sequence[float | None],
     classes: int,
     *,
     start_loss: float | None = None,
     chained: bool = False,
     comparable: bool = True,
-) -> Trouble | None:
+) -> Problem | None:
     """Return the problem of a pre-training, or None if there is none or no loss is known.
 
     Parameters
@@ -73,11 +73,11 @@ def trouble_of(
     last, guessing = known[-1], math.log(classes)
     far = _FAR if comparable and not chained else _FAR_OF_CHAINS
     if not math.isfinite(last) or last > far * guessing:
-        return Trouble(DIVERGED, last, guessing)
+        return Problem(DIVERGED, last, guessing)
     some = known[-max(1, round(_LAST * len(known))) :]
     mean = math.fsum(some) / len(some)
     if not (comparable or start_loss is not None) or not mean >= (1 - NEAR) * guessing:
         return None
     if chained and mean > (1 + NEAR) * guessing:
         return None
-    return Trouble(NOT_LEARNT, mean, guessing)
+    return Problem(NOT_LEARNT, mean, guessing)

@@ -1,4 +1,4 @@
-"""CyclicFL's pre-training: the model travels from client to client."""
+"""CyclicFL's pre-training: the model is passed from client to client."""
 
 from typing import ClassVar
 
@@ -31,4 +31,4 @@ class Cyclic(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the steps of all participants: the model takes them one after the other."""
-        return Budget(work.participants * work.travel, work.participants * work.samples_seen)
+        return Budget(work.participants * work.step_sum, work.participants * work.samples_seen)

@@ -73,4 +73,4 @@ class SCAFFOLD(RoundStrategy):
         full = work.participants * work.samples if self.variant == "I" else 0.0
         gradients = work.participants * work.samples_seen + full
         sent = 4 * work.participants  # The model and a variate, both ways.
-        return Budget(self.global_learning_rate * work.travel, gradients, sent=sent)
+        return Budget(self.global_learning_rate * work.step_sum, gradients, sent=sent)

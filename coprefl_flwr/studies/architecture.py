@@ -25,7 +25,7 @@ from coprefl_flwr.models import (
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
-from coprefl_flwr.studies.identity import contents, texts_of
+from coprefl_flwr.studies.hashes import code_hashes, content_hashes
 from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
@@ -171,7 +171,7 @@ class BuiltArchitecture(Architecture):
     @property
     def head(self) -> frozenset[str]:
         """Names of the head's arrays: their shapes depend on the number of classes."""
-        text = texts_of({"model": self.name})
+        text = code_hashes({"model": self.name})
         return _head_names(self.name, self.num_classes, self.input_shape, self.norm, text)
 
     def about(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class BuiltArchitecture(Architecture):
 
     def identity(self) -> Mapping[str, Any]:
         """Return the settings `model` and `norm`, and a hash of the user's file if there is one."""
-        return {**self.about(), "contents": contents([self.name])}
+        return {**self.about(), "contents": content_hashes([self.name])}
 
 
 @functools.lru_cache(maxsize=16)

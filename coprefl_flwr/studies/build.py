@@ -12,7 +12,7 @@ from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.architecture import BuiltArchitecture
-from coprefl_flwr.studies.identity import contents, texts_of, values_of
+from coprefl_flwr.studies.hashes import code_hashes, content_hashes, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
@@ -51,7 +51,7 @@ def remembered(most: int, make: Callable[Parts, Result]) -> Callable[Parts, Resu
         return make(*parts)  # type: ignore[call-arg]
 
     def make_or_remember(*parts: Parts.args, **_: Parts.kwargs) -> Result:
-        return make_once(texts_of(parts), *parts)
+        return make_once(code_hashes(parts), *parts)
 
     return make_or_remember
 
@@ -167,7 +167,7 @@ class DividedSource(Source):
         values = values_of(settings)
         # The shape counts: grey images become colour images if the tasks' dataset has colour.
         about |= {"classes": self.classes, "shape": self.dataset.shape}
-        return about | {key: values[key] for key in keys} | {"contents": contents(files)}
+        return about | {key: values[key] for key in keys} | {"contents": content_hashes(files)}
 
 
 def _personal_data(

@@ -21,7 +21,7 @@ from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.learning.diagnostics import HESSIAN_SAMPLES, POINTS
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
-from coprefl_flwr.plugins import portable
+from coprefl_flwr.plugins import without_folders
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.measurements import StartLoss, StartMeasurement
 from coprefl_flwr.studies.personalised import PersonalStage
@@ -316,8 +316,8 @@ def computing_features(stage: PersonalStage) -> Computing:
 
 
 def _named(model: str, norm: str, shape: tuple[int, ...], training: LocalTraining) -> str:
-    size, numbers = "x".join(map(str, shape)), training.precision
-    return f"{portable(model)}, {norm}, {size}, batches of {training.samples_per_step}, {numbers}"
+    size = f"{'x'.join(map(str, shape))}, batches of {training.samples_per_step}"
+    return f"{without_folders(model)}, {norm}, {size}, {training.precision}"
 
 
 class Each(nn.Module):

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, concerning, short, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.plugins import METRIC, is_without_code
-from coprefl_flwr.report.columns import OWN_HEADINGS, START_LOSS, Better, Heading
-from coprefl_flwr.studies.identity import contents, hash_of
+from coprefl_flwr.report.columns import METRIC_COLUMNS, START_LOSS, Better, ColumnSpec
+from coprefl_flwr.studies.hashes import content_hashes, hash_of
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Making, Stage
@@ -62,7 +62,7 @@ def own_metric(chosen: MetricLike) -> Metric:
             f"{what}: attribute `better`: {unknown('value', str(metric.better), BETTER)}"
         )
     better: Better = "lower" if metric.better == "lower" else "higher"
-    OWN_HEADINGS[f"{METRIC}{metric.name}"] = Heading(metric.title, better)
+    METRIC_COLUMNS[f"{METRIC}{metric.name}"] = ColumnSpec(metric.title, better)
     return metric
 
 
@@ -106,7 +106,7 @@ class ClientMetrics:
             raise SettingsError(f"client-metrics: two are called '{twice}'", "client-metrics")
         return functions
 
-    @concerning("client-metrics")
+    @about_settings("client-metrics")
     def check(self, classes: int) -> None:
         """Raise a SettingsError if a metric fails on test logits, (2 x classes, classes)."""
         if is_without_code():
@@ -126,7 +126,7 @@ class ClientMetrics:
         return {
             "client-metrics": [
                 list(map(_metric_name, self.metrics)),
-                contents(named),
+                content_hashes(named),
                 *filter(None, [own]),
             ]
         }
@@ -173,7 +173,7 @@ class Measurement(Stage):
         numbers = self.measure(making.store)
         for name, value in numbers.items():
             if name in about or not isinstance(value, int | float | None):
-                problem = f"{type(self).__name__}.measure returned {name} = {short(repr(value))}"
+                problem = f"{type(self).__name__}.measure returned {name} = {excerpt(repr(value))}"
                 allowed = f"a number, of a name other than {', '.join(about)}"
                 raise SettingsError(f"{problem}; allowed is {allowed}")
         write_result(making.folder, [], [{**about, **numbers}])
@@ -249,7 +249,7 @@ class StartLoss(StartMeasurement):
         return {START_LOSS: self.pretraining.evaluate(self.model(store), samples)["loss"]}
 
 
-@concerning("measurements")
+@about_settings("measurements")
 def own_measurements(text: str) -> Sequence[StageOf]:
     """Return your own measurements from a string of places (module:NAME), separated by spaces.
 
@@ -263,7 +263,7 @@ def own_measurements(text: str) -> Sequence[StageOf]:
             raise SettingsError(f"measurements: {place} is a {type(kind).__name__}; {needed}")
         phase = getattr(kind, "phase", None)
         if not isinstance(phase, str) or phase in RESERVED or folder_of(phase) != phase:
-            problem = f"measurements: {place}: phase = {short(repr(phase))}"
+            problem = f"measurements: {place}: phase = {excerpt(repr(phase))}"
             raise SettingsError(f"{problem}: must be a new name, such as 'worst-client'")
         kinds.append(kind)
     return kinds

@@ -16,12 +16,12 @@ from coprefl_flwr.data.dataset import check_numbers
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
 from coprefl_flwr.data.sources import SIZES
-from coprefl_flwr.errors import SettingsError, concerning, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.options import WORDS, Checked, option
-from coprefl_flwr.studies.identity import contents, values_of
+from coprefl_flwr.studies.hashes import content_hashes, values_of
 from coprefl_flwr.studies.populations import ClientData
 
 Floats = npt.NDArray[np.float64]
@@ -142,7 +142,7 @@ class PersonalData:
     precision: str
 
     @functools.cached_property
-    @concerning("personal-datasets", "dataset")
+    @about_settings("personal-datasets", "dataset")
     def domains(self) -> tuple[Domain, ...]:
         """The datasets or domains, in the order of the setting.
 
@@ -294,7 +294,7 @@ class PersonalData:
         if options.shift != "feature":  # A feature shift does not use Dirichlet(alpha).
             about |= {"alpha": self.alpha, "min-samples": self.min_samples}
         backbones = [name.partition("=")[2] or name for name in options.backbones.split()]
-        return about | {"contents": contents([*self.datasets.split(), *backbones, model])}
+        return about | {"contents": content_hashes([*self.datasets.split(), *backbones, model])}
 
     @functools.cached_property
     def _features(self) -> dict[tuple[int, Path], ClientData]:
@@ -303,7 +303,7 @@ class PersonalData:
 
 # All methods of a study, and all studies of a recipe, share the networks.
 @functools.lru_cache(maxsize=2)
-@concerning("backbones")
+@about_settings("backbones")
 def _loaded(text: str, weights: bool) -> tuple[Backbone, ...]:
     """Return the frozen networks of a setting `backbones`; () for `pixels` and `scratch`."""
     names = text.split()

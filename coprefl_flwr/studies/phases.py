@@ -13,7 +13,7 @@ from torch import nn
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.learning import LocalTraining, default_device
 from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
@@ -33,7 +33,7 @@ from coprefl_flwr.models.precision import FLOAT32, check_precision
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
 from coprefl_flwr.studies.populations import ClientData
 
@@ -93,7 +93,7 @@ class TrainingOptions(LocalTraining):
             problem = f"client-wrapper = {place}: needs a client-wrapper-share above 0"
             raise SettingsError(f"{problem}, a part of the clients", *WRAPPER_KEYS)
         if place is not None:
-            with concerning(WRAPPER):
+            with about_settings(WRAPPER):
                 plugins.check(WRAPPER, place)
 
     def check_wrapper(self, clients: int) -> None:

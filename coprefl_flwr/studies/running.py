@@ -190,8 +190,8 @@ def run_stage(
         progress.note(stage.title, stage.kind, stage.rounds, "already done")
         return
     stage.make(Making(grid, store, folder, progress, hooks, run_name))
-    if stage.rounds and (trouble := stage.trouble(folder)):
-        logger.warning("%s: %s", stage.title, trouble)
+    if stage.rounds and (problem := stage.problem(folder)):
+        logger.warning("%s: %s", stage.title, problem)
     finalise(stage, folder)
 
 

@@ -21,7 +21,7 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_text
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import WORDS, Checked, Option, Value, check_declared, declared, option
-from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, Methods
 from coprefl_flwr.studies.personal_data import PersonalOptions
 from coprefl_flwr.studies.phases import TrainingOptions

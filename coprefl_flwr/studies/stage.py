@@ -34,7 +34,7 @@ from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
 from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.training_checks import DIVERGED, Trouble
+from coprefl_flwr.report.training_checks import DIVERGED, Problem
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.store import CHECKPOINT, SECONDS, STATES, Store, read_result, write_result
@@ -164,7 +164,7 @@ class Stage(ABC):
         """Return a hash of the inputs of the clients' features; "" if there are no features."""
         return ""
 
-    def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
+    def problem(self, folder: Path, start_loss: float | None = None) -> Problem | None:
         """Return a problem of the result in the stage's folder, such as a diverged loss, or None.
 
         `start_loss` is the measured loss of the starting model on all clients' data, if any.
@@ -222,15 +222,15 @@ class TrainingStage(Stage):
         """
         return {}
 
-    def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
-        """Return a Trouble if a client's or the last round's loss is not finite; else None."""
+    def problem(self, folder: Path, start_loss: float | None = None) -> Problem | None:
+        """Return a Problem if a client's or the last round's loss is not finite; else None."""
         result = read_result(folder)
         lost = sum(row["loss"] is None for row in result["rows"])
         if lost:
             of = f"{lost} of {len(result['rows'])} clients"
-            return Trouble(f"{of} end with a loss that is not finite")
+            return Problem(f"{of} end with a loss that is not finite")
         last = result["rounds"][-1] if result["rounds"] else {}
-        return Trouble(DIVERGED) if last.get("loss", 0.0) is None else None
+        return Problem(DIVERGED) if last.get("loss", 0.0) is None else None
 
     def ends(self, report: RoundReport) -> bool:
         """Return whether the stage stops early, after the round of this report."""

@@ -49,7 +49,7 @@ from coprefl_flwr.files import (
     write_sums,
 )
 from coprefl_flwr.report.frames import checked_round
-from coprefl_flwr.studies.identity import portable_content
+from coprefl_flwr.studies.hashes import content_without_folders
 
 if TYPE_CHECKING:
     from coprefl_flwr.studies.stage import Stage
@@ -183,7 +183,7 @@ class Store:
             return
         for stage in stages:
             file = self.folder(stage) / MADE_OF
-            made_of = json.loads(json.dumps(portable_content(stage.identity()), default=str))
+            made_of = json.loads(json.dumps(content_without_folders(stage.identity()), default=str))
             before = read_json(file, dict) if file.exists() else {}
             begun = file.exists() or (self.folder(stage) / RESULT).exists()
             if begun and before != made_of:

@@ -13,7 +13,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import TextDataset, split_in_two
 from coprefl_flwr.data.splits import rows_of
-from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
@@ -26,7 +26,7 @@ from coprefl_flwr.studies.architecture import (
     checked_factory,
     with_new_last_layer,
 )
-from coprefl_flwr.studies.identity import hash_of, values_of
+from coprefl_flwr.studies.hashes import hash_of, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
@@ -105,7 +105,7 @@ class Tasks:
         if not 0 <= number < len(self):
             raise IndexError(f"task {number}: there are {len(self)}")
         if number not in self._made:
-            with concerning("task-partition", "task-clients"):
+            with about_settings("task-partition", "task-clients"):
                 self._made[number] = self._task(number)
         return self._made[number]
 
@@ -120,7 +120,7 @@ class Tasks:
         everything = self.source.samples(classes)
         for client, own in enumerate(self.spread.over_clients(everything, self.seed, name)):
             rng = seeds.generator(self.seed, name, client, "test-split")
-            with concerning("task-train-fraction"):
+            with about_settings("task-train-fraction"):
                 train, test = split_in_two(len(own), self.train_fraction, rng)
             clients.append(ClientData(own.take(train), own.take(test)))
         return Population(name, classes, tuple(clients))

@@ -14,7 +14,7 @@ from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.tables import NONE
-from coprefl_flwr.studies.results import log_troubles
+from coprefl_flwr.studies.results import log_problems
 from coprefl_flwr.studies.store import write_result
 from tests.common.recipes import keep, keep_task, result_file
 
@@ -319,7 +319,7 @@ def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
     with_losses(store, recipe, losses)
     report = collect(recipe, store, {})
     (table,) = report.comparisons
-    assert [list(row.troubles) for row in table.rows] == [
+    assert [list(row.problems) for row in table.rows] == [
         [],
         [],
         ["seed 0: did not learn: loss 1.780 (random guessing: 1.792)"],
@@ -342,7 +342,7 @@ def test_a_loss_that_is_not_finite_is_told_of_a_task_too(store, recipe_of):
     file.write_text(file.read_text().replace('"loss": 1.0', '"loss": null', 1))
     write_sums(file.parent, [file.name], {})
     (row,) = collect(recipe, store, {}).comparisons[0].rows
-    assert row.troubles == ["seed 0, task 1: 1 of 2 clients end with a loss that is not finite"]
+    assert row.problems == ["seed 0, task 1: 1 of 2 clients end with a loss that is not finite"]
 
 
 def test_replies_that_were_left_out_are_counted(store, recipe_of):
@@ -418,6 +418,6 @@ def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70], losses=[1.8, 1.79])
     with caplog.at_level("WARNING", "flwr.coprefl"):
-        lines = log_troubles(run.study, store)
+        lines = log_problems(run.study, store)
     assert lines == {str(run.settings.method): "did not learn: loss 1.790 (random guessing: 1.792)"}
     assert caplog.messages == [f"{run.main.title}: {lines[str(run.settings.method)]}"]

@@ -12,7 +12,7 @@ import yaml
 
 from coprefl_flwr import __version__
 from coprefl_flwr.cli import main
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.files import LOCK, LOCKS, alone
 from coprefl_flwr.recipes import execute
 from coprefl_flwr.recipes.command_line import TEMPLATE
@@ -64,7 +64,7 @@ def refusal(arguments, capsys):
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())["commands"]
 
 
-@pytest.mark.parametrize("row", REFUSED, ids=short)
+@pytest.mark.parametrize("row", REFUSED, ids=excerpt)
 def test_a_wrong_recipe_or_command_starts_nothing(row, tiny_images, refused):
     text = yaml.safe_dump(tiny_recipe(tiny_images, **row.get("keys", {})), sort_keys=False)
     command = row.get("command") or ["run", "recipe.yaml", *row.get("options", [])]
@@ -327,7 +327,7 @@ def test_damaged_results_are_not_reported_and_made_again(done, copied, capsys, c
     assert not any(file.exists() for file in remains)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 99999], ids=short)
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 99999], ids=excerpt)
 def test_a_damaged_file_beside_the_results_is_one_line(copied, content, capsys):
     (copied / "tiny" / "failed.json").write_bytes(content)
     line = refusal(["report", copied / "tiny"], capsys)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.columns import OWN_HEADINGS, Heading
+from coprefl_flwr.report.columns import METRIC_COLUMNS, ColumnSpec
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from tests.common.comparisons import two_starts
@@ -95,7 +95,7 @@ def test_what_is_of_a_pretraining_is_at_the_first_task() -> None:
     report = report_of([starts()])
     (of_table,) = report.comparisons
     assert list(of_table.units) == ["seed 5, task 0", "seed 5, task 1"]
-    assert [list(row.troubles) for row in of_table.rows] == [[], ["did not learn"]]
+    assert [list(row.problems) for row in of_table.rows] == [[], ["did not learn"]]
     rounds = of_table.rows[1].rounds
     assert list(rounds["round"][rounds["chained"]]) == [2]
     assert set(of_table.rows[1].curves["phase"]) == {"downstream"}
@@ -118,12 +118,12 @@ def test_a_folder_gives_the_same_report(tmp_path: Path) -> None:
 
 def test_metrics_of_the_users_own_keep_their_titles(tmp_path: Path) -> None:
     rows = pd.DataFrame(two_starts()).assign(**{"metric:top3": 0.5})
-    OWN_HEADINGS["metric:top3"] = Heading("Top three", "lower")
+    METRIC_COLUMNS["metric:top3"] = ColumnSpec("Top three", "lower")
     page = Outcome(rows, pd.DataFrame()).write(tmp_path)
     assert ">Top three</th>" in page.read_text(encoding="utf-8")
-    del OWN_HEADINGS["metric:top3"]
+    del METRIC_COLUMNS["metric:top3"]
     Outcome.read(tmp_path)
-    assert OWN_HEADINGS.pop("metric:top3") == Heading("Top three", "lower")
+    assert METRIC_COLUMNS.pop("metric:top3") == ColumnSpec("Top three", "lower")
 
 
 def test_nothing_but_starts_still_has_a_page(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from coprefl_flwr.client_app import app, client_fn
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCK, SUMS
 from coprefl_flwr.grids import LocalGrid
@@ -50,7 +50,7 @@ def damage(file, how):
 @pytest.mark.parametrize(
     "how",
     ["flip", b"", b"null", b"[]", b"{}", b'{"rows": 1, "rounds": []}', b"[" * 99999, b"\0"],
-    ids=short,
+    ids=excerpt,
 )
 def test_a_damaged_result_is_named_and_put_aside(folder, how, caplog):
     damage(folder / RESULT, how)
@@ -141,7 +141,7 @@ def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pretraining, "trouble", kill)  # Called after the last checkpoint.
+        patch.setattr(Pretraining, "problem", kill)  # Called after the last checkpoint.
         with pytest.raises(Killed):
             run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
     start = Path(settings.output_dir) / "tiny" / "starts" / "fedavg"
