@@ -23,11 +23,11 @@ from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
 
 BY_HALVING = (
-    "Searched by halving: every value ran a quarter of the rounds, of the pre-training and of the "
-    "tasks, and only the best quarter of a row's values went on to the end."
+    "Searched by halving: every value was trained for a quarter of the rounds, of the pre-training "
+    "and of the tasks. Only the best quarter of a row's values was then trained for all rounds."
 )
-ON_REPORTED = "on the very results that are reported (select: test)"
-NOT_DONE = "nothing is done yet"
+ON_REPORTED = "on the reported results themselves (select: test)"
+NOT_DONE = "no run is finished yet"
 
 # ---- choices -------------------------------------------------------------------------------------
 
@@ -39,8 +39,8 @@ def how(recipe: Recipe) -> list[str]:
         notes.append(f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}.")
     if recipe.equal == STEP_SIZE:
         notes.append(
-            "The rounds of each row were changed until its summed step size was nearest to that of "
-            f"{recipe.reference}; of several phases, those of the last."
+            "Each row has the number of rounds with which its summed step size (sum of the steps' "
+            f"learning rates) is nearest to that of {recipe.reference}. For A+B, B's rounds change."
         )
     if not any(row.searched for row in table_rows(recipe)):
         return notes
@@ -48,24 +48,23 @@ def how(recipe: Recipe) -> list[str]:
         notes.append(BY_HALVING)
     if recipe.search_by == OPTUNA:
         notes.append(
-            f"Searched by Optuna {optuna_version()} (TPE, seed {recipe.validation_seed}): of each "
-            f"row {recipe.search_trials} of its values, or all where it has no more, one after the "
-            "other, by what those before came to."
+            f"Searched by Optuna {optuna_version()} (TPE sampler, seed {recipe.validation_seed}): "
+            f"at most {recipe.search_trials} trials per row, each proposed from earlier scores."
         )
     if recipe.select == VALIDATION:
         notes.append(
             f"Searched values were chosen by the mean accuracy on {recipe.validation_tasks} "
-            f"validation tasks of a separate pre-training (seed {recipe.validation_seed}), "
-            "whose classes no reported task has; each row says which."
+            f"validation tasks (seed {recipe.validation_seed}), which have their own pre-training "
+            "and classes that no reported task has. The column Chosen shows the values."
         )
     else:
-        favoured = "which favours the rows that search more"
+        favoured = "which favours rows with more searched values"
         notes.append(f"Searched values were chosen {ON_REPORTED}, {favoured}.")
     return notes
 
 
 def scored(recipe: Recipe) -> str:
-    """Return the data that scores of searched values are measured on, in words."""
+    """Return a phrase that names the data on which searched values are scored."""
     if recipe.select != VALIDATION:
         return ON_REPORTED
     tasks = f"{recipe.validation_tasks} validation task{'s' * (recipe.validation_tasks != 1)}"
@@ -96,13 +95,13 @@ def _place(run: Run, stage: Stage) -> str:
     return f"seed {run.settings.seed}{task}"
 
 
-# ---- how the results were made -------------------------------------------------------------------
+# ---- provenance of the results -------------------------------------------------------------------
 
 
 def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
     """Return the provenance of the finished runs: versions, commit, machine, dates and seeds.
 
-    All of it was stored with the results, so a report that is made again has the same text.
+    These facts are stored with the results, so a report that is written again has the same text.
     """
     folders = sorted({store.folder(stage) for _, stage in _stages(runs)})
     done = [folder for folder in folders if (folder / RESULT).exists()]
@@ -113,7 +112,7 @@ def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, s
     return {
         "versions": _joined(listed) or NOT_DONE,
         "commit of the package": _joined(str(about.get("commit", "")) for about in abouts)
-        or "not recorded: an installed package",
+        or "not recorded, as the package did not run from a git checkout",
         "machine": _joined(str(about.get("machine", "")) for about in abouts) or NOT_DONE,
         "date (UTC)": _days(done) or NOT_DONE,
         "seeds": ", ".join(map(str, recipe.seeds)),
@@ -158,7 +157,7 @@ def left_alone(recipe: Recipe) -> dict[str, Any]:
 
 def phases(stage: Stage) -> str:
     """Return the methods of a stage with all settings that these methods use."""
-    return " + ".join(_phase(phase.about()) for phase in stage.phases) or "not trained here"
+    return " + ".join(_phase(phase.about()) for phase in stage.phases) or "not trained"
 
 
 def _phase(about: dict[str, Any]) -> str:

@@ -134,7 +134,7 @@ class _Reader:
             if not isinstance(key, yaml.ScalarNode):
                 raise self.error(key, "a key must be a text")
             if key.value in mapping:
-                raise self.error(key, f"the key '{key.value}' is there twice")
+                raise self.error(key, f"the key '{key.value}' occurs twice")
             self.lines[(*path, key.value)] = self.place(key)
             mapping[key.value] = self.value(value, (*path, key.value), (*parents, node))
         return mapping
@@ -152,7 +152,7 @@ class _Reader:
             loader = yaml.SafeLoader("")
             value = float(node.value) if kind == "str" else loader.construct_object(node)
         except (yaml.YAMLError, ValueError, LookupError, OverflowError) as error:
-            raise self.error(node, f"{excerpt(node.value)!r} is no {kind}") from error
+            raise self.error(node, f"{excerpt(node.value)!r} is not of the type {kind}") from error
         if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
             raise self.error(node, f"{excerpt(node.value)!r} is not a finite number")
         return value
@@ -163,7 +163,7 @@ class _Reader:
         if kind == "timestamp":  # A date in a title is a text.
             return "str"
         if kind not in PLAIN:
-            raise self.error(node, f"{node.tag} is not allowed; plain values only")
+            raise self.error(node, f"the tag {node.tag} is not allowed, only plain values are")
         return kind
 
     def place(self, node: yaml.Node) -> str:

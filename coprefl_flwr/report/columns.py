@@ -1,4 +1,4 @@
-"""The metrics that columns can show, with their titles and the better direction."""
+"""The columns of tables: metrics with their titles, formats and better directions."""
 
 import re
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from typing import Literal
 
 from coprefl_flwr.plugins import METRIC
 
-Better = Literal["higher", "lower"] | None  # values that are marked as best; None: no values
+Better = Literal["higher", "lower"] | None  # the direction that is marked best; None: no mark
 
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """Heading of a metric's column, and the format of its values."""
+    """A metric's column: its heading, the format of its values, and texts for notes."""
 
-    title: str  # as a heading, with the unit
+    title: str  # the heading, with the unit
     better: Better = "higher"
-    decimals: int = 2  # shown after the point
-    tested: bool = True  # a quality whose differences are tested, not a cost or a count
-    meaning: str = ""  # the quantity that is counted, if the title does not name it
-    missing: str = "its runs failed, or are not done yet"  # why a row has no value
+    decimals: int = 2  # number of shown decimals
+    tested: bool = True  # whether differences are tested; False for costs and counts
+    meaning: str = ""  # description of the quantity, if the title is not enough
+    missing: str = "its runs failed, or are not finished yet"  # why a row has no value
 
 
 STD_CLIENTS = "std-clients"
@@ -41,14 +41,14 @@ DIAGNOSTICS = {
 """Titles of the diagnostics, measured at a start before each task if `diagnostics` is set."""
 
 _UNTRAINED = "nothing was trained"
-_UNTESTED = "the start was not trained, or test-every is not set"
-_NOT_PHASED = "only for schedules A+B, when B is also a row and test-every is set"
+_UNTESTED = "the initial model was not trained, or test-every is not set"
+_NOT_PHASED = "only for methods A+B, if B is also a row and test-every is set"
 _NOT_TIMED = "only for personalised methods of two rounds or more"
-_UNKNOWN_LOSS = "set start-loss to measure it; it is not finite where training diverged"
-_NOT_STOPPED = "stop-at-loss is not set, or the start was not trained"
-_STEP_SIZES = "learning rate times steps, of a client and of the server, over all rounds"
-_GRADIENTS = "gradients of single samples that all clients compute"
-_UNKNOWN_COST = "the method does not say its cost"
+_UNKNOWN_LOSS = "set start-loss = true to measure it; not finite after a diverged training"
+_NOT_STOPPED = "stop-at-loss is not set, or the initial model was not trained"
+_STEP_SIZES = "the sum of the learning rates of all steps that move the global model"
+_GRADIENTS = "gradients of one sample's loss, over all clients and the server"
+_UNKNOWN_COST = "the method does not state its cost"
 
 COLUMNS = {
     "accuracy": ColumnSpec("Accuracy %"),
@@ -60,8 +60,8 @@ COLUMNS = {
     "final": ColumnSpec("Final %", missing=_UNTESTED),
     "best": ColumnSpec("Best %", missing=_UNTESTED),
     "best-round": ColumnSpec("Best at round", None, 1, tested=False, missing=_UNTESTED),
-    "catches-up": ColumnSpec("Round of B's best", "lower", 1, tested=False, missing=_NOT_PHASED),
-    "models": ColumnSpec("Models sent", "lower", 0, False, "both ways", missing=_UNTRAINED),
+    "catches-up": ColumnSpec("Reaches B's best", "lower", 1, tested=False, missing=_NOT_PHASED),
+    "models": ColumnSpec("Models sent", "lower", 0, False, "both directions", missing=_UNTRAINED),
     "megabytes": ColumnSpec("MB sent", "lower", 1, tested=False, missing=_UNTRAINED),
     "weights-sent": ColumnSpec("Weights sent", "lower", 0, tested=False),
     "numbers-sent": ColumnSpec("Numbers sent", "lower", 0, tested=False),
@@ -72,11 +72,11 @@ COLUMNS = {
     STEP_SIZE: ColumnSpec("Summed step size", None, 3, False, _STEP_SIZES, missing=_UNKNOWN_COST),
     "gradients": ColumnSpec("Million gradients", None, 3, False, _GRADIENTS, missing=_UNKNOWN_COST),
     **{
-        name: ColumnSpec(title, None, tested=False, missing="set diagnostics to measure it")
+        name: ColumnSpec(title, None, tested=False, missing="set diagnostics = true to measure it")
         for name, title in DIAGNOSTICS.items()
     },
 }
-"""Headings of the metrics of tasks, of the pre-training, and of the traffic.
+"""The columns of metrics of tasks, of the pre-training, and of the traffic.
 
 `std-clients` is the metric that FedPCL calls variance (Tables 12 and 13). `models` and `megabytes`
 are the traffic of a deployment. `weights-sent` and `numbers-sent` are counts per client and round.
@@ -90,7 +90,7 @@ MEASURED = "measured:"
 """Prefix of the column of a number from a user's measurement."""
 
 METRIC_COLUMNS: dict[str, ColumnSpec] = {}
-"""Headings of user metrics, by column. Code that finds a user metric adds its heading."""
+"""Columns of user metrics, by name. Code that loads a user metric adds its column."""
 
 
 def is_column(metric: str) -> bool:
@@ -100,9 +100,9 @@ def is_column(metric: str) -> bool:
 
 
 def column(metric: str) -> ColumnSpec:
-    """Return the heading of a metric.
+    """Return the column of a metric.
 
-    Metrics are those in `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
+    A metric is a key of `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
     rounds-to-60% and megabytes-to-60%, the cost to reach a mean accuracy; metric:NAME, the mean
     over clients of a user metric; and measured:NAME, a number from a user's measurement.
     """

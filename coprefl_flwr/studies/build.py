@@ -127,7 +127,7 @@ class Builder:
 
 SAMPLE_SETTINGS = ("dataset", "samples-per-class", "relabel", "image-size", "pretraining-domains")
 TASK_SAMPLE_SETTINGS = ("task-dataset", "task-reserve", "downstream-domains")
-"""Keys of the settings that the samples depend on: of both phases, and of the tasks in addition."""
+"""Keys of the settings on which samples depend: of both phases, and further keys of the tasks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,6 +253,6 @@ def _personal_phase(method: Method, training: TrainingOptions, settings: Setting
     phase = single_phase("method", method, PERSONALISED, training, dict(settings.short))
     network = phase.algorithm.client_class.network
     if settings.part(PersonalOptions).from_scratch and network != "classifier":
-        problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
+        problem = f"backbones = scratch: {phase.name} trains only a head on features: set backbones"
         raise SettingsError(problem, "backbones")
     return phase

@@ -63,7 +63,7 @@ def _free(name: str, hashes: Mapping[str, str]) -> str:
 
 
 def code_hashes(settings: Any) -> tuple[str, ...]:
-    """Return hashes of the user's code that settings name and that can change during a program.
+    """Return hashes of the user's code that settings name and that can change while a program runs.
 
     Such code is in files (FILE.py:NAME) or is registered under a name. Modules are not hashed,
     because a module is imported only once.

@@ -50,10 +50,10 @@ def own_metric(chosen: MetricLike) -> Metric:
     metric = plugins.find("metric", chosen) if isinstance(chosen, str) else chosen
     if not isinstance(metric, Metric):
         if not callable(metric) or isinstance(metric, type):
-            raise SettingsError(f"{what}: a metric is a function of (logits, labels)")
+            raise SettingsError(f"{what}: a metric must be a function of (logits, labels)")
         name = _metric_name(metric)
         if name == "<lambda>":
-            raise SettingsError("a metric is a lambda, which has no name: write it with def")
+            raise SettingsError("a metric needs a name: define it with def, not lambda")
         metric = Metric(
             name, getattr(metric, "title", name), getattr(metric, "better", "higher"), metric
         )
@@ -103,7 +103,7 @@ class ClientMetrics:
         if len(functions) < len(metrics):
             names = [metric.name for _, metric in metrics]
             twice = next(name for name in names if names.count(name) > 1)
-            raise SettingsError(f"client-metrics: two are called '{twice}'", "client-metrics")
+            raise SettingsError(f"client-metrics: two have the name '{twice}'", "client-metrics")
         return functions
 
     @about_settings("client-metrics")
@@ -174,8 +174,8 @@ class Measurement(Stage):
         for name, value in numbers.items():
             if name in about or not isinstance(value, int | float | None):
                 problem = f"{type(self).__name__}.measure returned {name} = {excerpt(repr(value))}"
-                allowed = f"a number, of a name other than {', '.join(about)}"
-                raise SettingsError(f"{problem}; allowed is {allowed}")
+                allowed = f"a number with a name other than {', '.join(about)}"
+                raise SettingsError(f"{problem}; allowed: {allowed}")
         write_result(making.folder, [], [{**about, **numbers}])
 
 
@@ -207,11 +207,8 @@ class StartMeasurement(Measurement):
     kind = TASK_KIND
 
     def __init__(self, pretraining: Pretraining) -> None:
-        title, path = (
-            f"{self.phase} of {pretraining.name}",
-            f"{self.phase}/{folder_of(pretraining.name)}",
-        )
-        super().__init__(title, path, pretraining.start)
+        title, folder = f"{self.phase} of {pretraining.name}", folder_of(pretraining.name)
+        super().__init__(title, f"{self.phase}/{folder}", pretraining.start)
         self.pretraining = pretraining
 
     def model(self, store: Store) -> Arrays:
@@ -259,7 +256,7 @@ def own_measurements(text: str) -> Sequence[StageOf]:
     for place in text.split():
         kind = plugins.find(MEASUREMENT, place)
         if not (isinstance(kind, type) and issubclass(kind, Stage)):
-            needed = "a class of studies.stage.Stage, made of a start's pre-training, is needed"
+            needed = "must be a subclass of studies.stage.Stage, such as of StartMeasurement"
             raise SettingsError(f"measurements: {place} is a {type(kind).__name__}; {needed}")
         phase = getattr(kind, "phase", None)
         if not isinstance(phase, str) or phase in RESERVED or folder_of(phase) != phase:

@@ -109,13 +109,15 @@ class Methods(tuple[Method, ...]):
     def check(self, allowed: Sequence[str]) -> None:
         """Raise a SettingsError if there is no method, or if two share a string or a folder."""
         if not self:
-            raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
+            raise SettingsError(f"method is empty: name at least one of {', '.join(allowed)}")
         folders = [folder_of(method.without_folders) for method in self]
         for method, folder in zip(self, folders, strict=True):
             if self.count(method) > 1:
-                raise SettingsError(f"method names '{method}' twice")
+                raise SettingsError(f"method contains '{method}' twice")
             if folders.count(folder) > 1:
-                raise SettingsError(f"method: '{method}' and another would share {folder}/")
+                raise SettingsError(
+                    f"method: two methods like '{method}' need the folder {folder}/"
+                )
 
 
 START = Method.parse(RANDOM)

@@ -157,7 +157,7 @@ class PersonalData:
             if len(classes) != len(first.classes) or (same_names and classes != first.classes):
                 raise SettingsError(
                     f"personal-datasets: {domain.name} has the classes {', '.join(classes)}; all "
-                    f"must have those of {domains[0].name}, in their order: "
+                    f"datasets must have the classes of {domains[0].name}, in the same order: "
                     f"{', '.join(first.classes)}"
                 )
         return domains
@@ -174,7 +174,7 @@ class PersonalData:
             short = Path(name).stem if "/" in name or name.endswith(".npz") else name
             rows_of = {short: np.arange(len(source.labels))}
         elif source.domains is None:
-            raise SettingsError(f"personal-datasets: {name}: the dataset names no domains")
+            raise SettingsError(f"personal-datasets: {name}: the dataset has no domains")
         else:
             known = source.domain_names
             if wanted not in ("*", *known):
@@ -206,8 +206,8 @@ class PersonalData:
         """
         sources = len(self.domains)
         if self.options.shift == "label" and sources > 1:
-            several = f"personal-datasets has {sources}; allowed with several are feature and both"
-            raise SettingsError(f"shift = label: takes one dataset, {several}", "shift")
+            several = f"personal-datasets has {sources}: set shift = feature or both"
+            raise SettingsError(f"shift = label: needs a single dataset, but {several}", "shift")
         return self.options.shift or ("feature" if sources > 1 else "label")
 
     def domain_of(self, client: int) -> Domain:
@@ -234,9 +234,7 @@ class PersonalData:
         dealt = deal(self.domains, counts, ratio, (*key, "samples"))
         for client, (_, test) in enumerate(dealt):
             if not len(test):
-                problem = (
-                    f"{self.domain_of(client).name} leaves client {client} no sample to test on"
-                )
+                problem = f"client {client} gets no test sample of {self.domain_of(client).name}"
                 raise SettingsError(f"train-per-class = {wanted}: {problem}", "train-per-class")
         return tuple(ClientData(train, test) for train, test in dealt)
 
@@ -308,10 +306,10 @@ def _loaded(text: str, weights: bool) -> tuple[Backbone, ...]:
     """Return the frozen networks of a setting `backbones`; () for `pixels` and `scratch`."""
     names = text.split()
     if not names:
-        raise SettingsError(f"backbones is empty: name some, or {PIXELS} or {SCRATCH}")
+        raise SettingsError(f"backbones is empty: name a network, {PIXELS} or {SCRATCH}")
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
     if alone and len(names) > 1:
-        raise SettingsError(f"backbones = {text}: {alone[0]} takes no other name")
+        raise SettingsError(f"backbones = {text}: {alone[0]} must be the only name")
     return () if alone else tuple(load_backbone(name, weights) for name in names)
 
 

@@ -203,8 +203,8 @@ class ClientData:
     test: Samples | None = None
 
     def __repr__(self) -> str:
-        tested = f", {len(self.test)} to be tested on" if self.test else ""
-        return f"<{len(self.train)} samples to train on{tested}>"
+        tested = f", {len(self.test)} test samples" if self.test else ""
+        return f"<{len(self.train)} training samples{tested}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,7 +379,7 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
     """
     test = samples.dataset.test
     if test is None or not test[samples.indices].any():
-        raise SettingsError("test-every: the dataset has no test part", "test-every")
+        raise SettingsError("test-every: the dataset has no test split", "test-every")
     of_test = test[samples.indices]
     return samples.take(np.flatnonzero(~of_test)), samples.take(np.flatnonzero(of_test))
 
@@ -426,5 +426,5 @@ def _class_number(chosen: Any, names: Sequence[str]) -> int:
         raise SettingsError(f"only: {excerpt(repr(value))}: must be a whole number or a name")
     number = int(value)
     if not 0 <= number < len(names):
-        raise SettingsError(f"only: class {number}; classes are 0..{len(names) - 1}")
+        raise SettingsError(f"only: no class {number}; classes are 0..{len(names) - 1}")
     return number

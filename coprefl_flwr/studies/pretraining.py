@@ -212,7 +212,7 @@ class Pretraining(TrainingStage):
     def clients(self) -> Clients:
         """The clients of the pre-training; raises a SettingsError if there are none."""
         if self._clients is None:
-            raise SettingsError(f"start {self.start!r}: it has no clients")
+            raise SettingsError(f"start {self.start!r} has no clients: its weights are given")
         return self._clients
 
     @property
@@ -242,11 +242,11 @@ class Pretraining(TrainingStage):
         needed = phase.algorithm.strategy_class.server_samples_needed(participants)
         if phase.algorithm.uses_server_data and available < needed:
             parts = needed == participants > 1
-            why = f" ({needed} participants, a part for each)" if parts else ""
+            why = f" (one part for each of {needed} participants)" if parts else ""
             share, reserve = clients.server_share, clients.server_reserve
             problem = (
                 f"server-share = {share}, server-reserve = {reserve}: the server has {available} "
-                f"samples, and {self.start} needs at least {needed}{why}"
+                f"samples, but {self.start} needs at least {needed}{why}"
             )
             raise SettingsError(problem, "server-share", "server-reserve")
 

@@ -127,7 +127,7 @@ def problem_in(study: Study, store: Store, stage: Stage) -> Problem | None:
 
 
 def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence part with the number of replies that were left out; "" for none."""
+    """Return a phrase with the number of replies that were left out; "" if there are none."""
     some = [row for row in rounds if row.get("replies-left-out")]
     if not some:
         return ""

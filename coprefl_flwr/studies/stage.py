@@ -80,7 +80,7 @@ class RunOptions(Checked):
         "stop the pre-training when the global model's mean loss over all training samples of all "
         "its clients (in float32) is at most this; checked every `stop-check-every` rounds",
         above=0,
-        starts_only="its methods have no model of everybody to stop at",
+        starts_only="a personalised study has no global model whose loss is checked",
     )
     stop_check_every: int = option(
         5, "rounds between checks of `stop-at-loss`", unit="rounds", minimum=1
@@ -167,7 +167,7 @@ class Stage(ABC):
     def problem(self, folder: Path, start_loss: float | None = None) -> Problem | None:
         """Return a problem of the result in the stage's folder, such as a diverged loss, or None.
 
-        `start_loss` is the measured loss of the starting model on all clients' data, if any.
+        `start_loss` is the measured loss of the starting model on all clients' data, or None.
         """
         return None
 
@@ -309,7 +309,7 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
     answered = evaluation.clients if evaluation else ()
     missing = sorted(set(range(len(stage.domains()))) - set(answered))
     if missing or evaluation is None:
-        raise RunFailedError(f"{stage.title}: no evaluation from clients {missing}")
+        raise RunFailedError(f"{stage.title}: clients {missing} did not evaluate the model")
     metrics, domains = _of_evaluation(stage, evaluation), stage.domains()
     return [
         {
@@ -333,7 +333,7 @@ def _of_evaluation(
     hits = evaluation.metrics.get("correct")
     if hits is None or np.isnan(hits).any():
         problem = "the evaluation of a client has no metric 'correct'"
-        needed = "`evaluate` returns (loss, n, {'correct': hits among the n})"
+        needed = "`evaluate` must return (loss, n, {'correct': hits among the n})"
         raise RunFailedError(f"{stage.title}: {problem}; {needed}")
     return evaluation.metrics
 

@@ -136,11 +136,11 @@ PROTOCOL = {"because": "so it is", "rates": int(HUGE)}
         ({"settings": {"rounds": int(HUGE)}}, "is not a finite number"),
         ({"settings": {"learning-rate": float("inf")}}, "'.inf' is not a finite number"),
         ({"search": GRID, "methods": [{"fedprox": {"mu": RATES}}], "reference": None},
-         "'fedprox' has 100000000 values to search, more than 100000"),
+         "'fedprox' has 100000000 combinations of searched values: at most 100000 are allowed"),
         ({"settings": FOUR},
-         "100000000 combinations of settings x 4 rows and values x 1 seeds are more than"),
+         "100000000 combinations of settings x 4 searched values x 1 seeds: a recipe can have at"),
         ({"settings": {"learning-rate": RATES}, "seeds": list(range(1000))},
-         "100 combinations of settings x 4 rows and values x 1000 seeds are more than"),
+         "100 combinations of settings x 4 searched values x 1000 seeds: a recipe can have at"),
         ({"protocols": {"a": {"because": "so it is", "settings": FOUR}}},
          "100000000 combinations of settings"),
     ],
@@ -384,7 +384,7 @@ def test_a_landscape_of_other_content(copied, caplog, arrays):
     assert main(["report", str(folder / "out")]) == 0  # Without the figure.
     (line,) = [one for one in caplog.messages if "landscape.safetensors" in one]
     assert "damaged" in line
-    assert line.endswith("remove it, and it is made again")
+    assert line.endswith("remove it, then it is computed again")
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_a_run_that_is_said_to_be_made_otherwise(copied, said, caplog, change):
     about = json.loads((run / "model.json").read_text()) | change
     (run / "model.json").write_text(json.dumps(about))
     assert main(["list", str(folder)]) == 0
-    assert "model.json is damaged: its settings are not whole" in caplog.text
+    assert "model.json is damaged: its settings are incomplete" in caplog.text
     assert "unknown run 'fedavg'" in said("show", "fedavg", "--models", folder / "models")
 
 

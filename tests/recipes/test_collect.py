@@ -73,8 +73,8 @@ def test_tasks_are_numbered_on_from_seed_to_seed_however_many_there_are(store, r
 
 def test_how_values_were_chosen_is_said(store, recipe_of):
     for select, word in [
-        ("validation", "on 1 validation tasks of a separate pre-training (seed 100), whose"),
-        ("test", "on the very results that are reported (select: test)"),
+        ("validation", "on 1 validation tasks (seed 100), which have their own pre-training and"),
+        ("test", "on the reported results themselves (select: test)"),
     ]:
         (note,) = collect(recipe_of(select=select), store, {}).notes
         assert word in note
@@ -143,7 +143,7 @@ def test_before_anything_was_run(store, recipe_of, tmp_path):
     (table,) = report.comparisons
     assert [row.name for row in table.rows] == ["random", "fedavg", "coprefl"]
     assert all(map(math.isnan, table.rows[2].values["accuracy"]))
-    assert table.failed[0] == "coprefl: no value could be chosen"
+    assert table.failed[0] == "coprefl: no value could be chosen: none has a score"
     assert write_report(report, tmp_path / "report").exists()
 
 
@@ -379,7 +379,7 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     own.write_text("from tests.common.networks import network\n")
     recipe = recipe_of({"model": f"{own}:network"}, methods=["fedavg"], reference=None, seeds=[3])
     report = collect(recipe, store, {})
-    assert report.provenance["date (UTC)"] == "nothing is done yet"
+    assert report.provenance["date (UTC)"] == "no run is finished yet"
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70])
     for file in (store.folder(stage) / "result.json" for stage in run.study.stages):
@@ -387,7 +387,7 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     report = collect(recipe, store, {})
     assert report.provenance == {
         "versions": "torch 2.0",
-        "commit of the package": "not recorded: an installed package",
+        "commit of the package": "not recorded, as the package did not run from a git checkout",
         "machine": "An engine, 2 cores",
         "date (UTC)": "1971-01-01",
         "seeds": "3",

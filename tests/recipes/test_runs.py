@@ -348,7 +348,7 @@ def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
         waiting = threading.Thread(target=wait)
         waiting.start()
         deadline = time.monotonic() + 30
-        message = f"{of.key} is being made by another process; waiting for it"
+        message = f"{of.key} is running in another process; waiting for its end"
         while message not in caplog.messages and time.monotonic() < deadline:
             time.sleep(0.01)
         assert caplog.messages == [message]

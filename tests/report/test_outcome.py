@@ -64,7 +64,7 @@ def test_several_runs_are_units_of_one_comparison() -> None:
 
 
 def test_runs_that_cannot_be_compared() -> None:
-    with pytest.raises(SettingsError, match="there is no run"):
+    with pytest.raises(SettingsError, match="no run to compare"):
         report_of([])
     outcome = personalised(a=[1, 2, 3, 4])
     others = (
@@ -73,7 +73,7 @@ def test_runs_that_cannot_be_compared() -> None:
         personalised(a=[1, 2, 3]),
     )
     for other in others:
-        with pytest.raises(SettingsError, match="the runs have different methods"):
+        with pytest.raises(SettingsError, match="the runs must have the same methods"):
             report_of([outcome, other])
 
 
@@ -134,7 +134,9 @@ def test_nothing_but_starts_still_has_a_page(tmp_path: Path) -> None:
 
 
 def test_damaged_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"holds no finished run: it has no rounds\.jsonl"):
+    with pytest.raises(
+        SettingsError, match=r"holds no finished run: the file rounds\.jsonl is missing"
+    ):
         Outcome.read(tmp_path)
     starts().write(tmp_path)
     file = tmp_path / "about.json"

@@ -140,11 +140,11 @@ def test_markdown_shows_every_character() -> None:
 def test_the_note_says_what_was_tested() -> None:
     note = markdown(table(comparison())).splitlines()[9].replace("\\", "")
     assert "over 4 tasks of 2 seeds; accuracies in %" in note
-    assert f"{NASTY.replace(chr(92), '')} has 3 of 4 values, and is not marked best." in note
+    assert f"{NASTY.replace(chr(92), '')} has 3 of 4 values, so it is not marked as best." in note
     assert "paired t-test against coprefl:gamma=0.5 over the seeds, each by its mean" in note
     assert "over the tasks that both rows have (the tasks of one seed share a pre-trained" in note
     assert "Holm-corrected" in note
-    assert "paper: CoPreFL, AAAI text, Table 1(a)." in note
+    assert "paper: numbers printed in CoPreFL, AAAI text, Table 1(a)." in note
 
 
 def test_the_note_counts_what_is_of_the_pretraining() -> None:
@@ -159,8 +159,10 @@ def test_the_note_counts_what_is_of_the_pretraining() -> None:
     assert "not marked best" not in text
     assert "| coprefl | 5.00 ± 2.58 | – | 51.00 ± 1.41 |" in text
     # A cell without a number says why.
-    assert "– random: the start was not trained, or test-every is not set (Final %)." in text
-    assert "– below p (Holm): no p-value (reference row, too few seeds, or identical" in text
+    assert (
+        "– random: the initial model was not trained, or test-every is not set (Final %)." in text
+    )
+    assert "– below p (Holm): the reference row, fewer than two seeds, or the same" in text
 
 
 def test_one_unit_has_no_deviation_and_no_test() -> None:
@@ -348,14 +350,16 @@ def test_what_diverged_or_did_not_learn_is_never_best() -> None:
         assert "idle †" in text
         assert "edavg †" not in text.lower()
         notes = " ".join(text.split())
-        assert "† never marked best. burst: seed 0: diverged: loss 1.96e+31. idle: seed 1" in notes
+        assert (
+            "†: never marked as best. burst: seed 0: diverged: loss 1.96e+31. idle: seed 1" in notes
+        )
     assert r"burst \textdagger{} & 1.00" in latex(table(flagged()))
 
 
 def test_an_overview_marks_them_too() -> None:
     accuracy, _ = overviews([flagged(), comparison(name="b", title="B")])
     assert [text[-1] for text in accuracy.cells.iloc[:4, 0]] == ["2", "0", "†", "†"]
-    assert "† diverged or did not learn" in markdown(accuracy)
+    assert "†: diverged or did not learn" in markdown(accuracy)
 
 
 def test_no_cell_is_empty() -> None:
@@ -365,9 +369,9 @@ def test_no_cell_is_empty() -> None:
         assert "| |" not in markdown(table(compared)).replace("  ", " ")
     note = markdown(table(comparison()))
     for why in (
-        "– fedmeta: only the paper has it.",
-        "– below Chosen: nothing was searched.",
-        "– below paper: not printed there.",
+        "– fedmeta: only the paper has this row.",
+        "– below Chosen: the row has no searched values.",
+        "– below paper: not printed in the paper.",
     ):
         assert why in note
 

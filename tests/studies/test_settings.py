@@ -175,7 +175,7 @@ def test_a_count_can_be_a_whole_number():
     [
         ("learning-rate", 10**400, "learning-rate = inf: "),
         ("rounds", 10**400, f"rounds = 1{'0' * 56}...: must be at most {2**63 - 1}"),
-        ("rounds", 10**5000, "rounds = a number of thousands of digits: "),
+        ("rounds", 10**5000, "rounds = a number with thousands of digits: "),
         ("seed", 10**400, f"seed = 1{'0' * 56}...: must be at most {2**63 - 1}"),
         ("dataset", 10**400, f"dataset = 1{'0' * 56}...: "),
         ("study", "x" * 10**5, "study: unknown value 'xxx"),

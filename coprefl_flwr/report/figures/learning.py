@@ -118,7 +118,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     of_tasks = "one task" if number == 1 else f"mean ± std over {number} tasks"
     drawn = [
         (before, averaged, over, label),
-        (chains, "Pre-training in a chain", over, "Loss on the way"),
+        (chains, "Pre-training in a chain", over, "Loss in the chain"),
         (tasks, "Downstream tasks", of_tasks, "Accuracy (%)"),
         (_by_round(rounds, "personalised", "loss"), "Personalised methods", over, "Loss"),
     ]
