@@ -303,7 +303,7 @@ def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:
     """Return the algorithm of a phase; a SettingsError if it is unknown or lacks the role."""
     name = chosen.name
     if name == RANDOM:
-        problem = f"{what}: '{chosen}': random is not trained and has no settings"
+        problem = f"{what}: '{chosen}': random has no settings, as it is not trained"
         raise SettingsError(problem, what)
     besides = {PRETRAINING: [RANDOM], HEAD: list(map(str, NO_METHODS))}
     known = [*besides.get(role, []), *with_role(role)]

@@ -192,7 +192,7 @@ def test_the_command(tiny_images, tmp_path, capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 80
     assert lines["coprefl"][1:4] == ["2", "+", "2"]
     assert lines["random"][-1] == f"{2 * 2 * 2 * 3 * 16}"  # An hour for each gradient.
-    assert lines["together"][1:4] == ["2", "+", "6"]
+    assert lines["total"][1:4] == ["2", "+", "6"]
     assert "with 4 workers on 4 cores" in text
     assert not (tmp_path / "out").exists()
     assert main([*command, "--workers", "0"]) == 1

@@ -70,7 +70,7 @@ def _together(
 def _accuracies(comparison: Comparison) -> Drawn:
     rows = _together(comparison, lambda row: row.client_rows)
     if rows.empty:
-        raise NothingToDrawError("rows of clients")
+        raise NothingToDrawError("results of clients")
     return accuracy_figure(rows), (
         "Accuracies of the tasks' clients, pooled over tasks, as a histogram or, for few clients, "
         "as a dot per client. Line: mean; dotted line: lowest mean of all panels. Mean and "
@@ -143,7 +143,7 @@ def _landscape(comparison: Comparison) -> Drawn:
 def _gamma(comparison: Comparison) -> Drawn:
     metrics = [metric for metric in ("accuracy", "variance") if metric in comparison.metrics]
     panels = {column(metric).title: _by_gamma(comparison, metric) for metric in metrics}
-    caption = "Accuracy and variance by γ; bars: one sample standard deviation."  # noqa: RUF001
+    caption = "Accuracy and variance by γ; bars: ± one sample standard deviation."  # noqa: RUF001
     if any((points["line"] == relations.PAPER).any() for points in panels.values()):
         caption += f" Dashed: {comparison.source or 'the paper'}."
     return relations.gamma_figure(panels), caption

@@ -228,7 +228,7 @@ def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style
     """
     accuracy = accuracy.dropna(how="all").sort_index()
     if accuracy.empty:
-        raise style.NothingToDrawError("runs tested in some rounds")
+        raise style.NothingToDrawError("runs with test-every")
     shown = style.colours(accuracy.columns)
     last = int(accuracy.index.max())
     widths = [2, 1] if last >= 4 * _LAST else [2]
