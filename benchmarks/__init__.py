@@ -1,1 +1,1 @@
-"""How much this package and Flower add to the plain PyTorch loop: `python -m benchmarks`."""
+"""The time that this package and Flower add to a plain PyTorch loop: `python -m benchmarks`."""

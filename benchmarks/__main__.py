@@ -10,22 +10,22 @@ from benchmarks.workloads import REAL, WORKLOADS
 
 DOCS = Path(__file__).parent.parent / "docs"
 MINUTES = 5.0
-"""How long `--device cuda` takes, about, unless told otherwise."""
+"""Default of `--minutes` with `--device cuda`."""
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"of {', '.join(REAL)} (default: all); the others' last results are kept",
+        help=f"of {', '.join(REAL)} (default: all); the page keeps the others' last results",
     )
     parser.add_argument("--rounds", type=int, help="measured rounds (default: the workload's own)")
     parser.add_argument("--blocks", type=int, default=3, help="blocks of flwr run (default 3)")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
-    parser.add_argument("--no-flwr-run", action="store_true", help="only what runs in-process")
+    parser.add_argument("--no-flwr-run", action="store_true", help="leave out flwr run")
     parser.add_argument(
         "--device",
         choices=("cpu", "cuda"),
@@ -33,10 +33,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         help="cuda: on a GPU, without flwr run; prints a text to paste and writes no page",
     )
     parser.add_argument(
-        "--minutes", type=float, help=f"stop after about so long (default: cuda {MINUTES:g})"
+        "--minutes", type=float, help=f"stop after about N minutes (default: cuda {MINUTES:g})"
     )
     parser.add_argument("--output", type=Path, default=DOCS, help="folder of the page (docs)")
-    chosen = parser.parse_args(given)
+    chosen = parser.parse_args(argv)
     for name in chosen.workloads:
         if name not in WORKLOADS:
             parser.error(f"workload '{name}': allowed are {', '.join(WORKLOADS)}")
@@ -51,7 +51,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _no_gpu() -> str:
-    """Say why there is no GPU to compute on, "" where there is one."""
+    """Return the reason why torch cannot compute on a GPU, "" if it can."""
     import torch
 
     if torch.version.cuda is None:
@@ -59,12 +59,12 @@ def _no_gpu() -> str:
     return "" if torch.cuda.is_available() else "torch finds no GPU in this machine"
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure the workloads one after the other; the page is written after each."""
-    chosen = arguments(given)
-    # One thread a process, the processes that this one starts too.
+    chosen = arguments(argv)
+    # One thread in this process and in all processes that it starts.
     os.environ["OMP_NUM_THREADS"] = "1"
-    # Not above: the processes of the plain loops import this file, and shall not import these.
+    # Imported here, because the processes of the plain loops import this file but need neither.
     from benchmarks.measure import measure
     from benchmarks.report import pasted, stored_results, write_all
 

@@ -1,8 +1,8 @@
-"""FedAvg and CoPreFL as plain PyTorch programs: what all else is measured against.
+"""FedAvg and CoPreFL as plain PyTorch programs, with which the package is compared.
 
-No Flower, and nothing of this package. They draw the very clients and batches that the package
-draws from the same seed, and end with the same model to rounding (a test compares them), so that
-the ratio of their times is overhead and nothing else.
+The programs use neither Flower nor this package. With the same seed they draw the same clients and
+batches as the package, and end with the same model up to rounding (a test compares the models). So
+the ratio of the times shows the overhead of Flower and the package.
 """
 
 import ctypes
@@ -30,16 +30,16 @@ from benchmarks.workloads import (
 
 Weights = dict[str, Tensor]
 Sums = list[Weights]
-"""Of "train" that of the models; of "query" those of the gradients and of loss times gradient."""
+"""For "train" the sum of the models; for "query" the sums of g_j and of L_j g_j."""
 AfterRound = Callable[[Weights], None]
 Ask = Callable[[str, int, Sequence[int]], tuple[Sums, list[float]]]
-"""Has clients do "train" or "query" in a round; returns their sums and, of a query, losses."""
+"""Runs "train" or "query" on clients in a round; returns their sums and, for "query", losses."""
 
 
 def settle() -> None:
-    """Compute with one thread, and have glibc keep the memory of freed arrays for the next ones.
+    """Set one thread, and let glibc keep the memory of freed arrays for the next arrays.
 
-    The package's processes do both, and what is measured is what it adds, not its allocator.
+    The package's processes do both. The comparison should not depend on the memory allocator.
     """
     torch.set_num_threads(1)
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # Only glibc has it.
@@ -49,13 +49,13 @@ def settle() -> None:
 
 
 def generator(*key: str | int) -> np.random.Generator:
-    """Return random numbers that are a function of `key`, as in the package."""
+    """Return the random generator that the package uses for `key`."""
     digest = hashlib.sha256(repr((SEED, POPULATION, *key)).encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
 def network(workload: Workload) -> nn.Module:
-    """Return the network, its arrays in the order of the package's."""
+    """Return the network, with its arrays in the same order as in the package's network."""
     torch.manual_seed(SEED)
     if workload.model == "resnet18":
         import torchvision
@@ -82,7 +82,7 @@ def network(workload: Workload) -> nn.Module:
 
 
 def projection(workload: Workload) -> list[nn.Module]:
-    """Return the layers of a head below its classifier."""
+    """Return the layers of a head before its classifier."""
     return [nn.Linear(workload.shape[0], WIDTH), nn.ReLU(), nn.BatchNorm1d(WIDTH)]
 
 
@@ -94,15 +94,15 @@ def copied(weights: Weights) -> Weights:
 
 
 def participants(workload: Workload, server_round: int) -> list[int]:
-    """Draw the round's clients, ascending."""
+    """Return the drawn clients of a round, in ascending order."""
     rng = generator(server_round, "participants", 0)
     return sorted(rng.choice(workload.clients, workload.participants, replace=False).tolist())
 
 
 class Clients:
-    """Computes what clients are asked for, one after the other, on one model.
+    """Runs the work of clients in sequence, on one model.
 
-    `start` are the first weights in the order of the network's; the network's own if not given.
+    `start` are the initial weights in the network's order; None: the network's random weights.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class Clients:
         self.labels = labels.tensor_split(workload.clients)
         self.model = network(workload)
         self.weights = self.model.state_dict()
-        for tensor, given in zip(self.weights.values(), start or (), strict=bool(start)):
-            tensor.copy_(given)
+        for tensor, first in zip(self.weights.values(), start or (), strict=bool(start)):
+            tensor.copy_(first)
         self.model.to(device).to(memory_format=torch.channels_last)
         self.weights = self.model.state_dict()
         self.parameters = dict(self.model.named_parameters())
@@ -129,7 +129,7 @@ class Clients:
     def ask(
         self, what: str, weights: Weights, server_round: int, clients: Sequence[int]
     ) -> tuple[Sums, list[float]]:
-        """Do what `Ask` says, from `weights`."""
+        """Run "train" or "query" from `weights`; see `Ask`."""
         if what == "train":
             return self.train(weights, server_round, clients), []
         return self.query(weights, server_round, clients)
@@ -150,7 +150,7 @@ class Clients:
             self.weights[name].copy_(tensor)
 
     def steps(self, server_round: int, client: int) -> None:
-        """Take one client's steps: SGD's, or Adam's where it trains a head."""
+        """Train the model on a client's batches by SGD, or by Adam if it is a head."""
         self.model.train()
         rate = self.workload.learning_rate
         optimiser: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=rate)
@@ -190,7 +190,7 @@ class Clients:
     def query(
         self, weights: Weights, server_round: int, clients: Sequence[int]
     ) -> tuple[Sums, list[float]]:
-        """Return the sums of g_j and of L_j g_j at `weights`, and the L_j, of the query sets."""
+        """Return the sums of g_j and of L_j g_j over the query sets at `weights`, and the L_j."""
         self.load(weights)
         self.model.eval()
         sums = [{n: torch.zeros_like(p) for n, p in self.parameters.items()} for _ in range(2)]
@@ -210,7 +210,7 @@ class Clients:
 
 
 def mean_into(weights: Weights, total: Weights, count: int) -> None:
-    """Set `weights` to `total` over `count`; BatchNorm's counters are rounded."""
+    """Set `weights` to `total` / `count`; BatchNorm's counters are rounded."""
     for name, tensor in weights.items():
         mean = total[name] / count
         tensor.copy_(mean if tensor.is_floating_point() else mean.round())
@@ -274,7 +274,7 @@ def several_processes(
 ) -> None:
     """Run a method's rounds on `processes` processes of one thread, until `after_round` raises.
 
-    Weights and sums lie in memory that all of them share; the pipes only say when.
+    Weights and sums are in shared memory; the pipes transport only the requests and losses.
     """
     settle()
     clients = Clients(workload, method, "cpu", start)
@@ -286,8 +286,8 @@ def several_processes(
         queried = [shared(clients.parameters) for _ in range(2 * (method == "coprefl"))]
         sums.append({"train": [shared(clients.weights)], "query": queried})
         here, there = context.Pipe()
-        given = (workload, method, device, weights, sums[-1], there)
-        context.Process(target=work, args=given, daemon=True).start()
+        arguments = (workload, method, device, weights, sums[-1], there)
+        context.Process(target=work, args=arguments, daemon=True).start()
         there.close()
         pipes.append(here)
     del clients
@@ -296,7 +296,7 @@ def several_processes(
         for number, pipe in enumerate(pipes):
             pipe.send((what, server_round, chosen[number::processes]))
         losses = [loss for pipe in pipes for loss in pipe.recv()]
-        first, *others = (one[what] for one in sums)
+        first, *others = (shares[what] for shares in sums)
         for other in others:
             for total, more in zip(first, other, strict=True):
                 for name, tensor in total.items():
@@ -322,7 +322,7 @@ def work(
     sums: dict[str, Sums],
     pipe: Connection,
 ) -> None:
-    """Do shares of what is asked for until the pipe closes."""
+    """Run the requests that arrive by the pipe until it closes."""
     settle()
     clients = Clients(workload, method, device)
     while True:

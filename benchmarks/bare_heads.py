@@ -1,4 +1,4 @@
-"""FedPCL as a plain PyTorch program, as `benchmarks.bare` has FedAvg and CoPreFL."""
+"""FedPCL as a plain PyTorch program; FedAvg and CoPreFL are in `benchmarks.bare`."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from benchmarks.workloads import SEED, TEMPERATURE, WIDTH, Workload
 
 
 class Heads(Clients):
-    """Trains the clients' own heads, of which one model holds one at a time."""
+    """Trains the clients' heads in sequence, on one model."""
 
     def __init__(
         self, workload: Workload, device: str, start: Sequence[Tensor] | None = None
@@ -20,14 +20,14 @@ class Heads(Clients):
         torch.manual_seed(SEED)
         self.model = nn.Sequential(*projection(workload)).to(device)
         self.weights = self.model.state_dict()
-        for tensor, given in zip(self.weights.values(), start or (), strict=bool(start)):
-            tensor.copy_(given)
+        for tensor, first in zip(self.weights.values(), start or (), strict=bool(start)):
+            tensor.copy_(first)
         self.own = [copied(self.weights) for _ in range(workload.clients)]
         self.everyone = torch.zeros(0, workload.num_classes, WIDTH, device=device)
         self.everywhere = torch.zeros(workload.num_classes, WIDTH, device=device)
 
     def fit(self, server_round: int, client: int) -> tuple[Tensor, Tensor]:
-        """Train a client's head, unless there are no prototypes yet; return its own and counts."""
+        """Train a client's head if prototypes exist; return the client's prototypes and counts."""
         self.load(self.own[client])
         if len(self.everyone):
             self.train_head(server_round, client)
@@ -54,7 +54,7 @@ class Heads(Clients):
 
 
 def contrast(z: Tensor, labels: Tensor, sets: Tensor) -> Tensor:
-    """Return eq. 8 and 9: z (b, d) against prototypes (m, classes, d); every class has some."""
+    """Return the loss of eq. 8 or 9 of z (b, d) with prototypes (m, classes, d) of every class."""
     scores = torch.einsum("bd,pcd->bpc", z, sets) / TEMPERATURE
     rows = torch.arange(len(z), device=z.device)
     positives = scores[rows, :, labels]
@@ -71,7 +71,7 @@ def fedpcl(
 ) -> None:
     """Run FedPCL's rounds in this process, with one thread, until `after_round` raises.
 
-    All clients take part; what it is given are the global prototypes and their counts.
+    All clients take part. `after_round` gets the global prototypes and their counts.
     """
     settle()
     heads, server_round = Heads(workload, device, start), 0
@@ -79,8 +79,8 @@ def fedpcl(
         server_round += 1
         answers = [heads.fit(server_round, c) for c in participants(workload, server_round)]
         heads.everyone = torch.stack([prototypes for prototypes, _ in answers])
-        counts = torch.stack([one for _, one in answers])
+        counts = torch.stack([count for _, count in answers])
         weighted = (heads.everyone * counts[:, :, None]).sum(dim=0)
         heads.everywhere = normalize(weighted / counts.sum(dim=0)[:, None])
-        found: Weights = {"prototypes": heads.everywhere, "counts": counts.sum(dim=0)}
-        after_round(found)
+        result: Weights = {"prototypes": heads.everywhere, "counts": counts.sum(dim=0)}
+        after_round(result)

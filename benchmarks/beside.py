@@ -1,7 +1,8 @@
-"""How long a default `coprefl run` takes beside busy processes: `python -m benchmarks.beside`.
+"""The time of a default `coprefl run` next to busy processes: `python -m benchmarks.beside`.
 
-It and the same recipe with `--workers 1` and one thread run in turns, each into a new folder, while
-two processes keep two cores busy; the result goes to docs/beside.json and into docs/performance.md.
+The default run alternates with a run of the same recipe with `--workers 1` and one thread, each in
+a new folder, while two processes keep two cores busy. The result is written to docs/beside.json and
+docs/performance.md.
 """
 
 import argparse
@@ -50,14 +51,14 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "COPREFL_WORKERS")
 
 @dataclass
 class Beside:
-    """The wall seconds of the runs, by how they were started, and what they ran beside."""
+    """The wall seconds of the runs by kind, and the number of busy processes next to them."""
 
     machine: Mapping[str, Any]
     busy: int
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def ratio(self) -> float:
-        """Return the default run's median time over that of the run with one thread."""
+        """Return the median time of default runs / that of runs with one thread."""
         return median(self.seconds[DEFAULT]) / median(self.seconds[ONE])
 
 
@@ -78,12 +79,12 @@ def busy(count: int) -> Iterator[None]:
 
 def _spin() -> None:
     parent = os.getppid()
-    while os.getppid() == parent:  # Not for ever, if the other is killed.
+    while os.getppid() == parent:  # Ends when the parent process is killed.
         sum(range(100_000))
 
 
 def run(recipe: Path, folder: Path, how: str) -> float:
-    """Run a recipe in a process of its own, into `folder`; return its seconds."""
+    """Run a recipe in a new process, with its output in `folder`; return the seconds."""
     own = {key: value for key, value in os.environ.items() if key not in THREADS}
     if how == ONE:
         own["OMP_NUM_THREADS"] = "1"
@@ -106,8 +107,8 @@ def run(recipe: Path, folder: Path, how: str) -> float:
 
 
 def measure(content: Mapping[str, Any], count: int, repeats: int, about: Any) -> Beside:
-    """Run the recipe both ways in turns, `repeats` times, beside `count` busy processes."""
-    found = Beside(about, count)
+    """Run the recipe in both ways in turns, `repeats` times, next to `count` busy processes."""
+    result = Beside(about, count)
     with tempfile.TemporaryDirectory() as folder, busy(count):
         recipe = Path(folder) / "recipe.yaml"
         recipe.write_text(yaml.safe_dump(dict(content), sort_keys=False))
@@ -115,43 +116,43 @@ def measure(content: Mapping[str, Any], count: int, repeats: int, about: Any) ->
             for how in OPTIONS:
                 own = Path(folder) / f"{how.replace(' ', '-')}-{turn}"
                 own.mkdir()
-                found.seconds.setdefault(how, []).append(run(recipe, own, how))
-                say(f"{how}, {turn + 1} of {repeats}: {found.seconds[how][-1]:.1f} s")
-    return found
+                result.seconds.setdefault(how, []).append(run(recipe, own, how))
+                say(f"{how}, {turn + 1} of {repeats}: {result.seconds[how][-1]:.1f} s")
+    return result
 
 
-def section(found: Beside) -> str:
-    """Return the page's section."""
-    about = found.machine
+def section(result: Beside) -> str:
+    """Return the section of docs/performance.md."""
+    about = result.machine
     lines = [
         "## On a busy machine",
         "",
-        "The wall time of `coprefl run` on a small recipe, while "
-        f"{found.busy} other processes are always busy on {about['cores']} cores. The default and "
-        f"`--workers 1` with one thread run in turns (goal: a ratio of at most {GOAL}). "
-        "`python -m benchmarks.beside` measures this.",
+        "The table shows the wall time of `coprefl run` on a small recipe, while "
+        f"{result.busy} other processes are always busy on {about['cores']} cores. The default "
+        "number of workers and `--workers 1` with one thread run in turns. The goal is a ratio of "
+        f"at most {GOAL}. `python -m benchmarks.beside` measures this.",
         "",
         "| run | seconds | median | ratio |",
         "| --- | --: | --: | --: |",
     ]
-    for how, ratio in ((ONE, 1.0), (DEFAULT, found.ratio())):
-        each = ", ".join(f"{one:.0f}" for one in found.seconds[how])
-        lines.append(f"| {how} | {each} | {median(found.seconds[how]):.1f} | {ratio:.2f} |")
-    told = f"Measured on {about['date']}: {about['processor']}; load before "
-    told += f"{about['load_before']:.1f}."
+    for how, ratio in ((ONE, 1.0), (DEFAULT, result.ratio())):
+        each = ", ".join(f"{seconds:.0f}" for seconds in result.seconds[how])
+        lines.append(f"| {how} | {each} | {median(result.seconds[how]):.1f} | {ratio:.2f} |")
+    line = f"Measured on {about['date']}: {about['processor']}; load before "
+    line += f"{about['load_before']:.1f}."
     if about["load_before"] > BUSY:
-        told += " **More than the busy processes ran: do not quote these figures.**"
-    return "\n".join([*lines, "", told])
+        line += " **Other programs ran too: do not quote these figures.**"
+    return "\n".join([*lines, "", line])
 
 
 def section_in(folder: Path) -> str:
-    """Return the section of what a folder holds, "" if it holds none."""
-    kept = folder / "beside.json"
-    return section(Beside(**json.loads(kept.read_text(encoding="utf-8")))) if kept.exists() else ""
+    """Return the section of the result that a folder contains, "" if it has none."""
+    file = folder / "beside.json"
+    return section(Beside(**json.loads(file.read_text(encoding="utf-8")))) if file.exists() else ""
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    """Measure, then write the page."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, and write the page."""
     from benchmarks.measure import machine
     from benchmarks.report import stored_results, write_page
 
@@ -159,17 +160,17 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--busy", type=int, default=2, help="busy processes (default 2)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each kind (default 3)")
     parser.add_argument("--output", type=Path, default=DOCS, help="folder of the page (docs)")
-    chosen = parser.parse_args(given)
+    chosen = parser.parse_args(argv)
     for option in ("busy", "repeats"):
         if getattr(chosen, option) < 1:
             parser.error(f"--{option} {getattr(chosen, option)}: at least 1 is needed")
     wait_until_idle()
-    found = measure(RECIPE, chosen.busy, chosen.repeats, machine())
+    result = measure(RECIPE, chosen.busy, chosen.repeats, machine())
     chosen.output.mkdir(parents=True, exist_ok=True)
-    kept = chosen.output / "beside.json"
-    kept.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
+    file = chosen.output / "beside.json"
+    file.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
     write_page(chosen.output, stored_results(chosen.output))
-    print(section(found))
+    print(section(result))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What frozen features save: a round's time with and without the cache, and the bytes it sends.
+"""The time and traffic that cached features save: docs/features.md.
 
-`python -m benchmarks.features` measures FedPCL with 5 clients of 100 images of 32x32 pixels, one
-and three backbones, on the local grid, and FedAvg on the same features; it writes docs/features.md.
+`python -m benchmarks.features` measures a round of FedPCL with and without the cache, and of FedAvg
+on cached features. There are 5 clients of 100 images of 32x32 pixels, and one or three backbones,
+on the local grid.
 """
 
 import argparse
@@ -40,14 +41,14 @@ PAGE = Path(__file__).parent.parent / "docs" / "features.md"
 
 @dataclass(frozen=True, eq=False)
 class Encoded(Dataset):
-    """A `Dataset` that runs the backbones again whenever a batch is asked for: no cache."""
+    """A `Dataset` without a cache: it runs the backbones for every batch."""
 
     images: ImageDataset
     backbones: Sequence[Backbone]
 
     @classmethod
     def of(cls, images: ImageDataset, backbones: Sequence[Backbone]) -> "Encoded":
-        """Return images under their labels."""
+        """Return the features of images, with the images' labels."""
         return cls(images, backbones, labels=images.labels, classes=images.classes)
 
     @property
@@ -56,14 +57,14 @@ class Encoded(Dataset):
         return (sum(backbone.size for backbone in self.backbones),)
 
     def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
-        """Return the features of `rows`, computed now."""
+        """Return the features of `rows`, computed by the backbones."""
         images = self.images.images[torch.from_numpy(rows)].to(device).float() / 255
         return torch.cat([backbone.features(images) for backbone in self.backbones], dim=1)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of a round, and the bytes of the arrays it sends to and from all clients."""
+    """Seconds of a round, and the bytes of the arrays in all of its messages."""
 
     seconds: float
     bytes_down: float
@@ -71,13 +72,13 @@ class Measured:
 
 
 def random_images() -> ImageDataset:
-    """Return images and labels at random: neither time nor bytes depend on them."""
+    """Return random images with labels; times and bytes do not depend on their values."""
     rng = np.random.default_rng(0)
     n = CLIENTS * SAMPLES
     pixels = torch.from_numpy(rng.integers(0, 256, (n, *SHAPE), dtype=np.uint8))
-    made = make_dataset("random", pixels, np.arange(n) % CLASSES)
-    assert isinstance(made, ImageDataset)
-    return made
+    images = make_dataset("random", pixels, np.arange(n) % CLASSES)
+    assert isinstance(images, ImageDataset)
+    return images
 
 
 def random_backbones(model: str, number: int) -> list[Backbone]:
@@ -86,8 +87,8 @@ def random_backbones(model: str, number: int) -> list[Backbone]:
     return [Backbone.of(network, SHAPE, [0.5] * 3, [0.3] * 3) for network in networks]
 
 
-def held(dataset: Dataset, client: int) -> Samples:
-    """Return a client's samples: each has ten of a class."""
+def samples_of(dataset: Dataset, client: int) -> Samples:
+    """Return a client's samples, ten of each class."""
     rows = np.arange(client * SAMPLES, (client + 1) * SAMPLES)
     return Samples(dataset, rows, dataset.labels[rows])
 
@@ -95,7 +96,7 @@ def held(dataset: Dataset, client: int) -> Samples:
 def measure(
     strategy: RoundStrategy, start: Arrays, samples: Sequence[Samples], rounds: int
 ) -> Measured:
-    """Run a first round, which takes no step, and `rounds` more; return their median."""
+    """Run a first round without training and `rounds` more; return medians of the latter."""
     features = samples[0].dataset.shape[0]
     pcl = isinstance(strategy, FedPCL)
     network = projection_head(features) if pcl else lightweight_model(features, CLASSES)
@@ -131,9 +132,9 @@ def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:
     """Measure FedPCL with and without the cache, and FedAvg with it, on `number` backbones."""
     images, backbones = random_images(), random_backbones(model, number)
     encoded = Encoded.of(images, backbones)
-    uncached = [held(encoded, client) for client in range(CLIENTS)]
+    uncached = [samples_of(encoded, client) for client in range(CLIENTS)]
     encoders = [backbone.features for backbone in backbones]
-    cached = [features_of(held(images, client), encoders, CPU) for client in range(CLIENTS)]
+    cached = [features_of(samples_of(images, client), encoders, CPU) for client in range(CLIENTS)]
     start = model_arrays(lightweight_model(cached[0].dataset.shape[0], CLASSES))
     run: dict[str, Any] = {"clients": CLIENTS, "evaluate_every": 0}
     none = no_prototypes(CLASSES, WIDTH)
@@ -144,24 +145,27 @@ def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:
     }
 
 
-def page(model: str, found: dict[int, dict[str, Measured]], rounds: int) -> str:
-    """Return the page of what was measured, by number of backbones."""
+def page(model: str, results: dict[int, dict[str, Measured]], rounds: int) -> str:
+    """Return the page; `results` is {number of backbones: {method: measurement}}."""
     about = machine()
     lines = [
         "# What frozen features save",
         "",
+        "Frozen backbones give the same features in every round, so the package computes them once "
+        "per client and caches them. The table compares a round with and without this cache.",
+        "",
         f"There are {CLIENTS} clients. Each is a node with {SAMPLES} images of 32x32 pixels in "
-        f"{CLASSES} classes. The backbones are {model}. A round is one epoch of Adam in batches of "
-        f"32, in one process on the local grid; times are the median of {rounds} rounds. Bytes "
-        "are those of the arrays in all messages of a round.",
+        f"{CLASSES} classes. The backbones are {model}. In a round, each client trains its head "
+        "for one epoch by Adam in batches of 32, in one process on the local grid. Times are the "
+        f"median of {rounds} rounds. MB are those of the arrays in all messages of a round.",
         "",
         "| backbones | method | s/round | MB to clients | MB from clients |",
         "| --: | --- | --: | --: | --: |",
     ]
-    for number, methods in found.items():
-        for name, one in methods.items():
-            sent = f"{one.bytes_down / 1e6:.3f} | {one.bytes_up / 1e6:.3f}"
-            lines.append(f"| {number} | {name} | {one.seconds:.3f} | {sent} |")
+    for number, methods in results.items():
+        for name, measured in methods.items():
+            sent = f"{measured.bytes_down / 1e6:.3f} | {measured.bytes_up / 1e6:.3f}"
+            lines.append(f"| {number} | {name} | {measured.seconds:.3f} | {sent} |")
     lines += [
         "",
         f"{about['processor']}, {torch.get_num_threads()} thread(s), torch {about['torch']}, load "
@@ -171,18 +175,18 @@ def page(model: str, found: dict[int, dict[str, Measured]], rounds: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure one and three backbones and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.features", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
     parser.add_argument("--model", default="resnet18", help="the backbones (default resnet18)")
     parser.add_argument("--output", type=Path, default=PAGE, help="the page (docs/features.md)")
-    chosen = parser.parse_args(given)
+    chosen = parser.parse_args(argv)
     if chosen.rounds < 1:
         parser.error(f"--rounds {chosen.rounds}: at least 1 is needed")
-    found = {number: compare(chosen.model, number, chosen.rounds) for number in (1, 3)}
+    results = {number: compare(chosen.model, number, chosen.rounds) for number in (1, 3)}
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    chosen.output.write_text(page(chosen.model, found, chosen.rounds), encoding="utf-8")
+    chosen.output.write_text(page(chosen.model, results, chosen.rounds), encoding="utf-8")
     print(chosen.output)
 
 

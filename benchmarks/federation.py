@@ -1,4 +1,4 @@
-"""The same workload as a Flower app: its clients, its strategies, its ServerApp."""
+"""A workload as a Flower app of this package: clients, strategies, ServerApp."""
 
 import functools
 import json
@@ -47,14 +47,14 @@ def network(workload: Workload, method: str) -> nn.Module:
 
 
 @functools.cache
-def held_model(workload: Workload, method: str) -> nn.Module:
-    """Return the network that this process's clients load their weights into."""
+def shared_model(workload: Workload, method: str) -> nn.Module:
+    """Return the network that all clients of this process use."""
     return network(workload, method)
 
 
 @functools.cache
 def initial(workload: Workload, method: str) -> Arrays:
-    """Return the network's first weights."""
+    """Return the network's initial weights."""
     return model_arrays(network(workload, method))
 
 
@@ -71,14 +71,14 @@ def dataset(workload: Workload) -> Dataset:
 
 
 def samples(workload: Workload, client: int) -> Samples:
-    """Return what client number `client` holds: as many consecutive samples as all the others."""
+    """Return a client's samples: consecutive rows, the same number for each client."""
     whole, n = dataset(workload), workload.samples_per_client
     rows = torch.arange(client * n, (client + 1) * n).numpy()
     return Samples(whole, rows, whole.labels[rows])
 
 
 def training(workload: Workload) -> LocalTraining:
-    """Return what a client does in a round."""
+    """Return the settings of local training."""
     return LocalTraining(
         algorithm="adam" if workload.heads else "sgd",
         local_steps=workload.local_steps,
@@ -91,7 +91,7 @@ def client_fn(context: Context, client_id: int) -> NumPyClient:
     """Return a client of the method and the workload that the run-config names."""
     config = context.run_config
     workload, method = WORKLOADS[str(config["workload"])], str(config["method"])
-    model, more = held_model(workload, method), dict[str, Any]()
+    model, more = shared_model(workload, method), dict[str, Any]()
     if method == "fedpcl":
         more = {"state": ClientState(str(config["states"])), "initial": initial(workload, method)}
     return CLIENTS[method](
@@ -110,7 +110,7 @@ server = ServerApp()
 def run_config(
     workload: Workload, method: str, device: str = "cpu", states: str = ""
 ) -> dict[str, str]:
-    """Return what clients are told; `states` is the folder of those that FedPCL's keep."""
+    """Return the run-config of clients; `states` is the folder of FedPCL's client states."""
     return {"workload": workload.name, "method": method, "device": device, "states": states}
 
 
@@ -136,17 +136,17 @@ def run_rounds(
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Write (wall, CPU) seconds of every round, from hook to hook, to the file `report` names."""
+    """Write (wall, CPU) seconds of every round, from hook to hook, to the run-config's `report`."""
     config = context.run_config
-    found: list[tuple[float, float]] = []
+    seconds: list[tuple[float, float]] = []
     watch = Stopwatch(child_of(int(config["measured-by"])))
 
     def hook(_: RoundReport) -> None:
-        found.append(watch.seconds())
+        seconds.append(watch.seconds())
         watch.start()
 
     workload = WORKLOADS[str(config["workload"])]
     rounds, nodes = int(config["rounds"]), int(config["nodes"])
     watch.start()
     run_rounds(grid, workload, str(config["method"]), rounds, nodes, hook)
-    Path(str(config["report"])).write_text(json.dumps(found), encoding="utf-8")
+    Path(str(config["report"])).write_text(json.dumps(seconds), encoding="utf-8")

@@ -1,22 +1,22 @@
-"""What else runs on the machine, which a measurement waits for; and how it tells how far it is."""
+"""Waiting for an idle machine before a measurement, and progress messages."""
 
 import os
 import sys
 import time
 
 BUSY = 0.5
-"""Load beyond a measurement's own from which the page warns."""
+"""Load of other programs above which the page has a warning."""
 PATIENCE = 180.0
-"""Longest that a measurement waits, in seconds, for the load of what ran before it to fall."""
+"""Longest time, in seconds, that a measurement waits for the load to fall."""
 
 
 def say(line: str) -> None:
-    """Tell how far a measurement is."""
+    """Print a progress message."""
     print(line, file=sys.stderr, flush=True)
 
 
 def wait_until_idle() -> None:
-    """Let the load of what ran before fall, such as that of the last workload."""
+    """Wait until the load of earlier programs, such as the last workload, has fallen."""
     if (load := os.getloadavg()[0]) > BUSY:
         say(f"the load is {load:.1f}: waiting up to {PATIENCE:.0f} s until it is {BUSY}")
     end = time.monotonic() + PATIENCE

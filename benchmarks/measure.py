@@ -1,4 +1,7 @@
-"""Measure all runners of a workload, alternating, and relate their times."""
+"""Measure all runners of a workload in turns, and compare their times.
+
+A runner is a method at a place, such as FedAvg on the local grid.
+"""
 
 import os
 import platform
@@ -25,7 +28,7 @@ from benchmarks.workloads import WORKLOADS, Workload
 
 WALL, CPU = "wall", "cpu"
 FEWEST = 2
-"""Rounds that are measured however short the time is."""
+"""Smallest number of measured rounds, whatever the time limit."""
 Say = Callable[[str], None]
 
 
@@ -36,11 +39,11 @@ class Place:
     Parameters
     ----------
     title : str
-        May hold {workers}.
+        May contain {workers}.
     program : Program, optional
-        What runs there in a process of this command; None is `flwr run`.
+        The program that runs in a process of this command; None: `flwr run`.
     against : str
-        The place of the plain loop whose times divide these; "" of the first of them.
+        The place of the plain loop to compare with; "" for the first plain loop.
     """
 
     title: str
@@ -59,9 +62,9 @@ NAMES = {"fedavg": "FedAvg", "coprefl": "CoPreFL", "fedpcl": "FedPCL"}
 
 
 def runners(workload: Workload, *, simulate: bool = True) -> list[tuple[str, str]]:
-    """Return what is measured of a workload: (method, place).
+    """Return the runners of a workload, each as (method, place).
 
-    Rounds of heads take milliseconds, which is no work for two processes.
+    Heads have no runner with two processes, because their rounds take only milliseconds.
     """
     places = ["plain", "local"] if workload.heads else list(PLACES)
     places = [place for place in places if simulate or PLACES[place].program]
@@ -70,7 +73,7 @@ def runners(workload: Workload, *, simulate: bool = True) -> list[tuple[str, str
 
 @dataclass
 class Measurement:
-    """What a workload gave: its rounds' seconds and peak bytes by "METHOD PLACE"."""
+    """The results of a workload: seconds of its rounds and peak bytes by "METHOD PLACE"."""
 
     workload: str
     workers: int
@@ -87,18 +90,18 @@ class Measurement:
             of[CPU].append(cpu)
 
     def against(self, runner: str) -> str:
-        """Return the plain loop that a runner is held against, "" if it is held against none."""
+        """Return the plain loop to compare a runner with, "" if there is none."""
         method, place = runner.split()
         other = PLACES[place].against
         return f"{method} {other}" if other else ""
 
     def ratio(self, runner: str, kind: str) -> float:
-        """Return a runner's median seconds over those of what it is held against."""
+        """Return a runner's median seconds / those of the plain loop to compare with."""
         against = self.against(runner) or runner
         return median(self.seconds[runner][kind]) / median(self.seconds[against][kind])
 
     def goal(self, runner: str) -> float | None:
-        """Return what a ratio should not exceed, if something is set; the goals are a CPU's."""
+        """Return the goal for the ratio, None if there is none; there are no goals on a GPU."""
         if self.machine["gpu"]:
             return None
         return WORKLOADS[self.workload].goals.get(runner.split()[1])
@@ -109,18 +112,18 @@ class Measurement:
         return f"{NAMES[method]}, {PLACES[place].title.format(workers=self.workers)}"
 
     def busy(self, threshold: float) -> bool:
-        """Whether something else ran: before, or beside at most `workers` busy processes."""
+        """Return whether other programs ran, before or during the measurement."""
         during = median(self.load) if self.load else 0.0
         before: float = self.machine["load_before"]
         return before > threshold or during > self.workers + threshold
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values, from which `Measurement(**values)` is made again."""
+        """Return plain values; `Measurement(**values)` is an equal measurement."""
         return asdict(self)
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """Return what the numbers depend on: processor, versions, and what else was running."""
+    """Return the processor, versions, load and date, on which the numbers depend."""
     names = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -139,19 +142,19 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 
 def _gpu() -> str:
-    """Return the GPU's name, memory, and what drives it."""
+    """Return the GPU's name and memory, and the versions of CUDA and cuDNN."""
     import torch
 
-    found = torch.cuda.get_device_properties(0)
+    device = torch.cuda.get_device_properties(0)
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    memory = f"{found.total_memory / 2**30:.0f} GiB"
-    return f"{found.name}, {memory}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
+    memory = f"{device.total_memory / 2**30:.0f} GiB"
+    return f"{device.name}, {memory}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
 
 
 def portions(rounds: int, parts: int) -> list[int]:
-    """Cut `rounds` into `parts` that differ by at most one; empty ones are left out."""
-    found = [(rounds + part) // parts for part in reversed(range(parts))]
-    return [part for part in found if part]
+    """Return the sizes of at most `parts` parts of `rounds`, which differ by at most 1."""
+    sizes = [(rounds + part) // parts for part in reversed(range(parts))]
+    return [part for part in sizes if part]
 
 
 def measure(
@@ -168,22 +171,22 @@ def measure(
     """Measure `rounds` rounds of every runner of the workload `name`.
 
     The runners in processes of this command alternate round by round (A B C A B C ...). A
-    `flwr run` cannot wait for its turn, so its rounds come in blocks, between blocks of the
-    others: before, between and after.
+    `flwr run` cannot pause, so its rounds run in blocks, before, between and after blocks of the
+    other runners.
 
     Parameters
     ----------
     blocks : int
-        Blocks that the rounds of `flwr run` are cut into; each starts Ray anew.
+        Number of blocks of `flwr run`, each of which starts Ray again.
     workers : int
-        Processes, actors or hosting nodes.
+        Number of processes, actors or hosting nodes.
     simulate : bool
         False leaves `flwr run` out.
     limit : float
-        Seconds, with the start, after which no further turn is begun, but for the first `FEWEST`.
+        Seconds, including the start, after which only missing turns up to `FEWEST` begin.
     """
     end, workload = time.monotonic() + limit, WORKLOADS[name]
-    found = Measurement(name, workers, machine(device))
+    measurement = Measurement(name, workers, machine(device))
     with ExitStack() as stack:
         residents, simulations, peaks = dict[str, Resident](), dict[str, Simulation](), {}
         for method, place in runners(workload, simulate=simulate):
@@ -191,33 +194,33 @@ def measure(
             if program is None:
                 simulations[runner], peaks[runner] = Simulation(method, workers), Peak()
                 continue
-            say(f"{name}: starting {found.title(runner)}")
+            say(f"{name}: starting {measurement.title(runner)}")
             residents[runner] = Resident(program, workload, method, workers, device)
             stack.callback(residents[runner].close)
-            # One after the other: two Rays that start at once on two cores may time out.
+            # In sequence: two Rays that start at the same time on two cores may time out.
             residents[runner].begin()
         runs = portions(rounds, blocks) if simulations else []
         turns = portions(rounds, len(runs) + 1)
         for number, part in enumerate(turns):
             say(f"{name}: block {number + 1} of {len(turns)}, {part} rounds each")
-            alternate(residents, part, found, end)
+            alternate(residents, part, measurement, end)
             for runner, simulation in simulations.items() if number < len(runs) else ():
-                say(f"{name}: {found.title(runner)}")
-                found.add(runner, simulation.run(name, runs[number], peaks[runner]))
+                say(f"{name}: {measurement.title(runner)}")
+                measurement.add(runner, simulation.run(name, runs[number], peaks[runner]))
         peaks |= {runner: resident.peak for runner, resident in residents.items()}
-    found.peak_bytes = {runner: peak.bytes for runner, peak in peaks.items()}
-    return found
+    measurement.peak_bytes = {runner: peak.bytes for runner, peak in peaks.items()}
+    return measurement
 
 
 def alternate(
-    residents: dict[str, Resident], rounds: int, found: Measurement, end: float = float("inf")
+    residents: dict[str, Resident], rounds: int, measurement: Measurement, end: float = float("inf")
 ) -> None:
-    """Run one unmeasured round of every resident, then `rounds` in turns."""
+    """Run one unmeasured round of every resident, then `rounds` measured rounds in turns."""
     for resident in residents.values():
         resident.round()
     for turn in range(rounds):
         if turn >= FEWEST and time.monotonic() > end:
             return
         for runner, resident in residents.items():
-            found.add(runner, [resident.round()])
-        found.load.append(os.getloadavg()[0])
+            measurement.add(runner, [resident.round()])
+        measurement.load.append(os.getloadavg()[0])

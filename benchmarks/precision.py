@@ -1,8 +1,8 @@
-"""What bfloat16 saves, and what it changes: the table in docs/results.md.
+"""Times and weights in bfloat16 compared with float32: the table in docs/results.md.
 
-`python -m benchmarks.precision cifar100.npz` measures ResNet-8 and the small CNN on CIFAR-100 in
-float32 and in bfloat16, alternating in one process on one thread: CPU time of a client's five SGD
-steps and of an evaluation (medians), and how far a model is from float32's after one round.
+`python -m benchmarks.precision cifar100.npz` measures ResNet-8 and the small CNN on CIFAR-100. Both
+precisions alternate in one process on one thread. The table has the median CPU times of an SGD step
+and of an evaluation, and the difference of the weights after one round of FedAvg.
 """
 
 import argparse
@@ -29,25 +29,25 @@ CPU = torch.device("cpu")
 
 
 def table(images: ImageDataset) -> str:
-    """Return a line per model."""
+    """Return the table, one line for each model."""
     heads = ("model", *(f"{what}, {p}, ms" for what in ("step", "evaluation") for p in PRECISIONS))
-    lines = [f"| {' | '.join((*heads, 'steps', 'evaluations', 'after one round'))} |"]
+    lines = [f"| {' | '.join((*heads, 'steps', 'evaluations', 'after seconds round'))} |"]
     lines.append("| --- " + "| --: " * (len(heads) + 2) + "|")
     for name in MODELS:
         model = build_model(name, len(images.classes), images.shape)
         samples = Samples(images, np.arange(512), images.labels[:512])
         steps = alternating(lambda p, m=model, s=samples: train(m, s, p))  # type: ignore[misc]
         tests = alternating(lambda p, m=model, s=samples: measure(m, s, p))  # type: ignore[misc]
-        times = [*(1e3 * one / 5 for one in steps), *(1e3 * one for one in tests)]
+        times = [*(1e3 * seconds / 5 for seconds in steps), *(1e3 * seconds for seconds in tests)]
         ratios = [f"{steps[1] / steps[0]:.2f}", f"{tests[1] / tests[0]:.2f}"]
         fresh = build_model(name, len(images.classes), images.shape)
-        cells = [name, *(f"{one:.1f}" for one in times), *ratios, apart(fresh, images)]
+        cells = [name, *(f"{seconds:.1f}" for seconds in times), *ratios, apart(fresh, images)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def train(model: torch.nn.Module, samples: Samples, precision: str) -> None:
-    """Take a participation's steps."""
+    """Run a client's SGD steps of one round."""
     training = LocalTraining(**TRAINING, precision=precision)  # type: ignore[arg-type]
     rng = seeds.generator(0, "batches")
     local_sgd(model, samples, training, server_round=1, rng=rng, device=CPU)
@@ -59,8 +59,8 @@ def measure(model: torch.nn.Module, samples: Samples, precision: str) -> None:
 
 
 def alternating(work: Callable[[str], None]) -> list[float]:
-    """Return the median CPU seconds in each precision, after one that does not count."""
-    seconds: dict[str, list[float]] = {one: [] for one in PRECISIONS}
+    """Return the median CPU seconds of `work` in each precision, without its first run."""
+    seconds: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
     for _ in range(REPETITIONS + 1):
         for precision in PRECISIONS:
             began = time.process_time()
@@ -70,11 +70,11 @@ def alternating(work: Callable[[str], None]) -> list[float]:
 
 
 def apart(model: torch.nn.Module, images: ImageDataset) -> str:
-    """Return how far one round of FedAvg in bfloat16 ends from one in float32."""
+    """Return the difference of the weights after a round of FedAvg in bfloat16 and in float32."""
     clients = cp.partition(images, clients=CLIENTS, alpha=0.5)
     first, *ends = (
-        model_arrays(one)
-        for one in (
+        model_arrays(network)
+        for network in (
             model,
             *(
                 cp.pretrain(cp.FedAvg(participants=20), model, clients, 1, **options(p))
@@ -92,19 +92,19 @@ def apart(model: torch.nn.Module, images: ImageDataset) -> str:
 
 
 def options(precision: str) -> dict[str, Any]:
-    """Return how clients train in the round."""
+    """Return the options of local training for the round."""
     return {**TRAINING, "precision": precision, "quiet": True}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", help="CIFAR-100 as an .npz file")
-    given = parser.parse_args(arguments)
+    chosen = parser.parse_args(argv)
     torch.set_num_threads(1)
-    images = cp.load_dataset(given.dataset)
+    images = cp.load_dataset(chosen.dataset)
     if not isinstance(images, ImageDataset):
-        parser.error(f"{given.dataset}: images are needed")
+        parser.error(f"{chosen.dataset}: images are needed")
     print(f"load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
     print(table(images))
 

@@ -1,4 +1,4 @@
-"""Peak memory and CPU time of a process and all it started, from Linux's /proc."""
+"""Peak memory and CPU time of a process and all its descendants, from Linux's /proc."""
 
 import contextlib
 import os
@@ -9,33 +9,33 @@ from contextlib import contextmanager
 from pathlib import Path
 
 EVERY = 0.5
-"""Seconds between two looks; one costs some milliseconds of one core."""
+"""Seconds between two samples of the memory; a sample takes some milliseconds of one core."""
 
 
 def tree(root: int) -> list[int]:
-    """Return the ids of `root` and of all its descendants that are alive."""
+    """Return the process ids of `root` and of all its descendants that are alive."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (fields := stat(int(folder.name))):
             children.setdefault(int(fields[1]), []).append(int(folder.name))
-    found = [root]
-    for process in found:
-        found.extend(children.get(process, []))
-    return found
+    processes = [root]
+    for process in processes:
+        processes.extend(children.get(process, []))
+    return processes
 
 
 def stat(process: int) -> list[str]:
-    """Return the fields of /proc/PID/stat behind the name, [] if the process has ended."""
+    """Return the fields of /proc/PID/stat after the name, [] if the process has ended."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return []
-    # The name of a process, in brackets, may hold spaces.
+    # The name of a process, in brackets, may contain spaces.
     return text.rpartition(")")[2].split()
 
 
 def child_of(parent: int) -> int:
-    """Return the ancestor of this process, or the process itself, that `parent` started."""
+    """Return the child process of `parent` that is this process or its ancestor."""
     process = os.getpid()
     while (above := int(stat(process)[1])) != parent:
         if above <= 1:
@@ -45,9 +45,9 @@ def child_of(parent: int) -> int:
 
 
 def others_cpu(root: int) -> float:
-    """Return the seconds of CPU time that the tree of `root` has taken, but for this process.
+    """Return the CPU seconds of the tree of `root`, without those of this process.
 
-    With those of processes that have ended and were waited for.
+    They include the seconds of processes that have ended and were waited for.
     """
     seconds, tick = 0.0, os.sysconf("SC_CLK_TCK")
     for process in tree(root):
@@ -56,16 +56,16 @@ def others_cpu(root: int) -> float:
             continue
         seconds += (int(fields[13]) + int(fields[14])) / tick
         if process != os.getpid():
-            # Of all threads, in nanoseconds; the id is what clock_getcpuclockid(3) gives.
+            # CPU time of all threads; the clock's id is that of clock_getcpuclockid(3).
             with contextlib.suppress(OSError):
                 seconds += time.clock_gettime((~process << 3) | 2)
     return seconds
 
 
 class Stopwatch:
-    """Tells (wall, CPU) seconds since it was started: those of the tree of `root`, CPU time.
+    """Measures (wall, CPU) seconds since its start; CPU time is that of the tree of `root`.
 
-    This process must be in that tree. What looking at the others costs is not counted.
+    This process must be in that tree. The time for reading other processes is not counted.
     """
 
     def __init__(self, root: int) -> None:
@@ -84,10 +84,10 @@ class Stopwatch:
 
 
 def memory(root: int) -> int:
-    """Return the bytes that a tree of processes holds in memory.
+    """Return the memory of a tree of processes, in bytes.
 
-    That is what each has for itself, plus the largest of their shared parts (libraries, shared
-    memory, Ray's object store), which would otherwise be counted once per process.
+    It is the sum of the unshared memory of the processes plus the largest shared part (libraries,
+    shared memory, Ray's object store), which would otherwise be counted once per process.
     """
     private, shared = 0, 0
     for process in tree(root):
@@ -101,19 +101,19 @@ def memory(root: int) -> int:
 
 
 class Peak:
-    """The most memory seen so far."""
+    """The largest memory of a tree of processes so far."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
     def look(self, root: int) -> None:
-        """Take in what the tree of `root` holds now."""
+        """Update the peak by the current memory of the tree of `root`."""
         self.bytes = max(self.bytes, memory(root))
 
 
 @contextmanager
 def watched(root: int, peak: Peak) -> Iterator[None]:
-    """Look at the tree of `root` every half second, inside the block and once at its end."""
+    """Update the peak every half second inside the block, and once at its end."""
     done = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""The page and the picture that the command writes from its measurements."""
+"""The page docs/performance.md and its picture, from the measurements."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -19,11 +19,12 @@ _KINDS = {CPU: "CPU seconds", WALL: "wall time"}
 
 
 def page(results: Sequence[Measurement], *others: str) -> str:
-    """Return docs/performance.md; `others` are sections of other commands, or empty."""
+    """Return docs/performance.md; `others` are the sections of other commands, "" for none."""
     parts = [
         "# Performance",
-        "This page compares the package with plain PyTorch programs that run the same method. A "
-        "ratio of 1 means that Flower and the package take no further time.",
+        "This page compares the time of a round in this package with that of a plain PyTorch "
+        "program that runs the same method. A ratio of 1 means that Flower and the package add "
+        "no time.",
         *_summary(results),
         "`python -m benchmarks` writes this page from its measurements; `performance.json` has "
         "every round.",
@@ -37,7 +38,7 @@ def page(results: Sequence[Measurement], *others: str) -> str:
 
 
 def _summary(results: Sequence[Measurement]) -> list[str]:
-    """Return the range of the wall times' ratios by where a method ran, [] if none was measured."""
+    """Return the range of the ratios of wall times for each place, [] if none was measured."""
     ratios: dict[str, list[float]] = {}
     for result in results:
         for runner in shown_runners(result):
@@ -45,11 +46,12 @@ def _summary(results: Sequence[Measurement]) -> list[str]:
             if result.against(runner) and not place.startswith("plain"):
                 ratios.setdefault(place, []).append(result.ratio(runner, WALL))
     lines = [f"- {name}: {min(of):.2f} to {max(of):.2f}" for name, of in ratios.items()]
-    return ["\n".join(["Ratios of the wall time of a round:", "", *lines])] if lines else []
+    title = "Range of the ratio of wall times, over all measured methods and networks:"
+    return ["\n".join([title, "", *lines])] if lines else []
 
 
 def section(result: Measurement) -> str:
-    """Return a workload's heading, table, and what was measured how often on what."""
+    """Return a workload's heading, table, number of rounds and machine."""
     workload = WORKLOADS[result.workload]
     shown = shown_runners(result)
     rounds = sorted({len(of[WALL]) for of in result.seconds.values()})
@@ -60,7 +62,8 @@ def section(result: Measurement) -> str:
         "",
         f"{workload.clients} clients of {workload.samples_per_client} {samples}, "
         f"{workload.participants} participants a round, {workload.local_steps} steps of "
-        f"{workload.batch_size}; {counted} measured rounds a row, medians and quartiles.",
+        f"{workload.batch_size} samples; {counted} measured rounds a row. Seconds are medians, "
+        "with the quartiles in brackets.",
         "",
         "| method, where | CPU s/round | ratio | wall s/round | ratio | goal | MiB |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -74,16 +77,18 @@ def section(result: Measurement) -> str:
 
 
 _FEDPCL = (
-    "FedPCL's clients store their heads in files before they reply, so that a run survives its "
-    "processes. The plain loop has them in memory. Of the package's 11 ms for a client, writing "
-    "takes 1.4 ms and reading 0.5 ms (measured apart). With these files in memory (`TMPDIR` in "
-    "such a folder) FedPCL's ratio was 1.34 on 2026-11-23, on the machine below."
+    "The package's FedPCL clients store their heads in files before they reply, so that a run "
+    "can resume after its processes end. The plain loop keeps the heads in memory. Of the "
+    "package's 11 ms for a client, writing takes 1.4 ms and reading 0.5 ms (measured separately). "
+    "With the files in a folder in memory (`TMPDIR`), FedPCL's ratio was 1.34 on 2026-11-23, on "
+    "the machine below."
 )
 
 
 def _coprefl(work: float) -> str:
     return (
-        f"CoPreFL takes {work:.2f} times FedAvg's gradients (the query sets), in a second exchange."
+        f"CoPreFL takes {work:.2f} times FedAvg's gradients: it also computes gradients on the "
+        "query sets, in a second exchange."
     )
 
 
@@ -94,20 +99,20 @@ def shown_runners(result: Measurement) -> list[str]:
 
 
 def about(result: Measurement) -> str:
-    """Return when and on what it was measured, and what else ran."""
-    found = result.machine
-    gpu = f"**{found['gpu']}**; " if found["gpu"] else ""
+    """Return the date, the machine and the load of a measurement as a sentence."""
+    machine = result.machine
+    gpu = f"**{machine['gpu']}**; " if machine["gpu"] else ""
     text = (
-        f"Measured on {found['date']}: {gpu}{found['processor']}, {found['cores']} cores, "
-        f"{found['memory_bytes'] / 2**30:.0f} GiB; Python {found['python']}, torch "
-        f"{found['torch']}, flwr {found['flwr']}, ray {found['ray']}; load before "
-        f"{found['load_before']:.1f}"
+        f"Measured on {machine['date']}: {gpu}{machine['processor']}, {machine['cores']} cores, "
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB; Python {machine['python']}, torch "
+        f"{machine['torch']}, flwr {machine['flwr']}, ray {machine['ray']}; load before "
+        f"{machine['load_before']:.1f}"
     )
     if result.load:
         low, high = min(result.load), max(result.load)
         text += f", during {low:.1f} to {high:.1f} (its own is up to {result.workers})"
     if result.busy(BUSY):
-        text += ". **The machine was busy with other programs: do not quote these figures**"
+        text += ". **The machine was busy with other programs: do not quote these numbers**"
     return text + "."
 
 
@@ -136,43 +141,45 @@ def _how() -> str:
     return f"""## How this is measured
 
 - **Plain loops** (`benchmarks/bare.py`, `benchmarks/bare_heads.py`) use neither Flower nor this
-  package. They have the same participants, batches and memory format. Tests check that both end
-  with the same weights.
-- **Ratio:** a row's median divided by that of the plain loop of the same method. The local grid
-  and the plain loop in two processes are compared with the plain loop in one process. The Ray
-  grid and `flwr run` are compared with the plain loop in two processes.
-- **CPU seconds** are those of the runner's process and of all processes that it started, such as
+  package. They have the same participants, batches and memory format as the package. Tests check
+  that both end with the same weights.
+- **Ratio:** the median of a row divided by the median of a plain loop of the same method. The
+  local grid and the plain loop in two processes are compared with the plain loop in one process.
+  The Ray grid and `flwr run` are compared with the plain loop in two processes.
+- **CPU seconds** are those of the measured process and of all processes that it started, such as
   Ray's and the SuperLink. They measure the work, also on a busy machine.
-- **Wall time** is the waiting time on an idle machine. The goals are for the wall time.
-- **Threads:** every process computes with one thread. Two threads of one process took 12 to 16
+- **Wall time** is the time that a user waits. The machine must be idle.
+- **Goal:** the largest ratio of wall times that we aim for.
+- **Threads:** every process computes with one thread. Two threads in one process took 12 to 16
   times as long on a busy machine.
 - **Order:** the plain loops and the grids alternate round by round (A B C D A B C D ...), so that
-  drift of the machine affects all of them. `flwr run` cannot wait, so that its rounds run in
-  blocks before, between and after blocks of the others. The first round of every block is not
+  changes of the machine's speed affect all of them. `flwr run` cannot pause, so its rounds run in
+  blocks before, between and after blocks of the other rows. The first round of every block is not
   counted.
 - **`flwr run`:** a round is timed inside the ServerApp, from hook to hook. The first {WARM_UP}
   rounds of a run are not counted, because Ray starts its workers and these import PyTorch.
-- **Memory** is the peak of the runner's processes together, sampled every half second: the
-  unshared memory of each (RSS minus shared pages), summed, plus the largest shared part.
+- **Memory** is the peak of all processes of a row together, sampled every half second. It is the
+  sum of their unshared memory (RSS minus shared pages) plus the largest shared part.
 - **ReLU:** the plain CNN has ReLU before pooling, as most programs do. The package's
-  `femnist-cnn` pools first. The numbers are the same, with a quarter of the work for ReLU.
-- **Sums:** the package sums in float64, so that only rounding depends on how clients are spread
-  over processes. The plain loops sum in float32. For CoPreFL with ResNet-18 the float64 sums take
-  1 s of the 13 s of a round (60 models are added; measured apart on 2026-11-23, on the machine
-  above). FedAvg adds 20 models.
+  `femnist-cnn` pools first. The results are the same, with a quarter of the work for ReLU.
+- **Sums:** the package sums in float64, so that the distribution of clients over processes
+  changes only the rounding. The plain loops sum in float32. For CoPreFL with ResNet-18 the float64
+  sums of 60 models take 1 s of the 13 s of a round (measured separately on 2026-11-23, on the
+  machine above). FedAvg sums 20 models.
 - **Freed memory:** the plain loops reuse the memory of freed arrays, as the package's processes
-  do (`machine.py`). Most programs leave this to glibc. Against such loops of the CNN the ratios
-  of wall times were 0.69 (FedAvg) and 0.72 (CoPreFL) on the local grid, 0.72 and 0.96 on the Ray
-  grid, and 0.83 and 1.27 under `flwr run` (30 rounds, on 2026-11-23 and an AMD EPYC).
-- **Data** are random. There is no evaluation and no checkpoint.
+  do (`machine.py`). Most programs use glibc's defaults instead. Compared with CNN loops that use
+  the defaults, the ratios of wall times were 0.69 (FedAvg) and 0.72 (CoPreFL) on the local grid,
+  0.72 and 0.96 on the Ray grid, and 0.83 and 1.27 under `flwr run` (30 rounds, on 2026-11-23, on an
+  AMD EPYC).
+- **Data** are random. No evaluation and no checkpoint is in the measured rounds.
 - **GPU:** `python -m benchmarks --device cuda` measures the same on a GPU in about five minutes,
   and prints a text to paste into an issue. **It has not been run on a GPU yet.**"""
 
 
 TRIED = """## Optimisations that do not pay off on a CPU
 
-Times relative to the code without the optimisation. They were measured earlier on such a machine (2
-cores), not by this command.
+The table shows times relative to the code without the optimisation; below 1 is faster. They were
+measured earlier on a similar machine with 2 cores, not by this command.
 
 | optimisation | ratio |
 |---|---|
@@ -186,12 +193,14 @@ cores), not by this command.
 
 
 def draw(results: Collection[Measurement], path: Path) -> None:
-    """Draw the ratios as bars, one panel a workload, with a tick at each bar's goal."""
+    """Draw the ratios as bars, one panel for each workload, with a tick at each bar's goal."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    rows = [[one for one in shown_runners(result) if result.against(one)] for result in results]
+    rows = [
+        [runner for runner in shown_runners(result) if result.against(runner)] for result in results
+    ]
     sizes = [len(part) + 1 for part in rows]
     height = sum(0.42 * size + 0.6 for size in sizes) + 0.7
     figure = Figure(figsize=(8, height), dpi=200, layout="constrained", facecolor="white")
@@ -208,7 +217,7 @@ def draw(results: Collection[Measurement], path: Path) -> None:
 
 
 def _bars(panel: Any, result: Measurement, shown: Sequence[str]) -> None:
-    """Draw a workload's bars, two a runner."""
+    """Draw a workload's bars, two for each runner."""
     from matplotlib.patheffects import withStroke
 
     longest = 1.0
@@ -218,7 +227,7 @@ def _bars(panel: Any, result: Measurement, shown: Sequence[str]) -> None:
             longest = max(longest, ratio)
             panel.barh(row + shift, ratio, color=_COLOURS[kind], height=0.38)
             panel.text(
-                1.01,  # In the margin, where no bar runs through it.
+                1.01,  # In the margin, which no bar reaches.
                 row + shift,
                 f"{ratio:.3f}",
                 transform=panel.get_yaxis_transform(),
@@ -243,14 +252,14 @@ def _bars(panel: Any, result: Measurement, shown: Sequence[str]) -> None:
 
 
 def stored_results(folder: Path) -> dict[str, Measurement]:
-    """Return the measurements that a folder holds."""
-    kept = folder / "performance.json"
-    stored = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    return {name: Measurement(**one) for name, one in stored.items()}
+    """Return the measurements that a folder contains."""
+    file = folder / "performance.json"
+    stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return {name: Measurement(**values) for name, values in stored.items()}
 
 
 def write_page(folder: Path, results: dict[str, Measurement]) -> None:
-    """Write performance.md of these results and of what else the folder holds."""
+    """Write performance.md from these results and the other results in the folder."""
     shown = [results[name] for name in WORKLOADS if name in results]
     text = page(shown, beside.section_in(folder), growth_in(folder))
     (folder / "performance.md").write_text(text, encoding="utf-8")
@@ -259,14 +268,14 @@ def write_page(folder: Path, results: dict[str, Measurement]) -> None:
 def write_all(folder: Path, results: dict[str, Measurement]) -> None:
     """Write the measurements, the picture and the page."""
     values = {name: result.as_json() for name, result in results.items()}
-    kept = folder / "performance.json"
-    kept.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    file = folder / "performance.json"
+    file.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     draw([results[name] for name in WORKLOADS if name in results], folder / "performance.png")
     write_page(folder, results)
 
 
 def pasted(results: Sequence[Measurement], package: str) -> str:
-    """Return a text to paste into an issue: what was measured on a GPU."""
+    """Return the measurements on a GPU as a text to paste into an issue."""
     parts = [f"coprefl-flwr {package}, `python -m benchmarks --device cuda`"]
     for result in results:
         parts.append(section(result).replace("## ", "### ", 1))

@@ -1,7 +1,7 @@
-"""Runners that stay alive in a process each and do one round when told, so that they can alternate.
+"""Runners in separate processes that run one round on request, so that they can alternate.
 
-Between their rounds they wait on a pipe, which costs nothing. This file imports nothing of the
-package, so that the plain loops' processes do not either.
+Between its rounds a process waits on a pipe, without computing. This file imports nothing of the
+package, because the processes of the plain loops import it.
 """
 
 import logging
@@ -16,10 +16,10 @@ from benchmarks.processes import Peak, Stopwatch, watched
 from benchmarks.workloads import Workload
 
 Pause = Callable[[Any], None]
-"""Called after every round with whatever the runner has at hand; raises to end it."""
+"""Called after every round with an object of the runner; raises an exception to end it."""
 
 Program = Callable[[Workload, str, int, str, Pause], None]
-"""Runs rounds of a workload, a method, on so many processes and a device, until it is ended."""
+"""Runs rounds of (workload, method, number of processes, device) until its pause raises."""
 
 ENDLESS = 1_000_000
 
@@ -54,7 +54,7 @@ def on_local_grid(
     from coprefl_flwr.grids import LocalGrid
 
     torch.set_num_threads(1)
-    logging.getLogger("flwr").setLevel(logging.ERROR)  # Importing flwr sets another.
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # The import of flwr sets another level.
     with tempfile.TemporaryDirectory() as states:
         grid = LocalGrid(client, run_config=run_config(workload, method, device, states))
         run_rounds(grid, workload, method, ENDLESS, 1, pause)
@@ -68,7 +68,7 @@ def on_ray_grid(workload: Workload, method: str, workers: int, device: str, paus
     from coprefl_flwr.grids import RayGrid
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    # A Ray in a folder of its own: another runner's Ray, or Flower's, must not find it.
+    # A separate folder, so that another runner's Ray, or Flower's, does not find this Ray.
     os.environ.pop("RAY_ADDRESS", None)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder
@@ -81,16 +81,16 @@ def on_ray_grid(workload: Workload, method: str, workers: int, device: str, paus
 
 
 class Resident:
-    """A program in a process of its own. Its first round runs at once and is never measured."""
+    """A program in a separate process. Its first round begins at once and is never measured."""
 
     def __init__(
         self, program: Program, workload: Workload, method: str, workers: int, device: str
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, there = context.Pipe()
-        given = (program, workload, method, workers, device, there)
-        # Not a daemon, since those may have no processes of their own.
-        self.process = context.Process(target=_reside, args=given)
+        arguments = (program, workload, method, workers, device, there)
+        # Not a daemon, because a daemon may start no processes.
+        self.process = context.Process(target=_reside, args=arguments)
         self.process.start()
         there.close()
         self.peak = Peak()
@@ -111,7 +111,9 @@ class Resident:
                 seconds: tuple[float, float] = self.pipe.recv()
             except EOFError:
                 self.process.join()
-                raise RuntimeError("a runner ended before its time; its error is above") from None
+                raise RuntimeError(
+                    "the process of a runner ended too early; its error is above"
+                ) from None
         return seconds
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ class Resident:
 def _reside(
     program: Program, workload: Workload, method: str, workers: int, device: str, pipe: Connection
 ) -> None:
-    """Run `program`, report every round's seconds, and end when the other side is gone."""
+    """Run `program`, send the seconds of every round, and end when the pipe closes."""
     watch = Stopwatch(os.getpid())
 
     def pause(_: Any) -> None:

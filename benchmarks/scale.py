@@ -1,8 +1,9 @@
-"""How time and memory grow with nodes, clients, participants, the model, rounds and tasks.
+"""Growth of time and memory with nodes, clients, participants, the model, rounds and tasks.
 
-`python -m benchmarks.scale` varies one of them with all else fixed and writes docs/scale.json,
-docs/scale.png and the section "Growth" of docs/performance.md. What the clients compute themselves
-is next to nothing, but where the model grows: what grows is this package, and Flower's messages.
+`python -m benchmarks.scale` varies one of these numbers, with the others fixed. It writes
+docs/scale.json, docs/scale.png and the section "Growth" of docs/performance.md. Except where the
+model grows, clients compute almost nothing, so the result is that of this package and of Flower's
+messages.
 """
 
 import argparse
@@ -64,16 +65,16 @@ Measure = Callable[[Sequence[int]], Iterator[Point]]
 
 
 class Idle(NumPyClient):
-    """A client that answers with what it was sent."""
+    """A client that returns the model that it receives."""
 
     def fit(self, parameters: Any, _config: Any) -> Any:
-        """Return the model that was sent."""
+        """Return the received model."""
         return parameters, 1, {"loss": 1.0}
 
     query = fit
 
     def evaluate(self, _parameters: Any, _config: Any) -> Any:
-        """Return a loss and a hit."""
+        """Return a loss, and one correct prediction of one sample."""
         return 1.0, 1, {"correct": 1}
 
 
@@ -86,7 +87,7 @@ def run_rounds(
 ) -> None:
     """Run CoPreFL's rounds with idle clients; all are evaluated after `every` rounds, 0: never.
 
-    All nodes share `clients`, or each has its `own`; without both, each is one client.
+    All nodes share `clients`, or each node has its `own`; without both, each node is a client.
     """
     grid = LocalGrid(client_app(lambda _context, _client: Idle(), clients=own), nodes)
     strategy = CoPreFL(
@@ -98,7 +99,7 @@ def run_rounds(
 def train_model(
     strategy: type[FedAvg] | type[CoPreFL], kind: type[TorchClient], megabytes: int
 ) -> None:
-    """Run rounds with clients that train a model of so many bytes, a step each."""
+    """Run rounds with clients that train a model of `megabytes` MB for one step."""
     width = round(math.sqrt(megabytes * MEGABYTE / 4 / LAYERS))
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(LAYERS)))
     pairs = TensorDataset(torch.rand(10, width), torch.arange(10) % 2)
@@ -114,7 +115,7 @@ def train_model(
 
 
 def run_tasks(tasks: int) -> None:
-    """Run a study of so many tasks of one round, tables and figures included."""
+    """Run a study of `tasks` tasks of one round, with its tables and figures."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(
             run_name="scale",
@@ -137,11 +138,11 @@ def network(num_classes: int) -> nn.Module:
 
 
 def totals(run: Callable[[int], None]) -> Measure:
-    """Return what measures `run` at each size, every one in a process of its own."""
+    """Return a function that measures `run` at each size, each in a new process."""
 
     def measure(sizes: Sequence[int]) -> Iterator[Point]:
         with _silence():
-            run(sizes[0])  # What it imports belongs to no size.
+            run(sizes[0])  # Imports modules, which belong to no size.
         for size in sizes:
             (point,) = forked(f"size {size}", _total, run, size)
             yield point
@@ -150,9 +151,9 @@ def totals(run: Callable[[int], None]) -> Measure:
 
 
 def rounds(sizes: Sequence[int]) -> Iterator[Point]:
-    """Measure a run's rounds at those numbers: the time of a round, and all memory.
+    """Measure the time of rounds with these numbers in a run, and the memory after them.
 
-    A round takes milliseconds, and what else a machine does only adds: the least of some runs.
+    A round takes milliseconds, and other programs only add time, so the least of `RUNS` counts.
     """
     with _silence():
         run_rounds(1, PARTICIPANTS, 1, clients=PARTICIPANTS)
@@ -160,53 +161,53 @@ def rounds(sizes: Sequence[int]) -> Iterator[Point]:
     yield from (min(points, key=seconds_of) for points in zip(*runs, strict=True))
 
 
-def forked(what: str, function: Callable[..., Sequence[Point]], *given: Any) -> Sequence[Point]:
-    """Return what a function gives in a process of its own, which has imported everything."""
+def forked(what: str, function: Callable[..., Sequence[Point]], *arguments: Any) -> Sequence[Point]:
+    """Return the result of a function in a forked process, which has all imports."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
-    process = context.Process(target=_answer, args=(there, function, *given))
+    process = context.Process(target=_answer, args=(there, function, *arguments))
     process.start()
     there.close()
     try:
-        found: Sequence[Point] = here.recv()
+        points: Sequence[Point] = here.recv()
     except EOFError as error:
         raise RuntimeError(f"{what}: the process failed") from error
     finally:
         process.join()
-    return found
+    return points
 
 
-def _answer(answer: Connection, function: Callable[..., Sequence[Point]], *given: Any) -> None:
+def _answer(answer: Connection, function: Callable[..., Sequence[Point]], *arguments: Any) -> None:
     with _silence():
         _count_from_here()
-        answer.send(function(*given))
+        answer.send(function(*arguments))
 
 
 def _count_from_here() -> None:
-    """Give freed memory back, which would else be taken without being counted; forget the peak."""
+    """Return freed memory to the system, so that its reuse counts; reset the peak."""
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def _total(run: Callable[[int], None], size: int) -> list[Point]:
-    """Return the seconds of CPU time and the bytes that a run takes."""
-    before, began = _held("VmHWM"), time.process_time()
+    """Return the CPU seconds and the peak memory of a run, as one point."""
+    before, began = _memory("VmHWM"), time.process_time()
     run(size)
-    return [Point(size, time.process_time() - began, _held("VmHWM") - before)]
+    return [Point(size, time.process_time() - began, _memory("VmHWM") - before)]
 
 
 def _rounds(sizes: Sequence[int]) -> list[Point]:
-    """Return the CPU seconds of a run's rounds near the sizes, and what it holds by then.
+    """Return the CPU seconds of a run's rounds near the sizes, and the memory after them.
 
-    Each is the median of the rounds that differ by a fifth at most, so that round 10 has some.
+    The seconds are the median of the rounds whose numbers differ by at most a fifth.
     """
-    before, began = _held("VmRSS"), [time.process_time()]
-    seconds, held = list[float](), list[int]()
+    before, began = _memory("VmRSS"), [time.process_time()]
+    seconds, sizes_in_memory = list[float](), list[int]()
 
     def after_round(_: Any) -> None:
         now = time.process_time()
         seconds.append(now - began[0])
-        held.append(_held("VmRSS") - before)
+        sizes_in_memory.append(_memory("VmRSS") - before)
         began[0] = time.process_time()
 
     app = client_app(lambda _context, _client: Idle())
@@ -214,15 +215,15 @@ def _rounds(sizes: Sequence[int]) -> list[Point]:
     initial = to_record({"w": np.zeros(16, np.float32)})
     with tempfile.TemporaryDirectory() as folder:
         file, last = Path(folder) / "checkpoint", sizes[-1] + 1
-        # A round's checkpoint is written behind its hooks, and so counts to the next.
+        # A round's checkpoint is written after its hooks, so it counts for the next round.
         strategy.start(LocalGrid(app), initial, last, hooks=[after_round], checkpoint=file)
     near = [seconds[max(1, round(0.8 * n)) : round(1.2 * n) + 1] for n in sizes]
-    return [Point(n, median(s), held[n]) for n, s in zip(sizes, near, strict=True)]
+    return [Point(n, median(s), sizes_in_memory[n]) for n, s in zip(sizes, near, strict=True)]
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Show nothing of Flower's and this package's log but errors."""
+    """Show only errors of Flower's and this package's logs."""
     flower = logging.getLogger("flwr")
     level = flower.level
     flower.setLevel(logging.ERROR)
@@ -231,22 +232,22 @@ def _silence() -> Iterator[None]:
     flower.setLevel(level)
 
 
-def _held(line: str) -> int:
-    """Return the bytes of a line of Linux's /proc/self/status: VmRSS now, VmHWM at most."""
+def _memory(line: str) -> int:
+    """Return the memory in a line of /proc/self/status: VmRSS current, VmHWM peak, in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(one.split()[1]) * 1024 for one in lines if one.startswith(line))
+    return next(int(row.split()[1]) * 1024 for row in lines if row.startswith(line))
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to grow: what measures points, and their sizes."""
+    """A number that grows: the function that measures its points, and the sizes."""
 
     measure: Measure
     sizes: tuple[int, ...]
 
 
 def _sizes(largest: int, decades: int = 2) -> tuple[int, ...]:
-    """Return three sizes a decade, ascending to the largest."""
+    """Return three sizes for each factor of 10, in ascending order up to the largest."""
     return tuple(round(largest * 10 ** (-step / 3)) for step in range(3 * decades, -1, -1))
 
 
@@ -265,13 +266,13 @@ WAYS: Mapping[str, Way] = {
 }
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    """Measure the ways one after the other, then write the page."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the ways in sequence, then write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"{', '.join(WAYS)} (default: all)")
     parser.add_argument("--part", type=int, default=1, help="divide all sizes by this (a trial)")
     parser.add_argument("--output", type=Path, default=DOCS, help="folder of the page (docs)")
-    chosen = parser.parse_args(given)
+    chosen = parser.parse_args(argv)
     for name in chosen.ways:
         if name not in WAYS:
             parser.error(f"way '{name}': allowed are {', '.join(WAYS)}")
@@ -283,16 +284,16 @@ def main(given: Sequence[str] | None = None) -> None:
     for name in chosen.ways or WAYS:
         points[name] = []
         sizes = sorted({max(1, size // chosen.part) for size in WAYS[name].sizes})
-        for one in WAYS[name].measure(sizes):
-            points[name].append(one)
-            say(f"{name} {one.size}: {one.seconds:.3f} s, {one.bytes / 2**20:.1f} MiB")
-    found = Growth(about, points)
+        for point in WAYS[name].measure(sizes):
+            points[name].append(point)
+            say(f"{name} {point.size}: {point.seconds:.3f} s, {point.bytes / 2**20:.1f} MiB")
+    growth = Growth(about, points)
     chosen.output.mkdir(parents=True, exist_ok=True)
-    kept = chosen.output / "scale.json"
-    kept.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
-    draw(found, chosen.output / "scale.png")
+    file = chosen.output / "scale.json"
+    file.write_text(json.dumps(asdict(growth), indent=1) + "\n", encoding="utf-8")
+    draw(growth, chosen.output / "scale.png")
     write_page(chosen.output, stored_results(chosen.output))
-    print(section(found))
+    print(section(growth))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs of the benchmark's app under `flwr run`, on a SuperLink of their own."""
+"""Runs of the benchmark's app under `flwr run`, each on a separate SuperLink."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from benchmarks.processes import Peak, watched
 
 ROOT = Path(__file__).parent.parent
 WARM_UP = 2
-"""Rounds of a run that are left out: Ray starts its workers, and these import torch."""
+"""First rounds of a run, which are not counted: Ray starts its workers, which import torch."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A method under `flwr run`, its clients hosted by `nodes` nodes."""
+    """A method under `flwr run`; `nodes` nodes host its clients."""
 
     method: str
     nodes: int
@@ -39,7 +39,7 @@ class Simulation:
                 with watched(process.pid, peak):
                     log, _ = process.communicate()
             finally:
-                # The script stops all that it started.
+                # The script stops all processes that it started.
                 process.terminate()
                 process.wait()
             if process.returncode:

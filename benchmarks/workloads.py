@@ -1,4 +1,4 @@
-"""What is measured: a network, random data, and how much local training a round asks for.
+"""The measured workloads: a network, random data, and the local training of a round.
 
 This file, `benchmarks.bare` and `benchmarks.bare_heads` use nothing of the package.
 """
@@ -13,13 +13,13 @@ from torch import Tensor
 
 SEED, POPULATION = 0, "train"
 MEAN, STD = 0.5, 0.3
-"""What pixels from 0 to 1 are normalised by."""
+"""Mean and standard deviation that normalise pixels between 0 and 1."""
 SUPPORT, GAMMA, META_RATE = 0.8, 0.5, 0.05
 """CoPreFL's support fraction, gamma and zeta; the package's defaults."""
 TEMPERATURE = 0.07
 """FedPCL's tau; the package's default."""
 WIDTH = 256
-"""Numbers in the representation of a head."""
+"""Length of the representation in a head."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,21 @@ class Workload:
     Parameters
     ----------
     model : str
-        "femnist-cnn", "resnet18", or "head": a layer of `WIDTH` on cached features, by Adam.
+        "femnist-cnn", "resnet18", or "head": a layer of `WIDTH` on cached features, trained by
+        Adam.
     shape : tuple[int, ...]
-        (channels, height, width) of uint8 images; (number,) of float32 features.
+        (channels, height, width) of uint8 images, or (number,) of float32 features.
     samples_per_client : int
-        A multiple of what a participation uses, so that every batch is full, CoPreFL's (which come
-        from 80% of the samples) too.
+        A number for which every batch is full, also CoPreFL's, which come from 80 % of the
+        samples.
     rounds : int
-        Rounds that are measured, unless the command says otherwise.
+        Default number of measured rounds.
     goals : Mapping[str, float]
-        By place, what the ratio to the plain loop should not exceed.
+        {place: largest ratio to the plain loop that we aim for}.
     methods : tuple[str, ...]
         Of "fedavg", "coprefl" and "fedpcl".
     meta_rate : float
-        CoPreFL's zeta, small enough that a model stays finite for as long as is measured.
+        CoPreFL's zeta, small enough that the model stays finite in all measured rounds.
     """
 
     name: str
@@ -63,11 +64,11 @@ class Workload:
 
     @property
     def heads(self) -> bool:
-        """Whether what is trained are heads on cached features."""
+        """Whether clients train heads on cached features."""
         return self.model == "head"
 
     def coprefl_work(self) -> float:
-        """Return how many gradients of samples a CoPreFL round takes for one of FedAvg's."""
+        """Return the number of gradients in a round of CoPreFL / that in a round of FedAvg."""
         steps = self.local_steps * self.batch_size
         query = self.samples_per_client - int(SUPPORT * self.samples_per_client)
         return (steps + query) / steps
@@ -151,7 +152,8 @@ REAL = tuple(name for name in WORKLOADS if not name.startswith("tiny"))
 def data(workload: Workload) -> tuple[Tensor, Tensor]:
     """Return the inputs and labels (int64) of all clients, the same in every process.
 
-    Images are uint8 and labels random; features are at least 0, and every client has all classes.
+    Images are uint8, with random labels. Features are at least 0, and every client has all
+    classes.
     """
     rng = np.random.default_rng(SEED)
     n, classes = workload.clients * workload.samples_per_client, workload.num_classes

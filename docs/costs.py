@@ -1,7 +1,7 @@
-"""Writes what every recipe takes at the paper's size into the tables of examples/recipes/README.md.
+"""Writes the costs of every recipe at the paper's size into examples/recipes/README.md.
 
-`python -m docs.costs` (or `make costs`) counts, and measures for some minutes how long one core of
-this machine takes; a test tells when the counted columns are no longer true.
+`python -m docs.costs` (or `make costs`) counts the costs, and measures the speed of one core of
+this machine for some minutes. A test fails if the counted columns are out of date.
 """
 
 import re
@@ -20,15 +20,15 @@ from coprefl_flwr.studies.store import Store
 FOLDER = Path(__file__).parent.parent / "examples" / "recipes"
 PAGE = FOLDER / "README.md"
 COLUMNS = ("Gradients", "Outputs", "Sent", "Core h")
-"""The columns of a plan that are the last ones of the page's tables."""
+"""The columns of a plan that are the last columns of the page's tables."""
 ROW = re.compile(r"^\| \[(?P<recipe>[\w-]+)\]\(.*\|$", re.M)
 MEASURED = re.compile(r"(?<=\nCore hours are those of )[^;]+(?=;)")
 
 
 def plan(recipe: str) -> Plan | None:
-    """Return what a recipe takes at the paper's size, where nothing has been run yet.
+    """Return the plan of a recipe at the paper's size, without stored results.
 
-    None for one with networks from folders, which must be at hand.
+    None for a recipe with networks from folders, which this machine may lack.
     """
     with TemporaryDirectory() as empty:
         try:
@@ -39,22 +39,22 @@ def plan(recipe: str) -> Plan | None:
             return None
 
 
-def cells(found: Plan | None, known: Paces) -> list[str]:
+def cells(plan: Plan | None, known: Paces) -> list[str]:
     """Return the cells of a recipe's row; without paces the core hours are 0."""
-    if not found:
+    if not plan:
         return [NONE] * len(COLUMNS)
-    told = figures(found.together, {name: known.get(name, (0.0, 0.0)) for name in found.computing})
-    return [told[title] for title in COLUMNS]
+    texts = figures(plan.together, {name: known.get(name, (0.0, 0.0)) for name in plan.computing})
+    return [texts[title] for title in COLUMNS]
 
 
 def page(text: str, cells_of: Callable[[str], list[str]]) -> str:
-    """Return the page with the last cells of each recipe's row made anew."""
+    """Return the page with new last cells in each recipe's row."""
 
-    def made(found: re.Match[str]) -> str:
-        kept = found[0].split(" | ")[: -len(COLUMNS)]
-        return f"{' | '.join([*kept, *cells_of(found['recipe'])])} |"
+    def renewed(row: re.Match[str]) -> str:
+        unchanged = row[0].split(" | ")[: -len(COLUMNS)]
+        return f"{' | '.join([*unchanged, *cells_of(row['recipe'])])} |"
 
-    return ROW.sub(made, text)
+    return ROW.sub(renewed, text)
 
 
 def main() -> None:
@@ -62,12 +62,12 @@ def main() -> None:
     known: dict[str, tuple[float, float]] = {}
 
     def cells_of(recipe: str) -> list[str]:
-        found = plan(recipe)
-        for name, computing in found.computing.items() if found else ():
+        of_recipe = plan(recipe)
+        for name, computing in of_recipe.computing.items() if of_recipe else ():
             known[name] = known.get(name) or pace(computing)
-        told = cells(found, known)
-        print(recipe, *told, sep=" | ", flush=True)
-        return told
+        texts = cells(of_recipe, known)
+        print(recipe, *texts, sep=" | ", flush=True)
+        return texts
 
     text = page(PAGE.read_text(encoding="utf-8"), cells_of)
     where = f"{machine()}, measured on {date.today()}"

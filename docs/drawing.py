@@ -1,7 +1,7 @@
-"""Draws who sends what to whom: a fenced block `exchanges` becomes an SVG.
+"""Draws the messages of a method: a fenced block `exchanges` becomes an SVG.
 
-A line of the block is an arrow, "server -> clients: train: w", or what somebody does, "clients: 5
-steps of SGD". Columns stand in the order in which they are first named.
+A line of the block is an arrow, "server -> clients: train: w", or a note on a party's work,
+"clients: 5 steps of SGD". The columns are in the order of their first names in the block.
 """
 
 import html
@@ -28,19 +28,20 @@ def exchanges(source: str) -> str:
         f'<text class="who" x="{at}" y="24">{html.escape(name)}</text>'
         for name, at in x.items()
     )
-    told = html.escape("; ".join(line.strip() for line in source.splitlines() if line.strip()))
+    text = "; ".join(line.strip() for line in source.splitlines() if line.strip())
     return (
-        f'<svg class="exchanges" viewBox="0 0 {WIDTH} {y + 8:.0f}" role="img" aria-label="{told}">'
+        f'<svg class="exchanges" viewBox="0 0 {WIDTH} {y + 8:.0f}" role="img" '
+        f'aria-label="{html.escape(text)}">'
         f"{heads}{''.join(drawn)}</svg>"
     )
 
 
 def _read(line: str) -> tuple[str, str, str]:
-    """Return (who, to whom or "", what)."""
-    if found := ARROW.fullmatch(line.strip()):
-        return found["of"], found["to"], found["text"]
-    if found := NOTE.fullmatch(line.strip()):
-        return found["of"], "", found["text"]
+    """Return (sender or acting party, receiver or "", text)."""
+    if match := ARROW.fullmatch(line.strip()):
+        return match["of"], match["to"], match["text"]
+    if match := NOTE.fullmatch(line.strip()):
+        return match["of"], "", match["text"]
     raise ValueError(f"exchanges: '{line}' is neither 'A -> B: what' nor 'A: what'")
 
 

@@ -2,8 +2,8 @@
 
 A link from a page to a file of the repository, such as ../examples/ten_lines.py, becomes a link to
 a page of the site that shows this file, so that the site needs neither network nor repository.
-Formulas are MathML, which browsers draw without a script. `extra` in mkdocs.yml lists, for each
-page, how much its search results count and which further words lead to it.
+Formulas are MathML, which browsers draw without a script. `extra` in mkdocs.yml has the weight of a
+page in the search, and further words for which the search shows the page.
 """
 
 import posixpath
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 SHOWN = "source"
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^( *)(```+).*?^\1\2$", re.S | re.M)
-HEAD = re.compile(r"\A---\n.*?^---\n", re.S | re.M)  # Of a README that an index of apps reads.
+HEAD = re.compile(r"\A---\n.*?^---\n", re.S | re.M)  # The head of a README, for an index of apps.
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".diff": "diff"}
 KEPT = (".md", ".png", ".svg")
@@ -36,16 +36,16 @@ BOOST, WORDS = "search_boost", "other_words"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Give blocks called `exchanges` their drawing."""
+    """Draw fenced blocks called `exchanges`."""
     fence = {"name": "exchanges", "class": "exchanges", "format": _drawn}
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for every file of the repository that a page links to, and so on from these."""
+    """Add a page for every file of the repository that a page, or such a new page, links to."""
     docs = Path(config.docs_dir)
-    waiting = [docs / one.src_uri for one in files.documentation_pages()]
+    waiting = [docs / file.src_uri for file in files.documentation_pages()]
     done: set[Path] = set()
     while waiting:
         page = waiting.pop()
@@ -74,7 +74,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     if here.startswith(f"{SHOWN}/"):
         return markdown
     if not any(prose and re.search(r"^## ", part, re.M) for part, prose in _prose(markdown)):
-        page.meta["hide"] = ["toc"]  # Without headings its column is empty.
+        page.meta["hide"] = ["toc"]  # Without headings the table of contents is empty.
     if here in config.extra[BOOST]:
         page.meta["search"] = {"boost": config.extra[BOOST][here]}
     if here in config.extra[WORDS]:
@@ -83,9 +83,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 
 
 def _with_words(text: str, words: str) -> str:
-    """Return a page with a line of further search words above its first heading of the second rank.
+    """Return a page with a line of further search words above its first `##` heading.
 
-    There it belongs to the whole page, which the search then finds at its top.
+    There the words belong to the whole page, so the search links to the top of the page.
     """
     line = f"Related terms: {words}.\n{{ .words }}\n"
     at = 0
@@ -100,17 +100,17 @@ def _with_words(text: str, words: str) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """Replace formulas by MathML."""
 
-    def made(found: re.Match[str]) -> str:
-        text = found[2].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-        return convert(text.strip(), display="block" if found[1] == "div" else "inline")
+    def as_mathml(formula: re.Match[str]) -> str:
+        text = formula[2].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+        return convert(text.strip(), display="block" if formula[1] == "div" else "inline")
 
-    return MATH.sub(made, html)
+    return MATH.sub(as_mathml, html)
 
 
 def _drawn(source: str, *_: Any, **__: Any) -> str:
-    """Return the drawing of a block; what is wrong with it ends the build.
+    """Return the drawing of a block; a mistake in the block ends the build.
 
-    Of other errors superfences makes a block of code.
+    superfences shows the block as code for any other error.
     """
     try:
         return exchanges(source)
@@ -119,19 +119,19 @@ def _drawn(source: str, *_: Any, **__: Any) -> str:
 
 
 def _prose(text: str) -> list[tuple[str, bool]]:
-    """Return the parts of a page, each with whether it is prose and no code."""
+    """Return the parts of a page, each with True for prose and False for code."""
     parts, last = [], 0
-    for found in FENCE.finditer(text):
-        parts += [(text[last : found.start()], True), (found[0], False)]
-        last = found.end()
+    for block in FENCE.finditer(text):
+        parts += [(text[last : block.start()], True), (block[0], False)]
+        last = block.end()
     return [*parts, (text[last:], True)]
 
 
 def _targets(page: Path) -> list[Path]:
-    """Return the files of the repository that a page links to; raise for one that is not there."""
+    """Return the files of the repository that a page links to; raise for a missing file."""
     if not page.is_file():
         return []
-    found = []
+    targets = []
     for text, prose in _prose(page.read_text()):
         for link in LINK.finditer(text) if prose else ():
             if ":" in link["path"] or not link["path"]:
@@ -139,8 +139,8 @@ def _targets(page: Path) -> list[Path]:
             target = Path(posixpath.normpath((page.parent / link["path"]).as_posix()))
             if not target.exists():
                 raise PluginError(f"{page.relative_to(ROOT)}: there is no {link['path']}")
-            found.append(target)
-    return found
+            targets.append(target)
+    return targets
 
 
 def _in_site(target: Path) -> bool:
@@ -149,14 +149,14 @@ def _in_site(target: Path) -> bool:
 
 
 def _shown(target: Path) -> str:
-    """Return where the page that shows a file lies in the site."""
+    """Return the path in the site of the page that shows a file."""
     return f"{SHOWN}/{target.relative_to(ROOT).as_posix()}.md"
 
 
 def _linked(text: str, page: Path, here: str) -> str:
-    """Return a page's text, whose place in the site is `here`, with links into the site."""
+    """Return a page's text with links into the site; `here` is the page's path in the site."""
 
-    def made(link: re.Match[str]) -> str:
+    def into_site(link: re.Match[str]) -> str:
         if ":" in link["path"]:
             return link[0]
         target = Path(posixpath.normpath((page.parent / link["path"]).as_posix()))
@@ -164,17 +164,18 @@ def _linked(text: str, page: Path, here: str) -> str:
         return posixpath.relpath(there, posixpath.dirname(here) or ".") + (link["anchor"] or "")
 
     parts = _prose(text)
-    return "".join(LINK.sub(made, part) if prose else part for part, prose in parts)
+    return "".join(LINK.sub(into_site, part) if prose else part for part, prose in parts)
 
 
 def _page(target: Path) -> str:
-    """Return the page that shows a file or a folder; a search does not find it."""
+    """Return the page that shows a file or a folder; the search leaves it out."""
     name = target.relative_to(ROOT).as_posix()
     head = f"---\ntitle: {name}\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n"
     if target.is_dir():
-        # What git has: no caches.
-        inner = sorted(one for one in target.rglob("*") if one.is_file() and _is_text(one))
-        return f"{head}# {name}\n\n" + "\n\n".join(_code(one, f"## {_name(one)}") for one in inner)
+        # Without caches, which git does not have either.
+        inner = sorted(file for file in target.rglob("*") if file.is_file() and _is_text(file))
+        blocks = "\n\n".join(_code(file, f"## {_name(file)}") for file in inner)
+        return f"{head}# {name}\n\n{blocks}"
     if target.suffix == ".md":
         text = HEAD.sub("", target.read_text())
         return head + _linked(text, target, _shown(target))
@@ -190,5 +191,5 @@ def _is_text(path: Path) -> bool:
 
 
 def _code(path: Path, heading: str) -> str:
-    """Return a file as a block of code that no backtick in it ends."""
+    """Return a file as a block of code; its fence of four backticks allows three in the file."""
     return f"{heading}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text()}\n````\n"

@@ -22,7 +22,7 @@ from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.settings import Settings
 
 OBJECTS = {
-    "server": "the server's data and a network to compute on it: a `ServerData`",
+    "server": "the server's data, and a network to compute with: a `ServerData`",
     "training": "how the server trains: a `LocalTraining`",
     "weighted_by_key": "metric of the clients' replies by which their models are weighted",
     "head": "the last layer of the network: its name, its sizes and its classes",
@@ -34,12 +34,12 @@ OBJECTS = {
     "[`Bounds`](exchanges.md#coprefl_flwr.federation.Bounds)",
     "clients": "the clients of each node ([hosting](../../concepts/hosting.md)): the number of "
     "all clients, any of which any node can run; a mapping from node ids to clients; the path of "
-    "a TOML file with this mapping; not set: each node is asked",
+    "a TOML file with this mapping; not set: the server asks each node",
 }
 """Arguments of strategies that are objects and no declared options."""
 
 TEXTS = tomllib.loads((Path(__file__).parent / "parameters.toml").read_text(encoding="utf-8"))
-"""By function or class: parameters that no docstring and no option describes by itself."""
+"""{function or class: {parameter: text}} for parameters without a docstring or an option."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Parameter:
 
 
 def parameters(name: str) -> str:
-    """Return every parameter of a public function, such as `pretrain`, and what it raises."""
+    """Return the parameters and the exceptions of a public function, such as `pretrain`."""
     function = _public(name)
     title = f"**Parameters of `{name.rpartition('.')[2]}`**"
     parts = [title, _list(_documented(function), name)]
@@ -61,11 +61,12 @@ def parameters(name: str) -> str:
 
 
 def arguments(name: str) -> str:
-    """Return every argument of a strategy class that only this class has, and of its client."""
+    """Return the arguments that a strategy class has in addition to the common ones."""
     owner = _public(name)
-    common = {one.name for one in dataclasses.fields(RoundStrategy)}
-    parts = [_list([one for one in _arguments(owner) if one.name not in common], name)]
-    client = [_of_option(one) for one in _client_options(owner)]
+    common = {parameter.name for parameter in dataclasses.fields(RoundStrategy)}
+    own = [parameter for parameter in _arguments(owner) if parameter.name not in common]
+    parts = [_list(own, name)]
+    client = [_of_option(option) for option in _client_options(owner)]
     if client:
         parts.append("Options of the client, arguments of `cp.pretrain`:\n\n" + _list(client, name))
     if owner.__init__ is not coprefl_flwr.Schedule.__init__:
@@ -76,85 +77,90 @@ def arguments(name: str) -> str:
 
 
 def of_every_strategy() -> str:
-    """Return the arguments that every strategy has."""
+    """Return the arguments that all strategies have."""
     return _list(_arguments(RoundStrategy), "strategy")
 
 
 def _public(name: str) -> Any:
     """Return an object of the package by its dotted name."""
-    found: Any = coprefl_flwr
+    value: Any = coprefl_flwr
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
-def _list(found: list[Parameter], owner: str) -> str:
+def _list(parameters: list[Parameter], owner: str) -> str:
     """Return a definition list whose terms have anchors."""
     lines = []
-    for one in found:
-        anchor = f"{owner}.{one.name}".lower().replace("*", "")
-        meaning = _indented(one.meaning)
-        lines.append(f"`{one.name}`{{ #{anchor} }} {one.about}".rstrip() + f"\n:   {meaning}\n")
+    for parameter in parameters:
+        anchor = f"{owner}.{parameter.name}".lower().replace("*", "")
+        meaning = _indented(parameter.meaning)
+        head = f"`{parameter.name}`{{ #{anchor} }} {parameter.about}".rstrip()
+        lines.append(f"{head}\n:   {meaning}\n")
     return "\n".join(lines)
 
 
 def _indented(text: str) -> str:
-    """Return the text of a definition, whose further lines are indented."""
+    """Return the text of a definition, with its further lines indented."""
     return text.replace("\n", "\n    ")
 
 
 def _arguments(owner: type) -> list[Parameter]:
-    """Return what a strategy class's constructor takes."""
-    options = {one.name: one for one in declared(owner).values()}
-    found = []
-    for name, one in list(inspect.signature(owner.__init__).parameters.items())[1:]:
+    """Return the arguments of a strategy class's constructor."""
+    options = {option.name: option for option in declared(owner).values()}
+    arguments = []
+    for name, parameter in list(inspect.signature(owner.__init__).parameters.items())[1:]:
         if name in options:
-            found.append(_of_option(options[name]))
+            arguments.append(_of_option(options[name]))
         else:
-            about = _about(_annotation(one.annotation), one.default)
-            found.append(Parameter(name, about, _sentence(OBJECTS[name])))
-    return found
+            about = _about(_annotation(parameter.annotation), parameter.default)
+            arguments.append(Parameter(name, about, _sentence(OBJECTS[name])))
+    return arguments
 
 
 def _client_options(owner: type) -> list[Option]:
     """Return the options of a strategy's client that are not the strategy's own."""
-    if owner not in {one.strategy_class for one in METHODS.values()}:
+    methods = [method for method in METHODS.values() if method.strategy_class is owner]
+    if not methods:
         return []
-    (method, *_) = (one for one in METHODS.values() if one.strategy_class is owner)
-    own = {one.name for one in declared(owner).values()}
-    return [one for one in declared(method.client_class).values() if one.name not in own]
+    own = {option.name for option in declared(owner).values()}
+    options = declared(methods[0].client_class).values()
+    return [option for option in options if option.name not in own]
 
 
-def _of_option(one: Option) -> Parameter:
+def _of_option(option: Option) -> Parameter:
     """Return a declared option as a parameter."""
-    kinds = " or ".join(kind.__name__ for kind in one.kinds if kind is not type(None))
-    limits = f", {one.limits}" if one.limits else ""
-    return Parameter(one.name, _about(f"`{kinds}`", one.default) + limits, _sentence(one.meaning))
+    kinds = " or ".join(kind.__name__ for kind in option.kinds if kind is not type(None))
+    limits = f", {option.limits}" if option.limits else ""
+    about = _about(f"`{kinds}`", option.default) + limits
+    return Parameter(option.name, about, _sentence(option.meaning))
 
 
 def _documented(function: Any) -> list[Parameter]:
     """Return the parameters of a function or class; raise a KeyError for an undescribed one."""
     shared = coprefl_flwr.partition if function is coprefl_flwr.tasks else None
     rows = {**(dict(_rows(shared)) if shared else {}), **_texts(function), **dict(_rows(function))}
-    options = {one.name: one for one in declared(function).values()} if _is_class(function) else {}
-    settings = {one.name: one.meaning for one in declared(Settings).values()}
-    found = []
-    for name, one in inspect.signature(function).parameters.items():
+    declarations = declared(function).values() if _is_class(function) else ()
+    options = {option.name: option for option in declarations}
+    settings = {setting.name: setting.meaning for setting in declared(Settings).values()}
+    documented = []
+    for name, parameter in inspect.signature(function).parameters.items():
         if name == "self":
             continue
         if name in options and name not in rows:
-            found.append(_of_option(options[name]))
+            documented.append(_of_option(options[name]))
             continue
-        shown = f"**{name}" if one.kind is one.VAR_KEYWORD else name
+        shown = f"**{name}" if parameter.kind is parameter.VAR_KEYWORD else name
         kind, meaning = rows.get(shown) or ("", settings.get(name, ""))
         if not (kind or meaning):
             problem = f"{function.__name__}: nothing describes the parameter {name}"
             raise KeyError(f"{problem}: its docstring or docs/parameters.toml should")
         if not meaning or meaning[0].islower():  # The type is the beginning of the text.
             kind, meaning = "", f"{kind} {meaning}".strip()
-        about = _about(_type(kind) or _annotation(one.annotation), _default(function, one), kind)
-        found.append(Parameter(shown, about, _sentence(meaning)))
-    return found
+        shown_type = _type(kind) or _annotation(parameter.annotation)
+        about = _about(shown_type, _default(function, parameter), kind)
+        documented.append(Parameter(shown, about, _sentence(meaning)))
+    return documented
 
 
 def _is_class(function: Any) -> bool:
@@ -162,19 +168,19 @@ def _is_class(function: Any) -> bool:
 
 
 def _texts(function: Any) -> dict[str, tuple[str, str]]:
-    """Return what `TEXTS` says of a function or class and of its bases."""
+    """Return the texts in `TEXTS` for a function, or for a class and its bases."""
     owners = reversed(function.__mro__) if _is_class(function) else [function]
-    found = {name: text for one in owners for name, text in TEXTS.get(one.__name__, {}).items()}
-    return {name: ("", text) for name, text in found.items()}
+    texts = {name: text for owner in owners for name, text in TEXTS.get(owner.__name__, {}).items()}
+    return {name: ("", text) for name, text in texts.items()}
 
 
-def _default(function: Any, one: inspect.Parameter) -> Any:
-    """Return a parameter's default, made anew where a dataclass makes it for each instance."""
+def _default(function: Any, parameter: inspect.Parameter) -> Any:
+    """Return the default of a parameter; a default_factory is called."""
     if dataclasses.is_dataclass(function):
         for field in dataclasses.fields(function):
-            if field.name == one.name and field.default_factory is not dataclasses.MISSING:
+            if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
                 return field.default_factory()
-    return one.default
+    return parameter.default
 
 
 def _rows(function: Any, title: str = "Parameters") -> Iterator[tuple[str, tuple[str, str]]]:
@@ -192,7 +198,7 @@ def _rows(function: Any, title: str = "Parameters") -> Iterator[tuple[str, tuple
 
 
 def _type(text: str) -> str:
-    """Return the type of a docstring: an expression as code, words as they are."""
+    """Return the type in a docstring: an expression as code, words unchanged."""
     text = re.sub(r", optional$", "", text.strip())
     if re.search(r" (or|and) ", text):
         return text
@@ -239,4 +245,4 @@ PREFIXES: Mapping[str, typing.Callable[[str], str]] = {
     "parameters of ": parameters,
     "arguments of ": arguments,
 }
-"""By the beginning of a part's name in a page: the function that writes the part."""
+"""{beginning of a part's name in a page: function that writes the part}."""

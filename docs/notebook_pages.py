@@ -1,8 +1,8 @@
-"""Runs the notebooks of examples/notebooks and writes what they show into docs/notebooks.
+"""Runs the notebooks of examples/notebooks and writes their pages into docs/notebooks.
 
 `make notebooks`. A notebook is a script with cells, which jupytext reads and nbclient runs in a
-kernel of its own; its page is Markdown with the cells, what they print and their pictures. Pages
-and pictures are committed, so that the site is built without running anything.
+separate kernel. Its page is Markdown with the cells, their output and their pictures. Pages and
+pictures are committed, so that the build of the site runs no notebook.
 """
 
 import math
@@ -20,11 +20,11 @@ from nbformat import NotebookNode
 ROOT = Path(__file__).parent.parent
 SCRIPTS, PAGES = ROOT / "examples" / "notebooks", ROOT / "docs" / "notebooks"
 LONGEST = 300
-"""Seconds after which a cell is taken to hang."""
+"""Time limit of a cell, in seconds."""
 
 
 def main(names: list[str]) -> None:
-    """Run the notebooks with these names, or all; stops at the first cell that fails."""
+    """Run the named notebooks, or all notebooks; stop at the first cell that fails."""
     for script in sorted(SCRIPTS.glob("*.py")):
         if not names or script.stem in names:
             before = _seconds_on_a_core()
@@ -42,14 +42,14 @@ def page(script: Path) -> tuple[str, dict[str, bytes]]:
         notebook, timeout=LONGEST, kernel_name="python3", resources=folder, coalesce_streams=True
     ).execute()
     for cell in notebook.cells:
-        cell.outputs = [_shown(one) for one in cell.get("outputs", []) if _is_shown(one)]
+        cell.outputs = [_shown(output) for output in cell.get("outputs", []) if _is_shown(output)]
     named = {"output_files_dir": script.stem, "unique_key": "picture"}
-    text, made = MarkdownExporter().from_notebook_node(notebook, resources=named)
-    return _tidied(text), made["outputs"]
+    text, resources = MarkdownExporter().from_notebook_node(notebook, resources=named)
+    return _tidied(text), resources["outputs"]
 
 
 def headed(text: str, script: Path, seconds: float) -> str:
-    """Return a page with a line below its title: its script, and how long it runs."""
+    """Return a page with a line below its title: its script and its run time."""
     link = f"[{script.name}](../../{script.relative_to(ROOT)})"
     minutes = math.ceil(seconds / 60)
     time = "less than a minute" if minutes == 1 else f"less than {minutes} minutes"
@@ -59,7 +59,7 @@ def headed(text: str, script: Path, seconds: float) -> str:
 
 
 def write(name: str, text: str, pictures: dict[str, bytes]) -> None:
-    """Write a page and its pictures in the place of what was there."""
+    """Write a page and its pictures; replace older ones."""
     shutil.rmtree(PAGES / name, ignore_errors=True)
     (PAGES / name).mkdir(parents=True)
     (PAGES / f"{name}.md").write_text(text)
@@ -68,12 +68,12 @@ def write(name: str, text: str, pictures: dict[str, bytes]) -> None:
 
 
 def _is_shown(output: NotebookNode) -> bool:
-    """Leave out logs, in which there are times."""
+    """Return False for a log, which contains times."""
     return output.get("name") != "stderr"
 
 
 def _shown(output: NotebookNode) -> NotebookNode:
-    """Leave out the text that stands for a picture."""
+    """Return an output; without its text if it has a picture."""
     if "image/png" in output.get("data", {}):
         output.data = {"image/png": output.data["image/png"]}
     return output
@@ -83,14 +83,14 @@ def _tidied(text: str) -> str:
     """Return a page without style sheets and empty lines, its pictures with a description."""
     text = re.sub(r"<style scoped>.*?</style>\n", "", text.lstrip(), flags=re.S)
     text = text.replace("![png]", "![What the cell above draws]")
-    # The theme dresses tables that have no class.
+    # The theme formats only tables without a class.
     text = text.replace('<table border="1" class="dataframe">', "<table>")
     text = re.sub(r"[ \t]+$", "", text, flags=re.M)
     return re.sub(r"\n{4,}", "\n\n", text).rstrip() + "\n"
 
 
 def _seconds_on_a_core() -> float:
-    """Return the computing time of the kernels that have ended."""
+    """Return the CPU seconds of the kernels that have ended."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
 
 

@@ -16,9 +16,9 @@ NARROW = DOCS / "pictures" / "overview-narrow.svg"
 TABLE = DOCS / "tables" / "primary-coprefl-tuned.csv.gz"
 METHODS = {"fedavg": "FedAvg", "coprefl": "CoPreFL"}
 
-WIDTH, TOP, TASK, BAR = 760, 66, 52, 13  # pixels; of a task and of a bar the height
-LEFT, FULL = 500, 190  # where bars begin, and how long 100 % is
-PHONE_WIDTH, PHONE_LEFT, PHONE_TOP = 360, 84, 258  # the same for phones; where the tasks begin
+WIDTH, TOP, TASK, BAR = 760, 66, 52, 13  # pixels; TASK and BAR are heights
+LEFT, FULL = 500, 190  # pixels: beginning of the bars, length of 100 %
+PHONE_WIDTH, PHONE_LEFT, PHONE_TOP = 360, 84, 258  # pixels, for phones
 SETTING = (
     "Bars: means after 30 rounds.",
     "CIFAR-100 at 16 x 16 pixels,",
@@ -51,16 +51,16 @@ text { fill: #1f2328; font: 14px system-ui, "Segoe UI", "DejaVu Sans", sans-seri
 
 
 def accuracies() -> "pd.DataFrame":
-    """Return the mean accuracy over seeds, in percent: a row a task, a column a method."""
+    """Return the mean accuracy over seeds in percent: rows are tasks, columns are methods."""
     table = pd.read_csv(TABLE)
     table = table[table["metric"] == "accuracy"]
     return table.pivot_table("value", "task", "row")[list(METHODS)]
 
 
 def overview() -> str:
-    """Return the picture as an SVG that is light or dark as its reader's system is."""
-    found = accuracies()
-    middle, height = TOP + TASK * len(found) / 2, TOP + TASK * len(found) + 64
+    """Return the picture as an SVG, which is light or dark like the reader's system."""
+    table = accuracies()
+    middle, height = TOP + TASK * len(table) / 2, TOP + TASK * len(table) + 64
     parts = [
         _text(108, 34, "100 clients", "bold middle"),
         _text(108, 54, "80 classes of images", "soft middle"),
@@ -71,18 +71,18 @@ def overview() -> str:
         _text(420, 54, "5 other classes", "soft middle"),
         *_legend(LEFT, 34),
     ]
-    for at, (_, row) in enumerate(found.iterrows()):
+    for at, (_, row) in enumerate(table.iterrows()):
         y = TOP + TASK * (at + 0.5)
         parts += [_arrow(368, middle, 412, y), *_task(at, row, 420, LEFT, y)]
     parts.append(_text(24, height - 38, ", ".join(_difference()), ""))
     parts.append(_text(24, height - 16, " ".join(SETTING), "soft"))
-    return _picture(parts, WIDTH, height, found)
+    return _picture(parts, WIDTH, height, table)
 
 
 def narrow() -> str:
     """Return the picture for phones: the tasks are below the clients and the model."""
-    found = accuracies()
-    middle, last, tip = 136, PHONE_TOP + TASK * len(found), PHONE_TOP - 44
+    table = accuracies()
+    middle, last, tip = 136, PHONE_TOP + TASK * len(table), PHONE_TOP - 44
     parts = [
         _text(94, 30, "100 clients", "bold middle"),
         _text(94, 50, "80 classes of images", "soft middle"),
@@ -95,19 +95,19 @@ def narrow() -> str:
         _text(20, PHONE_TOP - 8, "5 other classes", "soft"),
         *_legend(PHONE_LEFT + 66, PHONE_TOP - 28),
     ]
-    for at, (_, row) in enumerate(found.iterrows()):
+    for at, (_, row) in enumerate(table.iterrows()):
         parts += _task(at, row, 20, PHONE_LEFT, PHONE_TOP + TASK * (at + 0.5))
     lines = [(text, "") for text in _difference()] + [(text, "soft") for text in SETTING]
     for at, (text, kind) in enumerate(lines):
         parts.append(_text(20, last + 18 + 20 * at, text, kind))
-    return _picture(parts, PHONE_WIDTH, last + 18 + 20 * len(lines), found)
+    return _picture(parts, PHONE_WIDTH, last + 18 + 20 * len(lines), table)
 
 
-def _picture(parts: list[str], width: int, height: float, found: "pd.DataFrame") -> str:
-    """Return an SVG of these parts on a card, with all numbers in its title."""
+def _picture(parts: list[str], width: int, height: float, table: "pd.DataFrame") -> str:
+    """Return an SVG of these parts on a card, with all numbers in the SVG's title."""
     numbers = "; ".join(
         f"task {at}: " + ", ".join(f"{METHODS[name]} {row[name]:.1f} %" for name in METHODS)
-        for at, (_, row) in enumerate(found.iterrows(), 1)
+        for at, (_, row) in enumerate(table.iterrows(), 1)
     )
     title = f"Clients pre-train an initial model; tasks start from it. {numbers}."
     card = f'<rect class="card" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="10"/>'
@@ -180,7 +180,7 @@ def _legend(left: float, y: float) -> list[str]:
         x = left + 100 * at
         box = f'x="{x:g}" y="{y - 11:g}" width="13" height="13" rx="2"'
         parts += [f'<rect class="{name}" {box}/>', _text(x + 20, y, shown, "bold")]
-    return [*parts, _text(left, y + 20, "made the initial model", "soft")]
+    return [*parts, _text(left, y + 20, "pre-trained the model", "soft")]
 
 
 if __name__ == "__main__":

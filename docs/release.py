@@ -1,7 +1,7 @@
-"""Builds wheel and sdist, checks them, and runs the ten lines where nothing else is installed.
+"""Builds and checks wheel and sdist, and runs the ten lines in an empty environment.
 
-`make release-check`. Everything is made in a new folder, which is removed; dist/ is written when
-all went well. The index that pip is set up with must have the dependencies.
+`make release-check`. The command works in a new folder, which it removes at the end. It writes
+dist/ only if all checks passed. The index that pip uses must have the dependencies.
 """
 
 import shutil
@@ -20,11 +20,11 @@ IN_SDIST = (
 
 
 def main() -> None:
-    """Run all checks; exits with the status of the first command that fails."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    """Run all checks; exit with the status of the first command that fails."""
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
         tools, empty = environment(folder / "tools"), environment(folder / "empty")
-        run(tools, "-m", "pip", "install", "--quiet", "build", "twine", *wanted())
+        run(tools, "-m", "pip", "install", "--quiet", "build", "twine", *site_requirements())
         run(tools, "-m", "build", "--outdir", folder / "dist", ROOT)
         (wheel,) = (folder / "dist").glob("*.whl")
         (sdist,) = (folder / "dist").glob("*.tar.gz")
@@ -33,7 +33,7 @@ def main() -> None:
         run(tools, "-m", "mkdocs", "build", "--strict", cwd=sources)
         run(empty, "-m", "pip", "install", "--quiet", wheel)
         run(empty, "-m", "pip", "check")
-        # From a folder without sources, so that what is imported is the wheel.
+        # In a folder without sources, so that Python imports the wheel.
         shutil.copy(ROOT / "examples" / "ten_lines.py", folder)
         run(empty, "-I", "ten_lines.py", cwd=folder)
         run(empty, "-I", "-m", "coprefl_flwr.cli", "--version", cwd=folder)
@@ -47,14 +47,14 @@ def environment(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def wanted() -> list[str]:
-    """Return what building the site needs."""
+def site_requirements() -> list[str]:
+    """Return the requirements of the site's build."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return list(project["optional-dependencies"]["docs"])
 
 
 def check_sdist(sdist: Path, folder: Path) -> Path:
-    """Unpack the sdist; exit if it lacks what the site and the tests are made of."""
+    """Unpack the sdist; exit if it lacks files of the site or the tests."""
     shutil.unpack_archive(sdist, folder)
     (root,) = folder.iterdir()
     missing = [name for name in IN_SDIST if not (root / name).exists()]
@@ -64,7 +64,7 @@ def check_sdist(sdist: Path, folder: Path) -> Path:
 
 
 def run(python: Path, *arguments: str | Path, cwd: Path = ROOT) -> None:
-    """Run a command, and exit as it does if it fails."""
+    """Run a command; if it fails, exit with its status."""
     print("$", "python", *arguments, flush=True)
     done = subprocess.run([python, *arguments], cwd=cwd)
     if done.returncode:

@@ -1,7 +1,7 @@
-"""Writes what the documentation's pages and pyproject.toml say that the code declares.
+"""Writes the declarations in the code into the documentation's pages and pyproject.toml.
 
-`python -m docs.tables` (or `make tables`) writes them; a test tells when that was forgotten. In a
-page each such part stands between two comments that name it.
+`python -m docs.tables` (or `make tables`) writes them. A test fails if they are out of date. In a
+page, each written part is between two comments with its name.
 """
 
 import argparse
@@ -51,14 +51,14 @@ SUBJECTS = {
     "task-clients": "Clients and training of the tasks",
     "personal-datasets": "Personalised studies",
 }
-"""By the first of some settings in a row: the heading above them."""
+"""{first setting of a group: heading of the group}."""
 
 KINDS = {PRETRAINING: "pre-training", TASK: "training of tasks"}
 KINDS |= {PERSONALISED: "personalised studies", HEAD: "last layer of tasks"}
 
 PARTICIPANTS, CLIENTS, SAMPLES, AT_SERVER = 20, 100, 200, 1000
 TRAINING = LocalTraining(local_steps=5, batch_size=32, learning_rate=0.05)
-"""What a round's cost is shown for."""
+"""The example whose cost of a round is shown."""
 
 TESTED_IN = {
     "coprefl-hybrid": "integration/test_scenario_two.py",
@@ -67,28 +67,31 @@ TESTED_IN = {
     "ncm": "strategies/test_linear_head.py",
     "ridge": "strategies/test_linear_head.py",
 }
-"""Where the tests of a method's formulas are, if not in the file named after its strategy's."""
+"""{method: file with the tests of its formulas}, if not the file of its strategy's name."""
 
 ONLY_SUMS = {"ncm", "qffl", "ridge", "solo"}
-"""Methods that do not average, and whose server needs sums alone all the same; tested by rules."""
+"""Methods that do not average, but whose server needs only sums; a test checks this."""
 
 PERSONALISED_STUDIES = {
     "fedavg": ("the whole model", "the global model"),
-    "fedpcl": ("prototypes: each client sends its own and gets all", "its head and prototypes"),
-    "fedproto": (
-        "prototypes: each client sends its own and gets the global ones",
-        "its model and the global prototypes",
+    "fedpcl": (
+        "prototypes: each client sends its own and gets those of all clients",
+        "the client's head and prototypes",
     ),
-    "fedrep": ("all except the last layer", "the shared layers and its own last layer"),
-    "per-fedavg": ("the whole model", "the global model after one step on its samples"),
-    "pfedme": ("the whole model", "its own model theta"),
-    "solo": ("nothing", "its own model"),
+    "fedproto": (
+        "prototypes: each client sends its own and gets the global prototypes",
+        "the client's model and the global prototypes",
+    ),
+    "fedrep": ("all except the last layer", "the shared layers and the client's last layer"),
+    "per-fedavg": ("the whole model", "the global model after one step on the client's samples"),
+    "pfedme": ("the whole model", "the client's model theta"),
+    "solo": ("nothing", "the client's model"),
 }
-"""By method of a personalised study: what is sent in a round, and what a client is tested with."""
+"""{method: (content of a round's messages, model with which a client is tested)}."""
 
 
 def methods_table() -> str:
-    """Return the methods of starting models and tasks, without refined forms called so."""
+    """Return the table of methods for pre-training and tasks, without `NAME-refined`."""
     lines = _heads("`method`", "options and defaults", "scenario", "for tasks", "only sums")
     for name, method in METHODS.items():
         if not {PRETRAINING, TASK} & set(method.roles) or name.endswith("-refined"):
@@ -101,7 +104,7 @@ def methods_table() -> str:
 
 
 def personal_table() -> str:
-    """Return the methods of personalised studies."""
+    """Return the table of methods for personalised studies."""
     lines = _heads(
         "`method`", "options and defaults", "sent in a round", "tested with", "only sums"
     )
@@ -119,11 +122,11 @@ def _heads(*heads: str) -> list[str]:
 
 
 def _linked(name: str) -> str:
-    """Return a method's name as a link to the page with its frame, or of what it refines."""
+    """Return a method's name as a link to its page, or to that of the method that it refines."""
     texts = {path.name: path.read_text() for path in sorted((PAGES / "methods").glob("*.md"))}
-    for one in (name, METHODS[name].strategy_class.name, name.removesuffix("-hybrid")):
+    for candidate in (name, METHODS[name].strategy_class.name, name.removesuffix("-hybrid")):
         for page, text in texts.items():
-            if f"<!-- {FRAME}{one}," in text:
+            if f"<!-- {FRAME}{candidate}," in text:
                 return f"[`{name}`]({page})"
     return f"`{name}`"
 
@@ -134,12 +137,12 @@ def _sums(method: Algorithm) -> str:
 
 
 def needs_only_sums(method: Algorithm) -> bool:
-    """Return whether sums of clients' arrays are all that a method's server needs."""
+    """Return whether a method's server needs only sums of the clients' arrays."""
     return method.strategy_class.averages or method.strategy_class.name in ONLY_SUMS
 
 
 def _own(method: Algorithm, role: str) -> str:
-    """Return a method's own settings with their defaults, but for those of `aggregation`."""
+    """Return a method's options with their defaults, without the options of `aggregation`."""
     defaults = method.defaults(role)
     shown = []
     for key, default in defaults.items():
@@ -152,17 +155,17 @@ def _own(method: Algorithm, role: str) -> str:
 
 
 def settings_tables() -> str:
-    """Return the settings of a study in their order: a heading and a table for each subject."""
-    keys = {key: one for group in GROUPS for key, one in declared(group).items()}
+    """Return the settings of a study, with a heading and a table for each subject."""
+    keys = {key: option for group in GROUPS for key, option in declared(group).items()}
     unknown = SUBJECTS.keys() - keys.keys()
     if unknown:
         raise KeyError(f"no settings: {', '.join(sorted(unknown))}")
     parts, lines = [], list[str]()
-    for key, one in keys.items():
+    for key, option in keys.items():
         if key in SUBJECTS:
             lines = _heads("key", "default", "limits", "meaning")
             parts.append((SUBJECTS[key], lines))
-        lines.append(_line(f"[`{key}`](#{key}){{ #{key} }}", one))
+        lines.append(_line(f"[`{key}`](#{key}){{ #{key} }}", option))
     return "\n".join(f"## {title}\n\n{_options(lines)}" for title, lines in parts)
 
 
@@ -172,37 +175,37 @@ def _options(lines: list[str], kind: str = "options") -> str:
     return f'<div class="{kind}" markdown>\n\n{table}\n\n</div>\n'
 
 
-def _line(key: str, one: Option) -> str:
-    """Return the line of an option, whose name is given in Markdown."""
-    unit = f" ({one.unit})" if one.unit else ""
-    default = f"`{_text(one.default)}`" if one.default not in (None, "") else "not set"
-    meaning = one.meaning.replace("|", "\\|")
-    return f"| {key} | {default}{unit} | {one.limits} | {meaning} |"
+def _line(key: str, option: Option) -> str:
+    """Return the table row of an option; `key` is its name in Markdown."""
+    unit = f" ({option.unit})" if option.unit else ""
+    default = f"`{_text(option.default)}`" if option.default not in (None, "") else "not set"
+    meaning = option.meaning.replace("|", "\\|")
+    return f"| {key} | {default}{unit} | {option.limits} | {meaning} |"
 
 
 def options_table() -> str:
-    """Return the methods' own options, one line for each meaning that a key has."""
+    """Return the table of the methods' options, with a row for each meaning of a key."""
     lines = _heads("key", "method", "limits", "meaning")
-    methods = [one for one in METHODS.values() if HEAD not in one.roles]
+    methods = [method for method in METHODS.values() if HEAD not in method.roles]
     averaging = {name.replace("_", "-") for name in AGGREGATION}
-    # With those that have no short form, as it is a setting of another meaning.
+    # Including options without a short form: their key is a setting with another meaning.
     for key in dict.fromkeys(key for method in methods for key in method.options):
-        found: dict[tuple[str, str], list[str]] = {}
+        names_of: dict[tuple[str, str], list[str]] = {}
         for name, method in METHODS.items():
             if key in method.options and not method.refined:
-                one = method.options[key]
-                found.setdefault((one.limits, one.meaning), []).append(name)
+                option = method.options[key]
+                names_of.setdefault((option.limits, option.meaning), []).append(name)
         refined = next((m.options[key] for m in METHODS.values() if key in m.options), None)
-        if not found and refined:
-            found[(refined.limits, refined.meaning)] = ["methods called NAME-refined"]
-        for (limits, meaning), names in found.items():
+        if not names_of and refined:
+            names_of[(refined.limits, refined.meaning)] = ["methods called NAME-refined"]
+        for (limits, meaning), names in names_of.items():
             of = "all methods that average" if key in averaging else ", ".join(names)
             lines.append(f"| `{key}` | {of} | {limits} | {meaning} |")
     return _options(lines, "options by-method")
 
 
 def columns_table() -> str:
-    """Return the columns of a recipe's tables."""
+    """Return the table of the columns of a recipe's report."""
     lines = _heads("`metrics`", "heading", "better")
     for name, heading in COLUMNS.items():
         lines.append(f"| `{name}` | {heading.title} | {heading.better or ''} |")
@@ -211,27 +214,28 @@ def columns_table() -> str:
 
 def commands() -> str:
     """Return every command of `coprefl` with its arguments."""
-    (named,) = (one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
-    meaning = {one.dest: one.help for one in named._choices_actions}
+    actions = parser()._actions
+    (named,) = (a for a in actions if isinstance(a, argparse._SubParsersAction))
+    meaning = {action.dest: action.help for action in named._choices_actions}
     parts = []
     for name, command in named.choices.items():
         lines = _heads("argument", "meaning")
-        for one in command._actions:
-            if not isinstance(one, argparse._HelpAction):
-                lines.append(f"| `{_argument(one)}` | {one.help or ''} |")
+        for action in command._actions:
+            if not isinstance(action, argparse._HelpAction):
+                lines.append(f"| `{_argument(action)}` | {action.help or ''} |")
         table = ["\n".join(lines)] if len(lines) > 2 else []
         parts.append("\n\n".join([f"## coprefl {name}", _sentence(str(meaning[name])), *table]))
     return "\n\n".join(parts) + "\n"
 
 
-def _argument(one: argparse.Action) -> str:
-    """Return how an argument is written."""
-    if not one.option_strings:
-        return str(one.metavar or one.dest).upper()
-    if one.nargs == 0:
-        return one.option_strings[0]
-    choices = f"{{{','.join(map(str, one.choices))}}}" if one.choices else ""
-    return f"{one.option_strings[0]} {choices or one.metavar or one.dest.upper()}"
+def _argument(action: argparse.Action) -> str:
+    """Return an argument as a user writes it."""
+    if not action.option_strings:
+        return str(action.metavar or action.dest).upper()
+    if action.nargs == 0:
+        return action.option_strings[0]
+    choices = f"{{{','.join(map(str, action.choices))}}}" if action.choices else ""
+    return f"{action.option_strings[0]} {choices or action.metavar or action.dest.upper()}"
 
 
 def _sentence(text: str) -> str:
@@ -239,7 +243,7 @@ def _sentence(text: str) -> str:
 
 
 def frame(name: str) -> str:
-    """Return what a method's page says by the code: what it is, its options, how to run it."""
+    """Return the generated frame of a method's page: its properties, options and a command."""
     method = METHODS[name]
     strategy, client = method.strategy_class, method.client_class
     roles = "; ".join(KINDS[role] for role in method.roles)
@@ -258,21 +262,21 @@ def frame(name: str) -> str:
     return "\n".join(lines) + "\n\n" + _options_of(method, role) + "\n" + _command(name, role)
 
 
-def _module(one: type) -> str:
-    return one.__module__.rpartition(".")[2]
+def _module(owner: type) -> str:
+    return owner.__module__.rpartition(".")[2]
 
 
-def _source(one: type) -> str:
+def _source(owner: type) -> str:
     """Return the link to a class's file from a method's page."""
-    return "../../" + str(Path(inspect.getfile(one)).relative_to(ROOT))
+    return "../../" + str(Path(inspect.getfile(owner)).relative_to(ROOT))
 
 
 def _strategy(strategy: type) -> str:
     """Return a link to a strategy's arguments, and one to its file."""
     name = strategy.__name__
     for page in sorted((PAGES / "reference" / "api").glob("*.md")):
-        if found := re.search(rf"^::: (coprefl_flwr\.(?:\w+\.)?{name})$", page.read_text(), re.M):
-            arguments = f"[`{name}`](../reference/api/{page.name}#{found[1]})"
+        if entry := re.search(rf"^::: (coprefl_flwr\.(?:\w+\.)?{name})$", page.read_text(), re.M):
+            arguments = f"[`{name}`](../reference/api/{page.name}#{entry[1]})"
             return f"{arguments} ([source]({_source(strategy)}))"
     raise KeyError(f"no page of the Python reference describes {name}")
 
@@ -283,35 +287,37 @@ def _client(client: type) -> str:
 
 
 def _exchanges(method: Algorithm) -> str:
-    actions = ", then ".join(f"`{one}`" for one in method.strategy_class.actions)
+    actions = ", then ".join(f"`{action}`" for action in method.strategy_class.actions)
     if method.strategy_class.name == "cyclic":
-        return "`train`, one client after another; a node that hosts several gets one message"
+        return (
+            "`train`, to one client after another (one message for consecutive clients of a node)"
+        )
     return actions or "none"
 
 
 def _needs(method: Algorithm) -> str:
-    """Return what the server must have and see."""
+    """Return the data that a method's server needs, as a text."""
     sums = "sums of clients' arrays" if _sums(method) else "each client's own arrays"
     if not method.strategy_class.actions:
         sums = "all data"
     elif method.strategy_class.name == "cyclic":
-        sums = "the model that each client, or node, passes on"
+        sums = "the model of each client, or of the last client on a node"
     return f"{sums}, and its own data" if method.uses_server_data else sums
 
 
 def _cost(method: Algorithm) -> str:
-    """Return what a round costs, and FedAvg's."""
+    """Return the cost of a round of the example, as a text."""
     budget = _budget(method)
     step = next(budget.step_sizes(TRAINING))
-    size = "no comparable step size" if math.isnan(step) else f"{step:.3g} summed step size"
+    size = "no comparable step size" if math.isnan(step) else f"summed step size {step:.3g}"
     if not budget.step_sum and not budget.at_server:
         size = "no steps of shared weights"
     return f"{size}, {budget.gradients:,.0f} gradients ([explanation](index.md#what-a-round-costs))"
 
 
 @dataclass(frozen=True)
-class _Held:
-    """Data at the server, of which only the size counts."""
+class _ServerSamples:
+    """Data at the server, of which only the number of samples is used."""
 
     samples: int
     precision: str = TRAINING.precision
@@ -321,26 +327,26 @@ class _Held:
 
 
 def _budget(method: Algorithm) -> Budget:
-    """Return the cost of a round of the example."""
+    """Return the budget of a round of the example."""
     own = {"clients": CLIENTS * SAMPLES, "both": CLIENTS * SAMPLES, "server": AT_SERVER, "": 0}
-    held = own[method.strategy_class.server_data]
-    given = {"server": _Held(held)} if held else {}
+    samples = own[method.strategy_class.server_data]
+    arguments = {"server": _ServerSamples(samples)} if samples else {}
     if not method.strategy_class.actions:
-        given["training"] = TRAINING
-    strategy = method.strategy_class(participants=PARTICIPANTS, **given)
+        arguments["training"] = TRAINING
+    strategy = method.strategy_class(participants=PARTICIPANTS, **arguments)
     if method.refined:
-        strategy = ServerRefined(strategy, _Held(AT_SERVER))
-    options = {key: one.default for key, one in declared(method.client_class).items()}
+        strategy = ServerRefined(strategy, _ServerSamples(AT_SERVER))
+    options = {key: option.default for key, option in declared(method.client_class).items()}
     return strategy.budget(Work(PARTICIPANTS, [SAMPLES] * CLIENTS, TRAINING, options))
 
 
 def _options_of(method: Algorithm, role: str) -> str:
-    """Return the table of a method's own options."""
+    """Return the table of a method's options."""
     defaults = method.defaults(role)
     lines = _heads("option", "default", "limits", "meaning")
-    for key, one in method.options.items():
-        if one.name not in AGGREGATION:
-            lines.append(_line(f"`{key}`", one))
+    for key, option in method.options.items():
+        if option.name not in AGGREGATION:
+            lines.append(_line(f"`{key}`", option))
     named = declared(Settings)
     for key, default in method.strategy_class.training_defaults.items():
         lines.append(f"| `{key}` | `{default}` | {named[key].limits} | {named[key].meaning} |")
@@ -367,13 +373,13 @@ def _command(name: str, role: str) -> str:
 
 def run_config() -> str:
     """Return the lines of [tool.flwr.app.config]: every setting with its default."""
-    found = {**declared(Settings), **dict.fromkeys(short_forms())}
-    return "".join(f"{key} = {_toml(one)}\n" for key, one in found.items())
+    defaults = {**declared(Settings), **dict.fromkeys(short_forms())}
+    return "".join(f"{key} = {_toml(option)}\n" for key, option in defaults.items())
 
 
-def _toml(one: Option | None) -> str:
-    """Return a default in TOML; "" is "not set"."""
-    default: Value = "" if one is None or one.default is None else one.default
+def _toml(option: Option | None) -> str:
+    """Return a default in TOML, `""` if it is not set."""
+    default: Value = "" if option is None or option.default is None else option.default
     return _text(default) if isinstance(default, bool | int | float) else f'"{default}"'
 
 
@@ -393,19 +399,19 @@ TABLES: Mapping[str, Callable[[], str]] = {
 
 
 PREFIXES = {FRAME: frame, **interface.PREFIXES}
-"""By the beginning of a part's name: the function that writes the part for the rest of it."""
+"""{beginning of a part's name: function that writes the part from the rest of the name}."""
 
 
 def parts(text: str) -> list[str]:
-    """Return the names of the parts that a page has."""
-    return [one["name"] for one in PART.finditer(text)]
+    """Return the names of the generated parts of a page."""
+    return [part["name"] for part in PART.finditer(text)]
 
 
 def page(text: str) -> str:
-    """Return a page with its parts made anew."""
+    """Return a page with its generated parts written again."""
 
-    def made(found: re.Match[str]) -> str:
-        name = found["name"]
+    def renewed(part: re.Match[str]) -> str:
+        name = part["name"]
         for prefix, write in PREFIXES.items():
             if name.startswith(prefix) and name not in TABLES:
                 table = write(name.removeprefix(prefix))
@@ -414,23 +420,23 @@ def page(text: str) -> str:
             table = TABLES[name]()
         return f"<!-- {name}, by `make tables` -->\n\n{table}\n<!-- end of {name} -->\n"
 
-    return PART.sub(made, text)
+    return PART.sub(renewed, text)
 
 
 def pyproject(text: str) -> str:
-    """Return pyproject.toml with the run-config's section made anew."""
+    """Return pyproject.toml with the section of the run-config written again."""
     section = r"(?<=\[tool\.flwr\.app\.config\]\n).*?(?=\n\[tool\.)"
     return re.sub(section, lambda _: run_config(), text, flags=re.DOTALL)
 
 
 def files() -> Mapping[Path, Callable[[str], str]]:
-    """Return what is written: each file, and how."""
+    """Return {generated file: function that returns its new text from the old text}."""
     pages = sorted(path for path in PAGES.rglob("*.md") if parts(path.read_text()))
     return {ROOT / "pyproject.toml": pyproject, **dict.fromkeys(pages, page)}
 
 
 def main() -> None:
-    """Write them all."""
+    """Write all generated files."""
     for path, change in files().items():
         path.write_text(change(path.read_text()))
 

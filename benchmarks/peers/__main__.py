@@ -1,7 +1,7 @@
-"""FedAvg here, in other packages and in plain PyTorch, in turns; writes docs/peers.{json,md,png}.
+"""Measure FedAvg of several packages and in plain PyTorch; write docs/peers.{json,md,png}.
 
-Each run is a process of its own. With --install, packages that are missing are installed into
-.peers/, each into an environment of its own.
+The packages run in turns, each run in a new process. --install installs missing packages into
+.peers/, each into a separate environment.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from benchmarks.peers.workloads import REAL, TASKS
 DOCS = ROOT / "docs"
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument(
         "tasks",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"of {', '.join(REAL)} (default: all); the others' last results are kept",
+        help=f"of {', '.join(REAL)} (default: all); the page keeps the others' last results",
     )
     parser.add_argument("--turns", type=int, default=3, help="runs of each package (default 3)")
     parser.add_argument("--rounds", type=int, help="measured rounds (default: the workload's own)")
@@ -41,7 +41,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--install", action="store_true", help="install what is missing first")
     parser.add_argument("--output", type=Path, default=DOCS, help="folder of the page (docs)")
-    chosen = parser.parse_args(given)
+    chosen = parser.parse_args(argv)
     for name in chosen.tasks:
         if name not in TASKS:
             parser.error(f"workload '{name}': allowed are {', '.join(TASKS)}")
@@ -55,7 +55,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run(peer: Peer, task: str, rounds: int) -> Outcome:
-    """Measure a package in a process of its own."""
+    """Measure a package in a new process."""
     command = [str(peer.python), "-m", "benchmarks.peers.one", peer.name, task, str(rounds)]
     ended = subprocess.run(
         command,
@@ -77,18 +77,18 @@ def measure(task: str, rounds: int, turns: int, peers: Sequence[Peer]) -> Compar
     """Run each package `turns` times, in turns."""
     from benchmarks.measure import machine
 
-    found = Comparison(task, rounds, machine())
+    comparison = Comparison(task, rounds, machine())
     for turn in range(turns):
         for peer in peers:
-            found.load.append(os.getloadavg()[0])
+            comparison.load.append(os.getloadavg()[0])
             outcome = run(peer, task, rounds)
-            found.add(peer.name, outcome)
+            comparison.add(peer.name, outcome)
             say(f"{task}, turn {turn + 1} of {turns}, {peer.title}: {outcome.cpu:.4f} CPU s/round")
-    return found
+    return comparison
 
 
 def installed_peers(names: Sequence[str], install: bool) -> list[Peer]:
-    """Return the packages that can be measured; say which cannot."""
+    """Return the installed packages; print the names of the missing ones."""
     peers = [PEERS[name] for name in names]
     for peer in peers:
         if install and not peer.installed():
@@ -100,9 +100,9 @@ def installed_peers(names: Sequence[str], install: bool) -> list[Peer]:
     return [peer for peer in peers if peer.installed()]
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    """Measure the workloads one after the other; the page is written after each."""
-    chosen = arguments(given)
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the workloads in sequence; the page is written after each."""
+    chosen = arguments(argv)
     os.environ["OMP_NUM_THREADS"] = "1"
     peers = installed_peers(chosen.packages, chosen.install)
     results = stored(chosen.output)

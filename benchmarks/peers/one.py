@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
 MARK = "measured: "
-"""What the line of JSON begins with, among what the packages print."""
+"""The beginning of the line of JSON; the packages print other lines."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run took: seconds a round, and the bytes that its processes held after the last.
+    """The result of a run: seconds per round, and memory in bytes after the last round.
 
-    `loss` is the final model's on the first samples of the data; `version` that of the package.
+    `loss` is that of the final model on the first 1,000 samples; `version` is the package's.
     """
 
     cpu: float
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def measure(peer: str, task_name: str, rounds: int) -> Outcome:
-    """Run a package's rounds on a task and one round before, which is not measured."""
+    """Measure a package's rounds on a task, after one round that is not measured."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -41,28 +41,28 @@ def measure(peer: str, task_name: str, rounds: int) -> Outcome:
     torch.set_num_threads(1)
     task, package = TASKS[task_name], PEERS[peer].package
     program = importlib.import_module(f"benchmarks.peers.programs.{peer}")
-    watch, found, done = Stopwatch(os.getpid()), list[tuple[float, float, int]](), 0
+    watch, measured, done = Stopwatch(os.getpid()), list[tuple[float, float, int]](), 0
 
     def after_round() -> None:
         nonlocal done
         done += 1
         if done == rounds + 1:
-            found.append((*watch.seconds(), memory(os.getpid())))
+            measured.append((*watch.seconds(), memory(os.getpid())))
         elif done == 1:
             watch.start()
 
     model = program.run(task, rounds + 1, after_round)
-    wall, cpu, held = found[0]
+    wall, cpu, bytes_in_memory = measured[0]
     inputs, labels = (tensor[:1000] for tensor in task.data())
     model.eval()
     with torch.no_grad():
         loss = cross_entropy(model(inputs), labels).item()
-    return Outcome(cpu / rounds, wall / rounds, held, loss, version(package))
+    return Outcome(cpu / rounds, wall / rounds, bytes_in_memory, loss, version(package))
 
 
-def main(given: Sequence[str]) -> None:
-    """Measure, and print what was found."""
-    peer, task, rounds = given
+def main(argv: Sequence[str]) -> None:
+    """Measure, and print the outcome."""
+    peer, task, rounds = argv
     print(MARK + json.dumps(asdict(measure(peer, task, int(rounds)))), flush=True)
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / ".peers"
-"""Where packages that are not this package's own dependencies are installed."""
+"""The folder of packages that this package does not depend on."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A package: the name of its module in `programs`, its title, and what it is on the registry.
+    """A package: the name of its module in `programs`, its title, and its name on the registry.
 
-    `requirement` is what is installed into an environment of its own; "" where this package's
-    environment has it. `best` names the mode that it runs in, `lacks` what it does not do in the
-    time that is measured.
+    `requirement` is installed into a separate environment; "" if this environment has the package.
+    `best` is the mode in which the package runs. `lacks` describes what it does not do in the
+    measured time.
     """
 
     name: str
@@ -39,19 +39,19 @@ class Peer:
         return (FOLDER / self.name / "installed").exists() if self.requirement else True
 
     def install(self) -> None:
-        """Install the package into an environment of its own, on top of this one's PyTorch."""
+        """Install the package into a separate environment, which uses this one's PyTorch."""
         folder = FOLDER / self.name
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         own = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
         here = sysconfig.get_paths()["purelib"]
-        # What pip finds there it does not install again.
+        # pip does not install again the packages that it finds there.
         (folder / own / "this_environment.pth").write_text(here + "\n", encoding="utf-8")
         pip = [str(self.python), "-m", "pip", "install", "--quiet", self.requirement]
         subprocess.run(pip, check=True)
         (folder / "installed").touch()
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a process that measures it: one thread, this checkout's code."""
+        """Return the environment variables of a measurement: one thread, this checkout's code."""
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         own = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE": "0"}
         return {**os.environ, **own, "PYTHONPATH": paths}

@@ -1,4 +1,4 @@
-"""The page and the picture of the comparison."""
+"""The page docs/peers.md and its picture."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _OTHERS = "#0072B2"
 
 @dataclass
 class Comparison:
-    """What the packages took on a workload: each run's outcome by package, in turns."""
+    """The outcomes of the packages' runs on a workload, by package."""
 
     task: str
     rounds: int
@@ -37,7 +37,7 @@ class Comparison:
         return median(values)
 
     def ratio(self, peer: str, kind: str) -> float:
-        """Return a package's median over that of the plain loop."""
+        """Return the median of a package / that of the plain loop."""
         return self.median(peer, kind) / self.median(UNIT, kind)
 
     def shown(self) -> list[str]:
@@ -46,10 +46,10 @@ class Comparison:
 
 
 def stored(folder: Path) -> dict[str, Comparison]:
-    """Return the comparisons that a folder holds."""
-    kept = folder / "peers.json"
-    values = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    return {name: Comparison(**one) for name, one in values.items()}
+    """Return the comparisons that a folder contains."""
+    file = folder / "peers.json"
+    values = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return {name: Comparison(**values) for name, values in values.items()}
 
 
 def write_page(folder: Path, results: Mapping[str, Comparison]) -> None:
@@ -68,11 +68,11 @@ def page(results: Sequence[Comparison]) -> str:
     missing = [peer.title for name, peer in PEERS.items() if name not in measured]
     parts = [
         "# Next to other packages",
-        "FedAvg in this package, in other packages for federated learning and in a plain PyTorch "
-        "loop. A ratio of 1 means the CPU time of the plain loop.",
+        "This page compares the time of FedAvg in this package, in other packages for federated "
+        "learning, and in a plain PyTorch loop. A ratio of 1 means the CPU time of the plain loop.",
         "![CPU time of a round over that of the plain loop, by package](peers.png)",
         *(section(result) for result in results),
-        "## What each does in this time",
+        "## What each package does in this time",
         "\n".join(["| package | mode | what it leaves out |", "|---|---|---|", *rows]),
         *([f"Not measured here: {', '.join(missing)}."] if missing else []),
         _HOW,
@@ -81,7 +81,7 @@ def page(results: Sequence[Comparison]) -> str:
 
 
 def section(result: Comparison) -> str:
-    """Return a workload's heading, table, and what was measured on what."""
+    """Return a workload's heading, table and machine."""
     task, about = TASKS[result.task], result.machine
     turns = max(map(len, result.outcomes.values()))
     low, high = min(result.load), max(result.load)
@@ -89,8 +89,8 @@ def section(result: Comparison) -> str:
         f"## {task.title}",
         "",
         f"{task.clients:,} clients of {task.samples} samples, {task.participants:,} a round, "
-        f"one pass in batches of {task.batch}; {result.rounds} measured rounds, medians of "
-        f"{turns} runs (for CPU time with the least and the most).",
+        f"one pass in batches of {task.batch}; measured rounds: {result.rounds}. Numbers are "
+        f"medians over runs ({turns} for each package). Brackets contain the least and the most.",
         "",
         "| package | version | CPU ms/round | ratio | wall ms/round | MiB | loss |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -123,19 +123,19 @@ def _row(result: Comparison, name: str) -> str:
 
 
 _REASONS = {
-    "lr-mnist": "FedLab takes less time than this package, whose clients train for about 1 ms "
-    "here. This package makes random numbers of each client's own, which do not depend on the "
-    "others (about 6 % of its time), and checks each client's numbers before it adds them up "
-    "(about 4 %).",
-    "tiny-clients": "Here a client is one step of a linear network, and this package takes longer "
-    "than FedLab, and as long as pfl. What it does for each client besides is spread over many "
-    "parts: random numbers of the client's own, loading and copying named arrays, checking arrays "
-    "and metrics, and adding up in float64.",
-    "resnet18": "fluke and pfl take less time than this package. This package adds models up in "
-    "float64, the others in float32; how much of the difference this is was not measured here, "
-    "and the runs are few.",
+    "lr-mnist": "FedLab takes less time than this package. A client trains for only about 1 ms "
+    "here. This package draws separate random numbers for each client, which do not depend on "
+    "other clients (about 6 % of its time). It also checks each client's numbers before it adds "
+    "them up (about 4 %).",
+    "tiny-clients": "A client trains for one step of a linear network. This package takes longer "
+    "than FedLab, and as long as pfl. Its further work for each client has many small parts: "
+    "separate random numbers, loading and copying named arrays, checking arrays and metrics, and "
+    "adding up in float64.",
+    "resnet18": "fluke and pfl take less time than this package. This package adds up models in "
+    "float64, the others in float32. We did not measure how much of the difference this explains, "
+    "and there are few runs.",
 }
-"""By workload, why this package is not the first; shares were measured apart."""
+"""{workload: why this package is not the first}; the shares were measured separately."""
 
 _HOW = """## How this is measured
 
@@ -144,19 +144,18 @@ _HOW = """## How this is measured
   page. `peers.json` has every run.
 - **Data** are synthetic, of the shapes that the headings name. Labels are those of a random linear
   teacher.
-- **Same work:** all packages begin with the same weights and train as many clients and samples a
-  round, by SGD without momentum. They draw their own clients and batches, so the losses at the end
-  (of the first 1,000 samples) are alike, but not equal.
-- **No evaluation,** no checkpoints and no logs are in the measured rounds. One round before
-  is not measured.
-- **CPU time** is that of the process and of all that it started, with one thread each. The packages
-  run in turns (A B C A B C ...), each run in a new process.
-- **Memory** is what the processes hold after the last round, the data and PyTorch included.
-- **Freed memory:** the plain loop and this package have glibc keep freed memory. The others run
-  with glibc's defaults, as they do for their users.
+- **Same work:** all packages begin with the same weights. In a round they train the same number of
+  clients and samples, by SGD without momentum. Each package draws its clients and batches, so the
+  final losses (on the first 1,000 samples) are similar, but not equal.
+- **Not in the measured rounds:** evaluation, checkpoints and logs. The first round of a run is
+  not measured.
+- **CPU time** is that of the process and of all processes that it started, with one thread each.
+  The packages run in turns (A B C A B C ...), each run in a new process.
+- **Memory** is that of the processes after the last round, including the data and PyTorch.
+- **Freed memory:** in the plain loop and in this package, glibc keeps freed memory. The other
+  packages run with glibc's defaults, as they do for their users.
 - **Layout:** the plain loop and this package store images and weights of convolutions channels
-  last. The other packages leave the layout to the user's network, and were given PyTorch's
-  default."""
+  last. The other packages leave the layout to the user's network, which has PyTorch's default."""
 
 
 def draw(results: Sequence[Comparison], path: Path) -> None:

@@ -20,11 +20,11 @@ class Task:
     network : str
         "linear", "cnn", "femnist-cnn" or "resnet18".
     shape : tuple[int, ...]
-        Of one input, float32.
+        Shape of one input, float32.
     samples : int
         Samples of each client, a multiple of `batch`.
     rounds : int
-        Rounds that are measured, after one that is not.
+        Number of measured rounds.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Task:
     rounds: int
 
     def model(self) -> nn.Module:
-        """Return the network with its first weights, the same in every process."""
+        """Return the network with its initial weights, the same in every process."""
         torch.manual_seed(SEED)
         return _NETWORKS[self.network](self)
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Return all clients' inputs and labels (int64), the same in every process.
 
-        The labels are those of a random linear teacher, so that there is something to learn.
+        The labels are those of a random linear teacher, so that a model can learn them.
         """
         numbers = torch.Generator().manual_seed(SEED)
         count = self.clients * self.samples

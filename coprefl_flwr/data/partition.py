@@ -206,6 +206,16 @@ def _drawing(
     # arguments of a class; arguments in `text` replace them.
     from datasets import Dataset  # Imported here, because the import takes seconds.
 
+    class Table(Dataset):  # type: ignore[misc]
+        """A dataset that reads a column at once and computes no fingerprint of a selection."""
+
+        def __getitem__(self, key: Any) -> Any:
+            values = super().__getitem__(key)
+            return values[:] if isinstance(key, str) else values
+
+        def select(self, indices: Any, **options: Any) -> Any:
+            return super().select(indices, **{"new_fingerprint": "selection", **options})
+
     is_class = isinstance(partitioner, type)
     kind = partitioner if is_class else type(partitioner)
     name, parameters = kind.__name__, inspect.signature(kind).parameters
@@ -232,7 +242,7 @@ def _drawing(
         accepted = {name: arguments[name] for name in arguments if name in parameters}
         instance = partitioner(**accepted) if is_class else copy.deepcopy(partitioner)
         ordered = {name: values[order] for name, values in columns.items()}
-        instance.dataset = Dataset.from_dict({**ordered, "index": order})
+        instance.dataset = Table.from_dict({**ordered, "index": order})
         # The library warns of unused classes; the docstring of `partition` describes them.
         with warnings.catch_warnings(action="ignore"):
             num_partitions = instance.num_partitions

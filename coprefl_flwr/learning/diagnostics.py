@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
-from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -133,10 +133,10 @@ def top_eigenvalue(
         flat = torch.cat([whole.reshape(-1) for whole in total])
         return flat.cpu().numpy() / sum(map(len, sets))
 
-    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
+    operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=product, dtype=np.float64)
     start = generator(*key, "eigenvalue").standard_normal(size)
     with differentiable(model):
-        value = eigsh(
+        value = scipy.sparse.linalg.eigsh(
             operator, k=1, which="LA", v0=start, ncv=8, tol=1e-2, return_eigenvectors=False
         )
     return float(value[0])

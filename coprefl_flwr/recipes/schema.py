@@ -105,10 +105,10 @@ class _Part(BaseModel):
 
 
 class Overlay(_Part):
-    """Keys that are merged over a recipe; an empty value removes a key."""
+    """Keys that are merged into a recipe; an empty value removes a key."""
 
     settings: Keyed = {}
-    methods: dict[str, dict[str, Any] | None] = Field({}, description="options, by label")
+    methods: dict[str, dict[str, Any] | None] = Field({}, description="options, by row")
     search: dict[str, Any] | None = None
     select: Select | None = None
     search_by: SearchBy | None = None
@@ -124,7 +124,7 @@ class Protocol(Overlay):
     because: Text
     equal: Literal["step-size", "start-loss"] | None = None
     below: Annotated[float, Strict(), Field(gt=0)] | None = Field(
-        None, description="with `equal: start-loss`, the loss at which a pre-training ends"
+        None, description="with `equal: start-loss`: a pre-training ends at this loss, or below"
     )
     small: Overlay | None = None
 
@@ -144,7 +144,7 @@ class PrintedTable(_Part):
 
 
 class Paper(_Part):
-    """The tables of the paper, and the columns of these tables."""
+    """The tables that the paper printed, and their columns."""
 
     columns: Texts
     tables: list[PrintedTable] = Field(min_length=1)
@@ -163,21 +163,21 @@ class RecipeFile(_Part):
     select: Select = Field(
         "validation",
         description="how searched values are chosen: on validation tasks, on the reported tasks "
-        "(test), or not: every value is a row (all)",
+        "(test), or not at all (all: each value is a row)",
     )
     search_by: SearchBy = "all"
     search_trials: AtLeast1 = Field(10, description="trials of each row with `search-by: optuna`")
     validation_tasks: AtLeast1 = 2
     validation_seed: AtLeast0 = 100
-    reference: Text | None = Field(None, description="the row that other rows are tested against")
+    reference: Text | None = Field(None, description="label of the row to compare with")
     seeds: Seeds = [0]
-    metrics: Texts = Field([], description="the columns")
+    metrics: Texts = Field([], description="the columns of the tables")
     figures: Annotated[list[Literal[*FIGURES]], BeforeValidator(_listed)] = []  # type: ignore[valid-type]
     protocols: dict[str, Protocol] = {}
-    small: Overlay | None = Field(None, description="changes that `--scale small` makes")
+    small: Overlay | None = Field(None, description="keys that replace others with `--scale small`")
     paper: Paper | None = None
     protocol: Text | None = Field(None, description="set by `coprefl run`: its --protocol")
-    scale: Text | None = Field(None, description="set by `coprefl run`: reduced settings")
+    scale: Text | None = Field(None, description="set by `coprefl run`: its --scale")
 
 
 _EXAMPLES = {

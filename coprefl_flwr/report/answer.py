@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from scipy import stats
+import scipy
 
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Report, numbers
@@ -76,7 +76,7 @@ def _sentence(row: "pd.Series[Any]", reference: str, points: str) -> str:
     text = f"{row['row']} minus {reference}: {row['difference']:+.2f}{points}"
     if row["pairs"] < 2 or math.isnan(row["difference-std"]):
         return f"{text}."
-    quantile = stats.t.ppf((1 + CONFIDENCE) / 2, row["pairs"] - 1)
+    quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, row["pairs"] - 1)
     half = quantile * row["difference-std"] / math.sqrt(row["pairs"])
     low, high = row["difference"] - half, row["difference"] + half
     interval = f"{CONFIDENCE:.0%} confidence interval {low:+.2f} to {high:+.2f}"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
+import scipy
 
 from coprefl_flwr.errors import SettingsError
 
@@ -110,7 +110,7 @@ def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary
     difference = summarise((pairs[0] - pairs[1]).tolist())
     if difference.n < 2 or difference.std <= 1e-12 * float(np.max(np.abs(pairs))):
         return difference, math.nan
-    return difference, float(stats.ttest_rel(*pairs).pvalue)
+    return difference, float(scipy.stats.ttest_rel(*pairs).pvalue)
 
 
 def seed_means(values: Iterable[float], seeds: Iterable[str]) -> dict[str, float]:

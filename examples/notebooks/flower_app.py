@@ -1,10 +1,13 @@
 # %% [markdown]
 # # CoPreFL in an existing Flower app
 #
-# `examples/own_app` is an app as `flwr new` writes it: a model, data for each node, a `ClientApp`
-# that trains and evaluates, a `ServerApp` with Flower's `FedAvg`. CoPreFL's clients answer one more
-# type of message. Here the app runs in the notebook's process, so a debugger can stop in the
-# clients. The code is the same as under `flwr run`.
+# This notebook adds CoPreFL to an existing Flower app. Two changes are enough: another strategy on
+# the server, and one more function in the clients.
+#
+# The app is `examples/own_app`, as `flwr new` writes it. It has a model, data for each node, a
+# `ClientApp` that trains and evaluates, and a `ServerApp` with Flower's `FedAvg`. Here the app runs
+# in the notebook's process, so a debugger can stop in the clients. The code is the same as under
+# `flwr run`.
 
 # %%
 import sys
@@ -18,8 +21,9 @@ from own_app import task
 from own_app.client_app import app
 
 # %% [markdown]
-# First the app as it is, with FedAvg. `LocalGrid` replaces Flower's grid. Its four nodes are four
-# clients. The data of each client are points on three spirals, rotated by a different angle.
+# First, we run the unchanged app with FedAvg. `LocalGrid` replaces Flower's grid. Its four nodes
+# are four clients. The data of each client are points on three spirals. The spirals of each client
+# are rotated by a different angle.
 
 # %%
 from coprefl_flwr.grids import LocalGrid
@@ -40,9 +44,9 @@ fedavg = FedAvg(seed=0)
 result = started(fedavg, app)
 
 # %% [markdown]
-# CoPreFL asks each client for the loss and the gradient of a temporary global model on the client's
-# *query set*: data on which the client does not train. Two changes are made to the app. First, each
-# client's data are split once more, to get a query set:
+# CoPreFL needs one more reply from each client: the loss and the gradient of a temporary global
+# model on the client's *query set*. These are data on which the client does not train. The clients
+# change in two places. First, each client's data are split once more, to get a query set:
 
 # %%
 from torch.utils.data import DataLoader
@@ -64,7 +68,7 @@ sys.modules[
 ].load_data = load_data  # In the app, edit task.py.
 
 # %% [markdown]
-# Second, its `ClientApp` gets a function that answers one more type of message:
+# Second, the `ClientApp` gets a function that answers the new type of message:
 
 # %%
 from coprefl_flwr.clients import query_reply
@@ -81,14 +85,14 @@ def query(message, context):
 
 
 # %% [markdown]
-# On the server `CoPreFL` replaces `FedAvg`. No other change is needed.
+# On the server, `CoPreFL` replaces `FedAvg`. No other change is needed.
 
 # %%
 coprefl = CoPreFL(gamma=0.5, meta_learning_rate=0.05, seed=0)
 start = started(coprefl, app)
 
 # %% [markdown]
-# The metrics of every round are in `history` of the result. The traffic is in `history.traffic`:
+# The result's `history` has the metrics of every round, and `history.traffic` has the traffic:
 
 # %%
 import pandas as pd
@@ -104,8 +108,9 @@ shown = [
 rounds.loc[[1, 5, 10, 20], shown].round(3)
 
 # %% [markdown]
-# How good is each starting model for a client that took no part? A new client, whose spirals are
-# rotated further, trains on its own data for 15 epochs:
+# How good is each starting model for a client that did not take part in the pre-training? The
+# spirals of a new client are rotated further. This client trains on its own data for 15 epochs,
+# from each starting model:
 
 # %%
 # %matplotlib inline
@@ -138,9 +143,9 @@ place.set(xlabel="epoch", ylabel="accuracy %")
 _ = place.legend(frameon=False)
 
 # %% [markdown]
-# In this run, the client ends with a higher accuracy from either pre-trained model than from random
-# weights. One small task cannot decide which of the two is better. [Recipes](../recipes.md) compare
-# methods over several seeds.
+# In this run, the client reaches a higher accuracy from each of the two pre-trained models than
+# from random weights. One small task cannot decide which of the two models is better.
+# [Recipes](../recipes.md) compare methods over several seeds.
 #
 # To do the same under `flwr run`, change three files of the app as in [this
-# diff](../../examples/own_app.diff). [The how-to](../how-to/flower-app.md) explains it.
+# diff](../../examples/own_app.diff). [The guide](../how-to/flower-app.md) explains the changes.

@@ -1,10 +1,13 @@
 # %% [markdown]
-# # A method of your own
+# # Your own method
 #
-# A round is a generator: it yields an exchange, is sent the clients' replies, and returns the new
-# global arrays. This method takes only a part of the way to the clients' mean, and pulls it back to
-# the first weights, as a leash does. The base class samples clients, checks replies, repeats failed
-# rounds and writes checkpoints.
+# This notebook writes a new method and compares its starting model with FedAvg's. The method is
+# called `Leash`: a round moves the model towards the clients' mean, and then a part of the way back
+# to the initial weights.
+#
+# A round of a method is a generator. It yields an exchange, receives the clients' replies, and
+# returns the new global arrays. The base class does the rest: it samples clients, checks replies,
+# repeats failed rounds and writes checkpoints.
 
 # %%
 # %matplotlib inline
@@ -45,8 +48,8 @@ class Leash(cp.RoundStrategy):
 
 
 # %% [markdown]
-# What a method keeps from round to round is in `ctx.state`, so a resumed run continues with it.
-# Options have limits. A value outside them is refused in one line:
+# `ctx.state` stores arrays between rounds, and a resumed run continues with them. Options have
+# limits. A value outside its limits is refused in one line:
 
 # %%
 try:
@@ -55,9 +58,9 @@ except cp.errors.SettingsError as error:
     print(error)
 
 # %% [markdown]
-# Studies rely on several properties of a method: the same numbers on one node and on four, and the
-# same bytes after a run was killed and resumed. `check_methods` tests them. In a shell the command
-# is `coprefl check-method leash.py:Leash`.
+# Studies rely on several properties of a method. For example, it must give the same numbers on one
+# node and on four nodes, and the same bytes after a run was killed and resumed. `check_methods`
+# tests these properties. In a shell, use `coprefl check-method leash.py:Leash`.
 
 # %%
 from coprefl_flwr.testing import check_methods
@@ -66,9 +69,10 @@ cp.register("method", "leash", Leash)
 failed = check_methods(["leash"], flower=False)
 
 # %% [markdown]
-# How good is its start, compared with FedAvg's? The tasks must be hard enough to show a difference.
-# These have 10 classes, so guessing reaches 10 %. After 20 rounds a random start reaches about 55
-# %. The tasks were chosen by the random start alone, before any method was run on them.
+# How good is the starting model of `Leash`, compared with FedAvg's? The tasks must be hard enough
+# to show a difference. They have 10 classes, so random guessing reaches 10 %. After 20 rounds a
+# random start reaches about 55 %. We chose the tasks by the results of the random start only,
+# before we ran any method on them.
 
 
 # %%
@@ -105,7 +109,7 @@ print(result)
 result.plot()
 
 # %% [markdown]
-# What this means: in this run, the short leash (`pull=0.5`) keeps the start between the random one
-# and FedAvg's, in every column of the table. The difference between FedAvg and `pull=0.1` is about
-# the standard deviation over the tasks. One seed decides nothing. A recipe makes the same
-# comparison over several seeds and tests the difference.
+# In this run, the start of the short leash (`pull=0.5`) is between the random start and FedAvg's
+# start, in every column of the table. The difference between FedAvg and `pull=0.1` is about as
+# large as the standard deviation over the tasks. One seed is too few for a decision. A recipe makes
+# the same comparison over several seeds and tests the difference.

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A start in ten lines
 #
-# Clients learn a starting model together, and other clients begin their own training from it. Here
-# the clients hold small pictures of 100 letters and signs that come with the package: 80 of them
-# are for the pre-training. The start is then tested on tasks of the other 20.
+# Clients pre-train a starting model together, and other clients begin their own training from this
+# model. The data are small images of 100 letters and signs, which are part of the package. 80 of
+# these classes are for the pre-training. The start is then tested on tasks with the other 20
+# classes.
 
 # %%
 # %matplotlib inline
@@ -21,7 +22,7 @@ for place, image in zip(places.ravel(), some, strict=True):
     place.axis("off")
 
 # %% [markdown]
-# The network is any module. Each task replaces its last linear layer by a new one.
+# The network can be any PyTorch module. Each task replaces its last linear layer by a new layer.
 
 
 # %%
@@ -40,8 +41,9 @@ class Net(nn.Module):
 
 
 # %% [markdown]
-# One hundred clients, with few classes each: `alpha=0.5` of a Dirichlet distribution. CoPreFL
-# trains on a part of what a client holds, and meta-updates the model on the rest.
+# There are one hundred clients, each with few classes: the classes are drawn from a Dirichlet
+# distribution with `alpha=0.5`. CoPreFL trains on a part of each client's samples, and uses the
+# other samples for its meta step.
 
 # %%
 clients = cp.partition(data, clients=100, alpha=0.5, only=range(80))
@@ -50,8 +52,9 @@ start = cp.pretrain(
 )
 
 # %% [markdown]
-# `start` is a copy of the module with other weights. How good is it? Three tasks of five unseen
-# classes, with ten clients each, run ten rounds of FedAvg from the random and from this start:
+# `start` is a copy of the module with pre-trained weights. How good is this start? Three tasks run
+# ten rounds of FedAvg, once from the random start and once from this start. Each task has five
+# unseen classes and ten clients:
 
 # %%
 tasks = cp.tasks(data, number=3, classes=5, clients=10, only=range(80, 100))
@@ -61,8 +64,8 @@ result = cp.evaluate_starts(
 print(result)
 
 # %% [markdown]
-# `result.rows` has a row for each client, and `result.rounds` has one for each round. The
-# distribution of the thirty clients' accuracies:
+# `result.rows` has a row for each client, and `result.rounds` has a row for each round. These plots
+# show the distribution of the thirty clients' accuracies, and the learning curves:
 
 # %%
 result.plot()
@@ -71,8 +74,8 @@ result.plot()
 result.curves()
 
 # %% [markdown]
-# The start is an ordinary module: `torch.save(start.state_dict(), "start.pt")` saves it.
-# `result.rows` is a DataFrame:
+# The start is an ordinary module: `torch.save(start.state_dict(), "start.pt")` saves its weights.
+# `result.rows` is a DataFrame. This table shows the mean accuracy of each start in each task:
 
 # %%
 result.rows.groupby(["start", "task"]).accuracy.mean().unstack().round(1)

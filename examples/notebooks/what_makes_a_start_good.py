@@ -1,14 +1,16 @@
 # %% [markdown]
 # # What makes a start good
 #
-# Two starts can end a pre-training with the same loss and still lead to different accuracies in the
-# tasks. `diagnostics=True` measures quantities that papers use to explain this, at each start and
-# on each task's clients:
+# Two starts can have the same pre-training loss and still lead to different accuracies in the
+# tasks. Papers explain this by several quantities. `diagnostics=True` measures these quantities at
+# each start, on the clients of each task:
 #
-# - *gradient diversity*: how far the clients' gradients point apart; 1 / clients where they agree;
-# - *hessian*: the largest eigenvalue of the loss, its sharpest direction;
-# - *barrier*: how much worse the loss is on the line between two clients' models after a round;
-# - *probe*: how well a linear layer on the frozen features does, in percent.
+# - *gradient diversity*: how different the clients' gradients are; 1 / (number of clients) if all
+#   are equal;
+# - *hessian*: the largest eigenvalue of the loss's Hessian, the curvature in the sharpest
+#   direction;
+# - *barrier*: how much larger the loss is on the line between two clients' models after a round;
+# - *probe*: the accuracy of a linear layer on the frozen features, in percent.
 
 # %%
 # %matplotlib inline
@@ -34,7 +36,7 @@ class Net(nn.Module):
 
 
 # %% [markdown]
-# Starts that differ in how long, and how, they were trained:
+# The starts in this notebook differ in their method and in the length of their pre-training:
 
 # %%
 data = cp.load_dataset("glyphs")
@@ -58,8 +60,9 @@ result = cp.evaluate_starts(
 print(result)
 
 # %% [markdown]
-# These measurements are in `result.rounds`, in the rows of the phase `diagnosis`. The barrier is
-# left out here. It is 0 for all starts: in a round of five steps these clients' models stay close.
+# The measurements are in `result.rounds`, in the rows of the phase `diagnosis`. We leave out the
+# barrier. It is 0 for all starts, because the clients' models stay close to each other in a round
+# of five steps.
 
 # %%
 measures = ["gradient-diversity", "hessian", "probe"]
@@ -69,7 +72,8 @@ table["accuracy"] = result.summary()["accuracy"]
 table.round(2)
 
 # %% [markdown]
-# Each point is a start in a task: a measurement before the first round, and the final accuracy.
+# Each point of the figure is a start in a task. Its x is a measurement before the first round, and
+# its y is the final accuracy.
 
 # %%
 colours = ["#A3A3A3", "#009E73", "#0072B2", "#56B4E9", "#D55E00"]
@@ -89,6 +93,6 @@ _ = figure.legend(
 )
 
 # %% [markdown]
-# Ten points of one seed suggest what to measure, and decide nothing. A recipe takes more seeds and
-# tasks, with the columns `gradient-diversity`, `hessian`, `barrier` and `probe` and the figure
-# `diagnostics`.
+# Ten points of one seed are too few for a conclusion. They only suggest which quantities are worth
+# measuring. A recipe can use more seeds and tasks, with the columns `gradient-diversity`,
+# `hessian`, `barrier` and `probe` and the figure `diagnostics`.

@@ -5,14 +5,16 @@ import pytest
 import torch
 
 from benchmarks import features
-from benchmarks.features import Encoded, Measured, held, page, random_backbones, random_images
+from benchmarks.features import Encoded, Measured, page, random_backbones, random_images, samples_of
 from coprefl_flwr.data.features import features_of
 
 
 def test_without_the_cache_the_same_features_come():
     images, backbones = random_images(), random_backbones("lenet5", 2)
-    encoded = held(Encoded.of(images, backbones), 3)
-    cached = features_of(held(images, 3), [b.features for b in backbones], torch.device("cpu"))
+    encoded = samples_of(Encoded.of(images, backbones), 3)
+    cached = features_of(
+        samples_of(images, 3), [b.features for b in backbones], torch.device("cpu")
+    )
     rows = np.array([5, 0, 99])
     now, then = (part.batch(rows, torch.device("cpu")) for part in (encoded, cached))
     assert torch.allclose(now[0], then[0], atol=1e-5)

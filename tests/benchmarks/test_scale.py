@@ -64,8 +64,8 @@ def test_a_model_is_told_in_copies_and_a_late_round_in_early_ones():
         "rounds": [Point(10, 0.005, 2**20), Point(1000, 0.015, 2**21)],
     }
     text = section(Growth(MACHINE, points))
-    assert "FedAvg has at most 7.5 copies of a model of 100 MB in memory at once" in text
-    assert "CoPreFL has at most 9.0 copies of a model of 10 MB in memory at once" in text
+    assert "FedAvg has at most 7.5 copies of a model of 100 MB in memory at the same time" in text
+    assert "CoPreFL has at most 9.0 copies of a model of 10 MB in memory at the same time" in text
     assert "Round 1,000 takes 3.00 times the CPU time of round 10 (goal: at most 1.2)." in text
     assert f"| rounds | {WHAT['rounds'][1]} | 10 | 1,000 | 0.015 |" in text
 

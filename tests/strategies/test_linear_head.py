@@ -147,7 +147,7 @@ def test_the_scale_multiplies_the_layer(federation, kind):
 def test_the_page_says_where_the_papers_code_is_another():
     page = (ROOT / "docs" / "methods" / "heads.md").read_text()
     deviations = page[page.index("## Where they deviate") : page.index("## In this package")]
-    assert "FedNCM's code scales the rows" in deviations
+    assert "FedNCM's code scales the class means" in deviations
     assert "Fed3R's code appends a 1" in deviations
 
 

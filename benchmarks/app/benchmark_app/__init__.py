@@ -1,4 +1,4 @@
-"""The benchmark as an app for `flwr run`; `benchmarks` is on the path of all its processes."""
+"""The benchmark as an app for `flwr run`; all its processes can import `benchmarks`."""
 
 from benchmarks import federation
 

@@ -1,6 +1,6 @@
 """FedAvg on a workload, a file for each package: `run(task, rounds, after_round)`.
 
-Each trains the task's own network from its first weights, calls `after_round` after every round,
-and returns the network with the last weights. Each uses its package in the mode that its own
+Each program trains the network of the task from its initial weights, calls `after_round` after
+every round, and returns the trained network. It uses its package in the mode that the package's
 documents name as the fastest on one machine.
 """

@@ -1,4 +1,4 @@
-"""FedAvg of FedLab, its clients one after the other in this process."""
+"""FedAvg of FedLab, with its clients in sequence in this process."""
 
 import logging
 import random
@@ -13,7 +13,7 @@ from benchmarks.peers.workloads import SEED, Task
 
 
 class _Clients:
-    """The clients' samples, cut into batches as FedLab's trainer asks for them."""
+    """The clients' samples, as batches for FedLab's trainer."""
 
     def __init__(self, task: Task) -> None:
         self.inputs, self.labels = task.shares()
@@ -31,7 +31,7 @@ class _Pipeline(StandalonePipeline):
         self.after_round = after_round
 
     def evaluate(self) -> None:
-        """Say that a round has ended; FedLab calls this after each."""
+        """Call `after_round`; FedLab calls this method after every round."""
         self.after_round()
 
 

@@ -21,8 +21,8 @@ client = ClientApp()
 
 
 @functools.cache
-def _held(name: str) -> tuple[Task, nn.Module, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return what a worker keeps from message to message."""
+def _task_of(name: str) -> tuple[Task, nn.Module, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return a workload with its network and data, which a worker keeps between messages."""
     torch.set_num_threads(1)
     task = TASKS[name]
     return task, task.model(), *task.shares()
@@ -31,7 +31,7 @@ def _held(name: str) -> tuple[Task, nn.Module, tuple[Tensor, ...], tuple[Tensor,
 @client.train()
 def train(message: Message, context: Context) -> Message:
     """Train the client of this node from the arrays that were sent."""
-    task, model, inputs, labels = _held(os.environ["PEERS_TASK"])
+    task, model, inputs, labels = _task_of(os.environ["PEERS_TASK"])
     own = int(str(context.node_config["partition-id"]))
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     model.train()
@@ -53,7 +53,7 @@ def run(task: Task, rounds: int, after_round: Callable[[], None]) -> nn.Module:
     model, server = task.model(), ServerApp()
 
     def clock(server_round: int, _: ArrayRecord) -> None:
-        if server_round:  # Flower asks before the first round too.
+        if server_round:  # Flower also evaluates before the first round.
             after_round()
 
     @server.main()

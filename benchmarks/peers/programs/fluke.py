@@ -14,7 +14,7 @@ from benchmarks.peers.workloads import SEED, Task
 
 
 class _Shares:
-    """Hands each client its own samples, where fluke would cut them."""
+    """Assigns the samples of the workload to the clients, instead of fluke's partition."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -35,7 +35,7 @@ class _Clock(FederationObserver):
         self.after_round = after_round
 
     def end_round(self, round: int) -> None:  # noqa: A002, ARG002 - fluke's name.
-        """Say that a round has ended."""
+        """Call `after_round`."""
         self.after_round()
 
 
@@ -56,7 +56,7 @@ def run(task: Task, rounds: int, after_round: Callable[[], None]) -> nn.Module:
     settings = DDict(client=client, server=DDict(weighted=True), model=task.model())
     federation = FedAVG(task.clients, _Shares(task), settings)
     federation.set_callbacks([_Clock(after_round)])
-    # Its last step evaluates all who took part, after the last round that is measured.
+    # After the last measured round, fluke evaluates all clients that took part.
     federation.finalize = lambda: None
     federation.run(rounds, task.participants / task.clients)
     model: nn.Module = federation.server.model

@@ -1,4 +1,4 @@
-"""FedAvg of pfl, its simulation in this process."""
+"""FedAvg of pfl, in its simulation in this process."""
 
 import logging
 from collections.abc import Callable
@@ -23,19 +23,19 @@ from benchmarks.peers.workloads import SEED, Task
 
 
 class _Network(nn.Module):
-    """The network with the methods that pfl asks for."""
+    """The network with the methods that pfl calls."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return what local training minimises."""
+        """Return the loss of local training."""
         return cross_entropy(self.network(inputs), labels)
 
     @torch.no_grad()
     def metrics(self, inputs: Tensor, labels: Tensor) -> dict[str, Any]:
-        """Return the loss, which pfl asks for in the first round alone, which is not measured."""
+        """Return the loss; pfl calls this only in the first round, which is not measured."""
         return {"loss": Weighted(self.loss(inputs, labels).item() * len(labels), len(labels))}
 
 
@@ -44,15 +44,15 @@ class _Clock(TrainingProcessCallback):
         self.after_round = after_round
 
     def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Metrics]:
-        """Say that a round has ended."""
+        """Call `after_round`."""
         self.after_round()
         return False, Metrics()
 
 
 def run(task: Task, rounds: int, after_round: Callable[[], None]) -> nn.Module:
-    """Run the rounds; clients are evaluated in the first alone."""
-    logging.disable(logging.INFO)  # It logs every round's metrics.
-    np.random.seed(SEED)  # noqa: NPY002 - what pfl draws clients from.
+    """Run the rounds; clients are evaluated only in the first round."""
+    logging.disable(logging.INFO)  # pfl logs every round's metrics.
+    np.random.seed(SEED)  # noqa: NPY002 - pfl draws clients from it.
     inputs, labels = task.shares()
     clients = [Dataset((x, y)) for x, y in zip(inputs, labels, strict=True)]
     sampler = get_user_sampler("random", list(range(task.clients)))

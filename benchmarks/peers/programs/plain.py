@@ -1,4 +1,4 @@
-"""FedAvg as a plain PyTorch program: the unit of the others' times."""
+"""FedAvg as a plain PyTorch program, with which the packages are compared."""
 
 import random
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from benchmarks.peers.workloads import SEED, Task
 
 
 def run(task: Task, rounds: int, after_round: Callable[[], None]) -> nn.Module:
-    """Run the rounds on one model, whose weights each client starts from anew."""
+    """Run the rounds on one model; each client starts from the global weights."""
     settle()
     chosen = random.Random(SEED)
     inputs, labels = task.shares()
-    # Convolutions of PyTorch on a CPU are faster so.
+    # PyTorch's convolutions on a CPU are faster in this format.
     layout = torch.channels_last if len(task.shape) == 3 else torch.contiguous_format
     model = task.model().to(memory_format=layout)
     weights = list(model.parameters())
@@ -36,7 +36,7 @@ def run(task: Task, rounds: int, after_round: Callable[[], None]) -> nn.Module:
 def _train(
     task: Task, model: nn.Module, start: list[Tensor], inputs: Tensor, labels: Tensor
 ) -> None:
-    """Take one client's steps from `start`."""
+    """Run the SGD steps of a client from `start`."""
     weights = list(model.parameters())
     _load(weights, start)
     optimiser = torch.optim.SGD(weights, lr=task.learning_rate)
