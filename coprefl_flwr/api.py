@@ -16,7 +16,7 @@ from torch import nn
 
 from coprefl_flwr.data.partition import Scheme
 from coprefl_flwr.data.user_data import Pick
-from coprefl_flwr.errors import SettingsError, short, wrong_type
+from coprefl_flwr.errors import SettingsError, excerpt, wrong_type
 from coprefl_flwr.models import load_arrays, load_saved_model
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.options import checked_options, declared
@@ -417,7 +417,7 @@ def _starts(starts: Any) -> list[Start]:
     names = {name: folder_of(name) if isinstance(name, str) else "" for name in starts}
     for name, folder in names.items():
         if not folder.strip("-") or list(names.values()).count(folder) > 1:
-            problem = f"start {short(repr(name))}: a name must be a text with a letter or digit"
+            problem = f"start {excerpt(repr(name))}: a name must be a text with a letter or digit"
             raise SettingsError(f"{problem}, and two names must differ in letters or digits")
         if not isinstance(starts[name], str | Path):
             check_network(f"start {name!r}", starts[name], "Net() or 'model.safetensors'")

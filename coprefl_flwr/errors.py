@@ -1,4 +1,4 @@
-"""The exceptions of this package, and functions that write error messages."""
+"""The exceptions of this package, and functions that make error messages."""
 
 import asyncio
 import difflib
@@ -31,8 +31,11 @@ class RunFailedError(RuntimeError):
 
 
 @contextmanager
-def concerning(*keys: str) -> Iterator[None]:
-    """Set `keys` as the settings of a SettingsError from this block, if the error names none."""
+def about_settings(*keys: str) -> Iterator[None]:
+    """Set `keys` as the settings that a SettingsError from this block is about.
+
+    An error that already names settings keeps them.
+    """
     try:
         yield
     except SettingsError as error:
@@ -60,11 +63,11 @@ def text_of(error: BaseException) -> str:
 
 
 EXITS = (SystemExit, asyncio.CancelledError, GeneratorExit)
-"""Exceptions that would end a program or a task; from a client, they end only its work."""
+"""Exceptions that end a program or a task. If a client raises one, only its own work ends."""
 
 
 LONGEST = 200
-"""The largest number of characters of a text from outside that `cut` returns."""
+"""The largest number of characters that `shorten` returns."""
 
 
 LONGEST_LINE = 5000
@@ -111,7 +114,7 @@ def _as_for_terminal(record: logging.LogRecord) -> bool:
 logging.getLogger("flwr.coprefl").addFilter(_as_for_terminal)
 
 
-def cut(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text from outside as one line of at most `LONGEST` printable characters.
 
     If the text is longer, its middle is left out.
@@ -129,24 +132,24 @@ def _without_middle(text: str, most: int) -> str:
 
 _DEVICE = ("device", "devices", "cuda", "gpu", "gpus", "num-gpus")
 _HOW_DEVICE = (
-    "a process computes on the GPU that it sees, or on the CPU where it sees none; the environment "
-    "variable CUDA_VISIBLE_DEVICES says which it sees"
+    "a process computes on a GPU if a GPU is visible, or else on the CPU; the environment variable "
+    "CUDA_VISIBLE_DEVICES selects the visible GPUs"
 )
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return the message that `name` is unknown, with the most similar known name.
 
-    Upper and lower case are not distinguished. `what` says what is named, such as "setting".
+    Upper and lower case are not distinguished. `what` is the kind of the name, such as "setting".
     """
     spelled = {spelling.lower(): spelling for spelling in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     names = ", ".join(spelled.values())
     if what in ("setting", "option") and name.lower() in _DEVICE:
         return f"unknown {what} '{name}': {_HOW_DEVICE}"
-    hint = f"known are {names}" if names else "there are none"
+    hint = f"known are {names}" if names else f"no {what} exists"
     hint = f"did you mean '{spelled[near[0]]}'?" if near else hint
-    return f"unknown {what} '{short(name, 200)}': {hint}"
+    return f"unknown {what} '{excerpt(name, 200)}': {hint}"
 
 
 def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsError:
@@ -159,22 +162,22 @@ def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsE
     if isinstance(value, type):
         what = f"the class {value.__name__}"
     elif value is None or isinstance(value, str | int | float):
-        what = short(repr(value))
+        what = excerpt(repr(value))
     return SettingsError(f"{name}: got {what}; pass {needed}, as in {example}")
 
 
 def os_error_line(error: OSError) -> str:
     """Return the operating system's error message with the name of the file."""
-    # Of two names, the second: the first is a temporary file that should have been renamed.
+    # If the error has two names, the first is a temporary file that should have been renamed.
     name = error.filename2 or error.filename
     file = f"{name}: " if name else ""
-    return short(f"{file}{error.strerror or one_line(error)}", 400)
+    return excerpt(f"{file}{error.strerror or one_line(error)}", 400)
 
 
-def short(value: object, most: int = 60) -> str:
+def excerpt(value: object, most: int = 60) -> str:
     """Return a value as a string of at most `most` characters, for an error message."""
     try:
         text = str(value)
     except ValueError:  # Python writes no int of more than 4300 digits.
-        text = "a number of thousands of digits"
+        text = "a number with thousands of digits"
     return text if len(text) <= most else f"{text[: most - 3]}..."

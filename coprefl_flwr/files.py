@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import filelock
 
-from coprefl_flwr.errors import SettingsError, one_line, short
+from coprefl_flwr.errors import SettingsError, excerpt, one_line
 
 LONGEST_NAME = 255
 """The largest number of bytes in the name of a file that file systems allow."""
@@ -231,7 +231,7 @@ def _number(text: str) -> float:
 
 
 def _refused_number(text: str) -> NoReturn:
-    raise ValueError(f"the number {short(text)} is not finite, or too large")
+    raise ValueError(f"the number {excerpt(text)} is not finite, or too large")
 
 
 def read_json(path: Path, kind: type = object) -> Any:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.files import LARGEST_INTEGER
 from coprefl_flwr.named import Value as Value
 
@@ -147,23 +147,23 @@ class Option:
         if value is None and NoneType in self.kinds:
             return None
         if isinstance(value, str) and "\0" in value:
-            raise SettingsError(f"{name} = {short(value)!r}: contains a NUL character", self.key)
+            raise SettingsError(f"{name} = {excerpt(value)!r}: contains a NUL character", self.key)
         value = self._as_number(value)
         if type(value) is int and abs(value) > LARGEST_INTEGER:
             most = f"at most {LARGEST_INTEGER}, as in messages"
-            raise SettingsError(f"{name} = {short(value)}: must be {most}", self.key)
+            raise SettingsError(f"{name} = {excerpt(value)}: must be {most}", self.key)
         try:
             if self.kind not in _KINDS:  # Such as Method; settings may have its string.
                 return self.kind.read(value)  # type: ignore[attr-defined]
             value = self._adapter.validate_python(value)
         except TypeError as error:
-            raise SettingsError(f"{name} = {short(repr(value))}: {error}", self.key) from None
+            raise SettingsError(f"{name} = {excerpt(repr(value))}: {error}", self.key) from None
         except ValidationError as error:
             problem = error.errors()[0]["type"]
             wanted = _KINDS[self.kind] if problem.endswith("_type") else self.limits
             if problem == "finite_number":
                 wanted = "a finite number"
-            shown = short(repr(value) if isinstance(value, str) else value)
+            shown = excerpt(repr(value) if isinstance(value, str) else value)
             raise SettingsError(f"{name} = {shown}: must be {wanted}", self.key) from None
         if self.choices and value not in self.choices and not self._is_own(value):
             raise SettingsError(f"{name}: {unknown('value', value, self.choices)}", self.key)

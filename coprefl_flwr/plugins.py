@@ -165,7 +165,7 @@ def whole_path(file: str, folder: Path) -> str:
     return path
 
 
-def portable(text: str) -> str:
+def without_folders(text: str) -> str:
     """Return a place without the folder of its file, so that all machines write the same place."""
     where = split_options(text)[0].rpartition(":")[0]
     return Path(where).name + text[len(where) :] if where.endswith(".py") else text

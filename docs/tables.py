@@ -310,7 +310,7 @@ def _cost(method: Algorithm) -> str:
     budget = _budget(method)
     step = next(budget.step_sizes(TRAINING))
     size = "no comparable step size" if math.isnan(step) else f"summed step size {step:.3g}"
-    if not budget.travel and not budget.at_server:
+    if not budget.step_sum and not budget.at_server:
         size = "no steps of shared weights"
     return f"{size}, {budget.gradients:,.0f} gradients ([explanation](index.md#what-a-round-costs))"
 

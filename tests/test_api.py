@@ -91,7 +91,7 @@ def test_a_run_that_is_done_goes_on_with_more_rounds(method_of, clients, tmp_pat
     assert bytes_of(model) == bytes_of(expected)
     assert losses_of(again) == losses_of(all_eight)
     assert losses_of(first_five) == dict(list(losses_of(all_eight).items())[:5])
-    with pytest.raises(SettingsError, match="is of round 8 already"):
+    with pytest.raises(SettingsError, match="already has 8 rounds"):
         cp.pretrain(method_of(4), Perceptron(), clients, rounds=4, **options)
 
 

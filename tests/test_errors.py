@@ -2,7 +2,7 @@
 
 import pytest
 
-from coprefl_flwr.errors import LONGEST, cut, one_line, wrong_type
+from coprefl_flwr.errors import LONGEST, one_line, shorten, wrong_type
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from coprefl_flwr.errors import LONGEST, cut, one_line, wrong_type
     ],
 )
 def test_cut(text, line):
-    assert cut(text) == line
+    assert shorten(text) == line
     assert len(line) <= LONGEST
 
 

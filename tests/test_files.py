@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError, os_error_line, short
+from coprefl_flwr.errors import SettingsError, excerpt, os_error_line
 from coprefl_flwr.files import (
     SUMS,
     alone,
@@ -24,7 +24,7 @@ from tests.common.checks import flip, refusal
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 5000], ids=short
+    "content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 5000], ids=excerpt
 )
 def test_what_is_no_json_is_one_line_with_the_files_name(tmp_path, content):
     file = tmp_path / "a.json"
@@ -40,7 +40,7 @@ def test_a_file_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", "/", "/etc", "a/../b", "../a", "a//b", "a/", "a\\b", "C:x", "a\0b", "a" * 256],
-    ids=short,
+    ids=excerpt,
 )
 def test_a_name_of_somebody_elses_stays_in_the_folder(tmp_path, name):
     with pytest.raises(SettingsError, match="cannot name a folder of this node"):

@@ -89,7 +89,7 @@ def test_a_file_a_module_and_an_entry_point(file, monkeypatch, entry_point):
 def test_a_relative_file_is_looked_for_in_the_folder(file, tmp_path):
     assert plugins.resolved("mine.py:width:times=2", tmp_path) == f"{file}:width:times=2"
     assert plugins.resolved("coprefl:gamma=0.5", tmp_path) == "coprefl:gamma=0.5"
-    assert plugins.portable(f"{file}:width:times=2") == "mine.py:width:times=2"
+    assert plugins.without_folders(f"{file}:width:times=2") == "mine.py:width:times=2"
     for name in ("two words", "one+two", "a;b"):
         with pytest.raises(
             SettingsError, match=r"the path of a file in settings must not contain .* move the file"

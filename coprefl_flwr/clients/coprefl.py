@@ -9,7 +9,7 @@ from torch import nn
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.data import Samples, split_in_two
-from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.learning.noise import clipped
 from coprefl_flwr.models import first_names
 from coprefl_flwr.options import option
@@ -58,7 +58,7 @@ class CoPreFLClient(TorchClient):
         fraction = options.get(
             "support_fraction", CoPreFLClient.options["support_fraction"].default
         )
-        with concerning("support-fraction"):
+        with about_settings("support-fraction"):
             split_in_two(fewest, fraction, np.random.default_rng(0))
         cls._check_noise(options)
 

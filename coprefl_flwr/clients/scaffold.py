@@ -70,4 +70,4 @@ def displacement_per_gradient(training: LocalTraining, n: int, server_round: int
     divides x - y by this distance to get the mean of the gradients. x is the global model, and y
     the trained model.
     """
-    return training.rate(server_round) * training.travel(n)
+    return training.rate(server_round) * training.step_sum(n)

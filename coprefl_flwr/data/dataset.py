@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.transfer import on_device
 
 Rows = npt.NDArray[np.int64]
@@ -251,7 +251,7 @@ def _check_gaps(source: str, labels: Rows, classes: int) -> None:
     empty = np.setdiff1d(np.arange(min(classes, seen[-1] + 1, len(labels) + 1)), seen).tolist()
     empty = empty or list(range(int(seen[-1]) + 1, classes))
     if empty:
-        missing, known = (short(str(numbers)[1:-1]) for numbers in (empty[:20], seen[:20].tolist()))
+        missing, known = (excerpt(str(part)[1:-1]) for part in (empty[:20], seen[:20].tolist()))
         raise SettingsError(
             f"{source}: no sample is of class {missing}; labels must be 0, 1, 2, ... without gaps, "
             f"but are {known} ({len(seen)} classes): set relabel = true (in Python relabel=True) "

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from coprefl_flwr.data.dataset import Dataset, make_dataset
-from coprefl_flwr.errors import SettingsError, one_line, short, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
 
 # ---- .npz ----------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ def arrays_in(path: Path) -> _Arrays:
     except SettingsError:
         raise
     except _UNREADABLE as error:
-        why = short(one_line(error), 200)
+        why = excerpt(one_line(error), 200)
         raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
 
 

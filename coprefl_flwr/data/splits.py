@@ -15,7 +15,7 @@ from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples, chec
 from coprefl_flwr.data.partition import SCHEMES
 from coprefl_flwr.data.sources import load_dataset
 from coprefl_flwr.data.text import TextDataset
-from coprefl_flwr.errors import SettingsError, concerning, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.options import COUNT, NOT_USED, NUMBERS, WORDS, check_declared, option
 
 _Key = tuple[str | int, ...]
@@ -180,7 +180,7 @@ class Datasets:
     def loaded(self) -> tuple[Dataset, Dataset]:
         """(dataset of the pre-training, dataset of the tasks), with inputs of the same shape."""
         settings = self.settings
-        with concerning("dataset"):
+        with about_settings("dataset"):
             source = self._load(settings.dataset, settings.samples_per_class)
         names = source.domain_names
         domains = choose_domains("pretraining-domains", settings.pretraining_domains, names)
@@ -190,7 +190,7 @@ class Datasets:
             source = source.normalised_on(rows)
         if not settings.has_task_dataset:
             return source, source
-        with concerning("task-dataset"):
+        with about_settings("task-dataset"):
             return self._match_channels(source, self._load(settings.task_dataset))
 
     def _load(self, name: str, samples_per_class: int = 0) -> Dataset:

@@ -50,9 +50,9 @@ class Work:
         return self.mean(float)
 
     @property
-    def travel(self) -> float:
+    def step_sum(self) -> float:
         """Summed step size of a client's local training in one round, in learning rates (mean)."""
-        return self.mean(self.training.travel)
+        return self.mean(self.training.step_sum)
 
     @property
     def samples_seen(self) -> float:
@@ -72,7 +72,7 @@ class Budget:
 
     Parameters
     ----------
-    travel : float
+    step_sum : float
         Summed step size of the global model's steps at the local learning rate, in units of that
         rate. For five local steps it is 5. It is nan if steps are normalised, as their sizes cannot
         be compared.
@@ -91,7 +91,7 @@ class Budget:
         It is None if every exchange sends the global arrays in both directions.
     """
 
-    travel: float
+    step_sum: float
     gradients: float
     at_server: float = 0.0
     momentum: float = 0.0
@@ -111,7 +111,7 @@ class Budget:
         """
         velocity, server_round = 0.0, first
         while True:
-            velocity = self.momentum * velocity + self.travel * training.rate(server_round)
+            velocity = self.momentum * velocity + self.step_sum * training.rate(server_round)
             yield velocity + self.at_server
             server_round += 1
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished
 
 STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
@@ -106,7 +106,7 @@ class ClientState:
                 not part or part in (".", "..") or any(character in part for character in "/\\\0")
             )
             if wrong or len(part.encode()) > LONGEST_NAME:
-                raise SettingsError(f"'{short(part)}' cannot name a folder of a client's state")
+                raise SettingsError(f"'{excerpt(part)}' cannot name a folder of a client's state")
         return self.folder.joinpath(*parts) / f"{version}.safetensors"
 
 

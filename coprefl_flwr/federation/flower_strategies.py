@@ -136,10 +136,10 @@ class FlowerStrategy(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's budget, with `travel` nan if Flower's strategy takes a server step."""
+        """Return FedAvg's budget, with `step_sum` nan if Flower's strategy takes a server step."""
         budget = super().budget(work)
         steps = hasattr(self.flower, "current_arrays")
-        return replace(budget, travel=math.nan) if steps else budget
+        return replace(budget, step_sum=math.nan) if steps else budget
 
     def _aggregated(self, flower: Any, ctx: RoundContext, replies: Replies, seen: Arrays) -> Arrays:
         """Return Flower's aggregate of the clients' arrays that have the names in `seen`."""

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, from_record, norm, records_of, size_of, to_record
-from coprefl_flwr.errors import SettingsError, cut, one_line
+from coprefl_flwr.errors import SettingsError, one_line, shorten
 from coprefl_flwr.federation.aggregation import Rule
 
 ROSTER = "query.roster"
@@ -216,7 +216,8 @@ def _failures(content: RecordDict) -> dict[int, str]:
     clients, reasons = failed["clients"], failed["reasons"]
     if not isinstance(clients, list) or not isinstance(reasons, list):
         raise ValueError("the record 'failed' has no lists")
-    return {int(str(client)): cut(str(why)) for client, why in zip(clients, reasons, strict=True)}
+    failures = zip(clients, reasons, strict=True)
+    return {int(str(client)): shorten(str(why)) for client, why in failures}
 
 
 # ---- why a client failed -------------------------------------------------------------------------
@@ -279,7 +280,7 @@ def reason(message: Message) -> str:
     if len(text) > _LONGEST:
         text = text[: _LONGEST // 2] + text[-_LONGEST // 2 :]
     line = f"{MOD} refused: {_line(text)}" if message.error.code == _OF_MOD else _line(text)
-    return cut(f"{line}: {OLD_STYLE[line]}" if line in OLD_STYLE else line)
+    return shorten(f"{line}: {OLD_STYLE[line]}" if line in OLD_STYLE else line)
 
 
 def _line(text: str) -> str:

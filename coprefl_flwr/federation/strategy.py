@@ -206,7 +206,7 @@ class RoundStrategy(InsideWrapper):
         """
         if "train" not in self.actions:
             return UNKNOWN
-        return Budget(work.travel, work.participants * work.samples_seen)
+        return Budget(work.step_sum, work.participants * work.samples_seen)
 
     @property
     def rounds_to_evaluation(self) -> int:

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, records_of, to_record
-from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line, shorten
 from coprefl_flwr.federation import messages, validation
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
 from coprefl_flwr.federation.client_state import Versions
@@ -148,7 +148,7 @@ class Transport:
                 else:
                     raise ValueError("the strategy's option clients does not list this node")
             except Exception as error:  # Whatever a node sends must not end the run.
-                self.refused[node] = cut(one_line(error))
+                self.refused[node] = shorten(one_line(error))
                 self._warn(f"node {node}", f"node {node} is left out: {self.refused[node]}")
         roster.settle(nodes)
         for why in roster.disputed:
@@ -290,7 +290,7 @@ class Transport:
             validation.check_unchanged(exchange, reply)
             validation.check_reply(exchange, self._bounds, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
-            return NodeReply(failed=dict.fromkeys(share, cut(one_line(error))))
+            return NodeReply(failed=dict.fromkeys(share, shorten(one_line(error))))
         return reply
 
     def end(self) -> None:

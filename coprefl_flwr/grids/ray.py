@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, Error, Message, RecordDict
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import NUMPY, Arrays, from_record, records_of, to_record
-from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
+from coprefl_flwr.errors import RunFailedError, SettingsError, one_line, shorten
 from coprefl_flwr.federation.flower import check_cluster, enter_run, without_colours
 from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, run_app
@@ -312,7 +312,7 @@ def _reply(message: Message, ref: Any) -> Message:
     except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError):
         return Message(Error(0, DIED), reply_to=message)
     except ray.exceptions.RayError as error:
-        return Message(Error(0, cut(one_line(error))), reply_to=message)
+        return Message(Error(0, shorten(one_line(error))), reply_to=message)
     _put(reply, arrays, copy=True)  # A view would keep Ray's memory in use.
     return reply  # type: ignore[no-any-return]
 

@@ -120,7 +120,7 @@ class LocalTraining:
             steps = self.local_epochs * len(batch_slices(n, self.samples_per_step))
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
-    def travel(self, n: int) -> float:
+    def step_sum(self, n: int) -> float:
         """Return the distance that SGD moves on n samples if the gradient is constant with norm 1.
 
         The unit is the learning rate. Without momentum the distance is the number of steps. With

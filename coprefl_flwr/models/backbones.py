@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import MODELS, build_model, shapes_of
@@ -172,19 +172,19 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
     model, classes, shape = about["model"], about["num-classes"], about["input-shape"]
     own = ("model", str(model)) in plugins.REGISTERED or plugins.is_listed(str(model))
     if not isinstance(model, str) or not (model in MODELS or own):
-        why = f"its model.json names the code {short(model)!r}; allowed are {', '.join(MODELS)}"
+        why = f"its model.json names the code {excerpt(model)!r}; allowed are {', '.join(MODELS)}"
         raise SettingsError(f"{why}, and code that {plugins.VARIABLE} lists")
     listed = isinstance(shape, list) and 1 <= len(shape) <= 3
     if not listed or not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in shape):
-        why = f"its model.json has input-shape {short(shape)}"
+        why = f"its model.json has input-shape {excerpt(shape)}"
         raise SettingsError(f"{why}; allowed are 1 to 3 whole numbers up to {LARGEST_SIDE}")
     known = type(classes) is int and any(array.shape[:1] == (classes,) for array in arrays.values())
     if not known:
         raise SettingsError(
-            f"its model.json has {short(classes)} classes, but its weights have another number"
+            f"its model.json has {excerpt(classes)} classes, but its weights have another number"
         )
     if not isinstance(about["norm"], str):
-        raise SettingsError(f"its model.json has norm {short(about['norm'])}; it must be a text")
+        raise SettingsError(f"its model.json has norm {excerpt(about['norm'])}; it must be a text")
     if model in MODELS and not own:
         shapes = shapes_of(model, classes, tuple(shape), about["norm"])
         for name, expected in shapes.items():
@@ -195,7 +195,7 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
         if not _are_numbers(about[key], shape[0], least):
             allowed = "a number for each channel" + " above 0" * (least == 0)
             raise SettingsError(
-                f"its model.json has {key} {short(about[key])}; allowed is {allowed}"
+                f"its model.json has {key} {excerpt(about[key])}; allowed is {allowed}"
             )
 
 

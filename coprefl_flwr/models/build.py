@@ -9,7 +9,7 @@ from torch import nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, concerning, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.models import networks
 from coprefl_flwr.models.arrays import check_weights, model_arrays
 from coprefl_flwr.models.heads import outputs_and_representation
@@ -68,7 +68,7 @@ def shapes_of(
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
-@concerning("model")
+@about_settings("model")
 def head_names(
     name: str, num_classes: int, input_shape: tuple[int, ...], norm: str
 ) -> frozenset[str]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, one_line, short, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
 from coprefl_flwr.files import SUMS, damaged, expanded, parse_json, read_text, written_beside
 from coprefl_flwr.models.arrays import as_array, check_plain
 from coprefl_flwr.models.build import Network, own_model
@@ -143,7 +143,7 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
                 raise SettingsError(f"there is no such file, and no folder with {WEIGHTS}")
             tensors = read_tensors(path)
         else:
-            with seeded((seed, "start", plugins.portable(text))):
+            with seeded((seed, "start", plugins.without_folders(text))):
                 module = own_model(text, network.num_classes, network.input_shape, "start")
             tensors = module.state_dict()
         if all(name.startswith(WRAPPER) for name in tensors):
@@ -176,7 +176,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             wrong, kind = ("the value of", tensor) if isinstance(name, str) else ("the key", name)
-            why = f"{wrong} {short(repr(name))} is of the type {type(kind).__name__}"
+            why = f"{wrong} {excerpt(repr(name))} is of the type {type(kind).__name__}"
             raise SettingsError(f"the file has no state_dict: {why}")
         check_plain(tensor, name)
     return content

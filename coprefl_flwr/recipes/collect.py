@@ -41,12 +41,12 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
     tables = [_Table(recipe, store, failed, combination) for combination in recipe.combinations()]
     warnings = list(dict.fromkeys(line for table in tables for line in table.warnings()))
     runs = [run for table in tables for run in table.runs()]
-    never = [line for table in tables for line in table.never()]
+    unreached = [line for table in tables for line in table.unreached()]
     return Report(
         title=recipe.title,
         source=recipe.source,
         command="coprefl run recipe.yaml",
-        notes=[*recipe.notes, *notes.how(recipe), *never],
+        notes=[*recipe.notes, *notes.how(recipe), *unreached],
         warnings=warnings,
         comparisons=[table.comparison() for table in tables],
         figures=recipe.figures,
@@ -66,21 +66,21 @@ def table_name(compared: Mapping[str, Value]) -> str:
     return re.sub(r"[^A-Za-z0-9.=+_-]+", "-", name).strip("-_") or "table"
 
 
-def _if_to_be_had(what: str, make: Callable[..., Any], *args: Any) -> Any:
+def _result_or_none(what: str, make: Callable[..., Any], *args: Any) -> Any:
     """Return the function's result. If code or data are missing, log a line and return None."""
     try:
         return make(*args)
     except SettingsError as error:
-        _tell_once(f"{what} is left out: {error}")
+        _warn_once(f"{what} is left out: {error}")
         return None
 
 
 def _figure(kind: str, kinds: Sequence[str], make: Callable[..., Any], *args: Any) -> Any:
-    return _if_to_be_had(f"the figure {kind}", make, *args) if kind in kinds else None
+    return _result_or_none(f"the figure {kind}", make, *args) if kind in kinds else None
 
 
 @functools.lru_cache(maxsize=64)
-def _tell_once(line: str) -> None:
+def _warn_once(line: str) -> None:
     logger.warning("%s", line)
 
 
@@ -184,16 +184,16 @@ class _Table:
                 needed += [(run, "on validation tasks") for run in candidate.runs]
         needed += [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
         unchosen = [row.label for row, trial, _ in self._rows if not trial]
-        return [f"{label}: no value could be chosen" for label in unchosen] + [
+        return [f"{label}: no value could be chosen: none has a score" for label in unchosen] + [
             f"{run.name}, {which}: {why}" for run, which in needed if (why := self._missing(run))
         ]
 
-    def never(self) -> list[str]:
+    def unreached(self) -> list[str]:
         """Return a line for each start whose pre-training did not reach `stop-at-loss`."""
         wanted = self.combination.get("stop-at-loss")
         return [
-            f"{row.label}, seed {seed}: a loss of {wanted} was not reached in "
-            f"{run.main.rounds} rounds; its figures are those after all of them."
+            f"{row.label}, seed {seed}: the loss did not fall to {wanted} (stop-at-loss) in "
+            f"{run.main.rounds} rounds; the results are those after the last round."
             for row, trial, runs in self._rows
             for seed, run, starts in zip(self.recipe.seeds, runs, self._values, strict=False)
             if trial and starts[str(trial.method)][0].get(STOPPED) == math.inf
@@ -215,7 +215,7 @@ class _Table:
             f"{_name(row, trial)}, {line}."
             for row, trial, runs in self._rows
             if trial
-            for line in notes.troubles(self.store, runs) + notes.lost_replies(self.store, runs)
+            for line in notes.problems(self.store, runs) + notes.lost_replies(self.store, runs)
         ]
 
     def _search_entries(self) -> list[SearchEntry]:
@@ -227,7 +227,7 @@ class _Table:
                 mean_score(self.store, candidate.runs),
                 chosen=candidate.is_chosen,
                 why="; ".join(filter(None, dict.fromkeys(map(self._missing, candidate.all_runs)))),
-                trouble="; ".join(notes.troubles(self.store, candidate.all_runs)),
+                problem="; ".join(notes.problems(self.store, candidate.all_runs)),
                 short_score=mean_score(self.store, candidate.short) if candidate.short else None,
                 dropped=not (candidate.runs or candidate.is_chosen),
             )
@@ -252,7 +252,7 @@ class _Table:
             similarity=self._similarity(row, chosen),
             gamma=_gamma(runs[0].main),
             unfinished=self._of_seeds(runs),
-            troubles=notes.troubles(self.store, runs),
+            problems=notes.problems(self.store, runs),
         )
 
     def _of_seeds(self, runs: Sequence[Run]) -> str:
@@ -309,7 +309,7 @@ class _Table:
         if set(BUDGETS) & set(self.recipe.metrics) and (rounds or not early):
             # Stored results are reported even if the data of their clients are no longer available.
             made_of = len(rounds) if early else None
-            if costs := _if_to_be_had("what starts cost", cost, stage, made_of):
+            if costs := _result_or_none("the cost of starts", cost, stage, made_of):
                 numbers |= {"step-size": costs[0], "gradients": costs[1] / 1e6}
         if early and rounds:
             loss = rounds[-1][f"server-{START_LOSS}"]

@@ -69,10 +69,10 @@ def new(options: argparse.Namespace) -> int:
         with path.open("x", encoding="utf-8") as file:
             file.write(TEMPLATE.read_text(encoding="utf-8"))
     except FileExistsError as error:
-        raise SettingsError(f"{path} is there already; give another name") from error
+        raise SettingsError(f"{path} exists already: choose another name") from error
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
-    say(f"{path} is written; `coprefl run {path}` runs it")
+    say(f"wrote {path}; run it with `coprefl run {path}`")
     return 0
 
 
@@ -92,10 +92,10 @@ def run(options: argparse.Namespace) -> int:
     runs, store = check_runs(recipe), Store(models.resolve())
     check_links(store.root, store.root / LOCKS)
     check_folders((stage for run in runs for stage in run.study.stages), store)
-    with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
+    with alone(out / LOCK, f"--out {out}: another `coprefl run` writes there: choose another"):
         failed = _run_all(out, store, recipe, runs, executor(store, options.workers, tracker))
     if len(recipe.seeds) == 1 and not failed:
-        say("next: the same with --set 'seeds=[0, 1, 2]' tests the differences over three seeds")
+        say("next: add --set 'seeds=[0, 1, 2]' to test the differences over three seeds")
     for key, problem in failed.items():
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
@@ -108,7 +108,7 @@ def _run_all(
     runs: Sequence[Run],
     executing: AbstractContextManager[Make],
 ) -> dict[str, str]:
-    """Make the runs, and write the report into a locked folder; return {run's key: its error}."""
+    """Execute the runs, and write the report into a locked folder; return {run's key: error}."""
     _begin(out, store, recipe, runs)
     with executing as make:
         failed = run_recipe(recipe, store, make)
@@ -132,7 +132,7 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
     write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
     if shown := {place: column for place, column in OWN_COLUMNS.items() if place in written}:
         write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
-    logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
+    logger.info("%s: %s; results go to %s", recipe.title, totals(recipe, store), store.root)
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -167,11 +167,11 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
     if (title, notes) != (recipe.title, recipe.notes):
         scale = " at another scale" if title == recipe.title else ""
         raise SettingsError(
-            f"{out} holds the results of '{title}'{scale}; give another folder with --out"
+            f"{out} holds the results of '{title}'{scale}: choose another folder with --out"
         )
     if protocol != recipe.protocol:
-        origin = f"of the protocol {protocol}" if protocol else "of no protocol"
-        raise SettingsError(f"{out} holds results {origin}; give another folder with --out")
+        origin = f"of the protocol {protocol}" if protocol else "without a protocol"
+        raise SettingsError(f"{out} holds results {origin}: choose another folder with --out")
 
 
 def report(options: argparse.Namespace) -> int:
@@ -190,7 +190,7 @@ def report(options: argparse.Namespace) -> int:
         read_own_columns(out / COLUMNS)
         recipe, store = read_recipe(out / RECIPE), store_of(out)
         if not store.root.is_dir():
-            raise SettingsError(f"{out}: its results are not at {store.root}")
+            raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
         lost = read_json(failed, dict) if failed.exists() else {}
         _report(collect(recipe, store, lost), out)
     return 0
@@ -229,7 +229,8 @@ def show(options: argparse.Namespace) -> int:
     if not matches:
         raise SettingsError(unknown("run", options.name, [folder.name for folder in runs]))
     if len(matches) > 1:
-        raise SettingsError(f"'{options.name}' begins {len(matches)} runs; give more of the name")
+        names = ", ".join(folder.name for folder in matches)
+        raise SettingsError(f"'{options.name}' matches {len(matches)} runs: name one of {names}")
     (folder,) = matches
     about = runs[folder]
     say(folder)

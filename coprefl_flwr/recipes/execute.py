@@ -1,10 +1,10 @@
-"""Make a recipe's runs, in this process or on workers.
+"""Execute a recipe's runs, in this process or on workers.
 
-A stage that several runs share is made once. The first stage of a run is made before the stages
-that start from its model. Workers are processes with one thread each, on this machine or on an
-existing cluster. If fewer stages are ready than workers are free, several workers share the clients
-of a stage (`RayGrid`). RAY_ADDRESS names a cluster, whose machines must share the folder of the
-results. Without RAY_ADDRESS, Ray is started on this machine, and ended after the work.
+A stage that several runs share is executed once. The first stage of a run is executed before the
+stages that start from its model. Workers are processes with one thread each, on this machine or on
+an existing cluster. If fewer stages are ready than workers are free, several workers share the
+clients of a stage (`RayGrid`). RAY_ADDRESS names a cluster, whose machines must share the folder of
+the results. Without RAY_ADDRESS, Ray is started on this machine, and ended after the work.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from coprefl_flwr import client_app, plugins
-from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, short
+from coprefl_flwr.errors import RunFailedError, SettingsError, excerpt, one_line, shorten
 from coprefl_flwr.federation.machine import MOST_WORKERS, cores, one_thread
 from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
 from coprefl_flwr.grids import LocalGrid, RayGrid
@@ -43,7 +43,7 @@ WORKERS = "COPREFL_WORKERS"
 """Environment variable with the number of workers, used if the command line gives none."""
 
 FEW = 300
-"""Number of clients' rounds up to which starting workers takes longer than it saves."""
+"""Number of clients' rounds up to which no workers are started: starting would take longer."""
 
 SHOWN_EVERY = 0.2
 """Seconds between two reports of rounds by a worker, at least."""
@@ -51,11 +51,11 @@ SHOWN_EVERY = 0.2
 Failures = dict[str, str]
 """The error of each failed run: {key of the run: error}."""
 Make = Callable[[Sequence[Run]], Failures]
-"""A function that makes runs, in this process or on workers, and returns the failures."""
+"""A function that executes runs, in this process or on workers, and returns the failures."""
 
 
 def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
-    """Make every run of a recipe: the runs that choose values, and the reported runs.
+    """Execute every run of a recipe: the runs that choose values, and the reported runs.
 
     Returns the runs that failed. The results of the other runs are in the store.
     """
@@ -76,17 +76,16 @@ def attempt(
     keys: Collection[str] | None = None,
     hosts: Sequence[Any] = (),
 ) -> str:
-    """Make a run's stages, without the log of Flower; return the error if the run failed, or "".
+    """Execute a run's stages, without Flower's log; return the error if the run failed, else "".
 
-    `keys` selects stages by their keys; None: all stages. This process is one node. Each of
-    `hosts`, which are processes of `RayGrid`, is another node.
+    `keys` selects stages by their keys; None: all stages. This process is a node. Each process in
+    `hosts` (see `RayGrid`) is a further node.
     """
     try:
         with quiet_flower():
             study = run.study
             study.check()
-            # The run's clients write their files into the store, as under `flwr run` into
-            # output-dir.
+            # Clients write their files into the store. Under `flwr run` they write into output-dir.
             config = dict(study.config) | {"output-dir": str(store.base.resolve())}
             grid, name = LocalGrid(client_app.app, 1, config), run.key
             if hosts:
@@ -114,16 +113,16 @@ def wanted_workers(number: int | None) -> tuple[int, bool]:
         value = int(variable) if variable.isdecimal() and len(variable) < 20 else 0
     if not 1 <= value <= MOST_WORKERS:
         allowed = f"must be a whole number, at least 1 and at most {MOST_WORKERS}"
-        raise SettingsError(f"{short(name)}: {allowed}")
+        raise SettingsError(f"{excerpt(name)}: {allowed}")
     return value, True
 
 
 @contextlib.contextmanager
 def executor(store: Store, number: int | None = 1, tracker: Followed = untracked) -> Iterator[Make]:
-    """Yield the function that makes runs on `number` workers (see `wanted_workers`).
+    """Yield the function that executes runs on `number` workers (see `wanted_workers`).
 
-    With one worker the runs are made in this process. So is a small amount of work if the user
-    gave no number of workers.
+    With one worker, the runs are executed in this process. If the user set no number of workers, a
+    small amount of work is also done in this process.
     """
     workers, requested = wanted_workers(number)
     if workers == 1:
@@ -138,14 +137,14 @@ def executor(store: Store, number: int | None = 1, tracker: Followed = untracked
 
 @dataclass
 class LocalExecutor:
-    """Makes runs one after the other in this process, in one thread."""
+    """Executes runs one after the other in this process, in one thread."""
 
     store: Store
     tracker: Followed = untracked
     progress: Progress = field(default_factory=Progress)
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
-        """Make the runs. Stages that are in the store are not made again."""
+        """Execute the runs, except the stages that are in the store."""
         one_thread()
         self.progress.add(
             (stage.title, stage.kind, stage.rounds) for run in runs for stage in run.study.stages
@@ -159,12 +158,12 @@ class LocalExecutor:
         return failed
 
 
-# ---- the stages still to make --------------------------------------------------------------------
+# ---- the stages still to execute -----------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class StageJob:
-    """A stage to make, its workers and its progress bar, without the study, which holds data."""
+    """A stage to execute, with its workers and its progress bar. It holds no data."""
 
     run: Run
     key: str
@@ -192,7 +191,7 @@ class StageJob:
 class JobQueue:
     """The stages of runs that are not in the store, each listed once.
 
-    `failed` holds the failed runs. No further stage of a failed run is made.
+    `failed` holds the failed runs. No further stage of a failed run is executed.
     """
 
     def __init__(self, runs: Sequence[Run], store: Store) -> None:
@@ -202,7 +201,7 @@ class JobQueue:
         self._waiting: dict[str, list[StageJob]] = {}  # by the key of the stage they begin with
         several = len({run.settings.seed for run in runs}) > 1
         for run in runs:
-            # Runs made at the same time have no order, so their titles name the seeds.
+            # Runs of several seeds are executed in no fixed order, so titles name the seeds.
             mark = f", seed {run.settings.seed}" if several else ""
             first, *_ = stages = run.study.stages
             for stage in stages:
@@ -222,7 +221,7 @@ class JobQueue:
 
     @property
     def participations(self) -> int:
-        """An upper bound of the number of clients' rounds still to make, over all stages."""
+        """An upper bound of the number of clients' rounds that are left, over all stages."""
         return sum(job.rounds * job.at_once for job in self.jobs.values())
 
     @property
@@ -242,7 +241,7 @@ class JobQueue:
         self._ready.appendleft(job)
 
     def end(self, job: StageJob, problem: str = "") -> bool:
-        """Note the end of a stage: the stages that waited for it are now ready, or are dropped.
+        """Record the end of a stage, and make the stages that wait for it ready, or drop them.
 
         Returns whether this stage is the first one of its run that failed.
         """
@@ -260,16 +259,16 @@ class JobQueue:
 # ---- workers -------------------------------------------------------------------------------------
 
 Message = RoundReport | logging.LogRecord | str
-"""Report of a worker on a stage: a round, a line of the log, or at the end the error, or ""."""
+"""Report of a worker on a stage: a round, a log line, or at the end the error ("" for none)."""
 
 
 class StageWorker(Host):
-    """A worker, which makes stages or is a node of a stage that another worker makes."""
+    """A worker: it executes stages, or is a node of a stage that another worker executes."""
 
     def make(
         self, run: Run, key: str, store: Store, tracker: Followed, others: Sequence[Any]
     ) -> Iterator[Message]:
-        """Make a stage; yield rounds without arrays, lines of the log, and the error, or ""."""
+        """Execute a stage; yield rounds without arrays, log lines, and last the error or ""."""
         messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
         def work() -> None:
@@ -310,7 +309,7 @@ class QueueProgress(Progress):
 
 @dataclass
 class RayExecutor:
-    """Makes runs on `workers` Ray workers. GPUs, if there are any, are shared evenly."""
+    """Executes runs on `workers` Ray workers, which share the available GPUs evenly."""
 
     store: Store
     workers: int
@@ -324,7 +323,7 @@ class RayExecutor:
     _started: bool = False
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
-        """Make the runs. Stages that are in the store are not made again."""
+        """Execute the runs, except the stages that are in the store."""
         jobs = JobQueue(runs, self.store)
         unfinished = [run for run in runs if not self.store.done(run.study.stages)]
         if not (self.requested or self._every) and jobs.participations <= FEW:
@@ -372,11 +371,11 @@ class RayExecutor:
         for answer in ready:
             self._take_in(answer)
         if self._coming:
-            here = f"{len(self._free)} of {self.workers} workers are there after {START_UP:g} s"
-            logger.warning("%s; the others begin when Ray has room for them", here)
+            here = f"{len(self._free)} of {self.workers} workers have started in {START_UP:g} s"
+            logger.warning("%s; the others start when Ray has free resources", here)
 
     def _call(self, workers: Sequence[Any]) -> None:
-        """Call workers, which count as free when they answer: they may be starting or at work."""
+        """Call workers, which may be starting or busy. A worker counts as free when it answers."""
         self._coming |= {worker.adopt.remote(plugins.REGISTERED): worker for worker in workers}
 
     def _take_in(self, answer: Any) -> None:
@@ -388,8 +387,8 @@ class RayExecutor:
             ray.get(answer)
         except ray.exceptions.RayError as error:
             if not (self._coming or self._assigned or self._free):
-                raise RunFailedError(f"no worker is left: {cut(one_line(error))}") from error
-            logger.warning("a worker is lost: %s", cut(one_line(error)))
+                raise RunFailedError(f"no worker is left: {shorten(one_line(error))}") from error
+            logger.warning("a worker is lost: %s", shorten(one_line(error)))
         else:
             self._free.append(worker)
 
@@ -416,7 +415,7 @@ class RayExecutor:
             message: Message = ray.get(next(first))
         except ray.exceptions.RayError as error:
             del self._assigned[first]
-            self._lost(jobs, job, cut(one_line(error)))
+            self._lost(jobs, job, shorten(one_line(error)))
             return
         if isinstance(message, str):
             del self._assigned[first]
@@ -431,14 +430,14 @@ class RayExecutor:
         if job.tries > 1:
             self._end(jobs, job, why)
             return
-        logger.warning("%s: its worker died; another continues", job.title)
+        logger.warning("%s: its worker died; another worker continues it", job.title)
         if job.part:
             self.progress.end(job.part)
         self._call(job.workers)
         jobs.put_back(job)
 
     def _end(self, jobs: JobQueue, job: StageJob, problem: str) -> None:
-        """Note the end of a stage, and call its workers for other stages."""
+        """Record the end of a stage, and call its workers for other stages."""
         self._call(job.workers)
         failed = jobs.end(job, problem)
         if job.part:

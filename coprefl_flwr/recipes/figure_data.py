@@ -1,4 +1,4 @@
-"""Data of figures that are not in a run's results: measured once, and stored in the run's folder.
+"""Data of figures that a run's results lack: measured once, and stored in the run's folder.
 
 The loss around a model is measured in two filter-normalised directions: Li et al., Visualizing the
 Loss Landscape of Neural Nets, NeurIPS 2018, Section 4. https://arxiv.org/abs/1712.09913
@@ -79,7 +79,7 @@ def image_with_noise(store: Store, run: Run) -> tuple[Floats, Floats] | None:
 def _stored(
     file: Path, names: Sequence[str], make: Callable[[], Sequence[Floats]]
 ) -> Sequence[Floats]:
-    """Return the arrays of these names from a file; make and write them if the file is missing.
+    """Return the arrays of these names from a file. If it is missing, call `make` and write it.
 
     If `make` returns no arrays, no file is written.
     """
@@ -97,7 +97,7 @@ def _stored(
 
 
 def _damaged(file: Path, why: str) -> SettingsError:
-    return SettingsError(f"{file} is damaged: {why}; remove it, and it is made again")
+    return SettingsError(f"{file} is damaged: {why}; remove it, then it is computed again")
 
 
 # ---- the loss around a model ---------------------------------------------------------------------
@@ -166,7 +166,7 @@ def filter_normalised(random: Floats, weights: npt.NDArray[Any]) -> Floats:
     return np.asarray(random * (wanted / np.where(norms > 0, norms, 1.0)))
 
 
-# ---- the similarity of each backbone's prototypes to those of all backbones together -------------
+# ---- the similarity of prototypes with one backbone and with all backbones -----------------------
 
 
 def similarities(alone: Sequence[Arrays], fused: Arrays) -> Floats:
@@ -174,7 +174,7 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> Floats:
 
     A score is the inner product of a client's prototypes with one backbone and with all backbones
     (FedPCL, section 5.5), averaged over classes. The heads of two runs have different initial
-    weights, so a score also depends on how similar training has made the heads. `alone` has the
+    weights, so a score also depends on how similar the trained heads are. `alone` has the
     prototypes of each backbone's run, and `fused` those of the run with all backbones: arrays of
     shape (C, d) by client.
     """

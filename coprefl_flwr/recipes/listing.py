@@ -42,7 +42,7 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the content of the file `RUNS`: key, purpose and stage folders of each run."""
+    """Return the content of the file `RUNS`: the key, purpose and stage folders of each run."""
     known = purposes(recipe, runs)
     return [{"run": run.key, "for": known[run.key], "stages": list(run.keys)} for run in runs]
 
@@ -74,7 +74,7 @@ def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
             texts += [phase.get("method") for phase in about["phases"] if isinstance(phase, dict)]
             whole = len(texts) == 4 + len(about["phases"]) and "seed" in about["settings"]
             if not whole or not all(isinstance(text, str) for text in texts):
-                raise SettingsError(f"{file} is damaged: its settings are not whole")
+                raise SettingsError(f"{file} is damaged: its settings are incomplete")
             runs[file.parent] = about
         except SettingsError as error:  # The other runs are still listed.
             logger.warning("%s", error)
@@ -96,14 +96,14 @@ def listing(outputs: Path) -> str:
         *(
             (
                 f"Runs of recipes, in {root}",
-                ("run", "method", "seed", "tasks", "for"),
+                ("run", "method", "seed", "tasks", "used by"),
                 _runs(root, _users(folders, root)),
             )
             for root in stores.values()
         ),
         ("Studies of flwr run", ("folder", "state", "seed", "method"), _studies(outputs)),
     ]
-    return "\n\n".join(_table(*part) for part in parts if part[-1]) or f"{outputs} holds no results"
+    return "\n\n".join(_table(*part) for part in parts if part[-1]) or f"no results in {outputs}"
 
 
 def _recipe(folder: Path) -> list[str]:
@@ -183,11 +183,11 @@ def _runs(models: Path, users: Mapping[str, list[str]]) -> list[list[str]]:
         lines.append(
             [
                 folder.name,
-                Methods.read(settings["method"]).portable,
+                Methods.read(settings["method"]).without_folders,
                 str(settings["seed"]),
                 str(tasks) if settings["study"] == STARTS else "personalised",
                 # A run has no users if the folder of its recipe was removed.
-                ", ".join(users.get(folder.name, ["no recipe here"])),
+                ", ".join(users.get(folder.name, ["no recipe in this folder"])),
             ]
         )
     return lines
@@ -198,7 +198,7 @@ def _studies(outputs: Path) -> list[list[str]]:
     for file in sorted(outputs.glob("*/settings.yaml")):
         try:
             settings = read_settings(file)
-            about = [str(settings["seed"]), Methods.read(str(settings["method"])).portable]
+            about = [str(settings["seed"]), Methods.read(str(settings["method"])).without_folders]
         except (ValueError, KeyError):
             about = ["?", "its settings.yaml cannot be read"]
         state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"

@@ -41,9 +41,9 @@ from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.settings import STARTS, Settings, checked
 
 MOST_RUNS = 100_000
-"""Runs of a recipe, at most: the list of all runs is made before the first run begins."""
+"""Maximum number of runs of a recipe, because all runs are listed before the first run begins."""
 MOST_VALUES = 1000
-"""Values of a setting that are compared or searched, at most."""
+"""Maximum number of compared or searched values of a setting."""
 
 Cut = Mapping[str, tuple[Any, Any]]
 """Settings that `--scale small` cut down: {setting: (value at full scale, value now)}."""
@@ -75,12 +75,12 @@ def read_recipe(
     file = validated(tree, places)
     for key in ELSEWHERE.keys() & tree["settings"].keys():
         with places.at("settings", key):
-            raise SettingsError(f"'{key}' is not set here: use {ELSEWHERE[key]}")
+            raise SettingsError(f"'{key}' is no setting of a recipe: use {ELSEWHERE[key]}")
     settings: Choices = _choices(tree["settings"], ("settings",), places)
     study, *others = settings.get("study", (STARTS,))
     with places.at("settings", "study"):
         if others:
-            raise SettingsError("study: all runs of a recipe are of one kind")
+            raise SettingsError("study: name one kind of study, not a list of several")
     role = ROLES[str(study)]
     rows = _rows(tree, role, places)
     unused = _unused(tree, settings, rows)
@@ -126,7 +126,7 @@ def read_recipe(
     for part, key in unused:
         with places.at(part, key):
             searched = "search: " * (part == "search")
-            raise SettingsError(f"{searched}{key}: no method here has this setting")
+            raise SettingsError(f"{searched}{key}: no method of the recipe has this setting")
     _check_equal(recipe)
     _check_studies(recipe)
     return recipe
@@ -145,15 +145,15 @@ def _choices(
 def _values(
     key: str, entry: Any, keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
 ) -> tuple[Value, ...]:
-    """Read a setting's value, or its list of values."""
+    """Return a setting's values; a value that is not in a list is the only one."""
     values = entry if isinstance(entry, list) else [entry]
     takes = declared(Settings)[key].takes if key in declared(Settings) else ()
     read = own[key].read if key in own else functools.partial(checked, key)
     with places.at(*keys):
         if not values:
-            raise SettingsError(f"{key} is an empty list")
+            raise SettingsError(f"{key} is an empty list: name at least one value")
         if len(values) > MOST_VALUES:
-            raise SettingsError(f"{key}: more than {MOST_VALUES} values")
+            raise SettingsError(f"{key} has {len(values)} values: must be at most {MOST_VALUES}")
         if isinstance(entry, list) and COUNT in takes:
             _check_counts(key, entry)
     result: list[Value] = []
@@ -165,16 +165,16 @@ def _values(
             if isinstance(value, list) and value and isinstance(entry, list):
                 value = _as_text(value, takes)
             if isinstance(value, dict | list) or value is None:
-                raise SettingsError(f"{key}: must be a plain value")
+                raise SettingsError(f"{key}: must be a text, a number, true or false")
             value = read(value)
             if value in result:
-                raise SettingsError(f"{key} names {value} twice")
+                raise SettingsError(f"{key} contains {value} twice")
             result.append(value)
     return tuple(result)
 
 
 def _as_text(value: list[Any], takes: Sequence[str]) -> Any:
-    """Return a nested list as the setting's text, if the setting takes such a list."""
+    """Return a nested list as the setting's text, if the setting accepts a nested list."""
     if NUMBERS in takes and all(type(number) is int for number in value):
         return "list:" + ",".join(map(str, value))
     if WORDS in takes and all(isinstance(word, str) for word in value):
@@ -214,8 +214,8 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
         rows.append(RecipeRow(label, method, chosen, role))
         with places.at(*keys):
             if rows[-1].number > MOST_RUNS:
-                many = f"{rows[-1].number} values to search, more than {MOST_RUNS}"
-                raise SettingsError(f"'{label}' has {many}")
+                many = f"{rows[-1].number} combinations of searched values"
+                raise SettingsError(f"'{label}' has {many}: at most {MOST_RUNS} are allowed")
     return tuple(rows)
 
 
@@ -238,11 +238,11 @@ def _own_options(method: Method) -> dict[str, Option]:
 
 
 def _unused(tree: Tree, settings: Choices, rows: Sequence[RecipeRow]) -> list[tuple[str, str]]:
-    """Return the options that no method here has, each as (part of the recipe, key)."""
+    """Return the options that no method of the recipe has, each as (part of the recipe, key)."""
     trained = {key for row in rows for key in option_keys(row.method, row.role)}
     of_tasks = {key: settings[key] for key in ("task-method", "head") if key in settings}
-    heeded = {key for config in combinations(of_tasks) for key in used_keys(config)}
-    own = [key for key in settings if key in short_forms() and key not in trained | heeded]
+    used = {key for config in combinations(of_tasks) for key in used_keys(config)}
+    own = [key for key in settings if key in short_forms() and key not in trained | used]
     searched = [key for key in tree.get("search", {}) if key not in trained]
     return [*(("settings", key) for key in own), *(("search", key) for key in searched)]
 
@@ -265,7 +265,7 @@ def _without(
 
 
 def _figures(file: RecipeFile, settings: Choices) -> tuple[str, ...]:
-    """Return the kinds of figures: the named kinds, or by default those that always have data."""
+    """Return the kinds of figures: the named kinds, or by default kinds that always have data."""
     if "figures" in file.model_fields_set:  # An empty list means no figures.
         return tuple(dict.fromkeys(file.figures))
     if settings.get("study", (STARTS,)) != (STARTS,):
@@ -304,7 +304,7 @@ def _paper(
         for key in other:
             with places.at(*keys, "where", key):
                 has = ", ".join(map(str, settings.get(key, ()))) or "not set"
-                raise SettingsError(f"where: {key} = {where[key]}; in the settings it is {has}")
+                raise SettingsError(f"where: {key} = {where[key]}, but in the settings it is {has}")
         printed = {}
         for name, row in (rows if changed else table.rows).items():
             with places.at(*keys, "rows", name):
@@ -329,14 +329,14 @@ def _printed(row: str, columns: Sequence[str]) -> Printed:
     """Read a paper's row, "83.29±2.61 34.69 -": mean and standard deviation, mean, or no value."""
     words = row.replace(" ± ", "±").split()
     if len(words) != len(columns):
-        raise SettingsError(f"{len(words)} figures for {len(columns)} columns")
+        raise SettingsError(f"{len(words)} values for {len(columns)} columns: write - for no value")
     figures: dict[str, tuple[float, float | None]] = {}
     for metric, word in zip(columns, words, strict=True):
         match = re.fullmatch(r"(-?\d+(?:\.\d+)?)(?:±(-?\d+(?:\.\d+)?))?", word)
         if match:
             figures[metric] = (float(match[1]), float(match[2]) if match[2] else None)
         elif word != "-":
-            raise SettingsError(f"'{word}' is no figure; write 83.29±2.61, 83.29 or -")
+            raise SettingsError(f"'{word}' is not a number: write 83.29±2.61, 83.29 or -")
     return figures
 
 
@@ -365,45 +365,44 @@ def _check_number(
     """Raise a SettingsError if the recipe has more than `MOST_RUNS` runs, before listing them."""
     tables, values = math.prod(map(len, settings.values())), sum(row.number for row in rows)
     if tables * values * len(seeds) > MOST_RUNS:
-        parts = f"{tables} combinations of settings x {values} rows and values x {len(seeds)} seeds"
+        parts = f"{tables} combinations of settings x {values} searched values x {len(seeds)} seeds"
         with places.at("settings"):
-            raise SettingsError(f"{parts} are more than {MOST_RUNS} runs")
+            raise SettingsError(f"{parts}: a recipe can have at most {MOST_RUNS} runs")
 
 
 def _check_searched(recipe: Recipe) -> None:
-    """Raise a SettingsError if no searched value can be chosen, or if there is none to search."""
+    """Raise a SettingsError if no searched value can be chosen, or if no value is searched."""
     searched = [row for row in recipe.rows if len(row.trials()) > 1]
     with recipe.placing():
         if recipe.search_by != EVERY and (not searched or recipe.select == ALL):
-            why = (
-                "with select: all every value is shown" if searched else "no method has two values"
-            )
-            problem = f"search-by: {recipe.search_by}: nothing is searched, as {why}"
+            why = "select: all reports every value" if searched else "no setting has several values"
+            problem = f"search-by: {recipe.search_by}: no value is searched, because {why}"
             raise SettingsError(f"{problem}; set search-by: {EVERY}", "search-by")
         check_installed(recipe.search_by)
     if not searched or recipe.select != VALIDATION:
         return
-    first = f"'{searched[0].label}' is searched"
+    first = f"'{searched[0].label}' has searched values"
     with recipe.placing(searched[0]):
         if recipe.study != STARTS:
-            problem = f"{first}, and a personalised study has no validation tasks; set select: "
-            raise SettingsError(f"{problem}{TEST}, or {ALL}", "select")
+            problem = f"{first}, but a personalised study has no validation tasks: set select: "
+            raise SettingsError(f"{problem}{TEST} or {ALL}", "select")
         if 0 in recipe.settings.get("tasks", ()):
-            problem = f"{first} on validation tasks, and tasks = 0; set select: {ALL}, or {TEST}"
+            problem = f"{first}, but tasks = 0: no task can validate; set select: {ALL} or {TEST}"
             raise SettingsError(problem)
     with recipe.placing():
         if recipe.validation_seed in recipe.seeds:
-            problem = f"validation-seed = {recipe.validation_seed} is one of the seeds"
+            problem = f"validation-seed = {recipe.validation_seed} is also in `seeds`: change one"
             raise SettingsError(problem, "validation-seed")
 
 
 def _check_equal(recipe: Recipe) -> None:
-    """Raise a SettingsError if the rows cannot be made equal to the reference, as `equal` asks."""
+    """Raise a SettingsError if the rows cannot be compared at the quantity that `equal` names."""
     with recipe.placing():
         if recipe.equal and recipe.study != STARTS:
-            raise SettingsError(f"equal: {recipe.equal}: only starts have that", "protocol")
+            problem = "only pre-trainings can be made equal, so it needs study: starts"
+            raise SettingsError(f"equal: {recipe.equal}: {problem}", "protocol")
         if recipe.equal == STEP_SIZE and recipe.reference_method is None:
-            problem = f"the reference, {recipe.reference}, is searched: name a row of one value"
+            problem = f"the reference, {recipe.reference}, has searched values: name another row"
             raise SettingsError(f"equal: {STEP_SIZE}: {problem}", "reference", "protocol")
 
 

@@ -17,17 +17,17 @@ from coprefl_flwr.recipes.search import optuna_version, table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PersonalOptions
-from coprefl_flwr.studies.results import left_out, trouble_in
+from coprefl_flwr.studies.results import left_out, problem_in
 from coprefl_flwr.studies.settings import STARTS, Settings, TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
 
 BY_HALVING = (
-    "Searched by halving: every value ran a quarter of the rounds, of the pre-training and of the "
-    "tasks, and only the best quarter of a row's values went on to the end."
+    "Searched by halving: every value was trained for a quarter of the rounds, of the pre-training "
+    "and of the tasks. Only the best quarter of a row's values was then trained for all rounds."
 )
-ON_REPORTED = "on the very results that are reported (select: test)"
-NOT_DONE = "nothing is done yet"
+ON_REPORTED = "on the reported results themselves (select: test)"
+NOT_DONE = "no run is finished yet"
 
 # ---- choices -------------------------------------------------------------------------------------
 
@@ -39,8 +39,8 @@ def how(recipe: Recipe) -> list[str]:
         notes.append(f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}.")
     if recipe.equal == STEP_SIZE:
         notes.append(
-            "The rounds of each row were changed until its summed step size was nearest to that of "
-            f"{recipe.reference}; of several phases, those of the last."
+            "Each row has the number of rounds with which its summed step size (sum of the steps' "
+            f"learning rates) is nearest to that of {recipe.reference}. For A+B, B's rounds change."
         )
     if not any(row.searched for row in table_rows(recipe)):
         return notes
@@ -48,37 +48,36 @@ def how(recipe: Recipe) -> list[str]:
         notes.append(BY_HALVING)
     if recipe.search_by == OPTUNA:
         notes.append(
-            f"Searched by Optuna {optuna_version()} (TPE, seed {recipe.validation_seed}): of each "
-            f"row {recipe.search_trials} of its values, or all where it has no more, one after the "
-            "other, by what those before came to."
+            f"Searched by Optuna {optuna_version()} (TPE sampler, seed {recipe.validation_seed}): "
+            f"at most {recipe.search_trials} trials per row, each proposed from earlier scores."
         )
     if recipe.select == VALIDATION:
         notes.append(
             f"Searched values were chosen by the mean accuracy on {recipe.validation_tasks} "
-            f"validation tasks of a separate pre-training (seed {recipe.validation_seed}), "
-            "whose classes no reported task has; each row says which."
+            f"validation tasks (seed {recipe.validation_seed}), which have their own pre-training "
+            "and classes that no reported task has. The column Chosen shows the values."
         )
     else:
-        favoured = "which favours the rows that search more"
+        favoured = "which favours rows with more searched values"
         notes.append(f"Searched values were chosen {ON_REPORTED}, {favoured}.")
     return notes
 
 
 def scored(recipe: Recipe) -> str:
-    """Return the data that scores of searched values are measured on, in words."""
+    """Return a phrase that names the data on which searched values are scored."""
     if recipe.select != VALIDATION:
         return ON_REPORTED
     tasks = f"{recipe.validation_tasks} validation task{'s' * (recipe.validation_tasks != 1)}"
     return f"on {tasks} (seed {recipe.validation_seed})"
 
 
-# ---- troubles ------------------------------------------------------------------------------------
+# ---- problems ------------------------------------------------------------------------------------
 
 
-def troubles(store: Store, runs: Sequence[Run]) -> list[str]:
+def problems(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs that diverged or did not learn."""
-    checks = [(run, stage, trouble_in(run.study, store, stage)) for run, stage in _stages(runs)]
-    return [f"{_place(run, stage)}: {trouble}" for run, stage, trouble in checks if trouble]
+    checks = [(run, stage, problem_in(run.study, store, stage)) for run, stage in _stages(runs)]
+    return [f"{_place(run, stage)}: {problem}" for run, stage, problem in checks if problem]
 
 
 def lost_replies(store: Store, runs: Sequence[Run]) -> list[str]:
@@ -96,13 +95,13 @@ def _place(run: Run, stage: Stage) -> str:
     return f"seed {run.settings.seed}{task}"
 
 
-# ---- how the results were made -------------------------------------------------------------------
+# ---- provenance of the results -------------------------------------------------------------------
 
 
 def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
     """Return the provenance of the finished runs: versions, commit, machine, dates and seeds.
 
-    All of it was stored with the results, so a report that is made again has the same text.
+    These facts are stored with the results, so a report that is written again has the same text.
     """
     folders = sorted({store.folder(stage) for _, stage in _stages(runs)})
     done = [folder for folder in folders if (folder / RESULT).exists()]
@@ -113,7 +112,7 @@ def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, s
     return {
         "versions": _joined(listed) or NOT_DONE,
         "commit of the package": _joined(str(about.get("commit", "")) for about in abouts)
-        or "not recorded: an installed package",
+        or "not recorded, as the package did not run from a git checkout",
         "machine": _joined(str(about.get("machine", "")) for about in abouts) or NOT_DONE,
         "date (UTC)": _days(done) or NOT_DONE,
         "seeds": ", ".join(map(str, recipe.seeds)),
@@ -134,7 +133,7 @@ def _days(folders: Sequence[Path]) -> str:
 def set_here(recipe: Recipe) -> dict[str, Any]:
     """Return the settings that the recipe sets, without the data folder."""
     return {
-        key: portable(values[0]) if len(values) == 1 else list(map(portable, values))
+        key: without_folders(values[0]) if len(values) == 1 else list(map(without_folders, values))
         for key, values in recipe.settings.items()
         if key != "data-dir"
     }
@@ -158,15 +157,15 @@ def left_alone(recipe: Recipe) -> dict[str, Any]:
 
 def phases(stage: Stage) -> str:
     """Return the methods of a stage with all settings that these methods use."""
-    return " + ".join(_phase(phase.about()) for phase in stage.phases) or "not trained here"
+    return " + ".join(_phase(phase.about()) for phase in stage.phases) or "not trained"
 
 
 def _phase(about: dict[str, Any]) -> str:
     values = [f"{k} = {v}" for k, v in about.items() if k != "method" and v not in ("", None)]
-    return ": ".join(filter(None, [str(portable(about["method"])), ", ".join(values)]))
+    return ": ".join(filter(None, [str(without_folders(about["method"])), ", ".join(values)]))
 
 
-def portable(value: Value) -> Value:
+def without_folders(value: Value) -> Value:
     """Return a value without the folders in paths of user files, which other machines lack."""
     if isinstance(value, Method | Named):
         value = str(value)
@@ -178,4 +177,4 @@ def portable(value: Value) -> Value:
 def _named(word: str) -> str:
     if word.startswith(FILE):
         return FILE + Path(word.removeprefix(FILE)).name
-    return plugins.portable(word)
+    return plugins.without_folders(word)

@@ -1,6 +1,6 @@
 """Read a recipe's file into one tree: with overlays and changes merged, and absolute paths.
 
-In the tree, `methods` maps each label to its options, of which `method` is one.
+In the tree, `methods` maps each label to its options. The option `method` is the method's name.
 """
 
 import logging
@@ -91,7 +91,7 @@ def _with_protocol(tree: Tree, name: str, path: Path, places: Places) -> Tree:
     """
     known, before = tree.get("protocols", {}), tree.get("protocol", "")
     if before and name not in ("", before):
-        raise SettingsError(f"--protocol {name}: {path} is of the protocol {before} already")
+        raise SettingsError(f"--protocol {name}: {path} already has the protocol {before} applied")
     if before and before not in known:
         with places.at("protocol"):
             raise SettingsError(f"protocol: {unknown('protocol', before, known)}")
@@ -104,7 +104,7 @@ def _with_protocol(tree: Tree, name: str, path: Path, places: Places) -> Tree:
     if not name:
         name, *others = known
         also = ", ".join(others) or "none"
-        logger.info("protocol %s, the first; --protocol takes another: %s", name, also)
+        logger.info("protocol %s, the first; others (--protocol NAME): %s", name, also)
     about = {key: value for key, value in known[name].items() if key in ABOUT}
     overlay = {key: value for key, value in known[name].items() if key not in ABOUT}
     tree = _overlaid(tree, ("protocols", name), overlay, places)
@@ -117,7 +117,7 @@ def _with_protocol(tree: Tree, name: str, path: Path, places: Places) -> Tree:
 def _cut(tree: Tree, path: Path, places: Places) -> Tree:
     """Return a recipe cut down by its overlay `small`; the key `scale` describes the cuts."""
     if "small" not in tree:
-        problem = "there is no 'small', which says how the recipe is cut down"
+        problem = "the recipe has no key 'small', which lists the reduced settings"
         raise SettingsError(f"--scale small: {path}: {problem}")
     overlays: dict[Keys, Tree] = {("small",): tree.pop("small")}
     if of_protocol := tree.get("protocols", {}).get(tree.get("protocol"), {}).pop("small", None):
@@ -142,7 +142,7 @@ def _changed(tree: Tree, change: str, places: Places) -> Tree:
     if not equals:
         raise SettingsError(f"{place}: write KEY=VALUE")
     if key in ("protocol", "protocols"):
-        raise SettingsError(f"{place}: use --protocol")
+        raise SettingsError(f"{place}: a protocol is chosen with --protocol NAME")
     value, lines = parse_yaml(text, place) if text else ("", {})
     keys = (key,) if key in KEYS else ("settings", key)
     places.replace(keys, lines | {(): place})
@@ -162,12 +162,12 @@ def _by_label(entries: Any, keys: Keys, places: Places) -> dict[str, Any]:
     for at, entry in enumerate(entries if isinstance(entries, list) else [entries]):
         with places.at(*keys, at):
             if not isinstance(entry, str | dict):
-                raise SettingsError("a method must be a text, or a mapping (key: value)")
+                raise SettingsError("a method must be NAME, or LABEL: {settings}")
             if isinstance(entry, dict) and len(entry) != 1:
-                raise SettingsError("a method is one LABEL: {settings}")
+                raise SettingsError("a method must have one label: LABEL: {settings}")
             ((label, options),) = entry.items() if isinstance(entry, dict) else [(entry, None)]
             if label in rows:
-                raise SettingsError(f"methods names '{label}' twice")
+                raise SettingsError(f"methods contains '{label}' twice: rows need different labels")
             if not isinstance(options, dict | None):
                 raise SettingsError(f"{label} must be a mapping (key: value)")
         rows[label] = {"method": label, **(options or {})}

@@ -1,4 +1,4 @@
-"""`coprefl plan`: the costs of a recipe's runs, row by row, before the runs are made.
+"""`coprefl plan`: the costs of a recipe's runs, row by row, before the runs start.
 
 Costs are counted by stage. A stage that two rows need counts for the first row. Stages that are in
 the store are not counted. As long as no searched value is chosen, the best value so far is counted
@@ -63,8 +63,8 @@ class Row:
     """Costs of a row of the recipe's tables, summed over all tables."""
 
     label: str
-    deciding: int = 0  # number of runs still to make that choose values
-    reported: int = 0  # number of reported runs still to make
+    deciding: int = 0  # number of unfinished runs that choose values
+    reported: int = 0  # number of unfinished reported runs
     work: dict[str, Counts] = field(default_factory=dict)  # by the network's name
 
     @property
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass
 class Plan:
-    """Costs of the part of a recipe that is not in the store."""
+    """Costs of the runs of a recipe whose results are not in the store."""
 
     store: Store
     rows: list[Row]
@@ -95,7 +95,7 @@ class Plan:
     @property
     def together(self) -> Row:
         """The sum of all rows."""
-        whole = Row("together")
+        whole = Row("total")
         for row in self.rows:
             whole.deciding += row.deciding
             whole.reported += row.reported
@@ -104,7 +104,7 @@ class Plan:
         return whole
 
     def add(self, row: Row, runs: Iterable[Run]) -> int:
-        """Add the costs of runs; return the number of runs with something still to make."""
+        """Add the costs of runs; return the number of runs that are not finished."""
         return sum([self._add_run(row, run) for run in runs])
 
     def _add_run(self, row: Row, run: Run) -> bool:
@@ -129,7 +129,7 @@ class Plan:
 
 @plugins.unchanged()
 def plan_of(recipe: Recipe, store: Store) -> Plan:
-    """Return the costs of the part of a recipe that is not in the store yet.
+    """Return the costs of the runs of a recipe whose results are not in the store yet.
 
     Datasets with published sizes need not be available. Raises a SettingsError for a run with wrong
     settings, and for any other dataset that is missing.
@@ -208,18 +208,18 @@ def plan_text(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str
     cells = {title: [texts[title] for texts in shown] for title in shown[0]}
     table = simple("", "Method", cells, [row.label for row in rows])
     hours = plan.together.seconds(paces) / 3600
-    wall = f", {_hours(hours / workers)} with {workers} workers on as many cores"
+    wall = f" ({_hours(hours / workers)} h with {workers} workers on {workers} cores)"
     notes = [
         ", ".join(filter(None, [recipe.title, recipe.source, recipe.protocol])),
-        "Runs: those that choose values + those that are reported. Gradients, and outputs without "
-        "one (evaluations, losses, features), are counted by samples. Sent is what a deployment "
-        "sends, evaluations left out. Of searched values, the first is counted instead of the "
-        "value that will be chosen.",
-        f"{len(plan.done):,} stages are in the store and are not counted." * bool(plan.done),
-        "A dash: a method does not say how many gradients it computes." * math.isnan(hours),
-        f"In all {_hours(hours)} core hours{wall * (workers > 1)}, by a measured round of one "
-        f"client on {machine()}:" * bool(paces),
-        *(f"- {name}: {g:.2g} s a gradient, {o:.2g} s an output" for name, (g, o) in paces.items()),
+        "Runs: runs that choose searched values + reported runs. Steps: of SGD or Adam. Gradients: "
+        "of one sample's loss each. Outputs: samples in evaluations, losses and features. Sent: by "
+        "a deployment, without evaluations. Before a searched value is chosen, the best one so "
+        "far is counted, or else the first.",
+        f"{len(plan.done):,} stages are finished and not counted." * bool(plan.done),
+        "A dash: a method does not state how many gradients it computes." * math.isnan(hours),
+        f"Total: {_hours(hours)} core hours{wall * (workers > 1)}, estimated from a measured round "
+        f"of one client on {machine()}:" * bool(paces),
+        *(f"- {n}: {g:.2g} s per gradient, {o:.2g} s per output" for n, (g, o) in paces.items()),
     ]
     first, *more = [textwrap.fill(note, WIDTH) for note in notes if note]
     return "\n".join([first, "", text(table, WIDTH), "", *more])
@@ -245,11 +245,11 @@ def totals(recipe: Recipe, store: Store) -> str:
         plan = plan_of(recipe, store)
     except Exception as error:  # The recipe was checked: it is run even if costs are unknown.
         logger.debug("the plan", exc_info=True)
-        return f"what it takes is not known ({one_line(error)})"
+        return f"the costs are not known ({one_line(error)})"
     whole = plan.together
     gradients, outputs = _many(whole.counts.gradients), _many(whole.counts.outputs)
-    done = f", {len(plan.done):,} stages done before" if plan.done else ""
-    return f"{_runs(whole)} runs to make, {gradients} gradients, {outputs} evaluations{done}"
+    done = f", {len(plan.done):,} stages are already done" if plan.done else ""
+    return f"{_runs(whole)} runs to execute, {gradients} gradients, {outputs} evaluations{done}"
 
 
 def _runs(row: Row) -> str:

@@ -4,39 +4,41 @@
 title: CIFAR-100, non-IID, scenario I
 source: CoPreFL, AAAI text, Table 1(a)
 settings:                     # run-config keys; a list compares: one table per combination
-  downstream-classes: 20      # how many; [[80, 81]], a list in a list, is these
+  downstream-classes: 20      # number of classes; [[80, 81]] selects the classes 80 and 81
   dataset: CIFAR100
   participants: [15, 20]
-methods:                      # the rows of a table; a list there is searched
+methods:                      # the rows of a table; a list of values is searched
   - random
   - fedavg
   - q-FFL: {method: qffl, q: [1, 3, 5]}
   - coprefl: {gamma: [0, 0.5, 1]}
 search: {learning-rate: [0.01, 0.001]}   # for every method that has it
 select: validation            # or test (the papers' way), or all (each value is a row)
-search-by: halving            # only the best quarter of the values is run to the end; or all, or
-                              # optuna: of each row `search-trials`, 10 if that is not set
-reference: coprefl            # the row that the others are tested against
-seeds: [0, 1, 2]              # each seed is named: [2] is one, [0, 1] are two
+search-by: halving            # runs only the best quarter of the values for all rounds; or all, or
+                              # optuna: `search-trials` values per row (default 10)
+reference: coprefl            # the row that the other rows are tested against
+seeds: [0, 1, 2]              # a list: [2] is one seed, [0, 1] are two seeds
 metrics: [accuracy, variance] # the columns
-figures: [accuracies, curves] # the plots; this is the default, and [] is none
+figures: [accuracies, curves] # the plots; this is the default; [] draws none
 protocols:                    # overlays; `coprefl run --protocol ratio` applies one
   ratio: {because: rates that train this network, settings: {learning-rate: 0.1}}
-  equal-budget: {because: as far for all, equal: step-size}
+  equal-budget: {because: equal step sizes, equal: step-size}
 small:                        # the overlay of --scale small
   settings: {dataset: glyphs, rounds: 6, participants: [3, 4]}
-paper:                        # what the paper printed
+paper:                        # numbers that the paper printed
   columns: [accuracy, variance]
   tables:
     - {table: 1(a), where: {participants: 20}, rows: {coprefl: 83.29±2.61 34.69±3.17}}
 ```
 
-`settings` with `study: personalised` make it a recipe of personalised methods. An overlay is a part
-of a recipe that is merged over it: mappings key by key, `methods` by label; an empty value takes a
-key away, and any other value takes the place of the recipe's. A protocol is an overlay with its
-reason, `because`. Its `equal` compares at the reference's summed step size, to which the rounds of
-every row are changed, or at the first round at which a start's loss over all pre-training clients
-is at most `below`. `small` is merged last.
+A recipe with `study: personalised` in `settings` compares personalised methods. An overlay is a
+part of a recipe that changes other keys: mappings are merged key by key, and `methods` by label. An
+empty value removes a key. Any other value replaces the recipe's value. `small` is merged last.
+
+A protocol is an overlay with its reason, `because`. With `equal: step-size`, every row gets the
+number of rounds with which its summed step size is nearest to the reference's. With `equal:
+start-loss`, a pre-training ends at the first checked round at which the start's loss over all
+pre-training clients is at most `below`.
 """
 
 import itertools
@@ -60,11 +62,11 @@ from coprefl_flwr.report.columns import (
     BUDGETS,
     COLUMNS,
     DIAGNOSTICS,
-    OWN_HEADINGS,
+    METRIC_COLUMNS,
     START_LOSS,
     STEP_SIZE,
     STOPPED,
-    Heading,
+    ColumnSpec,
     is_column,
 )
 from coprefl_flwr.report.comparison import Printed
@@ -172,7 +174,7 @@ class Recipe:
     figures: tuple[str, ...]
     paper: tuple[PaperTable, ...]
     notes: tuple[str, ...]
-    protocol: str  # the protocol that was applied, its reason, and what it makes equal; or ""
+    protocol: str  # the applied protocol, its reason, and the quantity it makes equal; or ""
     because: str
     equal: str
     effective: Mapping[str, Any] = field(repr=False)  # the file with overlays and `--set` applied
@@ -241,21 +243,22 @@ def metric_of(what: str, metric: str) -> str:
 
 
 def own_column(place: str) -> str:
-    """Return the column of a user metric, and store its heading."""
+    """Return the column of a user metric, and register its ColumnSpec."""
     if not is_without_code():
         metric = own_metric(place)
         OWN_COLUMNS[place] = metric.name, metric.title, metric.better
     if place not in OWN_COLUMNS:
         raise SettingsError(
-            f"{place}: the stored results lack this metric's title; run the recipe again"
+            f"{place}: the stored results lack the title of this metric; run the recipe again"
         )
     name, title, better = OWN_COLUMNS[place]
-    OWN_HEADINGS[f"{METRIC}{name}"] = Heading(title, "lower" if better == "lower" else "higher")
+    spec = ColumnSpec(title, "lower" if better == "lower" else "higher")
+    METRIC_COLUMNS[f"{METRIC}{name}"] = spec
     return f"{METRIC}{name}"
 
 
 def read_own_columns(file: Path) -> None:
-    """Read the headings of user metrics that a run stored, for reports that do not run their code.
+    """Read the titles of user metrics that a run stored, for a report that does not run user code.
 
     A missing file is no error.
     """

@@ -1,8 +1,8 @@
-"""The runs of a recipe, and the folder that keeps their results.
+"""The runs of a recipe, and the folder of their results.
 
 A run is one entry of `method` with one seed: a study of one starting model and its tasks, or of one
 personalised method. The results of a stage are in the folder MODELS/KEY. KEY contains a hash of all
-that the results depend on, so every recipe finds them, and no stage is made twice:
+that the results depend on, so all recipes share the results, and no stage runs twice:
 
     MODELS/KEY/model.safetensors, model.json, result.json    a starting model
     MODELS/KEY/tasks/KEY/result.json                         a task from it
@@ -23,7 +23,7 @@ from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.costs import cost, rounds_for
-from coprefl_flwr.studies.identity import texts_of
+from coprefl_flwr.studies.hashes import code_hashes
 from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -56,23 +56,23 @@ class Run:
         role = ROLES[str(config.get("study", STARTS))]
         method = Method.read(method)
         has = option_keys(method, role) | used_keys(config)
-        heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
-        return cls(Settings.from_config(heeded | {"method": method, "seed": seed}))
+        used = {k: v for k, v in config.items() if k in has or k not in short_forms()}
+        return cls(Settings.from_config(used | {"method": method, "seed": seed}))
 
     @functools.cached_property
     def shared(self) -> Settings:
-        """The run's settings, with defaults for those that change no result, such as folders."""
+        """The run's settings; settings that change no result, such as folders, have defaults."""
         return replace(self.settings, output_dir="outputs", checkpoint_every=1)
 
     @property
     def study(self) -> Study:
-        """The run's stages and their clients. They hold data, so the run does not keep them."""
+        """The run's stages and their clients, without a cache, because they hold data."""
         return BUILDER.study(self.shared)
 
     @property
     def name(self) -> str:
         """The run's method, as it is printed."""
-        return self.settings.method.portable
+        return self.settings.method.without_folders
 
     @property
     def main(self) -> Stage:
@@ -103,7 +103,7 @@ def with_step_size(run: Run, reference: Run) -> Run:
     """
     if run == reference or not _pretraining(run).phases:
         return run
-    rounds = _rounds(run, reference, texts_of(run.settings))
+    rounds = _rounds(run, reference, code_hashes(run.settings))
     methods = Methods(method.with_rounds(rounds) for method in run.settings.method)
     return replace(run, settings=replace(run.settings, method=methods))
 
@@ -113,11 +113,11 @@ def _rounds(run: Run, reference: Run, _: tuple[str, ...]) -> int:
     wanted = cost(_pretraining(reference)).step_size
     if not wanted > 0:
         problem = f"equal: {STEP_SIZE}: the reference, {reference.name}, has a summed step size of"
-        raise SettingsError(f"{problem} {wanted:g}", "reference")
+        raise SettingsError(f"{problem} {wanted:g}: name a row with one above 0", "reference")
     return rounds_for(_pretraining(run), wanted)
 
 
 def _pretraining(run: Run) -> Pretraining:
     if isinstance(run.main, Pretraining):
         return run.main
-    raise SettingsError(f"equal: {STEP_SIZE}: only starts have a summed step size")
+    raise SettingsError(f"equal: {STEP_SIZE}: needs study: {STARTS}, as only pre-trainings have it")

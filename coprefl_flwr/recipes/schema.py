@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.methods import METHODS, short_forms
 from coprefl_flwr.options import COUNT, Option, declared
 from coprefl_flwr.recipes.yaml_file import Places
@@ -30,13 +30,13 @@ from coprefl_flwr.report.figures import FIGURES
 from coprefl_flwr.studies.settings import Settings
 
 ELSEWHERE = {
-    "seed": "seeds",
-    "method": "methods",
+    "seed": "the recipe's key 'seeds'",
+    "method": "the recipe's key 'methods'",
     "run-name": "--out",
     "output-dir": "--out",
-    "resume": "the same command again",
+    "resume": "the same command again, which continues the runs",
 }
-"""Settings that a recipe cannot set, with the recipe key or the option to use instead."""
+"""Settings that a recipe cannot set, each with the key or the option to use instead."""
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
@@ -79,13 +79,12 @@ def _seeds(value: Any) -> Any:
     """Return a list of seeds; refuse a number above 0, which may be a seed or a number of seeds."""
     if type(value) is int and value > 0:
         first = list(range(min(value, 10)))
-        several = (
-            f"{first} for {value} seeds" if value <= 10 else "a list such as [0, 1] for several"
-        )
-        raise SettingsError(f"seeds = {value}: write {several}, [{value}] for the seed {value}")
+        many = f"{first} for {value} seed{'s' * (value > 1)}" if value <= 10 else "[0, 1, ...]"
+        problem = f"seeds = {value}: must be a list of seeds: write {many}"
+        raise SettingsError(f"{problem}, or [{value}] for the single seed {value}")
     seeds = _listed(value)
     if any(type(seed) is int and seeds.count(seed) > 1 for seed in seeds):
-        raise SettingsError("seeds has the same seed twice")
+        raise SettingsError("seeds contains the same seed twice")
     return seeds
 
 
@@ -132,7 +131,7 @@ class Protocol(Overlay):
     @model_validator(mode="after")
     def _check_below(self) -> "Protocol":
         if (self.equal == START_LOSS) != (self.below is not None):
-            raise ValueError(f"equal: {START_LOSS} and below: LOSS need each other")
+            raise ValueError(f"equal: {START_LOSS} and below: LOSS must be set together")
         return self
 
 
@@ -232,9 +231,9 @@ def _sentence(error: Mapping[str, Any]) -> str:
         return f"{what} is {'an empty list' if isinstance(value, list) else 'empty'}"
     if kind in ("int_type", "greater_than_equal"):
         limit = limits.get("ge", 1 if what in ("search-trials", "validation-tasks") else 0)
-        return f"{what} = {short(value)}: must be a whole number, at least {limit}"
+        return f"{what} = {excerpt(value)}: must be a whole number, at least {limit}"
     if kind in ("float_type", "greater_than"):
-        return f"{what} = {short(value)}: must be a number above 0"
+        return f"{what} = {excerpt(value)}: must be a number above 0"
     if kind in ("string_type", "string_too_short"):
         return f"{what} must be a text"
     return f"{what} must be a {'list' if kind == 'list_type' else 'mapping (key: value)'}"
@@ -243,7 +242,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
 def needed(key: str, part: str = "a recipe") -> str:
     """Return the error message for a missing key of a part of a recipe, with an example value."""
     if key == "because":
-        return "a protocol needs its reason, because:"
+        return "a protocol needs the key 'because', which states its reason"
     such_as = f", such as {key}: {_EXAMPLES[key]}" if key in _EXAMPLES else ""
     return f"{part} needs '{key}'{such_as}"
 

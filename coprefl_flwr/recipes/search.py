@@ -2,10 +2,10 @@
 
 Values are chosen on validation runs: the same pre-training with a separate seed, and tasks whose
 classes no reported task has. The reported runs of all seeds then use the chosen value. There are
-three searches. "all" runs every value to the end. "halving" tries every value for a quarter of the
-rounds, and runs the best quarter of the values to the end. "optuna" lets Optuna's TPE sampler
-propose one value after the other. A search reads the scores of tried values from the store each
-time, so an interrupted search continues. The key of a run does not depend on the search.
+three searches. "all" runs every value for all rounds. "halving" runs every value for a quarter of
+the rounds, and then the best quarter of the values for all rounds. "optuna" lets Optuna's TPE
+sampler propose one value after the other. A search reads all scores from the store, so an
+interrupted search continues. The key of a run does not depend on the search.
 """
 
 import functools
@@ -48,7 +48,7 @@ AT_RANDOM = 4
 """Optuna draws the first 1 / AT_RANDOM of its trials at random."""
 
 AGAIN = 100
-"""Number of repeated proposals of Optuna in a row after which the first untried value is tried."""
+"""Number of repeated proposals in a row after which the first untried value is used instead."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TableRow:
         return [self._run(self.combination, trial, seed) for seed in self.recipe.seeds]
 
     def selection_runs(self, trial: Trial) -> list[Run]:
-        """Return the runs whose scores decide whether a trial is chosen; they are made first.
+        """Return the runs whose scores decide whether a trial is chosen; they are executed first.
 
         Validation runs have a separate seed, and tasks on classes that no reported task has. If
         there is no choice, or if the reported results decide, these are the reported runs.
@@ -125,16 +125,16 @@ class TableRow:
             room = len(free) // 2  # The other half is left for the pre-training.
         wanted = min(len(splits[0][1]), room)
         if wanted < runs[0].task_classes:
-            needs = f"select: validation needs {runs[0].task_classes} classes that no reported task"
-            spared = f"has and that can be spared, and there are {room}; set select: test"
-            raise SettingsError(f"{needs} {spared}", "select", "task-classes")
+            needs = f"select: validation needs {runs[0].task_classes} classes for its tasks that no"
+            left = f"reported task has, but only {room} are available: set select: test"
+            raise SettingsError(f"{needs} {left}", "select", "task-classes")
         rng = seeds.generator(self.recipe.validation_seed, "validation-classes")
         return tuple(sorted(rng.choice(sorted(free), wanted, replace=False).tolist()))
 
     def batches(self, store: Store) -> Iterator[list[Run]]:
-        """Yield batches of runs to make. Each batch depends on the results of earlier batches."""
+        """Yield batches of runs. Each batch depends on the results of the earlier batches."""
         if self.search_by == OPTUNA:
-            yield from map(self.selection_runs, self._named(store))
+            yield from map(self.selection_runs, self._proposed(store))
         else:
             if short := [run for trial in self.trials() for run in self.short_runs(trial)]:
                 yield short
@@ -162,7 +162,7 @@ class TableRow:
         trials = self.trials()
         if self.search_by == HALVING:
             return best(trials, [mean_score(store, self.short_runs(trial)) for trial in trials])
-        return list(self._named(store)) if self.search_by == OPTUNA else trials
+        return list(self._proposed(store)) if self.search_by == OPTUNA else trials
 
     def expected(self, store: Store) -> list[Trial]:
         """Return the trials that will be run to the end, or as many others if not decided yet."""
@@ -188,7 +188,7 @@ class TableRow:
             for trial in (finalists if self.search_by == OPTUNA else self.trials())
         }
 
-    def _named(self, store: Store) -> Iterator[Trial]:
+    def _proposed(self, store: Store) -> Iterator[Trial]:
         """Yield the trials that Optuna proposes, each after the scores of earlier trials."""
 
         def scored(trial: Trial) -> float:
@@ -328,7 +328,7 @@ def optuna_trials(
 def check_installed(search_by: str) -> None:
     """Raise a SettingsError if the search needs Optuna and Optuna is not installed."""
     if search_by == OPTUNA and importlib.util.find_spec("optuna") is None:
-        problem = "search-by: optuna needs the package: pip install 'coprefl-flwr[optuna]'"
+        problem = "search-by: optuna needs Optuna: pip install 'coprefl-flwr[optuna]'"
         raise SettingsError(problem, "search-by")
 
 

@@ -44,7 +44,7 @@ def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
     if not named:
         return untracked
     if len(named) > 1:
-        raise SettingsError(f"{' and '.join(f'--{option}' for option in named)}: give one of them")
+        raise SettingsError(f"{' and '.join(f'--{option}' for option in named)}: use one of them")
     option, place = named[0], str(options[named[0]])
     if option == "tracker":
         place = plugins.resolved(place, Path.cwd())
@@ -52,7 +52,7 @@ def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
         return partial(_own, place, out)
     if importlib.util.find_spec(option) is None:
         package = f"pip install 'coprefl-flwr[{option}]'"
-        raise SettingsError(f"--{option} needs the package: {package}")
+        raise SettingsError(f"--{option} needs the package {option}: {package}")
     if option == "wandb":
         _check_key()
     elif "://" not in place:
@@ -68,7 +68,7 @@ def _own(place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
     """
     track = plugins.call(place, plugins.find("tracker", place), (out,))
     if not callable(track):
-        problem = "a tracker is a function of a folder, which returns a function of a stage"
+        problem = "called with the output folder, a tracker must return a function of a stage"
         raise SettingsError(f"{place}: {problem}")
     hooks = tuple(track(stage))
     with ExitStack() as stack:
@@ -98,7 +98,7 @@ def _followed(opened: Opened, place: str, out: Path, stage: Stage) -> Iterator[S
 
 @contextmanager
 def _tensorboard(place: str, _: Path, key: str) -> Iterator[Write]:
-    """Open event files in a folder for the stage."""
+    """Open TensorBoard event files for the stage, in the folder `place`/`key`."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(Path(place, key))) as writer:
@@ -161,9 +161,9 @@ _OPENED: dict[str, Opened] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "w
 
 
 def _check_key() -> None:
-    """Raise a SettingsError if Weights & Biases has no key, and would ask for one during runs."""
+    """Raise a SettingsError if Weights & Biases has no API key and would ask for it in a run."""
     import wandb
 
     quiet = os.environ.get("WANDB_MODE") in ("offline", "disabled")
     if not quiet and not wandb.login(verify=False, prompt=False):
-        raise SettingsError("--wandb has no key: run `wandb login`, or set WANDB_MODE=offline")
+        raise SettingsError("--wandb: no API key: run `wandb login`, or set WANDB_MODE=offline")

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.files import read_text
 
 PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
@@ -134,7 +134,7 @@ class _Reader:
             if not isinstance(key, yaml.ScalarNode):
                 raise self.error(key, "a key must be a text")
             if key.value in mapping:
-                raise self.error(key, f"the key '{key.value}' is there twice")
+                raise self.error(key, f"the key '{key.value}' occurs twice")
             self.lines[(*path, key.value)] = self.place(key)
             mapping[key.value] = self.value(value, (*path, key.value), (*parents, node))
         return mapping
@@ -147,14 +147,14 @@ class _Reader:
             return node.value
         if len(node.value) > LONGEST_NUMBER:
             longest = f"a {kind} has at most {LONGEST_NUMBER} characters"
-            raise self.error(node, f"{short(node.value)!r}: {longest}")
+            raise self.error(node, f"{excerpt(node.value)!r}: {longest}")
         try:
             loader = yaml.SafeLoader("")
             value = float(node.value) if kind == "str" else loader.construct_object(node)
         except (yaml.YAMLError, ValueError, LookupError, OverflowError) as error:
-            raise self.error(node, f"{short(node.value)!r} is no {kind}") from error
+            raise self.error(node, f"{excerpt(node.value)!r} is not of the type {kind}") from error
         if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
-            raise self.error(node, f"{short(node.value)!r} is not a finite number")
+            raise self.error(node, f"{excerpt(node.value)!r} is not a finite number")
         return value
 
     def kind(self, node: yaml.Node) -> str:
@@ -163,7 +163,7 @@ class _Reader:
         if kind == "timestamp":  # A date in a title is a text.
             return "str"
         if kind not in PLAIN:
-            raise self.error(node, f"{node.tag} is not allowed; plain values only")
+            raise self.error(node, f"the tag {node.tag} is not allowed, only plain values are")
         return kind
 
     def place(self, node: yaml.Node) -> str:

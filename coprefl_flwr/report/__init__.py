@@ -1,6 +1,6 @@
-"""Results as data, as tables, as figures, and a measured comparison on one page.
+"""Results as data, tables, figures and a page.
 
-`write_report` writes all of a comparison; `text_tables` is its tables for a terminal.
+`write_report` writes the whole report of a comparison; `text_tables` returns its tables as text.
 """
 
 from coprefl_flwr.report.comparison import Comparison as Comparison

@@ -13,7 +13,7 @@ from coprefl_flwr.report.tables import LEVEL
 
 CONFIDENCE = 0.95
 _MOST = 8
-"""Number of rows with a sentence each, at most: with more rows, the table is easier to read."""
+"""Maximum number of rows for sentences. With more rows, the table is easier to read."""
 
 
 def set_up(report: Report) -> str:
@@ -22,7 +22,7 @@ def set_up(report: Report) -> str:
     first = [
         _shown(settings, "dataset", "{}"),
         _shown(settings, "clients", "{} clients")
-        + _shown(settings, "participants", " ({} in a round)"),
+        + _shown(settings, "participants", " ({} per round)"),
         _shown(settings, "rounds", "{} rounds"),
     ]
     tasks = [
@@ -46,8 +46,8 @@ def _shown(settings: Mapping[str, Any], key: str, text: str) -> str:
 def answers(comparison: Comparison) -> list[str]:
     """Return the results in sentences, one per row, for the first tested metric.
 
-    The confidence interval of a difference from the reference is from the t distribution over
-    seeds. It is not corrected for several rows; the p-value, which is the table's, is.
+    The confidence interval of a difference from the reference uses the t distribution over seeds.
+    The interval is not corrected for several rows. The p-value is the table's corrected p-value.
     """
     qualities = [metric for metric in comparison.metrics if column(metric).tested]
     if not qualities or len(comparison.rows) > _MOST:
@@ -67,7 +67,7 @@ def answers(comparison: Comparison) -> list[str]:
     points = " points" if percent else ""
     lines += [_sentence(row, reference, points) for _, row in others.iterrows()]
     if len(others) and (others["pairs"] < 2).all():
-        lines.append("One seed: no difference is tested. Several seeds give intervals and tests.")
+        lines.append("Only one seed: run several seeds to get confidence intervals and tests.")
     return lines
 
 
@@ -79,9 +79,9 @@ def _sentence(row: "pd.Series[Any]", reference: str, points: str) -> str:
     quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, row["pairs"] - 1)
     half = quantile * row["difference-std"] / math.sqrt(row["pairs"])
     low, high = row["difference"] - half, row["difference"] + half
-    interval = f"{CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}"
-    text += f", {interval} (of this row alone), {row['pairs']} seeds"
+    interval = f"{CONFIDENCE:.0%} confidence interval {low:+.2f} to {high:+.2f}"
+    text += f", {interval} (not corrected for several rows), {row['pairs']} seeds"
     if math.isnan(row["p-holm"]):
         return f"{text}."
     p = "p < 0.001" if row["p-holm"] < 0.001 else f"p = {row['p-holm']:.3f}"
-    return f"{text}; {'decided' if row['p-holm'] < LEVEL else 'not decided'} (Holm: {p})."
+    return f"{text}; {'' if row['p-holm'] < LEVEL else 'not '}significant (Holm-corrected {p})."

@@ -1,4 +1,4 @@
-"""The metrics that columns can show, with their titles and the better direction."""
+"""The columns of tables: metrics with their titles, formats and better directions."""
 
 import re
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from typing import Literal
 
 from coprefl_flwr.plugins import METRIC
 
-Better = Literal["higher", "lower"] | None  # values that are marked as best; None: no values
+Better = Literal["higher", "lower"] | None  # the direction that is marked best; None: no mark
 
 
 @dataclass(frozen=True)
-class Heading:
-    """Heading of a metric's column, and the format of its values."""
+class ColumnSpec:
+    """A metric's column: its heading, the format of its values, and texts for notes."""
 
-    title: str  # as a heading, with the unit
+    title: str  # the heading, with the unit
     better: Better = "higher"
-    decimals: int = 2  # shown after the point
-    tested: bool = True  # a quality whose differences are tested, not a cost or a count
-    meaning: str = ""  # the quantity that is counted, if the title does not name it
-    missing: str = "its runs failed, or are not done yet"  # why a row has no value
+    decimals: int = 2  # number of shown decimals
+    tested: bool = True  # whether differences are tested; False for costs and counts
+    meaning: str = ""  # description of the quantity, if the title is not enough
+    missing: str = "its runs failed, or are not finished yet"  # why a row has no value
 
 
 STD_CLIENTS = "std-clients"
@@ -41,42 +41,42 @@ DIAGNOSTICS = {
 """Titles of the diagnostics, measured at a start before each task if `diagnostics` is set."""
 
 _UNTRAINED = "nothing was trained"
-_UNTESTED = "the start was not trained, or test-every is not set"
-_NOT_PHASED = "only for schedules A+B, when B is also a row and test-every is set"
+_UNTESTED = "the initial model was not trained, or test-every is not set"
+_NOT_PHASED = "only for methods A+B, if B is also a row and test-every is set"
 _NOT_TIMED = "only for personalised methods of two rounds or more"
-_UNKNOWN_LOSS = "set start-loss to measure it; it is not finite where training diverged"
-_NOT_STOPPED = "stop-at-loss is not set, or the start was not trained"
-_STEP_SIZES = "learning rate times steps, of a client and of the server, over all rounds"
-_GRADIENTS = "gradients of single samples that all clients compute"
-_UNKNOWN_COST = "the method does not say its cost"
+_UNKNOWN_LOSS = "set start-loss = true to measure it; not finite after a diverged training"
+_NOT_STOPPED = "stop-at-loss is not set, or the initial model was not trained"
+_STEP_SIZES = "the sum of the learning rates of all steps that move the global model"
+_GRADIENTS = "gradients of one sample's loss, over all clients and the server"
+_UNKNOWN_COST = "the method does not state its cost"
 
 COLUMNS = {
-    "accuracy": Heading("Accuracy %"),
-    "variance": Heading("Variance %²", "lower"),
-    "variance-beyond": Heading("Variance beyond sampling %²", "lower"),
-    **{f"worst-{percent}%": Heading(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
-    "best-10%": Heading("Best 10 %"),
-    STD_CLIENTS: Heading("Std over clients %", "lower"),
-    "final": Heading("Final %", missing=_UNTESTED),
-    "best": Heading("Best %", missing=_UNTESTED),
-    "best-round": Heading("Best at round", None, 1, tested=False, missing=_UNTESTED),
-    "catches-up": Heading("Round of B's best", "lower", 1, tested=False, missing=_NOT_PHASED),
-    "models": Heading("Models sent", "lower", 0, False, "both ways", missing=_UNTRAINED),
-    "megabytes": Heading("MB sent", "lower", 1, tested=False, missing=_UNTRAINED),
-    "weights-sent": Heading("Weights sent", "lower", 0, tested=False),
-    "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
-    SECONDS: Heading("Seconds a round", "lower", tested=False, missing=_NOT_TIMED),
-    START_LOSS: Heading("Pre-training loss", None, 3, tested=False, missing=_UNKNOWN_LOSS),
-    STOPPED: Heading("Stopped at round", None, 1, tested=False, missing=_NOT_STOPPED),
-    "rounds": Heading("Rounds", None, 1, tested=False, missing=_UNTRAINED),
-    STEP_SIZE: Heading("Summed step size", None, 3, False, _STEP_SIZES, missing=_UNKNOWN_COST),
-    "gradients": Heading("Million gradients", None, 3, False, _GRADIENTS, missing=_UNKNOWN_COST),
+    "accuracy": ColumnSpec("Accuracy %"),
+    "variance": ColumnSpec("Variance %²", "lower"),
+    "variance-beyond": ColumnSpec("Variance beyond sampling %²", "lower"),
+    **{f"worst-{percent}%": ColumnSpec(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
+    "best-10%": ColumnSpec("Best 10 %"),
+    STD_CLIENTS: ColumnSpec("Std over clients %", "lower"),
+    "final": ColumnSpec("Final %", missing=_UNTESTED),
+    "best": ColumnSpec("Best %", missing=_UNTESTED),
+    "best-round": ColumnSpec("Best at round", None, 1, tested=False, missing=_UNTESTED),
+    "catches-up": ColumnSpec("Reaches B's best", "lower", 1, tested=False, missing=_NOT_PHASED),
+    "models": ColumnSpec("Models sent", "lower", 0, False, "both directions", missing=_UNTRAINED),
+    "megabytes": ColumnSpec("MB sent", "lower", 1, tested=False, missing=_UNTRAINED),
+    "weights-sent": ColumnSpec("Weights sent", "lower", 0, tested=False),
+    "numbers-sent": ColumnSpec("Numbers sent", "lower", 0, tested=False),
+    SECONDS: ColumnSpec("Seconds a round", "lower", tested=False, missing=_NOT_TIMED),
+    START_LOSS: ColumnSpec("Pre-training loss", None, 3, tested=False, missing=_UNKNOWN_LOSS),
+    STOPPED: ColumnSpec("Stopped at round", None, 1, tested=False, missing=_NOT_STOPPED),
+    "rounds": ColumnSpec("Rounds", None, 1, tested=False, missing=_UNTRAINED),
+    STEP_SIZE: ColumnSpec("Summed step size", None, 3, False, _STEP_SIZES, missing=_UNKNOWN_COST),
+    "gradients": ColumnSpec("Million gradients", None, 3, False, _GRADIENTS, missing=_UNKNOWN_COST),
     **{
-        name: Heading(title, None, tested=False, missing="set diagnostics to measure it")
+        name: ColumnSpec(title, None, tested=False, missing="set diagnostics = true to measure it")
         for name, title in DIAGNOSTICS.items()
     },
 }
-"""Headings of the metrics of tasks, of the pre-training, and of the traffic.
+"""The columns of metrics of tasks, of the pre-training, and of the traffic.
 
 `std-clients` is the metric that FedPCL calls variance (Tables 12 and 13). `models` and `megabytes`
 are the traffic of a deployment. `weights-sent` and `numbers-sent` are counts per client and round.
@@ -89,8 +89,8 @@ start over all training samples of all pre-training clients.
 MEASURED = "measured:"
 """Prefix of the column of a number from a user's measurement."""
 
-OWN_HEADINGS: dict[str, Heading] = {}
-"""Headings of user metrics, by column. Code that finds a user metric adds its heading."""
+METRIC_COLUMNS: dict[str, ColumnSpec] = {}
+"""Columns of user metrics, by name. Code that loads a user metric adds its column."""
 
 
 def is_column(metric: str) -> bool:
@@ -99,21 +99,21 @@ def is_column(metric: str) -> bool:
     return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
 
 
-def column(metric: str) -> Heading:
-    """Return the heading of a metric.
+def column(metric: str) -> ColumnSpec:
+    """Return the column of a metric.
 
-    Metrics are those in `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
+    A metric is a key of `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
     rounds-to-60% and megabytes-to-60%, the cost to reach a mean accuracy; metric:NAME, the mean
     over clients of a user metric; and measured:NAME, a number from a user's measurement.
     """
     if metric.startswith(MEASURED):
         missing = "set measurements to measure it"
-        return Heading(metric.removeprefix(MEASURED), None, 3, tested=False, missing=missing)
+        return ColumnSpec(metric.removeprefix(MEASURED), None, 3, tested=False, missing=missing)
     if metric.startswith(METRIC):
-        return OWN_HEADINGS.get(metric, Heading(metric.removeprefix(METRIC)))
+        return METRIC_COLUMNS.get(metric, ColumnSpec(metric.removeprefix(METRIC)))
     if reached := TO_REACH.fullmatch(metric):
         what = {"rounds": "Rounds", "megabytes": "MB"}[reached[1]]
-        return Heading(f"{what} to {reached[2]} %", "lower", 1, tested=False)
+        return ColumnSpec(f"{what} to {reached[2]} %", "lower", 1, tested=False)
     if metric.startswith(ACCURACY_OF):
-        return Heading(f"{metric.removeprefix(ACCURACY_OF)} %")
+        return ColumnSpec(f"{metric.removeprefix(ACCURACY_OF)} %")
     return COLUMNS[metric]

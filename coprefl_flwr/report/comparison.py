@@ -27,7 +27,7 @@ class SearchEntry:
     score: float  # mean accuracy in percent; nan if the values were not run to the end
     chosen: bool
     why: str = ""  # why there is no score
-    trouble: str = ""  # the runs that diverged or did not learn
+    problem: str = ""  # the runs that diverged or did not learn
     short_score: float | None = None  # after a quarter of the rounds; None without halving
     dropped: bool = False  # whether halving dropped these values after a quarter of the rounds
 
@@ -41,26 +41,25 @@ class SearchEntry:
 class ResultRow:
     """A row of a table: the results of one start, or of one choice of its searched settings.
 
-    A missing value is nan: of a failed run, or of a metric of the pre-training at all tasks of a
-    seed except one. The value infinity means "never" (catches-up). The DataFrames have rows as in
-    `report.frames`. Tasks are numbered uniquely over all seeds. Each DataFrame may be empty.
+    A missing value is nan: a run failed, or the metric is about the pre-training, so that only one
+    task of each seed has the value. Infinity means "never" (catches-up). The rows of the DataFrames
+    are described in `report.frames`. Tasks of different seeds have different numbers. Each
+    DataFrame may be empty.
     """
 
-    label: str  # the line's name, e.g. "coprefl"
+    label: str  # the name of the row, e.g. "coprefl"
     chosen: str  # the values that a search chose, "gamma=0.5,mu=0.1"; "" if there was no search
     values: Mapping[str, Sequence[float]]  # metric -> a value per unit of the comparison
     client_rows: pd.DataFrame = field(default_factory=pd.DataFrame)  # a row per client
-    rounds: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its pre-training, with a seed
-    curves: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its downstream tasks' rounds
+    rounds: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its pre-training, with "seed"
+    curves: pd.DataFrame = field(default_factory=pd.DataFrame)  # rounds of its downstream tasks
     switch: int = 0  # the last round of the first of several phases; 0 for one phase
     landscape: pd.DataFrame | None = None  # loss around its model, by steps in two directions
     similarity: pd.DataFrame | None = None  # how much each backbone (row) is in a client's features
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
     noised: tuple[Floats, Floats] | None = None  # an image (C, H, W) without and with noise
     unfinished: str = ""  # number of finished seeds, e.g. "1 of 3 seeds"; "" if all are finished
-    troubles: Sequence[
-        str
-    ] = ()  # trainings that diverged or did not learn, "seed 0: diverged: ..."
+    problems: Sequence[str] = ()  # failed trainings, e.g. "seed 0: diverged: loss ..."
 
     @property
     def name(self) -> str:
@@ -78,24 +77,24 @@ class ResultRow:
 class Comparison:
     """The rows of a comparison, each with a value of every metric for every unit.
 
-    `paper` has the paper's figures by the row's label, or by its name if rows share a label.
+    `paper` has the paper's numbers by the row's label, or by its name if rows share a label.
     """
 
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
-    title: str  # what this table is, e.g. "participants = 20"
+    title: str  # title of the table, e.g. "participants = 20"
     metrics: Sequence[str]  # the columns, as `is_column` allows
     units: Sequence[str]  # units of the values, e.g. "seed 0, task 0"
     rows: Sequence[ResultRow]  # with unique names
-    reference: str  # name of the row that others are tested against, or the label of the first such
+    reference: str  # name or label of the row that the other rows are tested against
     paper: Mapping[str, Printed] = field(default_factory=dict)
-    source: str = ""  # place of these figures in the paper, "CoPreFL, AAAI text, Table 1(a)"
+    source: str = ""  # place of these numbers in the paper, "CoPreFL, AAAI text, Table 1(a)"
     failed: Sequence[str] = ()  # a line per missing run
     search_entries: Sequence[SearchEntry] = ()  # one per searched combination of values
     scored: str = ""  # the data of the scores, e.g. "on 2 validation tasks"
 
     @property
     def tested_against(self) -> ResultRow:
-        """The reference row, which the others are tested against."""
+        """The reference row, which the other rows are tested against."""
         exact = [row for row in self.rows if row.name == self.reference]
         return (exact or [row for row in self.rows if row.label == self.reference])[0]
 
@@ -111,7 +110,7 @@ class Comparison:
         return row.label if labels.count(row.label) == 1 else row.name
 
     def paper_of(self, row: ResultRow) -> Printed:
-        """Return the paper's figures for a row, by metric."""
+        """Return the paper's numbers for a row, by metric."""
         return self.paper.get(row.name) or self.paper.get(self.short_name(row), {})
 
     def displayed(self) -> "Comparison":
@@ -133,15 +132,17 @@ class Report:
 
     title: str  # title of the comparison
     source: str  # paper and table that are reproduced
-    notes: Sequence[str]  # e.g. how a searched value was chosen, or the cuts of the small scale
+    notes: Sequence[str]  # e.g. how a searched value was chosen, or the settings of `small`
     comparisons: Sequence[Comparison]  # at least one, with unique names
     figures: Sequence[str] = ()  # kinds of figures to draw for each, of `figures.FIGURES`
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what was set, shown at the end
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # all others, as they were used
-    methods: Mapping[str, str] = field(default_factory=dict)  # each row with its used settings
+    settings: Mapping[str, Any] = field(default_factory=dict)  # settings that were set
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # all other settings
+    methods: Mapping[str, str] = field(default_factory=dict)  # row: its used settings
     provenance: Mapping[str, str] = field(default_factory=dict)  # versions, machine, seeds
     command: str = ""  # command that repeats the runs
-    command_folder: str = "the folder above this page's"  # folder in which to run the command
+    command_folder: str = (
+        "the parent folder of this page's folder"  # folder in which to run the command
+    )
     warnings: Sequence[str] = ()  # important notes, e.g. on trainings that did not learn
 
     def __post_init__(self) -> None:
@@ -150,7 +151,7 @@ class Report:
         names = [comparison.name.lower() for comparison in self.comparisons]
         for name in names:
             if names.count(name) > 1:
-                raise SettingsError(f"two comparisons are named {name!r}; allowed: one each")
+                raise SettingsError(f"two comparisons are named {name!r}: names must differ")
 
 
 # ---- the numbers of a comparison ----------------------------------------------------------------

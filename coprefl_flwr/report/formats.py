@@ -1,4 +1,4 @@
-"""A table as plain text, Markdown and LaTeX; that of a page is in `page.html.md`."""
+"""Tables as plain text, Markdown and LaTeX; `page.html.md` has the HTML form."""
 
 import io
 import textwrap
@@ -14,8 +14,8 @@ from rich.text import Text
 from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PARTS, Table
 
 TEXT_WIDTH = 80  # characters of a line of plain text, at most
-LOG_WIDTH = 68  # the same in the log, which begins a line with its level
-_NAMES_WIDTH = 24  # characters of the column of names, at least, if a name is as long
+LOG_WIDTH = 68  # the same in the log, where each line begins with its level
+_NAMES_WIDTH = 24  # minimum width of the column of names, unless all names are shorter
 
 
 def terminal_width() -> int:
@@ -101,7 +101,7 @@ def markdown(*tables: Table) -> str:
         if table.notes:
             lines += ["", escaped(" ".join(table.sentences("bold")))]
         if table.failed:
-            lines += ["", "Failed:", "", *(f"- {escaped(line)}" for line in table.failed)]
+            lines += ["", "Missing runs:", "", *(f"- {escaped(line)}" for line in table.failed)]
         lines.append("")
     return "\n".join(lines)
 

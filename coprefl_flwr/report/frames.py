@@ -1,9 +1,9 @@
 """Results as data: a DataFrame of clients and one of rounds, on disk as JSON Lines.
 
-Every number of a table is computed from these rows, so that a table can always be made again. The
-rows of clients hold what a task's final model is worth to one client, on its own test samples. The
-rows of rounds have phase ("pretraining", "downstream" or "personalised"), start, task (missing in
-the pre-training), round, and the metrics of the round, nan where it has none.
+Every number of a table is computed from these rows, so a table can always be written again. A row
+of a client has the results of a task's final model on the client's test samples. A row of a round
+has the phase ("pretraining", "downstream" or "personalised"), start, task (missing in the
+pre-training), round, and the metrics of the round (nan for a missing metric).
 """
 
 import difflib
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.files import parse_json, read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import ACCURACY_OF, SENT, START_LOSS, STD_CLIENTS, TO_REACH
@@ -46,15 +46,15 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "task": (int,),
     "client": (int,),
     "n": (int,),  # test samples
-    "correct": (int,),  # how many of them were classified correctly
+    "correct": (int,),  # number of correctly classified test samples
     "loss": (NoneType, int, float),  # mean over the n samples
-    "domain": (str,),  # the dataset the client has; in a personalised study only
+    "domain": (str,),  # the client's dataset; only in a personalised study
 }
 """The columns of the rows of clients."""
 
 
 def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return records as a DataFrame; whole numbers stay whole where other records have none."""
+    """Return records as a DataFrame; a column of integers stays one if some values are missing."""
     data = pd.DataFrame(records)
     for name in data.columns[data.isna().any()]:
         values = [r[name] for r in records if r.get(name) is not None]
@@ -74,42 +74,42 @@ def write_rows(path: str | Path, rows: pd.DataFrame) -> None:
 def read_rows(path: str | Path) -> pd.DataFrame:
     """Read rows of clients; a null loss is nan.
 
-    Raises `SettingsError` when the file is not there, and for its first bad line, with its number.
+    Raises a SettingsError if the file is missing, or for its first bad line, with its number.
     """
     rows = _read(Path(path), "result rows", _checked)
     return pd.DataFrame(rows, columns=None if rows else list(_KINDS)).astype({"loss": float})
 
 
 def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
-    """Write rows of rounds, atomically: without the metrics they lack, an infinite one as null."""
+    """Write rows of rounds, atomically, without missing metrics; infinite values become null."""
     _write_lines(path, records(rounds, keep="task"))
 
 
 def read_rounds(path: str | Path) -> pd.DataFrame:
-    """Read rows of rounds. Raises `SettingsError` when the file is not there, or not JSON Lines."""
+    """Read rows of rounds; a SettingsError if the file is missing or is not JSON Lines."""
     return frame(_read(Path(path), "rounds", checked_round))
 
 
 def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with a column accuracy, in percent.
 
-    Raises `SettingsError` for a client that appears twice in a task of a start, and no rows at all.
+    Raises a SettingsError if there are no rows, or if a client has two rows in a task of a start.
     """
     if rows.empty:
-        raise SettingsError("there are 0 result rows; allowed: at least one")
+        raise SettingsError("there are no result rows: at least one is needed")
     key = ["start", "task", "client"]
     for _, row in rows[rows.duplicated(key)].iterrows():
         raise SettingsError(
-            f"start {row['start']!r}, task {row['task']}, client {row['client']} has two rows; "
-            "allowed: one each"
+            f"start {row['start']!r}, task {row['task']}: client {row['client']} has two rows; "
+            "allowed: one per task"
         )
     return rows.assign(accuracy=100 * rows["correct"] / rows["n"])
 
 
 def one_task(rows: pd.DataFrame) -> dict[str, float]:
-    """Return every metric of `TASK_METRICS` of one task, from its `accuracies`.
+    """Return every metric of `TASK_METRICS`, and the user metrics, of one task.
 
-    Of metrics of the user's own it is the mean over the clients that have a value.
+    `rows` are rows with accuracies. A user metric is the mean over the clients that have a value.
     """
     beyond = variance_beyond_sampling(rows["accuracy"], rows["n"])
     own = {name: float(rows[name].astype(float).mean()) for name in own_metrics(rows)}
@@ -151,10 +151,10 @@ def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per start, in order of first appearance.
 
-    Its columns are "start", "tasks" (how many) and, for each metric of `TASK_METRICS` and of the
-    user's own ("metric:NAME"), its name (mean over tasks) and name + " std". CoPreFL's papers do
-    not say which standard deviation they report: this is the sample one (ddof=1), nan when there
-    is one task only.
+    The columns are "start", "tasks" (their number) and, for each metric of `TASK_METRICS` and each
+    user metric ("metric:NAME"), its name (mean over tasks) and name + " std". CoPreFL's papers do
+    not state which standard deviation they report. Here it is the sample standard deviation
+    (ddof=1), which is nan for a single task.
     """
     tasks = task_metrics(rows).groupby("start", sort=False)
     data = tasks.size().rename("tasks").reset_index()
@@ -168,10 +168,11 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     """Return a row per pre-trained start, in order of first appearance, from rows of rounds.
 
-    Its columns are "start" and those of `PRETRAINING`: "models" and "megabytes" are what a
-    deployment sends down and up; "final" and "best" are test accuracies in percent, "best-round"
-    the round of the best one. "catches-up", of a start such as "cyclic+fedavg", is the first round
-    that is as good as the best of "fedavg" alone, infinite for never. Missing numbers are nan.
+    The columns are "start" and those of `PRETRAINING`. "models" and "megabytes" count the traffic
+    of a deployment, down and up. "final" and "best" are test accuracies in percent, and
+    "best-round" is the round of the best accuracy. "catches-up" of a start such as "cyclic+fedavg"
+    is the first round whose accuracy is at least the best accuracy of "fedavg" alone; infinity
+    means never. Missing numbers are nan.
     """
     models, sent = ["models-down", "models-up"], ["client-bytes-down", "client-bytes-up"]
     numbers = ["server-accuracy", *models, *sent]
@@ -195,7 +196,7 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
-    """Return the first round as good as the best of the start's last phase alone; nan for none."""
+    """Return the first round as accurate as the best round of the last phase's method alone."""
     _, plus, last = start.rpartition("+")
     method = last.partition(":")[0]
     alike = [name for name in tested if "+" not in name and name.partition(":")[0] == method]
@@ -207,9 +208,9 @@ def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
 
 
 def _cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: float) -> float:
-    """Return the "rounds" or "megabytes" sent until clients have this mean accuracy in percent.
+    """Return the "rounds" or "megabytes" until the clients' mean accuracy is this percentage.
 
-    It is infinite if they never have.
+    The result is infinite if the clients never reach the accuracy.
     """
     sent = 0.0
     for row in rounds:
@@ -222,7 +223,7 @@ def _cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: flo
 def csv(data: pd.DataFrame) -> str:
     """Return a DataFrame as CSV; missing values are left empty.
 
-    A text that a spreadsheet would read as a formula gets a ' in front.
+    A text that a spreadsheet would read as a formula gets a leading '.
     """
     return data.map(_no_formula).to_csv(index=False, lineterminator="\n")
 
@@ -238,9 +239,9 @@ def _no_formula(cell: Any) -> Any:
 
 
 def records(data: pd.DataFrame, keep: str = "") -> list[dict[str, Any]]:
-    """Return rows in Python's own types, without missing values: only `keep` has None for them.
+    """Return rows as dicts of Python's types; infinite values become None.
 
-    An infinite value is None.
+    Missing values are left out, except in the column `keep`, where they are None.
     """
     rows = [
         {str(key): value for key, value in row.items() if key == keep or not pd.isna(value)}
@@ -271,7 +272,7 @@ def _read(
             if line.strip():
                 row = parse_json(line)
                 if not isinstance(row, dict):
-                    raise SettingsError(f"a row is {row!r}; allowed: an object")
+                    raise SettingsError(f"a row is {row!r}; allowed: a JSON object")
                 rows.append(checked(row))
         except ValueError as error:
             raise SettingsError(f"{path}, line {number}: {error}") from error
@@ -284,7 +285,8 @@ def checked_round(row: dict[str, Any]) -> dict[str, Any]:
         kinds: tuple[type, ...] = (str,) if key in ("phase", "start") else (NoneType, int, float)
         kinds = (int,) if key == "round" else kinds
         if not isinstance(value, kinds):
-            raise SettingsError(f"{key!r} of a round is {short(repr(value))}")
+            shown, allowed = excerpt(repr(value)), kinds[-1].__name__
+            raise SettingsError(f"{key!r} of a round is {shown}; allowed: {allowed}")
     return row
 
 

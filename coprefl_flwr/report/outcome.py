@@ -24,8 +24,8 @@ PERSONALISED = "personalised"
 ROWS, ROUNDS, ABOUT = "rows.jsonl", "rounds.jsonl", "about.json"
 
 OF_TASKS = ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
-# What FedPCL's Tables 12 and 13 list of the clients' accuracies. Their "Variance" is about the size
-# of the spread between the worst and the best, so it can only be a standard deviation.
+# FedPCL's Tables 12 and 13 list these statistics of the clients' accuracies. Their "Variance" is
+# about as large as the spread between the worst and the best, so it must be a standard deviation.
 OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", columns.STD_CLIENTS)
 """The columns of starting models and of personalised methods."""
 
@@ -44,11 +44,11 @@ _KINDS |= {
 class Outcome:
     """Results of a study: a row per client, a row per round, and more data for the report.
 
-    `about` has any of these: "title", "seed", "tasks" (how many), "starts" (in order), "chained"
-    ({start: rounds in which the model went from client to client}), "costs" ({start: {column:
-    number}}), "seconds" ({start: of each task}), "troubles" ({start: what is wrong with it}),
-    "columns" ({metric of the user's own: [title, better]}), "warnings" (lines), "made" (how),
-    "settings", and "command" (of `flwr run`, in the app's folder).
+    `about` may have these keys: "title", "seed", "tasks" (number of tasks), "starts" (in order),
+    "chained" ({start: rounds in which the model passed from client to client}), "costs" ({start:
+    {column: number}}), "seconds" ({start: [median duration of a round, by task]}), "troubles"
+    ({start: description of a problem}), "columns" ({user metric: [title, better]}), "warnings"
+    (lines), "made" (provenance), "settings", and "command" (of `flwr run`, in the app's folder).
     """
 
     rows: pd.DataFrame
@@ -57,15 +57,15 @@ class Outcome:
 
     @classmethod
     def read(cls, folder: Path) -> "Outcome":
-        """Read the results in a folder; SettingsError if there are none or a file is damaged."""
+        """Read the results in a folder; a SettingsError if they are missing or damaged."""
         about = read_json(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
         for key, kind in _KINDS.items():
             if not isinstance(about.get(key, kind()), kind):
                 raise SettingsError(f"{folder / ABOUT} is damaged: {key!r} is no {kind.__name__}")
         for metric, (title, better) in about.get("columns", {}).items():
-            columns.OWN_HEADINGS.setdefault(metric, columns.Heading(title, better))
+            columns.METRIC_COLUMNS.setdefault(metric, columns.ColumnSpec(title, better))
         if not (folder / ROUNDS).is_file():
-            raise SettingsError(f"{folder} holds no finished run: it has no {ROUNDS}")
+            raise SettingsError(f"{folder} holds no finished run: the file {ROUNDS} is missing")
         rows = frames.read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame()
         return cls(rows, frames.read_rounds(folder / ROUNDS), about)
 
@@ -108,8 +108,8 @@ class Outcome:
     def values(self, metrics: Iterable[str] = ()) -> dict[str, list[dict[str, float]]]:
         """Return the numbers of each start, per unit: {start: [{column: number}, ...]}.
 
-        The numbers of a pre-training are in the first unit. `metrics` are columns that are computed
-        only if asked for. Missing numbers are left out.
+        The numbers of a pre-training are in the first unit. Columns that need further computation
+        are included only if they are in `metrics`. Missing numbers are left out.
         """
         by_start: dict[str, list[dict[str, float]]] = {}
         rounds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
@@ -146,16 +146,16 @@ class Outcome:
 
 
 def report_of(outcomes: Sequence[Outcome]) -> Report:
-    """Return the report of one study, or of several that differ in their seed.
+    """Return the report of one study, or of several studies with different seeds.
 
-    Raises a SettingsError for none, or for studies of other starts or clients.
+    Raises a SettingsError if there is no study, or if starts or clients of the studies differ.
     """
     if not outcomes:
-        raise SettingsError("there is no run to compare: name their folders")
+        raise SettingsError("no run to compare: name the folders of runs")
     first = outcomes[0]
     for other in outcomes:
         if other.starts != first.starts or _clients(other) != _clients(first):
-            raise SettingsError("the runs have different methods, datasets or clients")
+            raise SettingsError("the runs must have the same methods, datasets and clients")
     of_each = [outcome.values() for outcome in outcomes]
     values = {start: [u for values in of_each for u in values[start]] for start in first.starts}
     domains = (
@@ -181,7 +181,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
             replace(
                 result_row(start, outcomes),
                 values={m: [unit.get(m, math.nan) for unit in units] for m in metrics},
-                troubles=_troubles(start, outcomes),
+                problems=_problems(start, outcomes),
             )
             for start, units in values.items()
         ],
@@ -207,14 +207,14 @@ def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:
     return sorted(outcome.rows[keys].itertuples(index=False, name=None))
 
 
-def _troubles(start: str, outcomes: Sequence[Outcome]) -> list[str]:
+def _problems(start: str, outcomes: Sequence[Outcome]) -> list[str]:
     lines = [(o.about.get("seed", 0), o.about.get("troubles", {}).get(start)) for o in outcomes]
     several = len(outcomes) > 1
     return [f"seed {seed}: {line}" if several else line for seed, line in lines if line]
 
 
 def result_row(start: str, outcomes: Sequence[Outcome]) -> ResultRow:
-    """Return a row with its DataFrames but without values; each study continues task numbers."""
+    """Return a row with DataFrames but no values. Tasks are numbered on from study to study."""
     parts: dict[str, list[pd.DataFrame]] = {"rows": [], "rounds": [], "curves": []}
     before = 0
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""A report's folder, and its page: one HTML file that needs no other, no network, no JavaScript."""
+"""The folder of a report, and its page: one HTML file without other files, network or scripts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,14 +22,14 @@ FOLDER, PAGE = "report", "report.html"
 
 
 class Section(NamedTuple):
-    """A part of the page: a comparison, or one metric of all of them."""
+    """A part of the page: a comparison, or one metric of all comparisons."""
 
-    name: str  # the comparison's; "" for a metric of all
+    name: str  # name of the comparison; "" for a metric of all comparisons
     answers: list[str]
     tables: list[Table]
-    search: Table | None  # of the values that were searched
+    search: Table | None  # the searched values
     pictures: list[Picture]
-    files: list[str]  # the tables' files, from the page's folder
+    files: list[str]  # paths of the tables, relative to the page's folder
 
 
 def text_tables(comparison: Comparison, width: int = TEXT_WIDTH) -> str:
@@ -39,22 +39,22 @@ def text_tables(comparison: Comparison, width: int = TEXT_WIDTH) -> str:
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Write tables and figures, and return the path of the page that holds them all.
+    """Write tables and figures, and return the path of the page that shows all of them.
 
-    The same report gives the same bytes and replaces the earlier one. In `folder`:
+    The same report gives the same bytes and replaces the earlier report. Files in `folder`:
 
-    | file | what |
+    | file | content |
     | --- | --- |
-    | `report.html` | everything on one page, which needs no other file |
+    | `report.html` | the page, with all tables and figures in one file |
     | `tables/NAME.md`, `tables/NAME.tex` | a comparison's tables |
-    | `tables/NAME-search.md` | every value that was searched for it, with its score |
+    | `tables/NAME-search.md` | every searched value of a comparison, with its score |
     | `provenance.md` | how the results were made, and all settings |
-    | `tables/overview.md` | one metric of all comparisons a table, where there are several |
-    | `figures/NAME-KIND.png`, `.pdf` | its figures |
+    | `tables/overview.md` | a table per metric, over all comparisons, if there are several |
+    | `figures/NAME-KIND.png`, `.pdf` | figures of a comparison |
     | `results.csv` | a line per comparison, row and metric |
     | `units.csv` | a line per comparison, row and unit |
 
-    Raises a SettingsError, with nothing changed, if `folder` or one of these files is not ours.
+    Raises a SettingsError, before any change, if another program wrote `folder` or a file in it.
     """
     texts, figures = dict[str, str](), dict[str, bytes]()
     comparisons = [comparison.displayed() for comparison in report.comparisons]

@@ -32,7 +32,7 @@ class StartsResult:
     rounds : DataFrame
         A row per start, task and round, with the round's metrics and traffic.
     about : Mapping[str, Any]
-        What the report adds: the seed of the tasks.
+        Further content of the report: the seed of the tasks.
     """
 
     rows: pd.DataFrame
@@ -43,7 +43,7 @@ class StartsResult:
         """Return a row per start: the mean over tasks of each metric, and its sample deviation.
 
         The metrics are the clients' mean accuracy (%), the variance of their accuracies (%²), the
-        part of it that the number of test samples does not explain, and the mean accuracy of the
+        variance without the part due to the number of test samples, and the mean accuracy of the
         worst 10, 20 and 30 % of the clients.
         """
         return frames.summary(self._outcome.rows).set_index("start")
@@ -62,8 +62,8 @@ class StartsResult:
     def report(self, folder: str | Path) -> Path:
         """Write rows, rounds and a report into a folder; return its page, report/report.html.
 
-        `coprefl report FOLDER` makes the page again. Raises a SettingsError if the folder has files
-        of somebody else.
+        `coprefl report FOLDER` writes the page again. Raises a SettingsError if another program
+        wrote files into the folder.
         """
         own(expanded(folder), f"folder = {folder}")
         return self._outcome.write(expanded(folder))
@@ -81,9 +81,9 @@ class StartsResult:
 def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None = None) -> "Figure":
     """Return a figure of a pre-training over its rounds; also save it to `path`.
 
-    It shows the training loss, or the accuracy where the `evaluate_fn` of a Flower app measures
-    "accuracy". The loss of a chain such as Cyclic's is measured as the model moves from client to
-    client: it is not a mean over the round's clients, and cannot be compared with another method's.
+    The figure shows the training loss, or the accuracy if the `evaluate_fn` of a Flower app
+    measures "accuracy". In a chain such as Cyclic's, the loss is measured while the model passes
+    from client to client. This loss cannot be compared with the loss of another method.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None =
     Raises
     ------
     SettingsError
-        For a history of another type, or one without rounds.
+        If a history has another type, or no rounds.
 
     Examples
     --------
@@ -112,13 +112,13 @@ def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None =
 
 
 def _rows(name: str, history: Curve) -> pd.DataFrame:
-    """Return a row per round, for a start of that name."""
+    """Return a row per round, for a start with this name."""
     what = f"history {name!r}" if name else "history"
     if isinstance(history, History):
         rounds = history.rounds().items()
         history = pd.DataFrame([{"round": number, **metrics} for number, metrics in rounds])
     if not isinstance(history, pd.DataFrame):
-        example = "that of `start, history = cp.pretrain(..., history=True)`"
+        example = "`start, history = cp.pretrain(..., history=True)`"
         raise wrong_type(what, history, "the metrics of a pre-training's rounds", example)
     if history.empty:
         raise SettingsError(f"{what} has no rounds: the strategy has not run")
@@ -126,7 +126,7 @@ def _rows(name: str, history: Curve) -> pd.DataFrame:
 
 
 def _saved(figure: "Figure", path: str | Path | None) -> "Figure":
-    """Return a figure, which is saved to `path` if there is one."""
+    """Save a figure to `path`, unless it is None; return the figure."""
     if path is not None:
         figures.save(figure, Path(path))
     return figure

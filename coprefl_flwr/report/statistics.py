@@ -1,9 +1,9 @@
 """The metrics of a task's clients, means over units, and tests of the difference of two rows.
 
-How well, and how evenly, a model serves the clients of one task is measured as in CoPreFL's
-evaluation (AAAI text, Section 4.1, and its appendix). Accuracies are percentages, one per client,
-and every client counts the same however many samples it has. Variance is that of the population of
-clients.
+The metrics describe how high and how even the accuracies of one task's clients are, as in CoPreFL's
+evaluation (AAAI text, Section 4.1, and its appendix). Accuracies are percentages, one per client.
+All clients have equal weight, whatever their number of samples. The variance is the population
+variance over clients (ddof=0).
 """
 
 import math
@@ -53,7 +53,7 @@ def summarise_task(accuracies: npt.ArrayLike) -> dict[str, float]:
     return {name: measure(values) for name, measure in METRICS.items()}
 
 
-BEYOND = "variance-beyond"  # also a metric of a task; it needs the clients' numbers of samples
+BEYOND = "variance-beyond"  # a metric of a task that needs the clients' numbers of test samples
 
 
 def variance_beyond_sampling(accuracies: npt.ArrayLike, samples: npt.ArrayLike) -> float:
@@ -61,10 +61,10 @@ def variance_beyond_sampling(accuracies: npt.ArrayLike, samples: npt.ArrayLike) 
 
     Client j has n_j test samples and a_j = 100 X_j / n_j %, where X_j is binomial(n_j, p_j), so
     that Var a_j = s_j = 100² p_j (1 - p_j) / n_j. The expected population variance of G accuracies
-    is that of the 100 p_j, plus the mean of s_j, less Var mean(a) = sum s_j / G²: sampling adds
+    is that of the 100 p_j, plus the mean of s_j, minus Var mean(a) = sum s_j / G²: sampling adds
     (G - 1) / G times the mean of s_j. E[a_j (100 - a_j)] = (n_j - 1) s_j, so a_j (100 - a_j) /
-    (n_j - 1) is s_j without bias, and what is returned is the variance of the 100 p_j without bias.
-    It can be below 0, and is nan where a client has one sample only.
+    (n_j - 1) is an unbiased estimate of s_j, and the result is an unbiased estimate of the variance
+    of the 100 p_j. It can be below 0, and it is nan if a client has only one sample.
     """
     a, n = np.asarray(accuracies, dtype=np.float64), np.asarray(samples, dtype=np.float64)
     if (n < 2).any():
@@ -74,7 +74,7 @@ def variance_beyond_sampling(accuracies: npt.ArrayLike, samples: npt.ArrayLike) 
 
 
 def _count(share: float, clients: int) -> int:
-    """Return ceil(share * clients), at least 1, as if `share` were the decimal that was written."""
+    """Return ceil(share * clients), at least 1, without the rounding error of a decimal share."""
     if not 0 < share <= 1:
         raise SettingsError(f"share of clients is {share}; allowed: above 0, up to 1")
     # 0.07 * 100 is 7.000000000000001 in floating point, and its ceiling 8.
@@ -126,9 +126,9 @@ def seed_means(values: Iterable[float], seeds: Iterable[str]) -> dict[str, float
 
 
 def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":
-    """Return Holm's step-down adjustment of p-values; those that are nan are no tests.
+    """Return p-values with Holm's step-down adjustment; nan means that there is no test.
 
-    The i-th smallest of m is multiplied by m - i + 1, and none is less than the one before it
+    The i-th smallest of m p-values is multiplied by m - i + 1, and is at least the previous one
     (Holm, A simple sequentially rejective multiple test procedure, 1979).
     """
     tested = p_values.dropna().sort_values()

@@ -1,4 +1,4 @@
-"""Tables: DataFrames of texts, with the best cells marked, and notes on what they mean."""
+"""Tables: DataFrames of texts, with marks on the best cells, and with notes."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from coprefl_flwr.report.columns import Heading, column
+from coprefl_flwr.report.columns import ColumnSpec, column
 from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
 from coprefl_flwr.report.frames import TASK_METRICS
 
@@ -17,16 +17,16 @@ PARTS = (HERE, PAPER, P)
 
 NONE = "–"  # noqa: RUF001  The dash that typesets a missing number.
 DAGGER = "†"
-"""Follows the name of a row that is never marked as best; a note says why."""
+"""The mark after the name of a row that is never marked as best; a note gives the reason."""
 MARK = "{mark}"
 """Placeholder in notes for the mark of the best numbers: "bold" or "*"."""
 LEVEL = 0.05
-"""A difference is significant where its corrected p is below this."""
+"""A difference is significant if its corrected p-value is below this level."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table of texts. No cell is empty: a dash has its reason in a note.
+    """A table of texts. An empty cell has a dash, and a note gives the reason.
 
     `cells.index.names` are the headings of the columns with the rows' names. Each column of `cells`
     is labelled by a heading and one of `PARTS`.
@@ -34,11 +34,11 @@ class Table:
 
     cells: pd.DataFrame
     best: pd.DataFrame | None = None  # which cells are marked, of the same shape; None: not marked
-    notes: Sequence[tuple[str, str]] = ()  # a sentence, and the part of the table that it is about
+    notes: Sequence[tuple[str, str]] = ()  # pairs (sentence, part of the table)
     title: str = ""
     label: str = ""  # LaTeX label of the table
     failed: Sequence[str] = ()  # a line per run that is missing
-    reference: int | None = None  # the position of the row that the others are tested against
+    reference: int | None = None  # index of the reference row
 
     @property
     def names(self) -> list[list[str]]:
@@ -75,7 +75,7 @@ def simple(title: str, name: str, columns: Mapping[str, Sequence[str]], rows: An
     return Table(pd.DataFrame(cells, index), title=title)
 
 
-# ---- its tables ---------------------------------------------------------------------------------
+# ---- the tables of a comparison -----------------------------------------------------------------
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -92,16 +92,16 @@ def table(comparison: Comparison, first: bool = True) -> Table:
     """Return all metrics as one table. Only the `first` table of a comparison has all notes."""
     data = numbers(comparison)
     reference = comparison.tested_against.name
-    troubled = {row.name for row in comparison.rows if row.troubles}
+    flagged = {row.name for row in comparison.rows if row.problems}
     unstarted = _unstarted(comparison)
     parts = [
-        _column(str(metric), of_metric, troubled, unstarted, reference)
+        _column(str(metric), of_metric, flagged, unstarted, reference)
         for metric, of_metric in data.groupby("metric", sort=False)
     ]
     lines = data[["row", "label", "chosen"]].drop_duplicates()
     part = {row.name: f" ({row.unfinished})" for row in comparison.rows if row.unfinished}
     labels = [
-        f"{label}{part.get(row, '') * (row not in unstarted)}{f' {DAGGER}' * (row in troubled)}"
+        f"{label}{part.get(row, '') * (row not in unstarted)}{f' {DAGGER}' * (row in flagged)}"
         for row, label in zip(lines["row"], lines["label"], strict=True)
     ]
     index = pd.Index(labels, name="Method")
@@ -137,7 +137,7 @@ def _unstarted(comparison: Comparison) -> dict[str, str]:
 def _column(
     metric: str,
     data: pd.DataFrame,
-    troubled: Collection[str],
+    flagged: Collection[str],
     unstarted: Mapping[str, str],
     reference: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -148,7 +148,7 @@ def _column(
     heading = column(metric)
     values = data[["mean", "std"]]
     whole = heading.decimals == 1 and (values.isna() | (values % 1 == 0)).all(axis=None)
-    decimals = 0 if whole else heading.decimals  # Rounds are whole, except where they are averaged.
+    decimals = 0 if whole else heading.decimals  # Numbers of rounds are whole, their means not.
     stds = data["std"]
     if not heading.tested:  # Costs that are the same for every seed.
         stds = stds.where(stds.round(decimals) > 0)
@@ -169,7 +169,7 @@ def _column(
     filled = [part for part, cells in parts.items() if part == HERE or {*cells} - {NONE}]
     texts = pd.DataFrame({(heading.title, part): parts[part] for part in filled})
     best = pd.DataFrame(False, texts.index, texts.columns)
-    best[heading.title, HERE] = data.index.isin(_best(metric, data, troubled, reference))
+    best[heading.title, HERE] = data.index.isin(_best(metric, data, flagged, reference))
     return texts, best
 
 
@@ -182,13 +182,13 @@ def shown(mean: float, std: float = math.nan, spec: int | str = 2) -> str:
     return text if math.isnan(std) else f"{text} ± {format(std, spec)}"
 
 
-def _best(metric: str, data: pd.DataFrame, troubled: Collection[str], reference: str) -> list[Any]:
+def _best(metric: str, data: pd.DataFrame, flagged: Collection[str], reference: str) -> list[Any]:
     """Return the index of the best mean if its difference from the reference is significant.
 
     If the reference is the best, all other rows must differ from it significantly. A row is never
     the best if it lacks units that other rows have, or if it diverged or did not learn.
     """
-    full = data[(data["n"] == data["n"].max()) & ~data["row"].isin(list(troubled))]
+    full = data[(data["n"] == data["n"].max()) & ~data["row"].isin(list(flagged))]
     means, better = full["mean"].dropna(), column(metric).better
     if better is None or len(means) < 2:
         return []
@@ -217,12 +217,12 @@ def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
         )
         cells = cells.fillna(NONE)
         notes = [
-            f"Mean ± sample standard deviation, as in the tables below; {MARK}: best and decided."
+            f"Mean ± sample standard deviation, as in the tables below; {MARK}: significantly best."
         ]
         if cells.map(lambda text: DAGGER in text).any(axis=None):
-            notes.append(f"{DAGGER} diverged or did not learn: its table says more.")
+            notes.append(f"{DAGGER}: diverged or did not learn; see the notes of its table.")
         if (cells == NONE).any(axis=None):
-            notes.append(f"{NONE}: its table has no such row, or says why.")
+            notes.append(f"{NONE}: no such row in this table, or no value; see its notes.")
         title = f"{column(metric).title}, all tables"
         of_here = [(note, HERE) for note in notes]
         overview_tables.append(Table(cells, best.eq(True), of_here, title))
@@ -230,19 +230,19 @@ def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
 
 
 def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a metric's cells, with a dagger after those of failed trainings, and the best ones."""
+    """Return a metric's cells, a dagger after failed trainings, and which cells are best."""
     of_metric, rows = table(replace(comparison, metrics=[metric], paper={})), comparison.rows
     names = [comparison.short_name(row) for row in rows]
     head = pd.MultiIndex.from_tuples([(comparison.title or comparison.name, HERE)])
     texts = of_metric.cells.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
-    daggers = pd.Series([DAGGER * bool(row.troubles) for row in rows], names)
+    daggers = pd.Series([DAGGER * bool(row.problems) for row in rows], names)
     best = of_metric.marked.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
     return texts.add(daggers, axis=0), best
 
 
 def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
     """Return the table of all searched values; `scored` names the data of the scores."""
-    notes = [f"Mean accuracy {scored}; bold: chosen, the highest of each row."]
+    notes = [f"Mean accuracy {scored}; bold: the chosen value of each row."]
     columns = {
         "Accuracy %": [shown(entry.score) for entry in entries],
         "Chosen": [entry.state for entry in entries],
@@ -252,13 +252,13 @@ def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
         columns = {"After a quarter %": list(map(shown, trials)), **columns}
         notes.append(
             "After a quarter of the rounds, of the pre-training and of the tasks, the best quarter "
-            "of a row's values was run to the end; where it is one value, it was chosen."
+            "of a row's values was trained for all rounds; a single value left was chosen directly."
         )
-    for mark, attribute in ((NONE, "why"), (DAGGER, "trouble")):
+    for mark, attribute in ((NONE, "why"), (DAGGER, "problem")):
         reasons = [(f"{e.label} with {e.values}", getattr(e, attribute)) for e in entries]
         lines = [f"{name}: {reason}" for name, reason in reasons if reason]
         notes += [f"{mark} {'; '.join(lines)}."] if lines else []
-    labels = [f"{entry.label} {DAGGER}" if entry.trouble else entry.label for entry in entries]
+    labels = [f"{entry.label} {DAGGER}" if entry.problem else entry.label for entry in entries]
     rows = pd.MultiIndex.from_arrays(
         [labels, [entry.values for entry in entries]], names=["Method", "Values"]
     )
@@ -275,17 +275,17 @@ def _notes(
 ) -> list[tuple[str, str]]:
     """Return the notes of a table; `marked`: some numbers are marked as best."""
     seeds = list(dict.fromkeys(comparison.seeds))
-    once = data["n"].max() <= len(seeds) < len(comparison.units)  # As of a pre-training.
+    once = data["n"].max() <= len(seeds) < len(comparison.units)  # One value per pre-training.
     units = seeds if once else comparison.units
     lines = [_values(comparison, units, marked), *_missing(comparison, data, len(units))]
     notes = [(text, HERE) for text in [*lines, *_absent(comparison, data)]]
-    rows = [f"{row.name}: {'; '.join(row.troubles)}" for row in comparison.rows if row.troubles]
+    rows = [f"{row.name}: {'; '.join(row.problems)}" for row in comparison.rows if row.problems]
     headings = dict.fromkeys(map(column, comparison.metrics))
     meant = [f"{heading.title}: {heading.meaning}" for heading in headings if heading.meaning]
     if meant:
         notes.append(("; ".join(meant) + ".", "cost"))
     if rows and first:
-        notes.append((f"{DAGGER} never marked best. {'. '.join(rows)}.", HERE))
+        notes.append((f"{DAGGER}: never marked as best. {'. '.join(rows)}.", HERE))
     if data["p-holm"].notna().any():
         notes.append((_test(comparison), P))
     elif first and len(set(comparison.seeds)) < 2:
@@ -294,12 +294,12 @@ def _notes(
             line = "Only one seed, and its tasks share a pre-trained model: no significance test."
         notes.append((line, HERE))
     if comparison.paper:
-        notes.append((f"paper: {comparison.source or 'as printed'}.", PAPER))
+        notes.append((f"paper: numbers printed in {comparison.source or 'the paper'}.", PAPER))
     if data["chosen"].any() and not data["chosen"].all() and first:
-        notes.append((f"{NONE} below Chosen: nothing was searched.", "chosen"))
+        notes.append((f"{NONE} below Chosen: the row has no searched values.", "chosen"))
     without = {
-        P: "no p-value (reference row, too few seeds, or identical differences).",
-        PAPER: "not printed there.",
+        P: "the reference row, fewer than two seeds, or the same difference in all seeds.",
+        PAPER: "not printed in the paper.",
     }
     for part, why in without.items():
         if (cells.loc[:, cells.columns.get_level_values(1) == part] == NONE).any(axis=None):
@@ -316,9 +316,9 @@ def _absent(comparison: Comparison, data: pd.DataFrame) -> list[str]:
         if row in _unstarted(comparison):
             continue
         if row not in names:
-            why.setdefault("only the paper has it", []).append(str(row))
+            why.setdefault("only the paper has this row", []).append(str(row))
         elif set(comparison.metrics) & set(TASK_METRICS) & set(metrics):
-            why.setdefault(Heading.missing, []).append(str(row))
+            why.setdefault(ColumnSpec.missing, []).append(str(row))
         else:
             titles: dict[str, list[str]] = {}
             for heading in map(column, metrics):
@@ -372,7 +372,7 @@ def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str
     here = here.assign(most=here["metric"].map(most)).query("0 < n < most")
     for row, fewer in here.groupby("row", sort=False):
         least, full = fewer["n"].min(), fewer["most"].max()
-        notes.append(f"{row} has {least} of {full} values, and is not marked best.")
+        notes.append(f"{row} has {least} of {full} values, so it is not marked as best.")
     return notes
 
 
@@ -386,5 +386,5 @@ def _test(comparison: Comparison) -> str:
         )
     return (
         f"p: two-sided paired t-test against {reference} over the {over}, "
-        "Holm-corrected for the rows of its column."
+        "Holm-corrected over the rows of the column."
     )

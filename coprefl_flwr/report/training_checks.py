@@ -1,14 +1,14 @@
 """Check by its loss whether a pre-training diverged or did not learn.
 
-Guessing among C classes has the cross-entropy ln C. A round's loss is the mean over its clients'
-local training, so one that has learnt is below that:
+Random guessing among C classes has the cross-entropy ln C. A round's loss is the mean over its
+clients' local training, so it is below ln C after a successful training:
 
-- **did not learn**: the mean loss of the last tenth of the rounds (of the last phase's, at least
-  one round) is not at least 2 % below ln C;
-- **diverged**: that of the last round is not finite, or above twice ln C.
+- **did not learn**: the mean loss of the last tenth of the last phase's rounds (at least one round)
+  is not at least 2 % below ln C;
+- **diverged**: the loss of the last round is not finite, or above twice ln C.
 
-In a chain, a client's loss is that of a model which was just trained on another client's data. This
-loss can be high although the model learnt much, and low although it learnt little. A chain did not
+In a chain, a client's loss is the loss of a model that another client has just trained. This loss
+can be high although the model learnt much, and low although it learnt little. A chain did not
 learn if its loss is within 2 % of ln C, and diverged if its loss is above ten times ln C. If the
 loss of the start over all clients' data was measured, it is used instead of the rounds' losses.
 """
@@ -20,19 +20,19 @@ from dataclasses import dataclass
 DIVERGED, NOT_LEARNT = "diverged", "did not learn"
 
 CHAINED = "chained"
-"""The column of rows of rounds that says whether the model travels from client to client."""
+"""Column of rows of rounds: whether the model passes from client to client in the round."""
 
-NEAR = 0.02  # of ln C: closer to it than this is guessing
-_FAR, _FAR_OF_CHAINS = 2.0, 10.0  # times ln C: above it, a loss has diverged
-_LAST = 0.1  # of the rounds
+NEAR = 0.02  # fraction of ln C; a loss closer to ln C than this counts as random guessing
+_FAR, _FAR_OF_CHAINS = 2.0, 10.0  # multiples of ln C above which a loss has diverged
+_LAST = 0.1  # fraction of the rounds
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Problem:
     """A problem of a start, or of a model that was trained from the start."""
 
-    what: str  # "diverged", "did not learn", or a sentence about it
-    loss: float = math.nan  # not finite where it overflowed
+    what: str  # "diverged", "did not learn", or another description
+    loss: float = math.nan  # not finite if it overflowed
     guessing: float = math.nan  # ln C, the loss of random guessing; nan if not applicable
 
     def __str__(self) -> str:
@@ -44,15 +44,15 @@ class Trouble:
         return f"{text} (random guessing: {self.guessing:.3f})" if self.guessing > 0 else text
 
 
-def trouble_of(
+def problem_of(
     losses: Sequence[float | None],
     classes: int,
     *,
     start_loss: float | None = None,
     chained: bool = False,
     comparable: bool = True,
-) -> Trouble | None:
-    """Return the problem of a pre-training, or None if there is none or no loss is known.
+) -> Problem | None:
+    """Return the problem of a pre-training; None without a problem or without a known loss.
 
     Parameters
     ----------
@@ -73,11 +73,11 @@ def trouble_of(
     last, guessing = known[-1], math.log(classes)
     far = _FAR if comparable and not chained else _FAR_OF_CHAINS
     if not math.isfinite(last) or last > far * guessing:
-        return Trouble(DIVERGED, last, guessing)
+        return Problem(DIVERGED, last, guessing)
     some = known[-max(1, round(_LAST * len(known))) :]
     mean = math.fsum(some) / len(some)
     if not (comparable or start_loss is not None) or not mean >= (1 - NEAR) * guessing:
         return None
     if chained and mean > (1 + NEAR) * guessing:
         return None
-    return Trouble(NOT_LEARNT, mean, guessing)
+    return Problem(NOT_LEARNT, mean, guessing)

@@ -39,7 +39,7 @@ class Centralised(RoundStrategy):
     def budget(self, work: Work) -> Budget:
         """Return the step sizes and gradients of one round on all data."""
         steps = Work(1, [len(self.server)], self.training)
-        return Budget(steps.travel, steps.samples_seen)
+        return Budget(steps.step_sum, steps.samples_seen)
 
     def options(self) -> dict[str, Any]:
         """Return the strategy's options and those of the training."""

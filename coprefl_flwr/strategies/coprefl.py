@@ -57,7 +57,7 @@ class CoPreFL(RoundStrategy):
     def budget(self, work: Work) -> Budget:
         """Return the step sizes of local SGD and of the meta step, and all gradients."""
         support = work.on_fraction(work.options["support-fraction"])
-        local = Budget(support.travel, work.participants * support.samples_seen)
+        local = Budget(support.step_sum, work.participants * support.samples_seen)
         queries = work.participants * (work.samples - support.samples)
         # The sum of the coefficients c_j of the gradients. Those of the second term add up to 0.
         weight = self.gamma * (work.participants / self.terms(np.zeros(work.participants)).count)

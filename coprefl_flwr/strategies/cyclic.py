@@ -32,4 +32,4 @@ class Cyclic(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the sum of all participants' steps, which the model takes one after another."""
-        return Budget(work.participants * work.travel, work.participants * work.samples_seen)
+        return Budget(work.participants * work.step_sum, work.participants * work.samples_seen)

@@ -52,7 +52,7 @@ class FedAdam(RoundStrategy):
 
         The server's step changes each weight by about eta, independently of the clients' steps.
         """
-        return replace(super().budget(work), travel=math.nan)
+        return replace(super().budget(work), step_sum=math.nan)
 
     def second_moment(self, v: np.ndarray, square: np.ndarray) -> np.ndarray:
         """Return the new second moment, v <- beta2 v + (1 - beta2) Delta^2."""

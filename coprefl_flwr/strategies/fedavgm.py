@@ -43,4 +43,4 @@ class FedAvgM(RoundStrategy):
     def budget(self, work: Work) -> Budget:
         """Return FedAvg's budget, its step sizes times the server's rate, and the momentum."""
         own, rate = super().budget(work), self.global_learning_rate
-        return replace(own, travel=rate * own.travel, momentum=self.server_momentum)
+        return replace(own, step_sum=rate * own.step_sum, momentum=self.server_momentum)

@@ -40,4 +40,4 @@ class FedRep(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the step sizes of the body, and the gradients of both body and head."""
-        return Budget(work.travel, 2 * work.participants * work.samples_seen)
+        return Budget(work.step_sum, 2 * work.participants * work.samples_seen)

@@ -59,4 +59,4 @@ class PerFedAvg(RoundStrategy):
             sizes: list[int] = work.training.batch_sizes(n, each * work.training.steps(n))
             return sum(sizes) + sum(sizes[2::3]) * (each == 3)
 
-        return Budget(work.travel, work.participants * work.mean(gradients))
+        return Budget(work.step_sum, work.participants * work.mean(gradients))

@@ -78,4 +78,4 @@ class SCAFFOLD(RoundStrategy):
         full = work.participants * work.samples if self.variant == "I" else 0.0
         gradients = work.participants * work.samples_seen + full
         sent = 4 * work.participants  # Model and control variate, both ways.
-        return Budget(self.global_learning_rate * work.travel, gradients, sent=sent)
+        return Budget(self.global_learning_rate * work.step_sum, gradients, sent=sent)

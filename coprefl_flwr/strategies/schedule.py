@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.federation import Budget, Exchange, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.federation.budget import UNKNOWN
 from coprefl_flwr.federation.strategy import ROUNDS, RUN_OPTIONS, of_run
@@ -30,7 +30,7 @@ class Schedule(RoundStrategy):
                     continue
             needed = "a pair of a strategy and its number of rounds"
             example = "such as (Cyclic(participants=5), 10)"
-            raise SettingsError(f"a phase is {short(repr(phase))}; needed is {needed}, {example}")
+            raise SettingsError(f"a phase is {excerpt(repr(phase))}; needed is {needed}, {example}")
         first, _ = phases[0]
         super().__init__(**of_run(first))
         for strategy, rounds in phases:

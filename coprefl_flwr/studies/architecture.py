@@ -25,7 +25,7 @@ from coprefl_flwr.models import (
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
-from coprefl_flwr.studies.identity import contents, texts_of
+from coprefl_flwr.studies.hashes import code_hashes, content_hashes
 from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
@@ -131,8 +131,8 @@ class Architecture:
         layer = last_linear(self.make(num_classes), sample, named)
         has_bias = f"{layer}.bias" in self.head
         if f"{layer}.weight" not in self.head:
-            problem = f"head-layer = {named or 'not set'}: {layer} does not give the classes"
-            raise SettingsError(f"{problem}; of those arrays there are {', '.join(self.head)}")
+            problem = f"head-layer = {named or 'not set'}: {layer} does not output the classes"
+            raise SettingsError(f"{problem}; the head's arrays are {', '.join(self.head)}")
         return HeadLayer(layer, f"{layer}.weight", f"{layer}.bias" if has_bias else "")
 
     def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
@@ -143,16 +143,16 @@ class Architecture:
         """
         network, classes = self.make(), self.num_classes
         if not any(parameter.requires_grad for parameter in network.parameters()):
-            raise SettingsError(f"{what} has no parameters that are trained (requires_grad)")
+            raise SettingsError(f"{what} has no trainable parameters (requires_grad)")
         outputs = _outputs(network, what, samples).shape[1]
         if outputs < classes:
-            line = f"{what} gives {outputs} numbers for a sample, and there are {classes} classes"
+            line = f"{what} gives {outputs} numbers for a sample, but there are {classes} classes"
             raise SettingsError(f"{line}: its last layer needs at least {classes} outputs")
         if needs_head and not self.head:
             problem = f"{what} has the same shapes for {classes} and {classes + 1} classes"
             raise SettingsError(
-                f"{problem}: give its last layer as many outputs as there are classes, or set "
-                "head='keep', which leaves the network as it is"
+                f"{problem}: give its last layer one output per class, or set head='keep', which "
+                "keeps the trained last layer"
             )
 
 
@@ -171,7 +171,7 @@ class BuiltArchitecture(Architecture):
     @property
     def head(self) -> frozenset[str]:
         """Names of the head's arrays: their shapes depend on the number of classes."""
-        text = texts_of({"model": self.name})
+        text = code_hashes({"model": self.name})
         return _head_names(self.name, self.num_classes, self.input_shape, self.norm, text)
 
     def about(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class BuiltArchitecture(Architecture):
 
     def identity(self) -> Mapping[str, Any]:
         """Return the settings `model` and `norm`, and a hash of the user's file if there is one."""
-        return {**self.about(), "contents": contents([self.name])}
+        return {**self.about(), "contents": content_hashes([self.name])}
 
 
 @functools.lru_cache(maxsize=16)
@@ -194,7 +194,7 @@ def _head_names(
 def check_network(what: str, network: Any, example: str) -> None:
     """Raise a SettingsError if an object is not an nn.Module, or its weights cannot be arrays.
 
-    For example, the weights of lazy layers are not initialised yet.
+    For example, lazy layers have no weights before the first batch.
 
     Error messages call the object `what`, and show `example` for a wrong type.
     """
@@ -203,7 +203,7 @@ def check_network(what: str, network: Any, example: str) -> None:
             example = f"{network.__name__}()"
         raise wrong_type(what, network, "a network, an nn.Module", example)
     if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
-        problem = f"{what} has layers that do not know their size yet"
+        problem = f"{what} has lazy layers, whose weights do not exist yet"
         raise SettingsError(f"{problem}: call it once with a batch of samples")
     check_weights(network, what)
 
@@ -227,8 +227,8 @@ def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
     last = original.get_submodule(name)
     assert isinstance(last, nn.Linear)
     if last.out_features != outputs.shape[1]:
-        line = f"its outputs do not come from {name}, the nn.Linear that it calls last"
-        raise SettingsError(f"a start: {line}; pass network=, which makes it for a task")
+        line = f"its outputs are not those of {name}, the nn.Linear that is called last"
+        raise SettingsError(f"a start: {line}; pass network=, which makes a task's network")
 
     def make(classes: int) -> nn.Module:
         changed, bias = copy.deepcopy(original), last.bias is not None
@@ -249,7 +249,7 @@ def checked_factory(network: Any, classes: int) -> Factory:
         raise wrong_type("network", network, needed, "lambda classes: Net(classes)")
     try:
         module = network(classes)
-    except Exception as error:  # Whatever the caller's own code raises.
+    except Exception as error:  # The caller's code may raise any exception.
         problem = f"network({classes}) failed: {one_line(error)}"
         raise SettingsError(f"{problem}; it is called with the number of classes") from error
     check_network(f"network({classes})", module, "Net(classes)")
@@ -265,14 +265,14 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
     try:
         with computing(network):
             outputs = network.eval()(inputs)
-    except Exception as error:  # Whatever the caller's own code raises.
+    except Exception as error:  # The caller's code may raise any exception.
         shown = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
-        line = f"{what} does not take the samples, a batch of which is {shown}"
+        line = f"{what} fails for a batch of samples, {shown}"
         raise SettingsError(f"{line}: {one_line(error)}") from error
     finally:
         network.train(was_training)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 2:
         tensor = isinstance(outputs, Tensor)
         shown = str(tuple(outputs.shape)) if tensor else type(outputs).__name__
-        raise SettingsError(f"{what} gives {shown} for a batch of 2; (2, classes) is needed")
+        raise SettingsError(f"{what} gives {shown} for a batch of 2; must give (2, classes)")
     return outputs

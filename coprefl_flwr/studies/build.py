@@ -12,7 +12,7 @@ from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.architecture import BuiltArchitecture
-from coprefl_flwr.studies.identity import contents, texts_of, values_of
+from coprefl_flwr.studies.hashes import code_hashes, content_hashes, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
@@ -51,7 +51,7 @@ def remembered(most: int, make: Callable[Parts, Result]) -> Callable[Parts, Resu
         return make(*parts)  # type: ignore[call-arg]
 
     def make_or_remember(*parts: Parts.args, **_: Parts.kwargs) -> Result:
-        return make_once(texts_of(parts), *parts)
+        return make_once(code_hashes(parts), *parts)
 
     return make_or_remember
 
@@ -127,7 +127,7 @@ class Builder:
 
 SAMPLE_SETTINGS = ("dataset", "samples-per-class", "relabel", "image-size", "pretraining-domains")
 TASK_SAMPLE_SETTINGS = ("task-dataset", "task-reserve", "downstream-domains")
-"""Keys of the settings that the samples depend on: of both phases, and of the tasks in addition."""
+"""Keys of the settings on which samples depend: of both phases, and further keys of the tasks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,7 @@ class DividedSource(Source):
         values = values_of(settings)
         # The shape counts: grey images become colour images if the tasks' dataset has colour.
         about |= {"classes": self.classes, "shape": self.dataset.shape}
-        return about | {key: values[key] for key in keys} | {"contents": contents(files)}
+        return about | {key: values[key] for key in keys} | {"contents": content_hashes(files)}
 
 
 def _personal_data(
@@ -253,6 +253,6 @@ def _personal_phase(method: Method, training: TrainingOptions, settings: Setting
     phase = single_phase("method", method, PERSONALISED, training, dict(settings.short))
     network = phase.algorithm.client_class.network
     if settings.part(PersonalOptions).from_scratch and network != "classifier":
-        problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
+        problem = f"backbones = scratch: {phase.name} trains only a head on features: set backbones"
         raise SettingsError(problem, "backbones")
     return phase

@@ -21,7 +21,7 @@ from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.learning.diagnostics import HESSIAN_SAMPLES, POINTS
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
-from coprefl_flwr.plugins import portable
+from coprefl_flwr.plugins import without_folders
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.measurements import StartLoss, StartMeasurement
 from coprefl_flwr.studies.personalised import PersonalStage
@@ -32,7 +32,7 @@ from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.tasks import Diagnosis, Task
 
 MOST_ROUNDS = 100_000
-"""Maximum rounds in the search for a summed step size. With a decaying rate the sum has a limit."""
+"""Maximum rounds in the search for a summed step size: with a decaying rate, the sum is bounded."""
 
 HESSIAN_PRODUCTS = 30
 """Approximate number of Hessian-vector products in the eigenvalue search of a diagnosis."""
@@ -178,7 +178,7 @@ def _test_samples(clients: Sequence[ClientData]) -> int:
 
 
 def _times(rounds: int, every: int) -> int:
-    """Return how often an event occurs that is due every `every` rounds and after the last."""
+    """Return how often an event occurs: every `every` rounds, and after the last round."""
     return math.ceil(rounds / every) if rounds else 0
 
 
@@ -196,10 +196,8 @@ def works(pretraining: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
     """Return each phase of a pre-training with its strategy and the Work of one round."""
     sizes = [len(client.train) for client in pretraining.population.clients]
 
-    def server(whose: str) -> ServerData:
-        return ServerData(
-            nn.Identity(), pretraining.clients.samples_of(whose)
-        )  # Only the number of samples counts.
+    def server(whose: str) -> ServerData:  # Only its number of samples counts.
+        return ServerData(nn.Identity(), pretraining.clients.samples_of(whose))
 
     return [
         (phase, strategy, Work(phase.training.participants, sizes, phase.training, phase.options))
@@ -252,14 +250,14 @@ def rounds_for(pretraining: Pretraining, step_size: float) -> int:
             break  # The rate has decayed to 0.
         if not round_cost.step_size > 0:
             raise SettingsError(
-                f"{problem} is {round_cost.step_size:g} a round: no rounds make it equal"
+                f"{problem} is {round_cost.step_size:g} per round, so it cannot be made equal"
             )
         farther = reached + round_cost.step_size
         if farther >= step_size and number > before:
             nearest = number - (step_size - reached < farther - step_size)
             return max(nearest - before, 1)
         reached = farther
-    raise SettingsError(f"{problem} never comes to {step_size:g}")
+    raise SettingsError(f"{problem} never reaches the reference's {step_size:g}")
 
 
 # ---- networks, to measure their speed ------------------------------------------------------------
@@ -316,8 +314,8 @@ def computing_features(stage: PersonalStage) -> Computing:
 
 
 def _named(model: str, norm: str, shape: tuple[int, ...], training: LocalTraining) -> str:
-    size, numbers = "x".join(map(str, shape)), training.precision
-    return f"{portable(model)}, {norm}, {size}, batches of {training.samples_per_step}, {numbers}"
+    size = f"{'x'.join(map(str, shape))}, batches of {training.samples_per_step}"
+    return f"{without_folders(model)}, {norm}, {size}, {training.precision}"
 
 
 class Each(nn.Module):

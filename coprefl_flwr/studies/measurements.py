@@ -14,14 +14,14 @@ from torch import Tensor
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, concerning, short, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.plugins import METRIC, is_without_code
-from coprefl_flwr.report.columns import OWN_HEADINGS, START_LOSS, Better, Heading
-from coprefl_flwr.studies.identity import contents, hash_of
+from coprefl_flwr.report.columns import METRIC_COLUMNS, START_LOSS, Better, ColumnSpec
+from coprefl_flwr.studies.hashes import content_hashes, hash_of
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Making, Stage
@@ -50,10 +50,10 @@ def own_metric(chosen: MetricLike) -> Metric:
     metric = plugins.find("metric", chosen) if isinstance(chosen, str) else chosen
     if not isinstance(metric, Metric):
         if not callable(metric) or isinstance(metric, type):
-            raise SettingsError(f"{what}: a metric is a function of (logits, labels)")
+            raise SettingsError(f"{what}: a metric must be a function of (logits, labels)")
         name = _metric_name(metric)
         if name == "<lambda>":
-            raise SettingsError("a metric is a lambda, which has no name: write it with def")
+            raise SettingsError("a metric needs a name: define it with def, not lambda")
         metric = Metric(
             name, getattr(metric, "title", name), getattr(metric, "better", "higher"), metric
         )
@@ -62,7 +62,7 @@ def own_metric(chosen: MetricLike) -> Metric:
             f"{what}: attribute `better`: {unknown('value', str(metric.better), BETTER)}"
         )
     better: Better = "lower" if metric.better == "lower" else "higher"
-    OWN_HEADINGS[f"{METRIC}{metric.name}"] = Heading(metric.title, better)
+    METRIC_COLUMNS[f"{METRIC}{metric.name}"] = ColumnSpec(metric.title, better)
     return metric
 
 
@@ -103,10 +103,10 @@ class ClientMetrics:
         if len(functions) < len(metrics):
             names = [metric.name for _, metric in metrics]
             twice = next(name for name in names if names.count(name) > 1)
-            raise SettingsError(f"client-metrics: two are called '{twice}'", "client-metrics")
+            raise SettingsError(f"client-metrics: two have the name '{twice}'", "client-metrics")
         return functions
 
-    @concerning("client-metrics")
+    @about_settings("client-metrics")
     def check(self, classes: int) -> None:
         """Raise a SettingsError if a metric fails on test logits, (2 x classes, classes)."""
         if is_without_code():
@@ -126,7 +126,7 @@ class ClientMetrics:
         return {
             "client-metrics": [
                 list(map(_metric_name, self.metrics)),
-                contents(named),
+                content_hashes(named),
                 *filter(None, [own]),
             ]
         }
@@ -173,9 +173,9 @@ class Measurement(Stage):
         numbers = self.measure(making.store)
         for name, value in numbers.items():
             if name in about or not isinstance(value, int | float | None):
-                problem = f"{type(self).__name__}.measure returned {name} = {short(repr(value))}"
-                allowed = f"a number, of a name other than {', '.join(about)}"
-                raise SettingsError(f"{problem}; allowed is {allowed}")
+                problem = f"{type(self).__name__}.measure returned {name} = {excerpt(repr(value))}"
+                allowed = f"a number with a name other than {', '.join(about)}"
+                raise SettingsError(f"{problem}; allowed: {allowed}")
         write_result(making.folder, [], [{**about, **numbers}])
 
 
@@ -207,11 +207,8 @@ class StartMeasurement(Measurement):
     kind = TASK_KIND
 
     def __init__(self, pretraining: Pretraining) -> None:
-        title, path = (
-            f"{self.phase} of {pretraining.name}",
-            f"{self.phase}/{folder_of(pretraining.name)}",
-        )
-        super().__init__(title, path, pretraining.start)
+        title, folder = f"{self.phase} of {pretraining.name}", folder_of(pretraining.name)
+        super().__init__(title, f"{self.phase}/{folder}", pretraining.start)
         self.pretraining = pretraining
 
     def model(self, store: Store) -> Arrays:
@@ -249,7 +246,7 @@ class StartLoss(StartMeasurement):
         return {START_LOSS: self.pretraining.evaluate(self.model(store), samples)["loss"]}
 
 
-@concerning("measurements")
+@about_settings("measurements")
 def own_measurements(text: str) -> Sequence[StageOf]:
     """Return your own measurements from a string of places (module:NAME), separated by spaces.
 
@@ -259,11 +256,11 @@ def own_measurements(text: str) -> Sequence[StageOf]:
     for place in text.split():
         kind = plugins.find(MEASUREMENT, place)
         if not (isinstance(kind, type) and issubclass(kind, Stage)):
-            needed = "a class of studies.stage.Stage, made of a start's pre-training, is needed"
+            needed = "must be a subclass of studies.stage.Stage, such as of StartMeasurement"
             raise SettingsError(f"measurements: {place} is a {type(kind).__name__}; {needed}")
         phase = getattr(kind, "phase", None)
         if not isinstance(phase, str) or phase in RESERVED or folder_of(phase) != phase:
-            problem = f"measurements: {place}: phase = {short(repr(phase))}"
+            problem = f"measurements: {place}: phase = {excerpt(repr(phase))}"
             raise SettingsError(f"{problem}: must be a new name, such as 'worst-client'")
         kinds.append(kind)
     return kinds

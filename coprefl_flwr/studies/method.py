@@ -46,9 +46,9 @@ class Method:
         return "+".join(map(str, self.phases))
 
     @property
-    def portable(self) -> str:
+    def without_folders(self) -> str:
         """The string of the method, with file names instead of paths."""
-        return str(self.changed(lambda phase: phase.changed(plugins.portable)))
+        return str(self.changed(lambda phase: phase.changed(plugins.without_folders)))
 
     @property
     def is_external(self) -> bool:
@@ -102,20 +102,22 @@ class Methods(tuple[Method, ...]):
         return " ".join(map(str, self))
 
     @property
-    def portable(self) -> str:
+    def without_folders(self) -> str:
         """The strings of the methods, with file names instead of paths."""
-        return " ".join(method.portable for method in self)
+        return " ".join(method.without_folders for method in self)
 
     def check(self, allowed: Sequence[str]) -> None:
         """Raise a SettingsError if there is no method, or if two share a string or a folder."""
         if not self:
-            raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
-        folders = [folder_of(method.portable) for method in self]
+            raise SettingsError(f"method is empty: name at least one of {', '.join(allowed)}")
+        folders = [folder_of(method.without_folders) for method in self]
         for method, folder in zip(self, folders, strict=True):
             if self.count(method) > 1:
-                raise SettingsError(f"method names '{method}' twice")
+                raise SettingsError(f"method contains '{method}' twice")
             if folders.count(folder) > 1:
-                raise SettingsError(f"method: '{method}' and another would share {folder}/")
+                raise SettingsError(
+                    f"method: two methods like '{method}' need the folder {folder}/"
+                )
 
 
 START = Method.parse(RANDOM)

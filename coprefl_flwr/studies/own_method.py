@@ -48,8 +48,8 @@ def read_method(method: Any, usage: str, *, classes: bool = False) -> RoundStrat
         return of_flower(method)
     kind = method if isinstance(method, type) else type(method)
     if any(base.__module__.startswith("flwr.server.strategy") for base in kind.__mro__):
-        problem = f"method is {kind.__name__}, a strategy of Flower's older kind"
-        raise SettingsError(f"{problem}; pass one of flwr.serverapp.strategy")
+        problem = f"method is {kind.__name__}, a strategy of Flower's older API (flwr.server)"
+        raise SettingsError(f"{problem}; pass a strategy of flwr.serverapp.strategy")
     example = f"{kind.__name__}()" if issubclass(kind, Strategy) else usage
     raise wrong_type("method", method, "a strategy, or a text such as 'fedavg'", example)
 
@@ -102,7 +102,7 @@ def start_of_method(
         return Start.of(described, training, {})
     if method.clients is not None:
         line = f"clients = {method.clients} of the strategy"
-        raise SettingsError(f"{line}: leave it out, the clients are those of the call")
+        raise SettingsError(f"{line}: leave it out; the call already has the clients")
     phases = []
     for part, rounds in parts_of(method, training.rounds):
         how = replace(training, rounds=rounds, participants=part.participants or clients)
@@ -123,12 +123,12 @@ def task_phase(
         return single_phase("method", Method.parse(method), TASK, training, {})
     name = type(method).__name__
     if isinstance(method, ServerRefined):
-        raise SettingsError(f"method = {name}: tasks have no server data to refine a model on")
+        raise SettingsError(f"method = {name}: needs server data, which tasks do not have")
     phase = _phase_of(method, TASK, training, options)
     for option in declared(RoundStrategy).values():
         value = getattr(method, option.name)
         if option.name not in AGGREGATION and value != option.default:
-            why = "all clients of a task take part, and its seed is that of the tasks"
+            why = "all clients take part in a task, and `tasks` has the seed"
             raise SettingsError(
                 f"method = {name}: {option.name} = {value!r}: leave it out, as {why}"
             )
@@ -148,8 +148,8 @@ def _phase_of(
     algorithm = _algorithm_of(strategy)
     if role not in algorithm.roles:
         others = ", ".join(name for name, other in with_role(role).items() if not other.refined)
-        problem = f"{algorithm.label} is a method of the role {' and '.join(algorithm.roles)}"
-        needed = f"a method of the role {role} is needed, as {others}"
+        problem = f"{algorithm.label} is a {' and '.join(algorithm.roles)} method"
+        needed = f"a {role} method is needed, such as {others}"
         raise SettingsError(f"method = {type(strategy).__name__}: {problem}; {needed}")
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     of_client = declared(algorithm.client_class)

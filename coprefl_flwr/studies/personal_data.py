@@ -16,12 +16,12 @@ from coprefl_flwr.data.dataset import check_numbers
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
 from coprefl_flwr.data.sources import SIZES
-from coprefl_flwr.errors import SettingsError, concerning, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.options import WORDS, Checked, option
-from coprefl_flwr.studies.identity import contents, values_of
+from coprefl_flwr.studies.hashes import content_hashes, values_of
 from coprefl_flwr.studies.populations import ClientData
 
 Floats = npt.NDArray[np.float64]
@@ -142,7 +142,7 @@ class PersonalData:
     precision: str
 
     @functools.cached_property
-    @concerning("personal-datasets", "dataset")
+    @about_settings("personal-datasets", "dataset")
     def domains(self) -> tuple[Domain, ...]:
         """The datasets or domains, in the order of the setting.
 
@@ -157,7 +157,7 @@ class PersonalData:
             if len(classes) != len(first.classes) or (same_names and classes != first.classes):
                 raise SettingsError(
                     f"personal-datasets: {domain.name} has the classes {', '.join(classes)}; all "
-                    f"must have those of {domains[0].name}, in their order: "
+                    f"datasets must have the classes of {domains[0].name}, in the same order: "
                     f"{', '.join(first.classes)}"
                 )
         return domains
@@ -174,7 +174,7 @@ class PersonalData:
             short = Path(name).stem if "/" in name or name.endswith(".npz") else name
             rows_of = {short: np.arange(len(source.labels))}
         elif source.domains is None:
-            raise SettingsError(f"personal-datasets: {name}: the dataset names no domains")
+            raise SettingsError(f"personal-datasets: {name}: the dataset has no domains")
         else:
             known = source.domain_names
             if wanted not in ("*", *known):
@@ -206,8 +206,8 @@ class PersonalData:
         """
         sources = len(self.domains)
         if self.options.shift == "label" and sources > 1:
-            several = f"personal-datasets has {sources}; allowed with several are feature and both"
-            raise SettingsError(f"shift = label: takes one dataset, {several}", "shift")
+            several = f"personal-datasets has {sources}: set shift = feature or both"
+            raise SettingsError(f"shift = label: needs a single dataset, but {several}", "shift")
         return self.options.shift or ("feature" if sources > 1 else "label")
 
     def domain_of(self, client: int) -> Domain:
@@ -234,9 +234,7 @@ class PersonalData:
         dealt = deal(self.domains, counts, ratio, (*key, "samples"))
         for client, (_, test) in enumerate(dealt):
             if not len(test):
-                problem = (
-                    f"{self.domain_of(client).name} leaves client {client} no sample to test on"
-                )
+                problem = f"client {client} gets no test sample of {self.domain_of(client).name}"
                 raise SettingsError(f"train-per-class = {wanted}: {problem}", "train-per-class")
         return tuple(ClientData(train, test) for train, test in dealt)
 
@@ -294,7 +292,7 @@ class PersonalData:
         if options.shift != "feature":  # A feature shift does not use Dirichlet(alpha).
             about |= {"alpha": self.alpha, "min-samples": self.min_samples}
         backbones = [name.partition("=")[2] or name for name in options.backbones.split()]
-        return about | {"contents": contents([*self.datasets.split(), *backbones, model])}
+        return about | {"contents": content_hashes([*self.datasets.split(), *backbones, model])}
 
     @functools.cached_property
     def _features(self) -> dict[tuple[int, Path], ClientData]:
@@ -303,15 +301,15 @@ class PersonalData:
 
 # All methods of a study, and all studies of a recipe, share the networks.
 @functools.lru_cache(maxsize=2)
-@concerning("backbones")
+@about_settings("backbones")
 def _loaded(text: str, weights: bool) -> tuple[Backbone, ...]:
     """Return the frozen networks of a setting `backbones`; () for `pixels` and `scratch`."""
     names = text.split()
     if not names:
-        raise SettingsError(f"backbones is empty: name some, or {PIXELS} or {SCRATCH}")
+        raise SettingsError(f"backbones is empty: name a network, {PIXELS} or {SCRATCH}")
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
     if alone and len(names) > 1:
-        raise SettingsError(f"backbones = {text}: {alone[0]} takes no other name")
+        raise SettingsError(f"backbones = {text}: {alone[0]} must be the only name")
     return () if alone else tuple(load_backbone(name, weights) for name in names)
 
 

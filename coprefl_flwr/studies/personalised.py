@@ -25,7 +25,7 @@ from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.identity import hash_of
+from coprefl_flwr.studies.hashes import hash_of
 from coprefl_flwr.studies.measurements import ClientMetrics
 from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData
@@ -78,7 +78,7 @@ class PersonalStage(TrainingStage):
     ) -> None:
         self.trained, self.data, self.model, self.test_every = trained, data, model, test_every
         self.metrics, self.settings, self.phases = metrics, settings, [trained]
-        name, path = str(method), f"methods/{folder_of(method.portable)}"
+        name, path = str(method), f"methods/{folder_of(method.without_folders)}"
         super().__init__(run, name, path, name, trained.training.rounds)
 
     @functools.cached_property

@@ -13,7 +13,7 @@ from torch import nn
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.learning import LocalTraining, default_device
 from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
@@ -33,7 +33,7 @@ from coprefl_flwr.models.precision import FLOAT32, check_precision
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
 from coprefl_flwr.studies.populations import ClientData
 
@@ -87,20 +87,20 @@ class TrainingOptions(LocalTraining):
         super().__post_init__()
         place, share = self.client_wrapper, self.client_wrapper_share
         if place is None and share:
-            problem = f"client-wrapper-share = {share}: needs a client-wrapper, as file.py:NAME"
+            problem = f"client-wrapper-share = {share}: set client-wrapper too, as file.py:NAME"
             raise SettingsError(problem, *WRAPPER_KEYS)
         if place is not None and not share:
-            problem = f"client-wrapper = {place}: needs a client-wrapper-share above 0"
-            raise SettingsError(f"{problem}, a part of the clients", *WRAPPER_KEYS)
+            problem = f"client-wrapper = {place}: set client-wrapper-share too"
+            raise SettingsError(f"{problem}, the fraction of clients to wrap", *WRAPPER_KEYS)
         if place is not None:
-            with concerning(WRAPPER):
+            with about_settings(WRAPPER):
                 plugins.check(WRAPPER, place)
 
     def check_wrapper(self, clients: int) -> None:
         """Raise a SettingsError if a share is set that rounds to 0 of this number of clients."""
         share = self.client_wrapper_share
         if share and not round(share * clients):
-            problem = f"client-wrapper-share = {share}: is none of clients = {clients}"
+            problem = f"client-wrapper-share = {share}: rounds to 0 of clients = {clients}"
             raise SettingsError(problem, "client-wrapper-share", "clients")
 
     def wrapped_clients(self, seed: int, clients: int) -> frozenset[int]:
@@ -121,7 +121,7 @@ class TrainingOptions(LocalTraining):
         replacement = plugins.call(place, plugins.find(WRAPPER, place), (client,))
         if not isinstance(replacement, NumPyClient):
             problem = f"{place} returned a {type(replacement).__name__}"
-            raise SettingsError(f"{problem}; a client wrapper returns a NumPyClient", WRAPPER)
+            raise SettingsError(f"{problem}; a client wrapper must return a NumPyClient", WRAPPER)
         return replacement
 
 
@@ -174,7 +174,7 @@ class Phase:
         """Return a client of the algorithm, which trains `module` on a client's samples.
 
         `training` is the local training; None means the training of this phase. `offered` are
-        arguments by name, of which the client gets those that it needs.
+        arguments by name. The client gets only the arguments that it needs.
         """
         how = training or self.training
         algorithm, options, test = self.algorithm, self.options, samples.test
@@ -303,7 +303,7 @@ def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:
     """Return the algorithm of a phase; a SettingsError if it is unknown or lacks the role."""
     name = chosen.name
     if name == RANDOM:
-        problem = f"{what}: '{chosen}': random is not trained and has no settings"
+        problem = f"{what}: '{chosen}': random has no settings, as it is not trained"
         raise SettingsError(problem, what)
     besides = {PRETRAINING: [RANDOM], HEAD: list(map(str, NO_METHODS))}
     known = [*besides.get(role, []), *with_role(role)]
@@ -350,7 +350,7 @@ def _check_known(where: str, name: str, keys: Iterable[str], has: Sequence[str])
                 if key in algorithm.options and not algorithm.refined
             ]
             who = f"; methods that have it: {', '.join(others)}" if others else ""
-            raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}{who}")
+            raise SettingsError(f"{where}{name} has no setting '{key}'{hint}; it has {own}{who}")
 
 
 def check_precisions(phases: Sequence[Phase]) -> None:
@@ -366,7 +366,7 @@ def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
         if not any(key in phase.options for phase in phases):
             has = {phase.name: ", ".join(phase.options) or "no settings" for phase in phases}
             own = "; ".join(f"{name} has {options}" for name, options in has.items())
-            raise SettingsError(f"{key} = {value}: no method here has this setting; {own}", key)
+            raise SettingsError(f"{key} = {value}: no method of the study has this; {own}", key)
 
 
 def used_keys(config: Mapping[str, Any]) -> set[str]:

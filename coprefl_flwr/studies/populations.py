@@ -27,10 +27,10 @@ from coprefl_flwr.data import (
 from coprefl_flwr.data.partition import NATURAL, Scheme
 from coprefl_flwr.data.sources import StandIn
 from coprefl_flwr.data.user_data import Pick
-from coprefl_flwr.errors import SettingsError, concerning, short, unknown, wrong_type
+from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
 from coprefl_flwr.models import as_array
 from coprefl_flwr.options import Checked, check_declared, option
-from coprefl_flwr.studies.identity import contents
+from coprefl_flwr.studies.hashes import content_hashes
 
 _FINGERPRINT = 64
 """Number of samples, evenly spaced, whose inputs a hash of samples includes."""
@@ -192,7 +192,7 @@ class Spread:
 
     def identity(self) -> dict[str, Any]:
         """Return the options of the partition, and a hash of the code of your own scheme."""
-        return {**vars(self), "contents": contents([str(self.scheme)])}
+        return {**vars(self), "contents": content_hashes([str(self.scheme)])}
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,8 +203,8 @@ class ClientData:
     test: Samples | None = None
 
     def __repr__(self) -> str:
-        tested = f", {len(self.test)} to be tested on" if self.test else ""
-        return f"<{len(self.train)} samples to train on{tested}>"
+        tested = f", {len(self.test)} test samples" if self.test else ""
+        return f"<{len(self.train)} training samples{tested}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +272,7 @@ class Clients(Checked):
         return clients
 
     @functools.cached_property
-    @concerning("partition", "clients", "dataset")
+    @about_settings("partition", "clients", "dataset")
     def population(self) -> Population:
         """The population: the training samples of each client.
 
@@ -379,7 +379,7 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
     """
     test = samples.dataset.test
     if test is None or not test[samples.indices].any():
-        raise SettingsError("test-every: the dataset has no test part", "test-every")
+        raise SettingsError("test-every: the dataset has no test split", "test-every")
     of_test = test[samples.indices]
     return samples.take(np.flatnonzero(~of_test)), samples.take(np.flatnonzero(of_test))
 
@@ -411,7 +411,7 @@ def _check_dataset(dataset: Any) -> None:
     if arrays or of_dataset or isinstance(dataset, str | type | Tensor | np.ndarray):
         example = "torch.utils.data.TensorDataset(inputs, labels)"
         if isinstance(dataset, str):
-            example = f"cp.load_dataset({short(repr(dataset))})"
+            example = f"cp.load_dataset({excerpt(repr(dataset))})"
         raise wrong_type("dataset", dataset, "a torch or Hugging Face Dataset", example)
 
 
@@ -423,8 +423,8 @@ def _class_number(chosen: Any, names: Sequence[str]) -> int:
             raise SettingsError(f"only: {unknown('class', value, names)}")
         return names.index(value)
     if not isinstance(value, Integral):
-        raise SettingsError(f"only: {short(repr(value))}: must be a whole number or a name")
+        raise SettingsError(f"only: {excerpt(repr(value))}: must be a whole number or a name")
     number = int(value)
     if not 0 <= number < len(names):
-        raise SettingsError(f"only: class {number}; classes are 0..{len(names) - 1}")
+        raise SettingsError(f"only: no class {number}; classes are 0..{len(names) - 1}")
     return number

@@ -26,10 +26,10 @@ from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.weights import arrays_from, path_of
 from coprefl_flwr.options import Value
 from coprefl_flwr.report.columns import START_LOSS
-from coprefl_flwr.report.training_checks import Trouble, trouble_of
+from coprefl_flwr.report.training_checks import Problem, problem_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies.architecture import Architecture
-from coprefl_flwr.studies.identity import hash_of, hash_of_file
+from coprefl_flwr.studies.hashes import hash_of, hash_of_file
 from coprefl_flwr.studies.method import START, Method, folder_of
 from coprefl_flwr.studies.phases import Phase, TrainingOptions, read_phase
 from coprefl_flwr.studies.populations import PRETRAIN, Clients, Population, hash_of_samples
@@ -66,7 +66,7 @@ class Start:
     @classmethod
     def of(cls, method: Method, training: TrainingOptions, short: Mapping[str, Value]) -> "Start":
         """Return the Start of a method. `training` and `short` are the same as in `read_phase`."""
-        name, label = str(method), method.portable
+        name, label = str(method), method.without_folders
         if method.is_external:
             return cls(name, label, weights=name)
         chosen = () if method == START else method.phases
@@ -212,7 +212,7 @@ class Pretraining(TrainingStage):
     def clients(self) -> Clients:
         """The clients of the pre-training; raises a SettingsError if there are none."""
         if self._clients is None:
-            raise SettingsError(f"start {self.start!r}: it has no clients")
+            raise SettingsError(f"start {self.start!r} has no clients: its weights are given")
         return self._clients
 
     @property
@@ -242,11 +242,11 @@ class Pretraining(TrainingStage):
         needed = phase.algorithm.strategy_class.server_samples_needed(participants)
         if phase.algorithm.uses_server_data and available < needed:
             parts = needed == participants > 1
-            why = f" ({needed} participants, a part for each)" if parts else ""
+            why = f" (one part for each of {needed} participants)" if parts else ""
             share, reserve = clients.server_share, clients.server_reserve
             problem = (
                 f"server-share = {share}, server-reserve = {reserve}: the server has {available} "
-                f"samples, and {self.start} needs at least {needed}{why}"
+                f"samples, but {self.start} needs at least {needed}{why}"
             )
             raise SettingsError(problem, "server-share", "server-reserve")
 
@@ -310,8 +310,8 @@ class Pretraining(TrainingStage):
 
         return measure if test or clients else None
 
-    def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
-        """Return a Trouble if the training diverged or did not learn, else None."""
+    def problem(self, folder: Path, start_loss: float | None = None) -> Problem | None:
+        """Return a Problem if the training diverged or did not learn, else None."""
         if not self.phases:
             return None
         classes = read_about(folder, num_classes=int)["num-classes"]
@@ -322,7 +322,7 @@ class Pretraining(TrainingStage):
         }
         last = self.phases[-1].algorithm.strategy_class
         before = self.rounds - self.phases[-1].training.rounds
-        return trouble_of(
+        return problem_of(
             [loss for number, loss in losses.items() if number > before],
             classes,
             start_loss=start_loss,

@@ -24,7 +24,7 @@ from coprefl_flwr.report.formats import LOG_WIDTH, markdown
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.tables import tables
-from coprefl_flwr.report.training_checks import Trouble
+from coprefl_flwr.report.training_checks import Problem
 from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -83,11 +83,11 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
             costs[start] = {
                 key: number for key, number in of_start.items() if math.isfinite(number)
             }
-    troubles, how, seed = log_troubles(study, store), made_by(), study.config["seed"]
+    problems, how, seed = log_problems(study, store), made_by(), study.config["seed"]
     known = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
     shown = {
-        key: re.sub(r"[^\s+]+", lambda word: plugins.portable(word[0]), str(value))
+        key: re.sub(r"[^\s+]+", lambda word: plugins.without_folders(word[0]), str(value))
         for key, value in study.changed.items()
     }
     return {
@@ -96,8 +96,8 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
         "starts": list(dict.fromkeys(stage.start for stage in study.stages)),
         "chained": chained,
         "costs": costs,
-        "troubles": troubles,
-        "warnings": [*(f"{start}: {line}." for start, line in troubles.items()), *lost],
+        "troubles": problems,
+        "warnings": [*(f"{start}: {line}." for start, line in problems.items()), *lost],
         "made": {"versions": versions, **known, "seed": seed},
         "settings": shown,
         "command": _command(study.changed, shown),
@@ -114,8 +114,8 @@ def _command(settings: Mapping[str, Any], shown: Mapping[str, str]) -> str:
     return f"flwr run . --run-config {shlex.quote(config)}" if config else "flwr run ."
 
 
-def trouble_in(study: Study, store: Store, stage: Stage) -> Trouble | None:
-    """Return the Trouble of a stage's result, or None. A stage that is not done has no Trouble."""
+def problem_in(study: Study, store: Store, stage: Stage) -> Problem | None:
+    """Return the Problem of a stage's result, or None. A stage that is not done has no Problem."""
     if not store.has(stage):
         return None
     loss = None
@@ -123,11 +123,11 @@ def trouble_in(study: Study, store: Store, stage: Stage) -> Trouble | None:
         if isinstance(other, StartLoss) and other.pretraining is stage and store.has(other):
             measured = store.result(other)["rounds"][0][START_LOSS]
             loss = math.nan if measured is None else float(measured)
-    return stage.trouble(store.folder(stage), loss)
+    return stage.problem(store.folder(stage), loss)
 
 
 def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence part with the number of replies that were left out; "" for none."""
+    """Return a phrase with the number of replies that were left out; "" if there are none."""
     some = [row for row in rounds if row.get("replies-left-out")]
     if not some:
         return ""
@@ -149,14 +149,14 @@ def log_lost_replies(study: Study, store: Store) -> list[str]:
     return [f"{line}." for line in lines]
 
 
-def log_troubles(study: Study, store: Store) -> dict[str, str]:
+def log_problems(study: Study, store: Store) -> dict[str, str]:
     """Log the stages that diverged or did not learn; return {start or method: the problems}."""
     lines: dict[str, list[str]] = {}
     for stage in study.stages:
-        if trouble := trouble_in(study, store, stage):
-            logger.warning("%s: %s", stage.title, trouble)
+        if problem := problem_in(study, store, stage):
+            logger.warning("%s: %s", stage.title, problem)
             what = "" if stage.task is None else f"task {stage.task}: "
-            lines.setdefault(stage.start, []).append(f"{what}{trouble}")
+            lines.setdefault(stage.start, []).append(f"{what}{problem}")
     return {start: "; ".join(own) for start, own in lines.items()}
 
 

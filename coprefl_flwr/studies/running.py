@@ -190,8 +190,8 @@ def run_stage(
         progress.note(stage.title, stage.kind, stage.rounds, "already done")
         return
     stage.make(Making(grid, store, folder, progress, hooks, run_name))
-    if stage.rounds and (trouble := stage.trouble(folder)):
-        logger.warning("%s: %s", stage.title, trouble)
+    if stage.rounds and (problem := stage.problem(folder)):
+        logger.warning("%s: %s", stage.title, problem)
     finalise(stage, folder)
 
 
@@ -202,7 +202,7 @@ def _go_on(stage: Stage, folder: Path) -> None:
     rounds = read_result(folder)["rounds"]
     last = int(rounds[-1]["round"]) if rounds else 0
     if last > stage.rounds:
-        raise SettingsError(f"rounds = {stage.rounds}: {folder} is of round {last} already")
+        raise SettingsError(f"rounds = {stage.rounds}: {folder} already has {last} rounds")
     if last < stage.rounds:
         (folder / RESULT).unlink()
 
@@ -224,7 +224,7 @@ def check_place(option: str, folder: Path) -> None:
         if place.exists() and not place.is_dir():
             raise SettingsError(f"{option}: {place} is a file, not a folder")
         if place.is_symlink() and not place.exists():
-            raise SettingsError(f"{option}: {place} is a link to nothing")
+            raise SettingsError(f"{option}: {place} is a broken link")
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        raise SettingsError(f"{option}: {there} cannot be written to")
+        raise SettingsError(f"{option}: {there} is not writable")

@@ -21,7 +21,7 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_text
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import WORDS, Checked, Option, Value, check_declared, declared, option
-from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, Methods
 from coprefl_flwr.studies.personal_data import PersonalOptions
 from coprefl_flwr.studies.phases import TrainingOptions
@@ -71,7 +71,7 @@ class FolderSettings:
         """Check each value, and check that `run-name` is a valid name of a folder."""
         check_declared(self)
         if not re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9._-]*)?", self.run_name):
-            allowed = "must be letters, digits, '_', '-' and '.', as it names a folder"
+            allowed = "must consist of letters, digits, '_', '-' and '.', as a folder's name"
             raise SettingsError(f"run-name = {self.run_name!r}: {allowed}", "run-name")
 
 
@@ -174,7 +174,7 @@ class TaskSettings:
         """
         check_declared(self)
         if not self.task_rounds and self.head in (FRESH, KEEP):
-            problem = f"task-rounds = 0: head = {self.head} needs rounds; ncm and ridge do not"
+            problem = f"task-rounds = 0: head = {self.head} needs rounds: set head = ncm or ridge"
             raise SettingsError(problem, "task-rounds", "head")
         steps, epochs = self.task_local_steps, self.task_local_epochs
         if steps is not None and epochs is not None:
@@ -210,7 +210,7 @@ class Settings(
         for group in GROUPS:
             self.part(group)
         if self.diagnostics and self.task_clients < 2:
-            problem = "diagnostics = true: the barrier is between two clients; task-clients = 1"
+            problem = "diagnostics = true: the loss barrier needs two clients, but task-clients = 1"
             raise SettingsError(problem, "task-clients", "diagnostics")
         for key, option in declared(Settings).items():
             number = getattr(self, option.name)
@@ -324,5 +324,5 @@ def read_settings(file: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
         written = None
     if not isinstance(written, dict) or not all(isinstance(key, str) for key in written):
-        raise SettingsError(f"{file} holds no settings")
+        raise SettingsError(f"{file} contains no settings")
     return written

@@ -34,7 +34,7 @@ from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
 from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.training_checks import DIVERGED, Trouble
+from coprefl_flwr.report.training_checks import DIVERGED, Problem
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.store import CHECKPOINT, SECONDS, STATES, Store, read_result, write_result
@@ -80,7 +80,7 @@ class RunOptions(Checked):
         "stop the pre-training when the global model's mean loss over all training samples of all "
         "its clients (in float32) is at most this; checked every `stop-check-every` rounds",
         above=0,
-        starts_only="its methods have no model of everybody to stop at",
+        starts_only="a personalised study has no global model whose loss is checked",
     )
     stop_check_every: int = option(
         5, "rounds between checks of `stop-at-loss`", unit="rounds", minimum=1
@@ -164,10 +164,10 @@ class Stage(ABC):
         """Return a hash of the inputs of the clients' features; "" if there are no features."""
         return ""
 
-    def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
+    def problem(self, folder: Path, start_loss: float | None = None) -> Problem | None:
         """Return a problem of the result in the stage's folder, such as a diverged loss, or None.
 
-        `start_loss` is the measured loss of the starting model on all clients' data, if any.
+        `start_loss` is the measured loss of the starting model on all clients' data, or None.
         """
         return None
 
@@ -222,15 +222,15 @@ class TrainingStage(Stage):
         """
         return {}
 
-    def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
-        """Return a Trouble if a client's or the last round's loss is not finite; else None."""
+    def problem(self, folder: Path, start_loss: float | None = None) -> Problem | None:
+        """Return a Problem if a client's or the last round's loss is not finite; else None."""
         result = read_result(folder)
         lost = sum(row["loss"] is None for row in result["rows"])
         if lost:
             of = f"{lost} of {len(result['rows'])} clients"
-            return Trouble(f"{of} end with a loss that is not finite")
+            return Problem(f"{of} end with a loss that is not finite")
         last = result["rounds"][-1] if result["rounds"] else {}
-        return Trouble(DIVERGED) if last.get("loss", 0.0) is None else None
+        return Problem(DIVERGED) if last.get("loss", 0.0) is None else None
 
     def ends(self, report: RoundReport) -> bool:
         """Return whether the stage stops early, after the round of this report."""
@@ -309,7 +309,7 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
     answered = evaluation.clients if evaluation else ()
     missing = sorted(set(range(len(stage.domains()))) - set(answered))
     if missing or evaluation is None:
-        raise RunFailedError(f"{stage.title}: no evaluation from clients {missing}")
+        raise RunFailedError(f"{stage.title}: clients {missing} did not evaluate the model")
     metrics, domains = _of_evaluation(stage, evaluation), stage.domains()
     return [
         {
@@ -333,7 +333,7 @@ def _of_evaluation(
     hits = evaluation.metrics.get("correct")
     if hits is None or np.isnan(hits).any():
         problem = "the evaluation of a client has no metric 'correct'"
-        needed = "`evaluate` returns (loss, n, {'correct': hits among the n})"
+        needed = "`evaluate` must return (loss, n, {'correct': hits among the n})"
         raise RunFailedError(f"{stage.title}: {problem}; {needed}")
     return evaluation.metrics
 

@@ -49,7 +49,7 @@ from coprefl_flwr.files import (
     write_sums,
 )
 from coprefl_flwr.report.frames import checked_round
-from coprefl_flwr.studies.identity import portable_content
+from coprefl_flwr.studies.hashes import content_without_folders
 
 if TYPE_CHECKING:
     from coprefl_flwr.studies.stage import Stage
@@ -111,15 +111,15 @@ class Store:
     def seconds(self, stage: "Stage") -> float:
         """Return the median duration of a stage's rounds in seconds; nan if it was not measured.
 
-        Only the rounds of the last process count. The first of them is left out, because it also
-        includes the computation of features.
+        Only the rounds of the last process count, without its first round, which also includes the
+        computation of features.
 
         Raises a SettingsError if the file of durations is damaged.
         """
         file = self.folder(stage) / SECONDS
         seconds = read_json(file, list) if file.exists() else []
         if not all(type(number) in (int, float) for number in seconds):
-            raise SettingsError(f"{file} is damaged: it holds no list of seconds; remove it")
+            raise SettingsError(f"{file} is damaged: it has no list of seconds; remove the file")
         return statistics.median(seconds[1:]) if len(seconds) > 1 else math.nan
 
     # ---- locks: one process at a time runs a stage -----------------------------------------------
@@ -152,7 +152,7 @@ class Store:
         try:
             acquired = lock.acquire(blocking=False)
         except filelock.Timeout:
-            logger.info("%s is being made by another process; waiting for it", stage.key)
+            logger.info("%s is running in another process; waiting for its end", stage.key)
             acquired = lock.acquire()
         with acquired:
             if not self.has(stage):  # Below a finished stage, other processes may write.
@@ -183,7 +183,7 @@ class Store:
             return
         for stage in stages:
             file = self.folder(stage) / MADE_OF
-            made_of = json.loads(json.dumps(portable_content(stage.identity()), default=str))
+            made_of = json.loads(json.dumps(content_without_folders(stage.identity()), default=str))
             before = read_json(file, dict) if file.exists() else {}
             begun = file.exists() or (self.folder(stage) / RESULT).exists()
             if begun and before != made_of:
@@ -194,9 +194,8 @@ class Store:
     def _put_aside(self, stage: "Stage", changed: Sequence[str]) -> None:
         folder = self.folder(stage)
         numbers = [path.name.removeprefix(EARLIER) for path in folder.glob(f"{EARLIER}*")]
-        aside = (
-            folder / f"{EARLIER}{1 + max((int(n) for n in numbers if n.isdecimal()), default=0)}"
-        )
+        last = max((int(n) for n in numbers if n.isdecimal()), default=0)
+        aside = folder / f"{EARLIER}{last + 1}"
         logger.warning(
             "%s is run again (changed: %s); the earlier results are moved to %s",
             stage.title,
@@ -266,7 +265,7 @@ def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
     wrong = [key for key, kind in keys.items() if not (whole and isinstance(about.get(key), kind))]
     if wrong or not whole:
         problem = f"{folder / ABOUT} is damaged: it has no {wrong[0] if wrong else 'keys'}"
-        raise SettingsError(f"{problem}; remove {RESULT} next to it, and it is made again")
+        raise SettingsError(f"{problem}; remove {RESULT} next to it to run the stage again")
     return dict(about)
 
 
@@ -277,7 +276,7 @@ def is_done(folder: Path) -> bool:
     try:
         read_result(folder)
     except SettingsError as error:
-        _warn_once(f"{error}; it is left out until the same command is run again")
+        _warn_once(f"{error}; the result is ignored until the same command is run again")
         return False
     return True
 
@@ -299,7 +298,7 @@ def put_aside_damaged(folder: Path) -> None:
     if not wrong:
         return
     logger.warning(
-        "%s: damaged: %s; put aside as NAME.damaged, and made again",
+        "%s: damaged: %s; renamed to NAME.damaged, and the stage runs again",
         folder,
         ", ".join(dict.fromkeys(wrong)),
     )

@@ -13,7 +13,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import TextDataset, split_in_two
 from coprefl_flwr.data.splits import rows_of
-from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
@@ -26,7 +26,7 @@ from coprefl_flwr.studies.architecture import (
     checked_factory,
     with_new_last_layer,
 )
-from coprefl_flwr.studies.identity import hash_of, values_of
+from coprefl_flwr.studies.hashes import hash_of, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
@@ -100,12 +100,12 @@ class Tasks:
     def __getitem__(self, number: int) -> Population:
         """Return a task: its classes, and each client's training and test samples.
 
-        Raises a SettingsError if the classes, the partition or a client's samples cannot be had.
+        Raises a SettingsError if there are too few classes, or too few samples for a client.
         """
         if not 0 <= number < len(self):
-            raise IndexError(f"task {number}: there are {len(self)}")
+            raise IndexError(f"there is no task {number}: the tasks are 0..{len(self) - 1}")
         if number not in self._made:
-            with concerning("task-partition", "task-clients"):
+            with about_settings("task-partition", "task-clients"):
                 self._made[number] = self._task(number)
         return self._made[number]
 
@@ -120,7 +120,7 @@ class Tasks:
         everything = self.source.samples(classes)
         for client, own in enumerate(self.spread.over_clients(everything, self.seed, name)):
             rng = seeds.generator(self.seed, name, client, "test-split")
-            with concerning("task-train-fraction"):
+            with about_settings("task-train-fraction"):
                 train, test = split_in_two(len(own), self.train_fraction, rng)
             clients.append(ClientData(own.take(train), own.take(test)))
         return Population(name, classes, tuple(clients))
@@ -131,7 +131,7 @@ class Tasks:
         if isinstance(self.source.dataset, TextDataset):
             # Windows overlap, so random test and training splits would share most of their text.
             what = self._named("number")
-            problem = f"{what} = {self.number}: texts have no tasks; set {what} = 0"
+            problem = f"{what} = {self.number}: a text dataset has no tasks: set {what} = 0"
             raise SettingsError(problem, "tasks", "dataset")
         if wanted > len(known):
             what, only = self._named("classes"), "downstream-classes"
@@ -149,8 +149,8 @@ class Tasks:
         empty = [dataset.classes[number] for number in classes if number not in present]
         if empty:
             raise SettingsError(
-                f"{only}: no sample is of {abridged(empty)}; name those that have samples "
-                "(list:...), or set relabel = true, which leaves out the others",
+                f"{only}: there are no samples of {abridged(empty)}; name classes with samples "
+                "(list:...), or set relabel = true, which removes empty classes",
                 "downstream-classes",
                 "dataset",
             )
@@ -204,7 +204,7 @@ def architecture_of_tasks(
         return architecture
     first = next((start for start in starts if isinstance(start, nn.Module)), None)
     if first is None:
-        raise SettingsError("starts are only files: pass network=, which makes the network")
+        raise SettingsError("starts are only files of weights: pass network= to make their network")
     factory = with_new_last_layer(first, sample)
     return Architecture("starts", factory, tasks.source, tasks.seed, classes)
 
@@ -288,16 +288,14 @@ class Task(TrainingStage):
     def __init__(
         self, number: int, pretraining: Pretraining, tasks: Tasks, how: Downstream
     ) -> None:
-        title, path = (
-            f"task {number} from {pretraining.name}",
-            f"tasks/{number}/{folder_of(pretraining.name)}",
-        )
+        title, folder = f"task {number} from {pretraining.name}", folder_of(pretraining.name)
         self.pretraining, self.tasks, self.how = pretraining, tasks, how
         self.task = self.number = number
         self.architecture, self.phases = pretraining.architecture, [how.trained]
         self.population_name, self.warmup_rounds = task_name(number), 1 if how.head else 0
         rounds = self.warmup_rounds + how.rounds
-        super().__init__(pretraining.run_options, title, path, pretraining.start, rounds)
+        path, start = f"tasks/{number}/{folder}", pretraining.start
+        super().__init__(pretraining.run_options, title, path, start, rounds)
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase of a round. If the head is computed, round 1 computes the head."""

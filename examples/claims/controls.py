@@ -26,7 +26,7 @@ class FedAvgOnSupport(FedAvg):
     def budget(self, work):
         """Return the steps on the support sets."""
         support = work.on_fraction(work.options["support-fraction"])
-        return Budget(support.travel, work.participants * support.samples_seen)
+        return Budget(support.step_sum, work.participants * support.samples_seen)
 
 
 @dataclass(kw_only=True, eq=False)

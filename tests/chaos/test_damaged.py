@@ -133,7 +133,7 @@ def check_readers(scene, run, about):
         assert "Traceback" not in ended.output, f"{about}{command}: {ended.output[-400:]}"
         if ended.status:
             assert ended.output.splitlines()[-1].startswith("coprefl: "), ended.output[-300:]
-        silent = not any(word in ended.output for word in (" damaged", "not done yet"))
+        silent = not any(word in ended.output for word in (" damaged", "not finished yet"))
         if command == "report" and not ended.status and not scene.stopped and silent:
             made = {k: v for k, v in left(run).items() if k.endswith(".csv")}
             other = [k for k, v in made.items() if scene.whole.left.get(k, v) != v]

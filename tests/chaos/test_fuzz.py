@@ -295,7 +295,7 @@ def test_places(given):
     kind, text, allowed = given
     plugins.is_place(kind, text)
     plugins.hash_at(kind, text)
-    plugins.portable(text)
+    plugins.without_folders(text)
     refused(lambda: Named.parse(text))
     refused(lambda: plugins.resolved(text, Path.cwd()))
     refused(lambda: plugins.find(kind, text))

@@ -19,7 +19,7 @@ from coprefl_flwr.data import (
 )
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import populations
-from coprefl_flwr.studies.identity import contents
+from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.settings import TaskDataSettings
 from tests.common.data import pixels, refused
 
@@ -366,14 +366,14 @@ def test_a_name_that_is_not_on_the_hub_is_one_line(monkeypatch):
 
 
 def test_another_content_is_another_result(on_disk, rng):
-    before = contents([on_disk, f"{on_disk}:label=coarse_label"])
+    before = content_hashes([on_disk, f"{on_disk}:label=coarse_label"])
     assert len(before) == 2
     folder = on_disk.removeprefix("hf:")
     whole = random_images(np.random.default_rng(0), 24)
     datasets.DatasetDict(train=whole, test=random_images(rng, 8)).save_to_disk(f"{folder}-again")
-    assert contents([f"{folder}-again"]) == {}
-    assert set(contents([f"hf:{folder}-again"]).values()) != set(before.values())
-    assert contents(["hf:cifar100"]) == {}
+    assert content_hashes([f"{folder}-again"]) == {}
+    assert set(content_hashes([f"hf:{folder}-again"]).values()) != set(before.values())
+    assert content_hashes(["hf:cifar100"]) == {}
 
 
 def test_formats_and_transforms_are_heeded(rng):

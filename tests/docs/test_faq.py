@@ -52,7 +52,7 @@ def test_a_message_is_quoted_whole(wrong):
         ),
         (
             lambda folder: train(nn.Linear(5, 2), folder / "new"),
-            "model does not take the samples, a batch of which is float32 of shape",
+            "model fails for a batch of samples, float32 of shape",
         ),
         (
             lambda folder: train(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), folder),

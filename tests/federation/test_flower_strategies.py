@@ -281,7 +281,7 @@ TEXTS = {
     "FedTrimmedAvg:bta=0.2": "did you mean 'beta'?",
     "FedTrimmedAvg:beta=high": "beta = 'high': must be a number",
     "FedTrimmedAvg:beta=0.7": "FedTrimmedAvg: ",
-    "FedTrimmedAvg:fraction-train=0.5": "has no 'fraction-train' here",
+    "FedTrimmedAvg:fraction-train=0.5": "has no setting 'fraction-train'",
     "QFedAvg": "rate is not set: QFedAvg needs it",
     "FedXgbBagging": "FedXgbBagging: aggregates boosted trees, but a method averages arrays",
     "FedXgbCyclic": "FedXgbCyclic: aggregates boosted trees",

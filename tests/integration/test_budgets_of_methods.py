@@ -160,7 +160,7 @@ def test_epochs_are_as_long_as_a_clients_data():
 def test_the_meta_step_has_the_printed_ratio():
     """At eta = zeta = 1e-3 and 20 participants it is 4 gamma times five local steps."""
     training = LocalTraining(local_steps=5, learning_rate=1e-3)
-    local = training.travel(100) * 1e-3
+    local = training.step_sum(100) * 1e-3
     method = METHODS["coprefl"]
     for gamma in (0.0, 0.25, 1.0):
         options = {**method.defaults(PRETRAINING), "gamma": gamma, "meta-learning-rate": 1e-3}
@@ -205,5 +205,5 @@ def test_what_trains_otherwise_and_says_nothing_is_not_known():
 
     for strategy in (Other(), Schedule([(Cyclic(), 1), (FedAvg(), 1)])):
         found = strategy.budget(work())
-        assert math.isnan(found.travel)
+        assert math.isnan(found.step_sum)
         assert math.isnan(found.gradients)

@@ -27,7 +27,7 @@ import coprefl_flwr as cp
 from coprefl_flwr.arrays import write_sealed
 from coprefl_flwr.cli import main
 from coprefl_flwr.data import load_dataset
-from coprefl_flwr.errors import RunFailedError, SettingsError, short
+from coprefl_flwr.errors import RunFailedError, SettingsError, excerpt
 from coprefl_flwr.federation.checkpoint import read_checkpoint
 from coprefl_flwr.files import write_sums
 from coprefl_flwr.models import build_model, model_arrays, save_model
@@ -136,15 +136,15 @@ PROTOCOL = {"because": "so it is", "rates": int(HUGE)}
         ({"settings": {"rounds": int(HUGE)}}, "is not a finite number"),
         ({"settings": {"learning-rate": float("inf")}}, "'.inf' is not a finite number"),
         ({"search": GRID, "methods": [{"fedprox": {"mu": RATES}}], "reference": None},
-         "'fedprox' has 100000000 values to search, more than 100000"),
+         "'fedprox' has 100000000 combinations of searched values: at most 100000 are allowed"),
         ({"settings": FOUR},
-         "100000000 combinations of settings x 4 rows and values x 1 seeds are more than"),
+         "100000000 combinations of settings x 4 searched values x 1 seeds: a recipe can have at"),
         ({"settings": {"learning-rate": RATES}, "seeds": list(range(1000))},
-         "100 combinations of settings x 4 rows and values x 1000 seeds are more than"),
+         "100 combinations of settings x 4 searched values x 1000 seeds: a recipe can have at"),
         ({"protocols": {"a": {"because": "so it is", "settings": FOUR}}},
          "100000000 combinations of settings"),
     ],
-    ids=short,
+    ids=excerpt,
 )  # fmt: skip
 @pytest.mark.usefixtures("little_memory")
 def test_numbers_that_no_float_holds_and_values_too_many_to_list(tiny_images, tmp_path, keys, line):
@@ -268,7 +268,7 @@ def saved(tmp_path):
         (json.dumps(ABOUT)[:-1] + ', "a": 1e999}', "is not finite, or too large"),
         (DEEP, "brackets are nested too deeply"),
     ],
-    ids=short,
+    ids=excerpt,
 )
 @pytest.mark.usefixtures("little_memory")
 def test_what_a_model_is_said_to_be(saved, text, line):
@@ -278,7 +278,7 @@ def test_what_a_model_is_said_to_be(saved, text, line):
     assert line in str(caught.value)
 
 
-@pytest.mark.parametrize("order", ["5", "[1, 2]", "[]", "1e999"], ids=short)
+@pytest.mark.parametrize("order", ["5", "[1, 2]", "[]", "1e999"], ids=excerpt)
 def test_another_order_of_the_weights(saved, order):
     file = saved / "model.safetensors"
     save_file(load_file(file), file, {"order": order})
@@ -325,7 +325,7 @@ def test_what_a_checkpoint_may_hold(tmp_path):
         {"history": {"bytes": -1, "sha256": ""}},
         {"history": {"bytes": None, "sha256": ""}},
     ],
-    ids=short,
+    ids=excerpt,
 )
 def test_a_checkpoint_of_other_content(tmp_path, content):
     with pytest.raises(SettingsError, match="is not a complete checkpoint of this package: "):
@@ -372,7 +372,7 @@ def copied(made, tmp_path):
         {"losses": np.zeros((0, 0))},
         {"others": np.zeros((3, 3))},
     ],
-    ids=short,
+    ids=excerpt,
 )
 def test_a_landscape_of_other_content(copied, caplog, arrays):
     folder, run = copied
@@ -384,7 +384,7 @@ def test_a_landscape_of_other_content(copied, caplog, arrays):
     assert main(["report", str(folder / "out")]) == 0  # Without the figure.
     (line,) = [one for one in caplog.messages if "landscape.safetensors" in one]
     assert "damaged" in line
-    assert line.endswith("remove it, and it is made again")
+    assert line.endswith("remove it, then it is computed again")
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_a_landscape_of_other_content(copied, caplog, arrays):
         ("1e999", "is not finite, or too large"),
         (DEEP, "brackets are nested too deeply"),
     ],
-    ids=short,
+    ids=excerpt,
 )
 def test_rounds_of_other_content(copied, said, change, line):
     folder, run = copied
@@ -414,7 +414,7 @@ def test_rounds_of_other_content(copied, said, change, line):
     assert main(["report", str(folder / "out")]) == 0  # It is left out, as any damaged result.
 
 
-@pytest.mark.parametrize("text", ["[1]", "1e999", DEEP, "null"], ids=short)
+@pytest.mark.parametrize("text", ["[1]", "1e999", DEEP, "null"], ids=excerpt)
 def test_lists_of_a_recipes_folder_of_other_content(copied, said, capsys, text):
     folder, _ = copied
     failed = folder / "out" / "failed.json"
@@ -441,7 +441,7 @@ def test_a_run_that_is_said_to_be_made_otherwise(copied, said, caplog, change):
     about = json.loads((run / "model.json").read_text()) | change
     (run / "model.json").write_text(json.dumps(about))
     assert main(["list", str(folder)]) == 0
-    assert "model.json is damaged: its settings are not whole" in caplog.text
+    assert "model.json is damaged: its settings are incomplete" in caplog.text
     assert "unknown run 'fedavg'" in said("show", "fedavg", "--models", folder / "models")
 
 
@@ -455,7 +455,7 @@ def test_settings_of_other_content(copied, capsys, text):
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a": 1}', '["x", 1]', "[[1], 2, 3]", "[1e999, 1]", DEEP], ids=short
+    "text", ['{"a": 1}', '["x", 1]', "[[1], 2, 3]", "[1e999, 1]", DEEP], ids=excerpt
 )
 def test_seconds_of_other_content(tmp_path, text):
     (tmp_path / "seconds.json").write_text(text)

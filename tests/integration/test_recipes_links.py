@@ -91,7 +91,7 @@ def test_a_link_to_nothing_is_one_line(home, capsys):
     os.symlink("nowhere", "direct")
     capsys.readouterr()
     assert main(["run", "tiny.yaml", "--out", "direct"]) == 1
-    assert capsys.readouterr().err == "coprefl: --out: direct is a link to nothing\n"
+    assert capsys.readouterr().err == "coprefl: --out: direct is a broken link\n"
 
 
 def test_report_writes_into_no_folder_of_somebody_elses(home, capsys):

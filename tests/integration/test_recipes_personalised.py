@@ -155,12 +155,15 @@ def test_it_is_listed_and_shown(whole, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["select=validation"], "'ours' is searched, and a personalised study has no validation"),
+        (
+            ["select=validation"],
+            "'ours' has searched values, but a personalised study has no validation",
+        ),
         (["methods=[fedpcl, random]"], "unknown method 'random'"),
         (["methods=[fedpcll]"], "unknown method 'fedpcll': did you mean 'fedpcl'"),
         (["clients=70"], "clients = 70: a personalised study sets personal-clients instead"),
         (["methods=[{fedpcl: {participants: 3}}]"], "fedpcl: unknown setting 'participants'"),
-        (["q=1.0"], "q: no method here has this setting"),
+        (["q=1.0"], "q: no method of the recipe has this setting"),
         (["metrics=[accuracy, std]"], "metric: unknown value 'std'"),
     ],
 )

@@ -115,7 +115,7 @@ def test_list_show_and_report_run_no_code_of_a_recipe(name, run, shown):
     assert not [*run.rglob("mark")]
     assert "A tiny comparison" in output
     assert "Errors" in output
-    left_out = "what starts cost is left out: "
+    left_out = "the cost of starts is left out: "
     if name == FITTING:
         assert files(run / name / "outputs" / "out") == before
         assert left_out not in warned

@@ -254,7 +254,7 @@ def test_what_does_not_average_refuses_in_one_line(name, tiny_settings):
     settings = replace(tiny_settings, method=f"{name}:aggregation=median", tasks=0)
     with pytest.raises(SettingsError) as caught:
         build(settings)
-    assert f"method, {name}:aggregation=median: {name} has no 'aggregation' here" in str(
+    assert f"method, {name}:aggregation=median: {name} has no setting 'aggregation'" in str(
         caught.value
     )
     assert "methods that have it: coprefl, coprefl-std, fedadam, fedavg," in str(caught.value)

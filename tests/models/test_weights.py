@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.files import write_sums
 from coprefl_flwr.models import build_model, head_names, load_saved_model, model_arrays, save_model
 from coprefl_flwr.models.build import Network
@@ -117,7 +117,7 @@ def test_missing_and_damaged_files_are_refused(name: str, tmp_path: Path) -> Non
         load_saved_model(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"null", b"[]", b"[" * 100_000], ids=short)
+@pytest.mark.parametrize("content", [b"", b"null", b"[]", b"[" * 100_000], ids=excerpt)
 def test_a_description_that_is_none_is_one_line(content: bytes, tmp_path: Path) -> None:
     save_model(tmp_path, {"w": np.zeros(1)}, ABOUT)
     (tmp_path / "model.json").write_bytes(content)

@@ -14,7 +14,7 @@ from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.tables import NONE
-from coprefl_flwr.studies.results import log_troubles
+from coprefl_flwr.studies.results import log_problems
 from coprefl_flwr.studies.store import write_result
 from tests.common.recipes import keep, keep_task, result_file
 
@@ -73,8 +73,8 @@ def test_tasks_are_numbered_on_from_seed_to_seed_however_many_there_are(store, r
 
 def test_how_values_were_chosen_is_said(store, recipe_of):
     for select, word in [
-        ("validation", "on 1 validation tasks of a separate pre-training (seed 100), whose"),
-        ("test", "on the very results that are reported (select: test)"),
+        ("validation", "on 1 validation tasks (seed 100), which have their own pre-training and"),
+        ("test", "on the reported results themselves (select: test)"),
     ]:
         (note,) = collect(recipe_of(select=select), store, {}).notes
         assert word in note
@@ -143,7 +143,7 @@ def test_before_anything_was_run(store, recipe_of, tmp_path):
     (table,) = report.comparisons
     assert [row.name for row in table.rows] == ["random", "fedavg", "coprefl"]
     assert all(map(math.isnan, table.rows[2].values["accuracy"]))
-    assert table.failed[0] == "coprefl: no value could be chosen"
+    assert table.failed[0] == "coprefl: no value could be chosen: none has a score"
     assert write_report(report, tmp_path / "report").exists()
 
 
@@ -319,7 +319,7 @@ def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
     with_losses(store, recipe, losses)
     report = collect(recipe, store, {})
     (table,) = report.comparisons
-    assert [list(row.troubles) for row in table.rows] == [
+    assert [list(row.problems) for row in table.rows] == [
         [],
         [],
         ["seed 0: did not learn: loss 1.780 (random guessing: 1.792)"],
@@ -342,7 +342,7 @@ def test_a_loss_that_is_not_finite_is_told_of_a_task_too(store, recipe_of):
     file.write_text(file.read_text().replace('"loss": 1.0', '"loss": null', 1))
     write_sums(file.parent, [file.name], {})
     (row,) = collect(recipe, store, {}).comparisons[0].rows
-    assert row.troubles == ["seed 0, task 1: 1 of 2 clients end with a loss that is not finite"]
+    assert row.problems == ["seed 0, task 1: 1 of 2 clients end with a loss that is not finite"]
 
 
 def test_replies_that_were_left_out_are_counted(store, recipe_of):
@@ -379,7 +379,7 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     own.write_text("from tests.common.networks import network\n")
     recipe = recipe_of({"model": f"{own}:network"}, methods=["fedavg"], reference=None, seeds=[3])
     report = collect(recipe, store, {})
-    assert report.provenance["date (UTC)"] == "nothing is done yet"
+    assert report.provenance["date (UTC)"] == "no run is finished yet"
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70])
     for file in (store.folder(stage) / "result.json" for stage in run.study.stages):
@@ -387,7 +387,7 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     report = collect(recipe, store, {})
     assert report.provenance == {
         "versions": "torch 2.0",
-        "commit of the package": "not recorded: an installed package",
+        "commit of the package": "not recorded, as the package did not run from a git checkout",
         "machine": "An engine, 2 cores",
         "date (UTC)": "1971-01-01",
         "seeds": "3",
@@ -418,6 +418,6 @@ def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70], losses=[1.8, 1.79])
     with caplog.at_level("WARNING", "flwr.coprefl"):
-        lines = log_troubles(run.study, store)
+        lines = log_problems(run.study, store)
     assert lines == {str(run.settings.method): "did not learn: loss 1.790 (random guessing: 1.792)"}
     assert caplog.messages == [f"{run.main.title}: {lines[str(run.settings.method)]}"]

@@ -12,7 +12,7 @@ import yaml
 
 from coprefl_flwr import __version__
 from coprefl_flwr.cli import main
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.files import LOCK, LOCKS, alone
 from coprefl_flwr.recipes import execute
 from coprefl_flwr.recipes.command_line import TEMPLATE
@@ -64,7 +64,7 @@ def refusal(arguments, capsys):
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())["commands"]
 
 
-@pytest.mark.parametrize("row", REFUSED, ids=short)
+@pytest.mark.parametrize("row", REFUSED, ids=excerpt)
 def test_a_wrong_recipe_or_command_starts_nothing(row, tiny_images, refused):
     text = yaml.safe_dump(tiny_recipe(tiny_images, **row.get("keys", {})), sort_keys=False)
     command = row.get("command") or ["run", "recipe.yaml", *row.get("options", [])]
@@ -110,11 +110,11 @@ def test_the_folder_of_another_recipe_is_left_alone(path, done, tmp_path, capsys
     before = files(tmp_path / "outputs")
     command = ["run", path, "--out", out]
     assert refusal([*command, "--set", "title=Another"], capsys) == (
-        f"{out} holds the results of 'A tiny comparison'; give another folder with --out"
+        f"{out} holds the results of 'A tiny comparison': choose another folder with --out"
     )
     cut = tmp_path / "cut.yaml"
     cut.write_text(f"{path.read_text()}small: {{settings: {{rounds: 1}}}}\n")
-    assert "of 'A tiny comparison' at another scale; give" in refusal(
+    assert "of 'A tiny comparison' at another scale: choose" in refusal(
         ["run", cut, "--out", out, "--scale", "small"], capsys
     )
     assert files(tmp_path / "outputs") == before
@@ -157,7 +157,7 @@ def test_list(done, capsys):
     assert recipes[0] == "Recipes:"
     assert recipes[2].split() == [str(done / "tiny"), "reported", "A", "tiny", "comparison"]
     assert runs[0] == f"Runs of recipes, in {done / 'models'}:"
-    assert runs[1].split() == ["run", "method", "seed", "tasks", "for"]
+    assert runs[1].split() == ["run", "method", "seed", "tasks", "used", "by"]
     names = sorted(folder.name for folder in (done / "models").glob("*-*"))
     assert [line.split() for line in runs[2:]] == [
         [name, name.partition("-")[0], "0", "1", "tiny"] for name in names
@@ -180,7 +180,7 @@ def test_list_tells_validation_and_studies_of_flwr_run_apart(done, tmp_path, cap
     assert main(["list", str(outputs)]) == 0
     _, runs, studies = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
     assert runs[2].endswith("  tiny (validation)")
-    assert runs[3].endswith("  no recipe here")
+    assert runs[3].endswith("  no recipe in this folder")
     assert [" ".join(line.split()) for line in studies] == [
         "Studies of flwr run:",
         "folder state seed method",
@@ -201,7 +201,7 @@ def test_a_searched_recipe_says_which_of_its_runs_only_choose(read):
 def test_a_new_recipe_explains_every_key_and_can_be_read(tmp_path, capsys):
     assert main(["new", str(tmp_path / "mine")]) == 0
     path = tmp_path / "mine.yaml"
-    assert capsys.readouterr().out == f"{path} is written; `coprefl run {path}` runs it\n"
+    assert capsys.readouterr().out == f"wrote {path}; run it with `coprefl run {path}`\n"
     assert set(read_recipe(path).effective) == {
         *("title", "settings", "methods", "reference", "seeds", "metrics", "figures"),
     }
@@ -211,7 +211,7 @@ def test_a_new_recipe_explains_every_key_and_can_be_read(tmp_path, capsys):
     assert set(read_recipe(tmp_path / "every.yaml").effective) == {*KEYS} - {"scale"}
     before = (tmp_path / "every.yaml").read_bytes()
     message = refusal(["new", tmp_path / "every.yaml"], capsys)
-    assert message == f"{tmp_path}/every.yaml is there already; give another name"
+    assert message == f"{tmp_path}/every.yaml exists already: choose another name"
     assert (tmp_path / "every.yaml").read_bytes() == before
     nowhere = refusal(["new", tmp_path / "no" / "folder"], capsys)
     assert nowhere == f"{tmp_path}/no/folder.yaml cannot be written: No such file or directory"
@@ -278,8 +278,11 @@ def test_show(done, capsys):
     assert main(["show", folder.name, *models]) == 0
     capsys.readouterr()
     assert main(["show", "random", *models]) == 0
+    (other,) = (done / "models").glob("random-*")
     assert capsys.readouterr().out.splitlines()[1] == "  random"
-    assert refusal(["show", "", *models], capsys) == "'' begins 2 runs; give more of the name"
+    assert refusal(["show", "", *models], capsys) == (
+        f"'' matches 2 runs: name one of {folder.name}, {other.name}"
+    )
     assert refusal(["show", f"{folder.name}x", *models], capsys) == (
         f"unknown run '{folder.name}x': did you mean '{folder.name}'?"
     )
@@ -296,7 +299,7 @@ def test_two_runs_into_one_folder(path, tmp_path, capsys):
     out = tmp_path / "outputs" / "tiny"
     with alone(out / LOCK, "x"):
         line = refusal(["run", path, "--out", out], capsys)
-    assert line == f"--out {out}: another `coprefl run` is writing there; give another"
+    assert line == f"--out {out}: another `coprefl run` writes there: choose another"
     assert [path.name for path in out.iterdir()] == [LOCK]
 
 
@@ -327,7 +330,7 @@ def test_damaged_results_are_not_reported_and_made_again(done, copied, capsys, c
     assert not any(file.exists() for file in remains)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 99999], ids=short)
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 99999], ids=excerpt)
 def test_a_damaged_file_beside_the_results_is_one_line(copied, content, capsys):
     (copied / "tiny" / "failed.json").write_bytes(content)
     line = refusal(["report", copied / "tiny"], capsys)

@@ -338,7 +338,9 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     assert lines[0].startswith(f"coprefl: {lost} failed: ")
     assert (tmp_path / "two" / "out" / "died").exists()
     messages = caplog.messages
-    died = [line for line in messages if line.endswith(": its worker died; another continues")]
+    died = [
+        line for line in messages if line.endswith(": its worker died; another worker continues it")
+    ]
     assert [line.partition(", seed ")[0] for line in died] == ["pre-training fedavg"]
     ended = [line for line in messages if "FedAvg, seed " in line and "  round 3/3  loss" in line]
     assert len(ended) == 2
@@ -579,7 +581,7 @@ def test_workers_that_are_late_or_lost_are_told(monkeypatch, caplog, tmp_path):
     assert lost.startswith("a worker is lost: ")
     assert "it is dead" in lost
     assert late == (
-        "1 of 3 workers are there after 120 s; the others begin when Ray has room for them"
+        "1 of 3 workers have started in 120 s; the others start when Ray has free resources"
     )
     caplog.clear()
     Calls(monkeypatch, ["there", "there"])

@@ -6,7 +6,7 @@ import pytest
 
 import coprefl_flwr
 from coprefl_flwr.cli import main
-from coprefl_flwr.recipes.notes import portable
+from coprefl_flwr.recipes.notes import without_folders
 from coprefl_flwr.studies.provenance import made_by
 from tests.common.recipes import tiny_recipe, write_recipe
 
@@ -89,7 +89,9 @@ def test_what_made_a_result_names_no_folder_and_no_host():
 
 
 def test_a_file_of_ones_own_is_named_without_its_folder():
-    assert portable("/home/me/net.py:NET+cyclic") == "net.py:NET+cyclic"
-    assert portable("file:/home/me/start.safetensors fedavg") == "file:start.safetensors fedavg"
-    assert portable("data/mnist_m") == "data/mnist_m"
-    assert portable(0.5) == 0.5
+    assert without_folders("/home/me/net.py:NET+cyclic") == "net.py:NET+cyclic"
+    assert (
+        without_folders("file:/home/me/start.safetensors fedavg") == "file:start.safetensors fedavg"
+    )
+    assert without_folders("data/mnist_m") == "data/mnist_m"
+    assert without_folders(0.5) == 0.5

@@ -102,7 +102,7 @@ def test_the_effective_recipe_says_which_it_is_and_is_not_changed_again(recipe_o
             again = read_recipe(path, protocol=protocol)
             assert again.to_yaml() == recipe.to_yaml()
             assert (again.settings, starts(again)) == (recipe.settings, starts(recipe))
-        with pytest.raises(SettingsError, match=r"is of the protocol .* already"):
+        with pytest.raises(SettingsError, match=r"already has the protocol .* applied"):
             read_recipe(path, protocol="another")
 
 
@@ -110,7 +110,7 @@ def test_none_named_is_the_first_and_that_is_said(recipe_of, caplog):
     with caplog.at_level("INFO", "flwr.coprefl"):
         recipe = recipe_of(protocols(printed={}, ratio={"seeds": [1]}))
     assert recipe.protocol == "printed"
-    assert "protocol printed, the first; --protocol takes another: ratio" in caplog.text
+    assert "protocol printed, the first; others (--protocol NAME): ratio" in caplog.text
 
 
 def test_the_printed_protocol_makes_the_results_of_a_recipe_without_one(recipe_of):
@@ -277,7 +277,9 @@ def test_changes_come_after_small(cut):
 
 
 def test_a_recipe_without_small_is_not_cut_down(cut):
-    with pytest.raises(SettingsError, match=r"--scale small: .*large.yaml: there is no 'small'"):
+    with pytest.raises(
+        SettingsError, match=r"--scale small: .*large.yaml: the recipe has no key 'small'"
+    ):
         cut(small=None)
 
 
@@ -335,7 +337,7 @@ def test_the_rounds_that_it_had_make_the_same_model(recipe_of):
 
 def test_steps_without_a_size_are_refused_before_any_work(recipe_of):
     of = protocols(equal={"equal": "step-size"})
-    message = "fedadam is nan a round: no rounds make it equal"
+    message = "fedadam is nan per round, so it cannot be made equal"
     with pytest.raises(SettingsError, match=message):
         check_runs(recipe_of(of, methods=["fedavg", "fedadam"]))
     for name in ("random", "fedadam"):
@@ -349,7 +351,9 @@ def test_a_rate_that_decays_may_never_come_to_as_much(recipe_of):
         protocols(equal={"equal": "step-size"}),
         methods=["fedavg", {"fading": {"method": "fedavg", "learning-rate-decay": 0.5}}],
     )
-    with pytest.raises(SettingsError, match=r"fedavg:learning-rate-decay=0.5 never comes to 0.3"):
+    with pytest.raises(
+        SettingsError, match=r"fedavg:learning-rate-decay=0.5 never reaches the reference's 0.3"
+    ):
         check_runs(recipe)
 
 
@@ -427,10 +431,10 @@ def test_a_start_that_never_comes_there_says_so(never):
     assert math.isnan(by_row["random"]["stopped-at"])
     assert report.notes == [
         "Protocol never: a reason.",
-        "fedavg, seed 0: a loss of 0.0001 was not reached in 6 rounds; its figures are those after "
-        "all of them.",
-        "meta, seed 0: a loss of 0.0001 was not reached in 6 rounds; its figures are those after "
-        "all of them.",
+        "fedavg, seed 0: the loss did not fall to 0.0001 (stop-at-loss) in 6 rounds; the results "
+        "are those after the last round.",
+        "meta, seed 0: the loss did not fall to 0.0001 (stop-at-loss) in 6 rounds; the results "
+        "are those after the last round.",
     ]
     assert "never" in (never[1] / "report" / "tables" / "table.md").read_text()
 
@@ -485,4 +489,4 @@ def test_where_a_protocols_results_go(tiny_images, tmp_path, monkeypatch, capsys
     assert (tmp_path / "outputs" / "tiny-printed" / "recipe.yaml").exists()
     capsys.readouterr()
     assert main(["run", "tiny.yaml", "--out", str(out)]) == 1
-    assert "holds results of the protocol fast; give another folder" in capsys.readouterr().err
+    assert "holds results of the protocol fast: choose another folder" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_what_is_sent_is_what_a_run_sends_and_what_is_done_is_not_counted(recipe
     assert not LocalExecutor(store)(runs)
     assert planned == [sent_in(store, run) for run in runs]
     assert plan_of(recipe, store).together.counts == Counts()
-    nothing = "0 runs to make, 0 gradients, 0 evaluations, 14 stages done before"
+    nothing = "0 runs to execute, 0 gradients, 0 evaluations, 14 stages are already done"
     assert totals(recipe, store) == nothing
 
 
@@ -149,7 +149,7 @@ def test_a_half_searched_row(recipe_of, store):
         best = "gamma=0.5" in run.name
         if run.settings.seed == recipe.validation_seed or best:
             keep(store, run, [90 if best else 10] * run.settings.tasks)
-    assert totals(recipe, store).startswith("0 runs to make, ")
+    assert totals(recipe, store).startswith("0 runs to execute, ")
 
 
 def test_published_data_need_not_be_at_hand(recipe_of, store):
@@ -162,7 +162,7 @@ def test_published_data_need_not_be_at_hand(recipe_of, store):
     recipe = recipe_of({"dataset": "/nowhere/images.npz"}, methods=["fedavg"])
     with pytest.raises(SettingsError, match=r"dataset '/nowhere/images.npz': the path does not"):
         plan_of(recipe, store)
-    assert totals(recipe, store).startswith("what it takes is not known (")
+    assert totals(recipe, store).startswith("the costs are not known (")
 
 
 def test_a_method_that_does_not_say_what_it_computes(recipe_of, store, monkeypatch):
@@ -170,7 +170,7 @@ def test_a_method_that_does_not_say_what_it_computes(recipe_of, store, monkeypat
     recipe = recipe_of(methods=["fedavg"])
     of = plan_of(recipe, store)
     assert math.isnan(of.together.counts.gradients)
-    assert "A dash: a method does not say" in plan_text(
+    assert "A dash: a method does not state" in plan_text(
         recipe, of, dict.fromkeys(of.computing, (1, 1))
     )
 
@@ -192,8 +192,8 @@ def test_the_command(tiny_images, tmp_path, capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 80
     assert lines["coprefl"][1:4] == ["2", "+", "2"]
     assert lines["random"][-1] == f"{2 * 2 * 2 * 3 * 16}"  # An hour for each gradient.
-    assert lines["together"][1:4] == ["2", "+", "6"]
-    assert "with 4 workers on as many cores" in text
+    assert lines["total"][1:4] == ["2", "+", "6"]
+    assert "with 4 workers on 4 cores" in text
     assert not (tmp_path / "out").exists()
     assert main([*command, "--workers", "0"]) == 1
     assert capsys.readouterr().err == (

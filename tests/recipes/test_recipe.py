@@ -227,7 +227,9 @@ def test_a_change_of_the_rows_takes_their_options_along(read):
     text = text.replace("methods:", "methods:\n  - per-fedavg", 1)
     assert read(text).settings["inner-learning-rate"] == (0.001,)
     assert "inner-learning-rate" not in read(text, ["methods=[fedavg]"]).settings
-    with pytest.raises(SettingsError, match="inner-learning-rate: no method here"):
+    with pytest.raises(
+        SettingsError, match="inner-learning-rate: no method of the recipe has this"
+    ):
         read(text, ["methods=[fedavg]", "inner-learning-rate=0.1"])
 
 

@@ -17,7 +17,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS, PRETRAINING, VERSIONS, short_forms
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.studies.identity import contents
+from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import Store
 
@@ -348,7 +348,7 @@ def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
         waiting = threading.Thread(target=wait)
         waiting.start()
         deadline = time.monotonic() + 30
-        message = f"{of.key} is being made by another process; waiting for it"
+        message = f"{of.key} is running in another process; waiting for its end"
         while message not in caplog.messages and time.monotonic() < deadline:
             time.sleep(0.01)
         assert caplog.messages == [message]
@@ -387,12 +387,12 @@ def test_what_a_file_holds_is_part_of_the_name(tmp_path):
     for first, second in ((b"a", b"b"), (b"A", b"b"), (b"A", b"B")):
         weights.write_bytes(first)
         data.write_bytes(second)
-        keys.append(contents(named))
+        keys.append(content_hashes(named))
     assert list(keys[0]) == named
     assert keys[0][str(tmp_path)] == keys[0][str(weights)] != keys[1][str(weights)]
     assert keys[0][named[0]] == keys[1][named[0]] != keys[2][named[0]]
     assert keys[0][named[0]] == keys[0][named[3]]
-    assert contents(["CIFAR100", "resnet18", "pixels", "glyphs:domains@*"]) == {}
+    assert content_hashes(["CIFAR100", "resnet18", "pixels", "glyphs:domains@*"]) == {}
 
 
 def test_a_head_that_is_computed_makes_other_tasks_of_the_same_model(base):

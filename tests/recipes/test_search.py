@@ -436,7 +436,7 @@ def test_a_plan_counts_the_trials(optuna_recipe, tmp_path):
 
 def test_without_the_package_it_is_refused(optuna_recipe, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(SettingsError, match=r"line \d+: search-by: optuna needs the package: pip"):
+    with pytest.raises(SettingsError, match=r"line \d+: search-by: optuna needs Optuna: pip"):
         optuna_recipe()
     assert optuna_recipe(search_by="all").search_trials == 10
 

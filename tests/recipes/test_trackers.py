@@ -35,7 +35,7 @@ def refused(tiny_images, tmp_path, capsys):
 def test_without_the_package_nothing_is_started(extra, refused, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, extra, None)
     assert refused(f"--{extra}", str(tmp_path / "there")) == (
-        f"coprefl: --{extra} needs the package: pip install 'coprefl-flwr[{extra}]'\n"
+        f"coprefl: --{extra} needs the package {extra}: pip install 'coprefl-flwr[{extra}]'\n"
     )
 
 
@@ -44,7 +44,7 @@ def test_a_wandb_without_a_key_is_refused(refused, tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "no-wandb"))
-    expected = "coprefl: --wandb has no key: run `wandb login`, or set WANDB_MODE=offline\n"
+    expected = "coprefl: --wandb: no API key: run `wandb login`, or set WANDB_MODE=offline\n"
     assert refused("--wandb", "tiny") == expected
 
 

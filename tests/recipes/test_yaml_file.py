@@ -49,13 +49,13 @@ def test_values_and_their_lines():
         ("a: \x07\n", "file.yaml: not YAML: "),
         ("", "file.yaml is empty"),
         ("# nothing\n", "file.yaml is empty"),
-        ("a: 1\nb: 2\na: 3\n", "file.yaml, line 3: the key 'a' is there twice"),
-        ("a:\n  b: 1\n  b: 1\n", "file.yaml, line 3: the key 'b' is there twice"),
+        ("a: 1\nb: 2\na: 3\n", "file.yaml, line 3: the key 'a' occurs twice"),
+        ("a:\n  b: 1\n  b: 1\n", "file.yaml, line 3: the key 'b' occurs twice"),
         ("a: 1\n[b]: 2\n", "file.yaml, line 2: a key must be a text"),
         ("a: 1\nb: &x [*x]\n", "file.yaml, line 2: an alias that contains itself"),
-        ("a: 1\nb: !!int three\n", "file.yaml, line 2: 'three' is no int"),
-        ("a: 1\nb: !!bool maybe\n", "file.yaml, line 2: 'maybe' is no bool"),
-        ('a: 1\nb: !!int ""\n', "file.yaml, line 2: '' is no int"),
+        ("a: 1\nb: !!int three\n", "file.yaml, line 2: 'three' is not of the type int"),
+        ("a: 1\nb: !!bool maybe\n", "file.yaml, line 2: 'maybe' is not of the type bool"),
+        ('a: 1\nb: !!int ""\n', "file.yaml, line 2: '' is not of the type int"),
     ],
 )
 def test_what_is_no_plain_yaml(text, message):
@@ -98,7 +98,7 @@ def test_tags_make_nothing(text, tmp_path):
     mark = tmp_path / "mark"
     line = refusal(text.replace("MARK", str(mark)))
     assert line.startswith("file.yaml, line 2: ")
-    assert line.endswith("is not allowed; plain values only")
+    assert line.endswith("is not allowed, only plain values are")
     assert not mark.exists()
 
 

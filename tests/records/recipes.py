@@ -16,7 +16,7 @@ from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
-from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.personal_data import PersonalOptions
 from coprefl_flwr.studies.settings import TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.tasks import Task

@@ -19,16 +19,16 @@ def test_a_difference_has_its_interval_and_says_whether_it_is_decided() -> None:
     assert first == "coprefl:gamma=0.5 has the highest accuracy: 78.00 %."
     half = stats.t.ppf(0.975, 3) * 2**0.5 / 2
     assert half == pytest.approx(2.25, abs=0.005)
-    interval = "95% interval -7.25 to -2.75 (of this row alone)"
-    decided = "4 seeds; decided (Holm: p = 0.006)."
+    interval = "95% confidence interval -7.25 to -2.75 (not corrected for several rows)"
+    decided = "4 seeds; significant (Holm-corrected p = 0.006)."
     assert other == f"fedavg minus coprefl:gamma=0.5: -5.00 points, {interval}, {decided}"
     few = replace(table, units=["seed 0", "seed 0", "seed 1", "seed 1"])
-    assert answers(few)[1].endswith("2 seeds; not decided (Holm: p = 0.126).")
+    assert answers(few)[1].endswith("2 seeds; not significant (Holm-corrected p = 0.126).")
 
 
 def test_one_seed_has_no_interval() -> None:
     lines = answers(one_unit())
-    assert lines[-1].startswith("One seed: no difference is tested.")
+    assert lines[-1].startswith("Only one seed: run several seeds")
     assert not any("95" in line for line in lines[:-1])
 
 
@@ -40,7 +40,7 @@ def test_costs_have_no_answer() -> None:
 def test_the_set_up_is_of_the_settings_that_are_there() -> None:
     settings = {"dataset": "glyphs", "clients": 50, "participants": [10, 20], "tasks": 2}
     report = Report("t", "", [], [one_unit()], settings=settings, defaults={"rounds": 20})
-    assert set_up(report) == "glyphs, 50 clients (10 or 20 in a round), 20 rounds; 2 tasks"
+    assert set_up(report) == "glyphs, 50 clients (10 or 20 per round), 20 rounds; 2 tasks"
     assert set_up(Report("t", "", [], [one_unit()])) == ""
     seeded = replace(report, settings={}, provenance={"seeds": "0, 1"})
     assert set_up(seeded) == "20 rounds; seeds 0, 1"

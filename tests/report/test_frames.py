@@ -132,9 +132,9 @@ def test_rounds_come_back(tmp_path: Path) -> None:
 
 
 def test_repeated_and_absent_rows_are_refused() -> None:
-    with pytest.raises(SettingsError, match="start 'a', task 0, client 3 has two rows"):
+    with pytest.raises(SettingsError, match="start 'a', task 0: client 3 has two rows"):
         frames.summary(pd.DataFrame([row("a", 0, 3, 5), row("a", 0, 3, 6)]))
-    with pytest.raises(SettingsError, match="0 result rows"):
+    with pytest.raises(SettingsError, match="there are no result rows"):
         frames.summary(pd.DataFrame())
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.columns import OWN_HEADINGS, Heading
+from coprefl_flwr.report.columns import METRIC_COLUMNS, ColumnSpec
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from tests.common.comparisons import two_starts
@@ -64,7 +64,7 @@ def test_several_runs_are_units_of_one_comparison() -> None:
 
 
 def test_runs_that_cannot_be_compared() -> None:
-    with pytest.raises(SettingsError, match="there is no run"):
+    with pytest.raises(SettingsError, match="no run to compare"):
         report_of([])
     outcome = personalised(a=[1, 2, 3, 4])
     others = (
@@ -73,7 +73,7 @@ def test_runs_that_cannot_be_compared() -> None:
         personalised(a=[1, 2, 3]),
     )
     for other in others:
-        with pytest.raises(SettingsError, match="the runs have different methods"):
+        with pytest.raises(SettingsError, match="the runs must have the same methods"):
             report_of([outcome, other])
 
 
@@ -95,7 +95,7 @@ def test_what_is_of_a_pretraining_is_at_the_first_task() -> None:
     report = report_of([starts()])
     (of_table,) = report.comparisons
     assert list(of_table.units) == ["seed 5, task 0", "seed 5, task 1"]
-    assert [list(row.troubles) for row in of_table.rows] == [[], ["did not learn"]]
+    assert [list(row.problems) for row in of_table.rows] == [[], ["did not learn"]]
     rounds = of_table.rows[1].rounds
     assert list(rounds["round"][rounds["chained"]]) == [2]
     assert set(of_table.rows[1].curves["phase"]) == {"downstream"}
@@ -118,12 +118,12 @@ def test_a_folder_gives_the_same_report(tmp_path: Path) -> None:
 
 def test_metrics_of_the_users_own_keep_their_titles(tmp_path: Path) -> None:
     rows = pd.DataFrame(two_starts()).assign(**{"metric:top3": 0.5})
-    OWN_HEADINGS["metric:top3"] = Heading("Top three", "lower")
+    METRIC_COLUMNS["metric:top3"] = ColumnSpec("Top three", "lower")
     page = Outcome(rows, pd.DataFrame()).write(tmp_path)
     assert ">Top three</th>" in page.read_text(encoding="utf-8")
-    del OWN_HEADINGS["metric:top3"]
+    del METRIC_COLUMNS["metric:top3"]
     Outcome.read(tmp_path)
-    assert OWN_HEADINGS.pop("metric:top3") == Heading("Top three", "lower")
+    assert METRIC_COLUMNS.pop("metric:top3") == ColumnSpec("Top three", "lower")
 
 
 def test_nothing_but_starts_still_has_a_page(tmp_path: Path) -> None:
@@ -134,7 +134,9 @@ def test_nothing_but_starts_still_has_a_page(tmp_path: Path) -> None:
 
 
 def test_damaged_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"holds no finished run: it has no rounds\.jsonl"):
+    with pytest.raises(
+        SettingsError, match=r"holds no finished run: the file rounds\.jsonl is missing"
+    ):
         Outcome.read(tmp_path)
     starts().write(tmp_path)
     file = tmp_path / "about.json"

@@ -148,7 +148,7 @@ def test_the_page_shows_every_character(index: Path) -> None:
 def test_failed_runs_and_missing_figures_are_on_the_page(tmp_path: Path) -> None:
     report = Report("t", "", ["a note"], [comparison(), replace(one_unit(), name="b")], ["switch"])
     page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
-    assert ("h2", "Failed runs") in page.texts
+    assert ("h2", "Missing runs") in page.texts
     assert ("li", f"{NASTY}, seed 0, task 1: client 3 sent a NaN") in page.texts
     assert ("li", "No data for the figure switch.") in page.texts
     assert not list(tmp_path.glob("figures/*"))

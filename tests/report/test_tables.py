@@ -140,11 +140,11 @@ def test_markdown_shows_every_character() -> None:
 def test_the_note_says_what_was_tested() -> None:
     note = markdown(table(comparison())).splitlines()[9].replace("\\", "")
     assert "over 4 tasks of 2 seeds; accuracies in %" in note
-    assert f"{NASTY.replace(chr(92), '')} has 3 of 4 values, and is not marked best." in note
+    assert f"{NASTY.replace(chr(92), '')} has 3 of 4 values, so it is not marked as best." in note
     assert "paired t-test against coprefl:gamma=0.5 over the seeds, each by its mean" in note
     assert "over the tasks that both rows have (the tasks of one seed share a pre-trained" in note
     assert "Holm-corrected" in note
-    assert "paper: CoPreFL, AAAI text, Table 1(a)." in note
+    assert "paper: numbers printed in CoPreFL, AAAI text, Table 1(a)." in note
 
 
 def test_the_note_counts_what_is_of_the_pretraining() -> None:
@@ -159,8 +159,10 @@ def test_the_note_counts_what_is_of_the_pretraining() -> None:
     assert "not marked best" not in text
     assert "| coprefl | 5.00 ± 2.58 | – | 51.00 ± 1.41 |" in text
     # A cell without a number says why.
-    assert "– random: the start was not trained, or test-every is not set (Final %)." in text
-    assert "– below p (Holm): no p-value (reference row, too few seeds, or identical" in text
+    assert (
+        "– random: the initial model was not trained, or test-every is not set (Final %)." in text
+    )
+    assert "– below p (Holm): the reference row, fewer than two seeds, or the same" in text
 
 
 def test_one_unit_has_no_deviation_and_no_test() -> None:
@@ -329,52 +331,54 @@ def test_overview_has_a_column_a_comparison() -> None:
     assert overviews([other]) == []
 
 
-def troubled() -> Comparison:
+def flagged() -> Comparison:
     """The most even row diverged, the most accurate one has not learnt."""
     rows = [
         result_row("fedavg", [70.0, 71.0, 72.0, 71.0], [50.0, 52.0, 51.0, 50.0]),
         result_row("coprefl", [75.0] * 4, [40.0] * 4),
-        result_row("burst", [1.0] * 4, [0.0] * 4, troubles=["seed 0: diverged: loss 1.96e+31"]),
-        result_row("idle", [99.0] * 4, [60.0] * 4, troubles=["seed 1: did not learn: loss 4.38"]),
+        result_row("burst", [1.0] * 4, [0.0] * 4, problems=["seed 0: diverged: loss 1.96e+31"]),
+        result_row("idle", [99.0] * 4, [60.0] * 4, problems=["seed 1: did not learn: loss 4.38"]),
     ]
     return comparison(units=SEEDS, rows=rows, paper={})
 
 
 def test_what_diverged_or_did_not_learn_is_never_best() -> None:
     """A loss of 1.96e31 took the bold "best variance" of four equal nothings."""
-    assert [best(troubled(), metric) for metric in METRICS] == [[False, True, False, False]] * 2
-    for text in (markdown(table(troubled())), text_tables(troubled())):
+    assert [best(flagged(), metric) for metric in METRICS] == [[False, True, False, False]] * 2
+    for text in (markdown(table(flagged())), text_tables(flagged())):
         assert "burst †" in text
         assert "idle †" in text
         assert "edavg †" not in text.lower()
         notes = " ".join(text.split())
-        assert "† never marked best. burst: seed 0: diverged: loss 1.96e+31. idle: seed 1" in notes
-    assert r"burst \textdagger{} & 1.00" in latex(table(troubled()))
+        assert (
+            "†: never marked as best. burst: seed 0: diverged: loss 1.96e+31. idle: seed 1" in notes
+        )
+    assert r"burst \textdagger{} & 1.00" in latex(table(flagged()))
 
 
 def test_an_overview_marks_them_too() -> None:
-    accuracy, _ = overviews([troubled(), comparison(name="b", title="B")])
+    accuracy, _ = overviews([flagged(), comparison(name="b", title="B")])
     assert [text[-1] for text in accuracy.cells.iloc[:4, 0]] == ["2", "0", "†", "†"]
-    assert "† diverged or did not learn" in markdown(accuracy)
+    assert "†: diverged or did not learn" in markdown(accuracy)
 
 
 def test_no_cell_is_empty() -> None:
     """Neither where the paper has nothing, nor p, nor what was measured, nor what was chosen."""
-    for compared in (comparison(), troubled(), one_unit()):
+    for compared in (comparison(), flagged(), one_unit()):
         assert (table(compared).cells != "").all(axis=None)
         assert "| |" not in markdown(table(compared)).replace("  ", " ")
     note = markdown(table(comparison()))
     for why in (
-        "– fedmeta: only the paper has it.",
-        "– below Chosen: nothing was searched.",
-        "– below paper: not printed there.",
+        "– fedmeta: only the paper has this row.",
+        "– below Chosen: the row has no searched values.",
+        "– below paper: not printed in the paper.",
     ):
         assert why in note
 
 
 def test_the_table_of_a_search() -> None:
     tried = [
-        SearchEntry("coprefl", "gamma=0.0", 61.5, chosen=False, trouble="seed 100: diverged"),
+        SearchEntry("coprefl", "gamma=0.0", 61.5, chosen=False, problem="seed 100: diverged"),
         SearchEntry("coprefl", "gamma=1.0", 63.25, chosen=True),
         SearchEntry("qffl", "q=1", math.nan, chosen=False, why="no memory"),
     ]

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from coprefl_flwr.report.training_checks import DIVERGED, NOT_LEARNT, Trouble, trouble_of
+from coprefl_flwr.report.training_checks import DIVERGED, NOT_LEARNT, Problem, problem_of
 
 GUESSING = math.log(80)
 
@@ -36,12 +36,12 @@ GUESSING = math.log(80)
     ],
 )
 def test_the_rule(losses, more, what):
-    trouble = trouble_of(losses, 80, **more)
-    assert (trouble.what if trouble else None) == what
+    problem = problem_of(losses, 80, **more)
+    assert (problem.what if problem else None) == what
 
 
 def test_what_is_said():
-    assert str(trouble_of([4.376], 80)) == "did not learn: loss 4.376 (random guessing: 4.382)"
-    assert str(trouble_of([1.96e31], 80)) == "diverged: loss 1.96e+31 (random guessing: 4.382)"
-    assert str(trouble_of([None], 80)) == "diverged: loss not finite (random guessing: 4.382)"
-    assert str(Trouble("3 of 5 clients end badly")) == "3 of 5 clients end badly"
+    assert str(problem_of([4.376], 80)) == "did not learn: loss 4.376 (random guessing: 4.382)"
+    assert str(problem_of([1.96e31], 80)) == "diverged: loss 1.96e+31 (random guessing: 4.382)"
+    assert str(problem_of([None], 80)) == "diverged: loss not finite (random guessing: 4.382)"
+    assert str(Problem("3 of 5 clients end badly")) == "3 of 5 clients end badly"

@@ -53,4 +53,4 @@ def test_an_unchanged_network_is_a_copy(tasks):
 
 def test_starts_that_are_files_alone_need_a_function(tasks):
     line = refusal(architecture_of_tasks, ["model.pt"], None, tasks, keeps_head=False)
-    assert line == "starts are only files: pass network=, which makes the network"
+    assert line == "starts are only files of weights: pass network= to make their network"

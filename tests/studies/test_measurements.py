@@ -65,7 +65,7 @@ def test_it_is_made_again_when_its_file_changes(tiny_settings, own):
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
-        ('Worst = "a text"', "is a str; a class of studies.stage.Stage"),
+        ('Worst = "a text"', "is a str; must be a subclass of studies.stage.Stage"),
         (WORST.replace('"worst-client"', '"tasks"'), "phase = 'tasks': must be a new name"),
         (WORST.replace('phase = "worst-client"', "pass"), "phase = None: must be a new name"),
     ],
@@ -80,5 +80,5 @@ def test_what_is_no_measurement_is_refused(own, code, problem):
 def test_what_it_returns_must_be_numbers_of_free_names(tiny_settings, own, returned):
     own.write_text(WORST.replace('{"worst-loss": max(losses), "clients": len(losses)}', returned))
     settings = replace(tiny_settings, method="random", tasks=0, measurements=f"{own}:Worst")
-    with pytest.raises(SettingsError, match=r"Worst.measure returned .*; allowed is a number"):
+    with pytest.raises(SettingsError, match=r"Worst.measure returned .*; allowed: a number"):
         run(settings)

@@ -109,7 +109,7 @@ def test_domains_of_one_file(tmp_path):
     with pytest.raises(SettingsError, match="unknown domain 'sketsh': did you mean 'sketch'"):
         build(of(personal_datasets=f"{path}@sketsh")).check()
     plain = write(tmp_path / "plain.npz")
-    with pytest.raises(SettingsError, match=r"plain\.npz@\*: the dataset names no domains"):
+    with pytest.raises(SettingsError, match=r"plain\.npz@\*: the dataset has no domains"):
         build(of(personal_datasets=f"{plain}@*")).check()
 
 
@@ -117,7 +117,9 @@ def test_classes_in_another_order_are_refused(tmp_path):
     """Their labels would mean other things to other clients."""
     first = write(tmp_path / "a.npz", classes=["cat", "dog", "elk"])
     other = write(tmp_path / "b.npz", classes=["dog", "cat", "elk"])
-    with pytest.raises(SettingsError, match="b has the classes dog, cat, elk; all must have"):
+    with pytest.raises(
+        SettingsError, match="b has the classes dog, cat, elk; all datasets must have"
+    ):
         build(of(personal_datasets=f"{first} {other}")).check()
     with pytest.raises(SettingsError, match="glyphs has the classes"):
         build(of(personal_datasets=f"{first} glyphs")).check()

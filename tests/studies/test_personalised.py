@@ -265,7 +265,7 @@ def test_a_client_that_was_not_evaluated_ends_the_study(settings):
                 message.content["config"]["clients"] = [0, 1]
             return super()._handle(message)
 
-    with pytest.raises(RunFailedError, match="no evaluation from clients"):
+    with pytest.raises(RunFailedError, match="did not evaluate the model"):
         run_study(Losing(app, 1, settings.to_config()), build(settings))
 
 
@@ -279,7 +279,7 @@ def test_tables_over_runs(settings, capsys):
     ]
     line = f"| FedPCL | {np.mean(means):.2f} ± {np.std(means, ddof=1):.2f} | "
     assert line in capsys.readouterr().out
-    with pytest.raises(SettingsError, match="there is no run to compare"):
+    with pytest.raises(SettingsError, match="no run to compare"):
         main([])
     with pytest.raises(SettingsError, match=r"nowhere holds no finished run"):
         main(["nowhere"])

@@ -296,7 +296,9 @@ def test_no_task_draws_a_class_without_samples(tiny_settings, tmp_path):
     settings = replace(
         tiny_settings, dataset=str(tmp_path / "few.npz"), downstream_classes="list:3-6"
     )
-    with pytest.raises(SettingsError, match=r"no sample is of class 3, class 5; .*relabel = true"):
+    with pytest.raises(
+        SettingsError, match=r"there are no samples of class 3, class 5; .*relabel = true"
+    ):
         population(settings, "task-0")
     settings = replace(settings, relabel=True, downstream_classes="3")
     assert dataset(settings).classes == ("class 0", "class 2", "class 4", "class 6")

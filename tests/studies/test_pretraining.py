@@ -139,7 +139,7 @@ def test_folders_are_plain_and_apart():
         "fedavg:momentum=0.5": "fedavg-momentum-0.5",
         "cyclic:rounds=3,participants=2+fedprox": "cyclic-rounds-3-participants-2-fedprox",
     }
-    assert {text: folder_of(Method.parse(text).portable) for text in texts} == texts
+    assert {text: folder_of(Method.parse(text).without_folders) for text in texts} == texts
     stages = build(Settings(method=" ".join(texts), tasks=1)).stages
     assert [stage.path for stage in stages] == [
         *(f"starts/{folder}" for folder in texts.values()),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.methods import HEAD, METHODS, short_forms
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.build import build
@@ -60,7 +60,7 @@ def bases(tiny_settings, three_datasets):
     }
 
 
-@pytest.mark.parametrize(("of", "changes", "named"), ROWS, ids=short)
+@pytest.mark.parametrize(("of", "changes", "named"), ROWS, ids=excerpt)
 def test_what_cannot_be_is_one_line_before_any_work(of, changes, named, bases, tmp_path):
     """There is no grid: what began to work would fail otherwise."""
     with pytest.raises(SettingsError) as caught:
@@ -175,12 +175,12 @@ def test_a_count_can_be_a_whole_number():
     [
         ("learning-rate", 10**400, "learning-rate = inf: "),
         ("rounds", 10**400, f"rounds = 1{'0' * 56}...: must be at most {2**63 - 1}"),
-        ("rounds", 10**5000, "rounds = a number of thousands of digits: "),
+        ("rounds", 10**5000, "rounds = a number with thousands of digits: "),
         ("seed", 10**400, f"seed = 1{'0' * 56}...: must be at most {2**63 - 1}"),
         ("dataset", 10**400, f"dataset = 1{'0' * 56}...: "),
         ("study", "x" * 10**5, "study: unknown value 'xxx"),
     ],
-    ids=short,
+    ids=excerpt,
 )
 def test_numbers_and_texts_of_any_size_are_one_short_line(key, value, line):
     problem = refusal({key: value})

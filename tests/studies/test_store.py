@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from coprefl_flwr.client_app import app, client_fn
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCK, SUMS
 from coprefl_flwr.grids import LocalGrid
@@ -50,7 +50,7 @@ def damage(file, how):
 @pytest.mark.parametrize(
     "how",
     ["flip", b"", b"null", b"[]", b"{}", b'{"rows": 1, "rounds": []}', b"[" * 99999, b"\0"],
-    ids=short,
+    ids=excerpt,
 )
 def test_a_damaged_result_is_named_and_put_aside(folder, how, caplog):
     damage(folder / RESULT, how)
@@ -60,8 +60,11 @@ def test_a_damaged_result_is_named_and_put_aside(folder, how, caplog):
         assert not is_done(folder)
         put_aside_damaged(folder)
     lines = [line for line in caplog.messages if str(folder) in line]
-    assert lines[0].endswith("it is left out until the same command is run again")
-    assert lines[1] == f"{folder}: damaged: result.json; put aside as NAME.damaged, and made again"
+    assert lines[0].endswith("the result is ignored until the same command is run again")
+    assert (
+        lines[1]
+        == f"{folder}: damaged: result.json; renamed to NAME.damaged, and the stage runs again"
+    )
     assert len(lines) == 2
     names = sorted(path.name for path in folder.iterdir())
     assert names == [f"{SUMS}.damaged", "model.json", "result.json.damaged"]
@@ -126,8 +129,8 @@ def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplo
         run_stage(stage, grid, store, Progress(2))
     assert [file.read_bytes() for file in files] == before
     assert all(file.with_name(f"{file.name}.damaged").exists() for file in files)
-    lines = [line for line in caplog.messages if "put aside" in line]
-    assert [line.rpartition("; put")[0] for line in lines] == [
+    lines = [line for line in caplog.messages if "renamed to NAME.damaged" in line]
+    assert [line.rpartition("; renamed")[0] for line in lines] == [
         f"{folder}/starts/fedavg: damaged: model.safetensors",
         f"{folder}/tasks/0/fedavg: damaged: result.json",
     ]
@@ -141,7 +144,7 @@ def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pretraining, "trouble", kill)  # Called after the last checkpoint.
+        patch.setattr(Pretraining, "problem", kill)  # Called after the last checkpoint.
         with pytest.raises(Killed):
             run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
     start = Path(settings.output_dir) / "tiny" / "starts" / "fedavg"
@@ -200,7 +203,7 @@ def test_two_studies_of_one_name_and_what_a_killed_one_left(tiny_settings):
 
 def test_a_folder_that_may_not_be_written_to(tiny_settings, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(SettingsError, match=r"^output-dir: /.* cannot be written to$"):
+    with pytest.raises(SettingsError, match=r"^output-dir: /.* is not writable$"):
         run_study(LocalGrid(app, 1, tiny_settings.to_config()), build(tiny_settings))
 
 

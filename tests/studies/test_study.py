@@ -339,7 +339,7 @@ def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
     app = client_app(client_fn)
     settings = replace(tiny_settings, method="random")
     with pytest.raises(
-        RunFailedError, match=r"task 1 from random: no evaluation from clients \[1\]"
+        RunFailedError, match=r"task 1 from random: clients \[1\] did not evaluate the model"
     ):
         run_study(Witness(settings, app=app), build(settings))
     folder = Path(settings.output_dir) / "tiny"

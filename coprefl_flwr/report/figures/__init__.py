@@ -70,23 +70,23 @@ def _together(
 def _accuracies(comparison: Comparison) -> Drawn:
     rows = _together(comparison, lambda row: row.client_rows)
     if rows.empty:
-        raise NothingToDrawError("rows of clients")
+        raise NothingToDrawError("results of clients")
     return accuracy_figure(rows), (
-        "Accuracies of the tasks' clients, pooled over tasks; of few, a dot is a client. Line: "
-        "mean; dotted: lowest mean of all. Mean and variance are those of the table: per task, "
-        "then averaged."
+        "Accuracies of the tasks' clients, pooled over tasks, as a histogram or, for few clients, "
+        "as a dot per client. Line: mean; dotted line: lowest mean of all panels. Mean and "
+        "variance are computed per task and averaged over tasks, as in the table."
     )
 
 
 def _curves(comparison: Comparison) -> Drawn:
     before = _together(comparison, lambda row: row.rounds)
     tasks = _together(comparison, lambda row: row.curves)
-    caption = "Learning curves: the training (test accuracy where tested, else training loss)"
+    caption = "Learning curves: the training (its test accuracy if tested, else its loss)"
     if not tasks.empty:
         caption += ", and the mean accuracy of the tasks' clients"
-    caption += ". Bars next to the last round: one sample standard deviation"
+    caption += ". Bands, or bars next to the last round: ± one sample standard deviation"
     if CHAINED in before and before[CHAINED].eq(True).any():
-        caption += ". In a chain the loss is that of one model, fitted to client after client"
+        caption += ". In a chain, clients train one model one after the other; this is its loss"
     return learning_figure(pd.concat([before, tasks], ignore_index=True)), f"{caption}."
 
 
@@ -104,10 +104,10 @@ def _switch(comparison: Comparison) -> Drawn:
     if windows:
         smoothing = (
             f"smoothed by a Savitzky-Golay filter of order {learning.ORDER} over "
-            f"{' or '.join(map(str, sorted(windows)))} tested rounds, as many as were tested in "
-            f"{learning.WINDOW} (CyclicFL)"
+            f"{' or '.join(map(str, sorted(windows)))} tested rounds (as in CyclicFL: those among "
+            f"{learning.WINDOW} rounds; here at least 5)"
         )
-    return figure, f"Test accuracy by round{over}, {smoothing}; dotted lines: a switch of phase."
+    return figure, f"Test accuracy by round{over}, {smoothing}; dotted line: the phase switch."
 
 
 def _tested(rounds: pd.DataFrame) -> "pd.Series[float]":
@@ -124,9 +124,9 @@ def _p1_rounds(comparison: Comparison) -> Drawn:
     points = pd.DataFrame(entries, columns=["at", "mean", "std", "n"]).query("n > 0")
     which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
     fit = (
-        "the line is the least-squares"
+        "line: least-squares"
         if relations.is_fitted(points)
-        else "too few points for the paper's"
+        else "there are too few points for the paper's"
     )
     caption = f"{which} against the rounds of the first phase; {fit} polynomial of order 3."
     return relations.p1_rounds_figure(points, f"{which} (%)"), caption
@@ -136,14 +136,14 @@ def _landscape(comparison: Comparison) -> Drawn:
     landscapes = {o.name: o.landscape for o in comparison.rows if o.landscape is not None}
     return maps.landscape_figure(landscapes), (
         "Loss around each model in the same two random directions, normalised filter by filter (Li "
-        "et al., 2018); a step of 1 is as long as the filters. One colour scale for all."
+        "et al., 2018); a step of 1 has the norm of the filters. All panels have one colour scale."
     )
 
 
 def _gamma(comparison: Comparison) -> Drawn:
     metrics = [metric for metric in ("accuracy", "variance") if metric in comparison.metrics]
     panels = {column(metric).title: _by_gamma(comparison, metric) for metric in metrics}
-    caption = "Accuracy and variance by γ; bars: one sample standard deviation."  # noqa: RUF001
+    caption = "Accuracy and variance by γ; bars: ± one sample standard deviation."  # noqa: RUF001
     if any((points["line"] == relations.PAPER).any() for points in panels.values()):
         caption += f" Dashed: {comparison.source or 'the paper'}."
     return relations.gamma_figure(panels), caption
@@ -173,8 +173,8 @@ def _similarity(comparison: Comparison) -> Drawn:
     if not similarities:
         raise NothingToDrawError("a row with several backbones")
     return maps.similarity_figure(similarities[0]), (
-        "Normalised similarity of each client's prototypes under one backbone and under all "
-        "(FedPCL, section 5.5), of the first seed; a column adds up to 1."
+        "Normalised similarity of each client's prototypes with one backbone and with all "
+        "backbones (FedPCL, section 5.5), for the first seed; each column adds up to 1."
     )
 
 
@@ -183,8 +183,8 @@ def _noise(comparison: Comparison) -> Drawn:
     if not images:
         raise NothingToDrawError("a row with noise on images")
     return maps.noised_figure(images[0]), (
-        "The first image that the first client trains on, of the first seed, without and with "
-        "added noise (FedPCL, Figure 6); pixels beyond 0 and 1 are cut off."
+        "The first training image of the first client, for the first seed, without and with added "
+        "noise (FedPCL, Figure 6); pixel values are clipped to 0..1."
     )
 
 
@@ -200,19 +200,19 @@ def _diagnostics(comparison: Comparison) -> Drawn:
         for metric in (metrics if "accuracy" in comparison.metrics else ())
     }
     return relations.explained_figure(panels), (
-        "Accuracy of a task's clients against what was measured at the start before the task: how "
-        "the clients' gradients differ (Yin et al., 2018), the largest eigenvalue of the Hessian, "
-        "the barrier between clients' models after their first round, and a linear probe."
+        "Accuracy of a task's clients against measurements of the initial model before the task: "
+        "diversity of clients' gradients (Yin et al., 2018), largest eigenvalue of the Hessian, "
+        "loss barrier between clients' models after their first round, and linear probe."
     )
 
 
 def _objective(comparison: Comparison) -> Drawn:
     rounds = _together(comparison, lambda row: relations.weighted(row.rounds, row.gamma))
     return relations.objective_figure(rounds), (
-        "The terms of the meta objective, each with its weight γ or 1 − γ: the sum of the query "  # noqa: RUF001
-        "losses and their variance (of coprefl-std their mean and standard deviation); and the "
-        "lengths of their gradients over all trainable numbers, weighted alike. The meta step goes "
-        "against the sum of both. Means over the seeds; a weight of 0 has no line."
+        "The two terms of the meta objective, times their weights γ and 1 − γ: sum and variance of "  # noqa: RUF001
+        "the query losses (coprefl-std: mean and standard deviation); and the norms of the terms' "
+        "gradients over all trainable weights, times the same weights. The meta step follows the "
+        "negative sum of both gradients. Means over seeds; a term of weight 0 has no line."
     )
 
 

@@ -118,7 +118,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     of_tasks = "one task" if number == 1 else f"mean ± std over {number} tasks"
     drawn = [
         (before, averaged, over, label),
-        (chains, "Pre-training in a chain", over, "Loss on the way"),
+        (chains, "Pre-training in a chain", over, "Loss in the chain"),
         (tasks, "Downstream tasks", of_tasks, "Accuracy (%)"),
         (_by_round(rounds, "personalised", "loss"), "Personalised methods", over, "Loss"),
     ]
@@ -228,7 +228,7 @@ def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style
     """
     accuracy = accuracy.dropna(how="all").sort_index()
     if accuracy.empty:
-        raise style.NothingToDrawError("runs tested in some rounds")
+        raise style.NothingToDrawError("runs with test-every")
     shown = style.colours(accuracy.columns)
     last = int(accuracy.index.max())
     widths = [2, 1] if last >= 4 * _LAST else [2]

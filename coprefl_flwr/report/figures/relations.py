@@ -101,7 +101,7 @@ def explained_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
     drawn = {title: points.dropna() for title, points in panels.items()}
     drawn = {title: points for title, points in drawn.items() if len(points) > 1}
     if not drawn:
-        raise style.NothingToDrawError("diagnostics of at least two starts or units")
+        raise style.NothingToDrawError("diagnostics of at least two tasks or initial models")
     starts = list(pd.concat(drawn.values())["start"].unique())
     shown = style.colours(starts)
     figure, grid = style.grid(len(drawn), 2, (0.6, 2.9), sharex=False)
@@ -148,7 +148,7 @@ def objective_figure(rounds: pd.DataFrame) -> "style.Figure":
     level, spread = pairs[0].split(", ") if len(pairs) == 1 else ("first term", "second")
     below = f"solid: γ × {level}; dashed: (1 − γ) × {spread}"  # noqa: RUF001
     figure, panels = style.row_of_panels(2)
-    titles = ("Terms of the meta objective", "Lengths of their gradients")
+    titles = ("Terms of the meta objective", "Norms of their gradients")
     for panel, title, suffix in zip(panels, titles, ("", "-gradient"), strict=True):
         style.by_round(panel, title, below)
         panel.set_yscale("log")

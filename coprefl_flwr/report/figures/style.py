@@ -48,8 +48,8 @@ _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationD
 class NothingToDrawError(SettingsError):
     """The data have no values that the figure could show."""
 
-    def __init__(self, allowed: str) -> None:
-        super().__init__(f"there is nothing to draw; allowed: {allowed}")
+    def __init__(self, needed: str) -> None:
+        super().__init__(f"the figure has no data; it needs {needed}")
 
 
 def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:

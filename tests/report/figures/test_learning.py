@@ -224,5 +224,5 @@ def test_too_few_rounds_are_drawn_as_they_are() -> None:
 
 
 def test_nothing_tested_is_refused() -> None:
-    with pytest.raises(SettingsError, match="nothing to draw"):
+    with pytest.raises(SettingsError, match="the figure has no data; it needs "):
         switch_figure(pd.DataFrame({"a": {}}), {})

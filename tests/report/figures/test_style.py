@@ -40,7 +40,7 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"bmp.*png, svg, pdf"):
         figures.save(figures.accuracy_figure(client_rows(STARTS)), tmp_path / "a.bmp")
-    with pytest.raises(SettingsError, match="nothing to draw"):
+    with pytest.raises(SettingsError, match="the figure has no data; it needs "):
         figures.learning_figure(frame([]))
     assert not list(tmp_path.iterdir())
 

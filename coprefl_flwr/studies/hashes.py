@@ -16,16 +16,16 @@ from coprefl_flwr.options import declared
 from coprefl_flwr.studies.method import Method
 
 OWN = ("model", "dataset", "partition", "metric")
-"""The kinds of plugins whose source code `contents` hashes."""
+"""The kinds of plugins whose source code `content_hashes` hashes."""
 
 
 def hash_of(content: Mapping[str, Any]) -> str:
     """Return the first 12 hex digits of the SHA-256 of content that can be written as JSON.
 
     The folder of your own file does not change the hash. A hash of the file is part of the content
-    (see `contents`).
+    (see `content_hashes`).
     """
-    text = json.dumps(portable_content(content), sort_keys=True)
+    text = json.dumps(content_without_folders(content), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -35,7 +35,7 @@ def values_of(group: Any, *leave_out: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in leave_out}
 
 
-def contents(names: Iterable[str]) -> dict[str, str]:
+def content_hashes(names: Iterable[str]) -> dict[str, str]:
     """Return a hash of the content of each file that settings name, by the name.
 
     A name may be a dataset's file (FILE, FILE:LABELS or FILE@DOMAIN), a folder with a model, or the
@@ -53,7 +53,7 @@ def contents(names: Iterable[str]) -> dict[str, str]:
         own = {kind: plugins.hash_at(kind, file) for kind in OWN if plugins.is_place(kind, file)}
         texts = sorted({text for text in own.values() if text})
         if name not in hashes and texts:
-            hashes[_free(plugins.portable(file), hashes)] = " ".join(texts)
+            hashes[_free(plugins.without_folders(file), hashes)] = " ".join(texts)
     return hashes
 
 
@@ -62,8 +62,8 @@ def _free(name: str, hashes: Mapping[str, str]) -> str:
     return name if name not in hashes else _free(f"{name}, another", hashes)
 
 
-def texts_of(settings: Any) -> tuple[str, ...]:
-    """Return hashes of the user's code that settings name and that can change during a program.
+def code_hashes(settings: Any) -> tuple[str, ...]:
+    """Return hashes of the user's code that settings name and that can change while a program runs.
 
     Such code is in files (FILE.py:NAME) or is registered under a name. Modules are not hashed,
     because a module is imported only once.
@@ -89,15 +89,15 @@ def _texts(content: Any) -> Iterator[str]:
         yield from _texts(vars(content))
 
 
-def portable_content(content: Any) -> Any:
-    """Return content with file names instead of paths in all places (see `plugins.portable`)."""
+def content_without_folders(content: Any) -> Any:
+    """Return content with file names instead of paths (see `plugins.without_folders`)."""
     if isinstance(content, Mapping):
-        return {key: portable_content(value) for key, value in content.items()}
+        return {key: content_without_folders(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [portable_content(value) for value in content]
+        return [content_without_folders(value) for value in content]
     if isinstance(content, Method):
-        return content.portable
-    return plugins.portable(content) if isinstance(content, str) else content
+        return content.without_folders
+    return plugins.without_folders(content) if isinstance(content, str) else content
 
 
 def hash_of_file(path: Path) -> str:
