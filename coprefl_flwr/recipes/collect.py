@@ -273,7 +273,7 @@ class _Table:
     def _outcome(self, position: int) -> Outcome:
         runs = {str(trial.method): runs[position] for _, trial, runs in self._rows if trial}
         rows, rounds = frames_of(
-            (start, self.store.result(stage))
+            (start, stage, self.store.result(stage))
             for start, run in runs.items()
             for stage in run.study.stages
         )

@@ -195,8 +195,10 @@ class StartMeasurement(Measurement):
             return {"worst-loss": max(losses)}
     ```
 
-    With the setting `measurements: "worst.py:WorstClient"` a report has a column
-    `measured:worst-loss`.
+    With the setting `measurements: "worst.py:WorstClient"` the report of `flwr run` has a column
+    `measured:worst-loss`. In a recipe the key `metrics` must list this column. A result has one
+    row: for one number per client, return the names "loss-0", "loss-1" and so on. Override `check`
+    to refuse settings that do not fit, before any work begins.
 
     Parameters
     ----------

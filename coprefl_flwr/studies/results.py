@@ -43,19 +43,20 @@ def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return (a row per client, a row per round) of all stages, grouped by starting model."""
     starts = list(dict.fromkeys(stage.start for stage in study.stages))
     stages = sorted(study.stages, key=lambda stage: starts.index(stage.start))
-    return frames_of((stage.start, read_result(store.folder(stage))) for stage in stages)
+    return frames_of((stage.start, stage, read_result(store.folder(stage))) for stage in stages)
 
 
-def frames_of(results: Iterable[tuple[str, Result]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return (a row per client, a row per round) from pairs (name of the start, result)."""
-    results_of_starts = list(results)
-    rows, rounds = (
-        frame(
-            [{**row, "start": start} for start, result in results_of_starts for row in result[kind]]
-        )
-        for kind in ("rows", "rounds")
-    )
-    return rows, rounds
+def frames_of(results: Iterable[tuple[str, Stage, Result]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return (a row per client, a row per round) from (name of the start, stage, its result).
+
+    Rows of clients are those of tasks and personalised methods. Your own kind of stage may have
+    rows in its `result.json` too: they are not part of a report.
+    """
+    rows, rounds = list[dict[str, Any]](), list[dict[str, Any]]()
+    for start, stage, result in results:
+        rows += [{**row, "start": start} for row in result["rows"] if stage.has_client_rows]
+        rounds += [{**row, "start": start} for row in result["rounds"]]
+    return frame(rows), frame(rounds)
 
 
 def write_results(study: Study, store: Store) -> None:

@@ -115,7 +115,8 @@ class Stage(ABC):
         The title of the stage in the progress display and in messages.
     path : str
         The path of the stage in its study, such as "starts/coprefl". A message to a client names
-        the path, by which the client's process finds the stage.
+        the path, by which the client's process finds the stage. No two stages have the same path,
+        and no path is below another stage's path.
     start : str
         The name of the starting model, or of the personalised method, in the rows of the result.
     rounds : int
@@ -127,7 +128,10 @@ class Stage(ABC):
     phase: ClassVar[str]
     """Value of the column `phase` in the rows of the stage's rounds."""
     has_client_rows: ClassVar[bool] = False
-    """Whether the result has a row per client, as for tasks and personalised methods."""
+    """Whether the result has a row per client of a task or of a personalised method.
+
+    A report has these rows only. Rows of other stages remain in their `result.json`.
+    """
     phases: Sequence[Phase] = ()
     """The phases of the stage's training, in order; empty if the stage trains nothing."""
     open_ended: bool = False

@@ -20,6 +20,7 @@ An interrupted study continues with the first stage that has no result yet.
 """
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.client import NumPyClient
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import check_links, inside
 from coprefl_flwr.studies.phases import check_precisions
 from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
@@ -66,6 +68,11 @@ class Study:
     def check(self) -> None:
         """Load the data. Raise a SettingsError if a setting does not fit the data or device."""
         check_precisions([phase for stage in self.stages for phase in stage.phases])
+        paths = sorted(f"{stage.path}/" for stage in self.stages)
+        for path, following in itertools.pairwise(paths):
+            if following.startswith(path):  # One stage would put the other's files aside.
+                problem = f"two stages have the paths {path} and {following}"
+                raise SettingsError(f"{problem}; a stage's path must be outside all other paths")
         for stage in self.stages:
             stage.check()
 

@@ -82,3 +82,40 @@ def test_what_it_returns_must_be_numbers_of_free_names(tiny_settings, own, retur
     settings = replace(tiny_settings, method="random", tasks=0, measurements=f"{own}:Worst")
     with pytest.raises(SettingsError, match=r"Worst.measure returned .*; allowed: a number"):
         run(settings)
+
+
+WITH_ROWS = """
+from coprefl_flwr.studies.measurements import StartMeasurement
+from coprefl_flwr.studies.store import write_result
+
+
+class Each(StartMeasurement):
+    phase = "each-client"
+
+    def measure(self, store):
+        return {}
+
+    def make(self, making):
+        rows = [{"task": 0, "client": number, "accuracy": 0.0} for number in range(3)]
+        about = {"phase": self.phase, "start": self.start, "task": None, "round": 0}
+        write_result(making.folder, rows, [about])
+"""
+
+
+def test_rows_of_its_result_are_not_those_of_a_task(tiny_settings, own):
+    own.write_text(WITH_ROWS)
+    without = run(replace(tiny_settings, method="random", tasks=1, run_name="without"))
+    settings = replace(tiny_settings, method="random", tasks=1, measurements=f"{own}:Each")
+    folder = run(settings)
+    assert (folder / "rows.jsonl").read_bytes() == (without / "rows.jsonl").read_bytes()
+    (result,) = folder.glob("each-client/*/result.json")
+    assert len(json.loads(result.read_text())["rows"]) == 3
+
+
+def test_paths_of_stages_are_apart_from_each_other(tiny_settings):
+    study = build(replace(tiny_settings, method="random fedavg", tasks=0))
+    study.check()
+    first, second, *_ = study.stages
+    second.path = f"{first.path}/below"
+    with pytest.raises(SettingsError, match=f"two stages have the paths {first.path}/ and "):
+        study.check()
