@@ -30,10 +30,18 @@ def set_up(report: Report) -> str:
         _shown(settings, "task-clients", "{} clients"),
         _shown(settings, "task-rounds", "{} rounds"),
     ]
-    parts = [", ".join(filter(None, part)) for part in (first, tasks)]
-    seeds = report.provenance.get("seeds", "")
-    parts.append(f"seed{'s' * (',' in seeds)} {seeds}" if seeds else "")
+    with_tasks = tasks if settings.get("tasks") else []
+    parts = [", ".join(filter(None, part)) for part in (first, with_tasks)]
+    parts.append(_seeds(report.provenance.get("seeds", "")))
     return "; ".join(filter(None, parts))
+
+
+def _seeds(text: str) -> str:
+    """Return "seed 0", "seeds 0, 2", or for many consecutive seeds "20 seeds (1000 to 1019)"."""
+    seeds = [int(seed) for seed in text.split(", ") if seed]
+    if len(seeds) > 5 and seeds == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]})"
+    return f"seed{'s' * (len(seeds) > 1)} {text}" if text else ""
 
 
 def _shown(settings: Mapping[str, Any], key: str, text: str) -> str:

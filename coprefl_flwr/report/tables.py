@@ -200,13 +200,15 @@ def _best(metric: str, data: pd.DataFrame, flagged: Collection[str], reference: 
 
 
 def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
-    """Return a table of each metric that several comparisons have, with a column per comparison.
+    """Return a table of each tested metric of several comparisons, with a column per comparison.
 
-    Rows of different comparisons are matched by label, or by name if a comparison has a label more
-    than once. Chosen values may differ.
+    Costs and counts have no such table, because they rarely differ between comparisons. Rows of
+    different comparisons are matched by label, or by name if a comparison has a label more than
+    once. Chosen values may differ.
     """
     overview_tables = []
-    for metric in dict.fromkeys(m for comparison in comparisons for m in comparison.metrics):
+    metrics = dict.fromkeys(m for comparison in comparisons for m in comparison.metrics)
+    for metric in filter(lambda name: column(name).tested, metrics):
         having = [comparison for comparison in comparisons if metric in comparison.metrics]
         if len(having) < 2:
             continue

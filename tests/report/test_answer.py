@@ -44,3 +44,7 @@ def test_the_set_up_is_of_the_settings_that_are_there() -> None:
     assert set_up(Report("t", "", [], [one_unit()])) == ""
     seeded = replace(report, settings={}, provenance={"seeds": "0, 1"})
     assert set_up(seeded) == "20 rounds; seeds 0, 1"
+    many = replace(seeded, provenance={"seeds": ", ".join(map(str, range(1000, 1020)))})
+    assert set_up(many) == "20 rounds; 20 seeds (1000 to 1019)"
+    none = replace(report, settings={"tasks": 0, "task-classes": 5, "task-rounds": 50})
+    assert set_up(none) == "20 rounds"
