@@ -24,7 +24,7 @@ def page(results: Sequence[Measurement], *others: str) -> str:
         "# Performance",
         "This page compares the time of a round in this package with that of a plain PyTorch "
         "program that runs the same method. A ratio of 1 means that Flower and the package add "
-        "no time.",
+        "no time. The column `goal` has the largest ratio of wall times that we aim for.",
         *_summary(results),
         "`python -m benchmarks` writes this page from its measurements; `performance.json` has "
         "every round.",

@@ -92,7 +92,9 @@ coprefl = CoPreFL(gamma=0.5, meta_learning_rate=0.05, seed=0)
 start = started(coprefl, app)
 
 # %% [markdown]
-# The result's `history` has the metrics of every round, and `history.traffic` has the traffic:
+# The result's `history` has the metrics of every round, and `history.traffic` has the traffic.
+# `models-up` is the number of models, or arrays of the size of a model, that the clients send. In
+# each round of CoPreFL this is 8: each of the 4 clients sends a model and a gradient.
 
 # %%
 import pandas as pd
