@@ -177,7 +177,7 @@ def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int
     for client, positions in enumerate(positions_of_clients):
         part = np.asarray(positions)
         if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
-            raise ValueError(f"client {client} must have a list of whole numbers")
+            raise ValueError(f"client {client} must have a list of sample indices (integers)")
         if len(part) < fewest:
             line = f"client {client} has only {len(part)} samples; {fewest} are needed"
             raise _TooFewError(line)

@@ -28,9 +28,8 @@ class FedRep(RoundStrategy):
         """Return the arrays of the body; the arrays of the head must follow them."""
         names = list(network.arrays)
         if set(names[len(names) - len(network.head) :]) != network.head:
-            raise SettingsError(
-                f"model = {network.name}: fedrep needs a model that ends with its head", "model"
-            )
+            needed = "fedrep needs a model whose head's arrays are the last in state_dict()"
+            raise SettingsError(f"model = {network.name}: {needed}", "model")
         return {n: array for n, array in network.arrays.items() if n not in network.head}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
