@@ -304,7 +304,7 @@ def _paper(
         for key in other:
             with places.at(*keys, "where", key):
                 has = ", ".join(map(str, settings.get(key, ()))) or "not set"
-                raise SettingsError(f"where: {key} = {where[key]}, but in the settings it is {has}")
+                raise SettingsError(f"where: {key} = {where[key]}, but the settings have {has}")
         printed = {}
         for name, row in (rows if changed else table.rows).items():
             with places.at(*keys, "rows", name):

@@ -30,5 +30,5 @@ class Cyclic(RoundStrategy):
         return trained.arrays, trained.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the sum of all participants' steps, which the model takes one after another."""
+        """Return the budget: the model takes the steps of all participants, one after another."""
         return Budget(work.participants * work.step_sum, work.participants * work.samples_seen)

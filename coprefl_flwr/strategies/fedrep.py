@@ -38,5 +38,5 @@ class FedRep(RoundStrategy):
         return replies.arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the step sizes of the body, and the gradients of both body and head."""
+        """Return the budget: step sizes of the body, and gradients of both body and head."""
         return Budget(work.step_sum, 2 * work.participants * work.samples_seen)

@@ -74,7 +74,7 @@ class SCAFFOLD(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return eta_g times the local step sizes. Variant I also needs a full-batch gradient."""
+        """Return the budget: step sizes times eta_g; for variant I also a full-batch gradient."""
         full = work.participants * work.samples if self.variant == "I" else 0.0
         gradients = work.participants * work.samples_seen + full
         sent = 4 * work.participants  # Model and control variate, both ways.
