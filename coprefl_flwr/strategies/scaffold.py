@@ -50,7 +50,7 @@ class SCAFFOLD(RoundStrategy):
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
         """Refuse clipping with variant II, which computes the control variates from the steps."""
         if options["variant"] == "II" and clip_norm is not None:
-            problem = "clip-norm cannot be set: variant II computes gradients from steps"
+            problem = "clip-norm needs scaffold:variant=I: variant II computes gradients from steps"
             raise SettingsError(problem, "clip-norm")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
