@@ -128,9 +128,10 @@ def section(result: Beside) -> str:
         "## On a busy machine",
         "",
         "The table shows the wall time of `coprefl run` on a small recipe, while "
-        f"{result.busy} other processes are always busy on {about['cores']} cores. The default "
-        "number of workers and `--workers 1` with one thread run in turns. The goal is a ratio of "
-        f"at most {GOAL}. `python -m benchmarks.beside` measures this.",
+        f"{result.busy} other processes are always busy on {about['cores']} cores. Runs with "
+        "the default number of workers alternate with runs with `--workers 1` and one thread. The "
+        "ratio is the median time divided by that of one thread; the goal is a ratio of at most "
+        f"{GOAL}. `python -m benchmarks.beside` measures this.",
         "",
         "| run | seconds | median | ratio |",
         "| --- | --: | --: | --: |",
@@ -138,7 +139,7 @@ def section(result: Beside) -> str:
     for how, ratio in ((ONE, 1.0), (DEFAULT, result.ratio())):
         each = ", ".join(f"{seconds:.0f}" for seconds in result.seconds[how])
         lines.append(f"| {how} | {each} | {median(result.seconds[how]):.1f} | {ratio:.2f} |")
-    line = f"Measured on {about['date']}: {about['processor']}; load before "
+    line = f"Measured on {about['date']}: {about['processor']}; load average before "
     line += f"{about['load_before']:.1f}."
     if about["load_before"] > BUSY:
         line += " **Other programs ran too: do not quote these figures.**"

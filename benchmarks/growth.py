@@ -19,15 +19,15 @@ SMALLEST = 2**20
 MEGABYTE = 10**6
 
 WHAT = {
-    "nodes": ("nodes", f"one client on each, {PARTICIPANTS} participants, all evaluated"),
-    "clients": ("clients of a node", f"{PARTICIPANTS} participants, all evaluated"),
+    "nodes": ("nodes", f"one client on each, {PARTICIPANTS} participants, all clients evaluated"),
+    "clients": ("clients of a node", f"{PARTICIPANTS} participants, all clients evaluated"),
     "participants": ("participants", f"of {HOSTED:,} clients that 10 nodes share"),
     "model": ("MB of the model, FedAvg", "3 participants that train it, 1 step each"),
     "model-coprefl": ("MB of the model, CoPreFL", "3 participants that train it, 1 step each"),
     "rounds": (
         "rounds",
-        f"time of one round: {PARTICIPANTS} participants, evaluation, checkpoint; least of "
-        f"{RUNS} runs",
+        f"time of one round: {PARTICIPANTS} participants, evaluation, checkpoint; shortest "
+        f"of {RUNS} runs",
     ),
     "tasks": ("tasks", "in one study, 2 clients and 1 round each"),
 }
@@ -141,17 +141,17 @@ def _sentences(points: Mapping[str, Sequence[Point]]) -> list[str]:
 
 _HELD = (
     "The copies are the network, its gradient, the caller's initial model, the global model, and "
-    "sums in float64; a sum takes as much memory as two copies. FedAvg has one sum, which makes 6 "
+    "sums in float64; a sum takes as much memory as two copies. FedAvg has one sum: 4 + 2 = 6 "
     "copies. CoPreFL has two sums (of the gradients, and of the gradients times the losses) and a "
-    "temporary model, which makes 9 copies. The rest is short-lived arrays, and freed memory that "
-    "is kept for reuse. With glibc's defaults (`MALLOC_MMAP_THRESHOLD_=131072`) the totals were "
-    "6.7 and 9.5 on 2026-11-23, on the machine below."
+    "temporary model: 4 + 4 + 1 = 9 copies. The rest is short-lived arrays, and freed memory that "
+    "is kept for reuse. With glibc's defaults (`MALLOC_MMAP_THRESHOLD_=131072`) FedAvg had 6.7 and "
+    "CoPreFL 9.5 copies on 2026-11-23, on the machine below."
 )
 
 
 def _measured(about: Mapping[str, Any]) -> str:
     versions = f"Python {about['python']}, torch {about['torch']}, flwr {about['flwr']}"
-    load = f"load before {about['load_before']:.1f}"
+    load = f"load average before {about['load_before']:.1f}"
     line = f"Measured on {about['date']}: {about['processor']}, {versions}; {load}."
     if about["load_before"] > BUSY:
         line += " **The machine was busy with other programs: do not quote the seconds.**"

@@ -47,7 +47,13 @@ def _summary(results: Sequence[Measurement]) -> list[str]:
                 ratios.setdefault(place, []).append(result.ratio(runner, WALL))
     lines = [f"- {name}: {min(of):.2f} to {max(of):.2f}" for name, of in ratios.items()]
     title = "Range of the ratio of wall times, over all measured methods and networks:"
-    return ["\n".join([title, "", *lines])] if lines else []
+    return ["\n".join([title, "", *lines]), _GRIDS] if lines else []
+
+
+_GRIDS = (
+    "The local grid runs all clients in the program's own process. The Ray grid runs them in Ray "
+    "actors, which are processes. `flwr run` is Flower's own simulation, which also uses Ray."
+)
 
 
 def section(result: Measurement) -> str:
@@ -61,9 +67,9 @@ def section(result: Measurement) -> str:
         f"## {workload.title}",
         "",
         f"{workload.clients} clients of {workload.samples_per_client} {samples}, "
-        f"{workload.participants} participants a round, {workload.local_steps} steps of "
-        f"{workload.batch_size} samples; {counted} measured rounds a row. Seconds are medians, "
-        "with the quartiles in brackets.",
+        f"{workload.participants} participants in each round, {workload.local_steps} steps of "
+        f"{workload.batch_size} samples; {counted} measured rounds for each row. Seconds are "
+        "medians, with the quartiles in brackets.",
         "",
         "| method, where | CPU s/round | ratio | wall s/round | ratio | goal | MiB |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -80,8 +86,8 @@ _FEDPCL = (
     "The package's FedPCL clients store their heads in files before they reply, so that a run "
     "can resume after its processes end. The plain loop keeps the heads in memory. Of the "
     "package's 11 ms for a client, writing takes 1.4 ms and reading 0.5 ms (measured separately). "
-    "With the files in a folder in memory (`TMPDIR`), FedPCL's ratio was 1.34 on 2026-11-23, on "
-    "the machine below."
+    "With the files in a folder in memory (`TMPDIR`), FedPCL's ratio was 1.34 (measured on "
+    "2026-11-23, on the same machine)."
 )
 
 
@@ -105,12 +111,12 @@ def about(result: Measurement) -> str:
     text = (
         f"Measured on {machine['date']}: {gpu}{machine['processor']}, {machine['cores']} cores, "
         f"{machine['memory_bytes'] / 2**30:.0f} GiB; Python {machine['python']}, torch "
-        f"{machine['torch']}, flwr {machine['flwr']}, ray {machine['ray']}; load before "
+        f"{machine['torch']}, flwr {machine['flwr']}, ray {machine['ray']}; load average before "
         f"{machine['load_before']:.1f}"
     )
     if result.load:
         low, high = min(result.load), max(result.load)
-        text += f", during {low:.1f} to {high:.1f} (its own is up to {result.workers})"
+        text += f", during {low:.1f} to {high:.1f} (the benchmark alone: up to {result.workers})"
     if result.busy(BUSY):
         text += ". **The machine was busy with other programs: do not quote these numbers**"
     return text + "."
@@ -147,7 +153,7 @@ def _how() -> str:
   local grid and the plain loop in two processes are compared with the plain loop in one process.
   The Ray grid and `flwr run` are compared with the plain loop in two processes.
 - **CPU seconds** are those of the measured process and of all processes that it started, such as
-  Ray's and the SuperLink. They measure the work, also on a busy machine.
+  Ray's processes and the SuperLink. They measure the work, also on a busy machine.
 - **Wall time** is the time that a user waits. The machine must be idle.
 - **Goal:** the largest ratio of wall times that we aim for.
 - **Threads:** every process computes with one thread. Two threads in one process took 12 to 16
@@ -156,16 +162,17 @@ def _how() -> str:
   changes of the machine's speed affect all of them. `flwr run` cannot pause, so its rounds run in
   blocks before, between and after blocks of the other rows. The first round of every block is not
   counted.
-- **`flwr run`:** a round is timed inside the ServerApp, from hook to hook. The first {WARM_UP}
-  rounds of a run are not counted, because Ray starts its workers and these import PyTorch.
-- **Memory** is the peak of all processes of a row together, sampled every half second. It is the
-  sum of their unshared memory (RSS minus shared pages) plus the largest shared part.
+- **`flwr run`:** a round is timed inside the ServerApp, from one call of a hook to the next. The
+  strategy calls the hook after each round. The first {WARM_UP} rounds of a run are not counted,
+  because Ray then starts its workers, and these import PyTorch.
+- **Memory** is the peak memory of all processes of a row together, sampled every half second: the
+  sum of their unshared memory (RSS minus shared pages), plus the largest shared memory.
 - **ReLU:** the plain CNN has ReLU before pooling, as most programs do. The package's
   `femnist-cnn` pools first. The results are the same, with a quarter of the work for ReLU.
 - **Sums:** the package sums in float64, so that the distribution of clients over processes
   changes only the rounding. The plain loops sum in float32. For CoPreFL with ResNet-18 the float64
-  sums of 60 models take 1 s of the 13 s of a round (measured separately on 2026-11-23, on the
-  machine above). FedAvg sums 20 models.
+  sums of 60 sets of arrays (20 models, 20 gradients, 20 gradients times losses) take 1 s of the
+  13 s of a round (measured separately on 2026-11-23, on the machine above). FedAvg sums 20 models.
 - **Freed memory:** the plain loops reuse the memory of freed arrays, as the package's processes
   do (`machine.py`). Most programs use glibc's defaults instead. Compared with CNN loops that use
   the defaults, the ratios of wall times were 0.69 (FedAvg) and 0.72 (CoPreFL) on the local grid,

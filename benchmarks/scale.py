@@ -153,7 +153,8 @@ def totals(run: Callable[[int], None]) -> Measure:
 def rounds(sizes: Sequence[int]) -> Iterator[Point]:
     """Measure the time of rounds with these numbers in a run, and the memory after them.
 
-    A round takes milliseconds, and other programs only add time, so the least of `RUNS` counts.
+    A round takes milliseconds, and other programs only add time, so the shortest of `RUNS` times
+    counts.
     """
     with _silence():
         run_rounds(1, PARTICIPANTS, 1, clients=PARTICIPANTS)

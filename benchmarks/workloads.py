@@ -103,7 +103,7 @@ _ALL = (
     ),
     Workload(
         "heads",
-        f"Heads of {WIDTH} on the 512 cached features of a ResNet-18 (10 classes)",
+        f"Heads with {WIDTH} units on 512 cached features of a ResNet-18 (10 classes)",
         "head",
         (512,),
         10,

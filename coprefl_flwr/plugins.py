@@ -266,7 +266,7 @@ def _parts(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _target(kind: str, place: str) -> str:
-    """Return `module:NAME` for an entry point or a class of flwr-datasets, or else the place."""
+    """Return `module:NAME` for the name of an entry point or a partitioner, or else `place`."""
     if kind == "partition" and re.fullmatch(r"[A-Z][a-z]+[A-Z]\w+", place):
         return f"flwr_datasets.partitioner:{place}"
     return _entry_points().get(place, place)

@@ -26,15 +26,15 @@ OBJECTS = {
     "training": "how the server trains: a `LocalTraining`",
     "weighted_by_key": "metric of the clients' replies by which their models are weighted",
     "head": "the last layer of the network: its name, its sizes and its classes",
-    "phases": "strategies in their order, each with its number of rounds; the last one continues "
-    "until the run ends",
+    "phases": "pairs (strategy, rounds), in order. The last strategy continues until the run ends, "
+    "whatever its number of rounds",
     "inner": "the strategy whose rounds are followed by steps on the server's data",
     "batch_size": "samples of a step on the server's data",
     "bounds": "limits on what clients may report: a "
     "[`Bounds`](exchanges.md#coprefl_flwr.federation.Bounds)",
     "clients": "the clients of each node ([hosting](../../concepts/hosting.md)): the number of "
-    "all clients, any of which any node can run; a mapping from node ids to clients; the path of "
-    "a TOML file with this mapping; not set: the server asks each node",
+    "all clients, if every node can run every client; a mapping from node ids to clients; the "
+    "path of a TOML file with this mapping; not set: the server asks each node",
 }
 """Arguments of strategies that are objects and no declared options."""
 
@@ -71,8 +71,8 @@ def arguments(name: str) -> str:
         parts.append("Options of the client, arguments of `cp.pretrain`:\n\n" + _list(client, name))
     if owner.__init__ is not coprefl_flwr.Schedule.__init__:
         link = "[arguments of every strategy](strategies.md#arguments-of-every-strategy)"
-        other = [] if parts[0] else ["It has no arguments except the"]
-        parts.append(f"{other[0] if other else 'It also takes the'} {link}.\n")
+        some = f"`{owner.__name__}` {'also takes' if parts[0] else 'takes only'} the"
+        parts.append(f"{some} {link}.\n")
     return "\n".join(part for part in parts if part)
 
 

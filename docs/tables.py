@@ -72,6 +72,8 @@ TESTED_IN = {
 ONLY_SUMS = {"ncm", "qffl", "ridge", "solo"}
 """Methods that do not average, but whose server needs only sums; a test checks this."""
 
+_SUMS = "[sums of the clients' arrays](index.md#pre-training-methods)"
+
 PERSONALISED_STUDIES = {
     "fedavg": ("the whole model", "the global model"),
     "fedpcl": (
@@ -297,11 +299,11 @@ def _exchanges(method: Algorithm) -> str:
 
 def _needs(method: Algorithm) -> str:
     """Return the data that a method's server needs, as a text."""
-    sums = "sums of clients' arrays" if _sums(method) else "each client's own arrays"
+    sums = f"only {_SUMS}" if _sums(method) else "each client's own arrays"
     if not method.strategy_class.actions:
         sums = "all data"
     elif method.strategy_class.name == "cyclic":
-        sums = "the model of each client, or of the last client on a node"
+        sums = "each client's model, or on a node with several clients the last client's model"
     return f"{sums}, and its own data" if method.uses_server_data else sums
 
 

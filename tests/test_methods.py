@@ -132,7 +132,7 @@ def test_what_a_run_begins_with():
     assert FedProto.initial(network)["prototypes"].shape == (3, 4)
     assert list(FedRep.initial(network)) == ["body.weight", "body.bias"]
     network.head = frozenset({"body.weight", "body.bias"})
-    with pytest.raises(SettingsError, match=r"^model = net: fedrep needs a model that ends with"):
+    with pytest.raises(SettingsError, match=r"^model = net: fedrep needs a model whose head"):
         FedRep.initial(network)
 
 
@@ -140,7 +140,7 @@ def test_training_that_does_not_fit():
     SCAFFOLD.check_training({"variant": "I"}, 1.0)
     SCAFFOLD.check_training({"variant": "II"}, None)
     FedAvg.check_training({}, 1.0)
-    with pytest.raises(SettingsError, match="clip-norm cannot be set"):
+    with pytest.raises(SettingsError, match="clip-norm needs scaffold:variant=I"):
         SCAFFOLD.check_training({"variant": "II"}, 1.0)
 
 

@@ -88,9 +88,10 @@ def section(result: Comparison) -> str:
     lines = [
         f"## {task.title}",
         "",
-        f"{task.clients:,} clients of {task.samples} samples, {task.participants:,} a round, "
-        f"one pass in batches of {task.batch}; measured rounds: {result.rounds}. Numbers are "
-        f"medians over runs ({turns} for each package). Brackets contain the least and the most.",
+        f"{task.clients:,} clients of {task.samples} samples, {task.participants:,} participants "
+        f"in each round, one pass in batches of {task.batch}; measured rounds: {result.rounds}. "
+        f"Numbers are medians over runs ({turns} for each package). Brackets contain the smallest "
+        "and the largest number.",
         "",
         "| package | version | CPU ms/round | ratio | wall ms/round | MiB | loss |",
         "|---|---|---:|---:|---:|---:|---:|",
@@ -98,7 +99,7 @@ def section(result: Comparison) -> str:
         "",
         *([_REASONS[result.task], ""] if result.task in _REASONS else []),
         f"Measured on {about['date']}: {about['processor']}, {about['cores']} cores; Python "
-        f"{about['python']}, torch {about['torch']}; load {low:.1f} to {high:.1f}.",
+        f"{about['python']}, torch {about['torch']}; load average {low:.1f} to {high:.1f}.",
     ]
     if median(result.load) > 1 + BUSY:
         lines[-1] += (

@@ -69,7 +69,10 @@ class FedPCLClient(StatefulClient):
         return normalize(self.model(inputs))
 
     def prototypes(self, like: Arrays) -> Arrays:
-        """Return the client's set of prototypes (eq. 5); each prototype has l2 norm 1."""
+        """Return the client's set of prototypes (FedPCL, eq. 5); `like` has its shapes and dtypes.
+
+        A prototype has l2 norm 1; that of a class without samples is zero.
+        """
         self.model.eval()
         with self.computing():
             own = class_means(self.represent, self.train, like, self.device)
@@ -134,7 +137,7 @@ def fewest_to_train(model: nn.Module) -> int:
 def prototype_set(parameters: Parameters) -> Arrays:
     """Return the set of prototypes in the two arrays that a client received."""
     if len(parameters) != 2:
-        raise SettingsError(f"{len(parameters)} arrays were received, not prototypes and counts")
+        raise SettingsError(f"{len(parameters)} arrays; a client needs two: prototypes and counts")
     return dict(zip(("prototypes", "counts"), parameters, strict=True))
 
 

@@ -48,7 +48,7 @@ class FedRepClient(StatefulClient):
         for name, first in first_names(self.model).items():
             if (name in own) != (first in own):
                 tied = f"'{name}' and '{first}' are tied weights of head and body"
-                raise SettingsError(f"{tied}: FedRep cannot keep one and share the other")
+                raise SettingsError(f"{tied}: FedRep cannot both keep and share a tied weight")
         body = dict(zip(names[: len(parameters)], parameters, strict=True))
         load_arrays(self.model, body | own)
         return own

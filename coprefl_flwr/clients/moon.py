@@ -35,7 +35,7 @@ class MOONClient(StatefulClient):
     def __init__(self, model: nn.Module, train: Samples, **more: Any) -> None:
         super().__init__(model, train, **more)
         if not any(isinstance(module, nn.Linear) for module in model.modules()):
-            raise SettingsError(f"{type(model).__name__} has no nn.Linear; MOON needs its input")
+            raise SettingsError(f"{type(model).__name__} has no nn.Linear, whose input MOON needs")
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the trained weights, n and {"loss"}; the loss includes the contrastive loss."""

@@ -80,7 +80,7 @@ class PerFedAvgClient(TorchClient):
         the two gradients would then differ only by rounding.
         """
         if next(iter(self.parameters().values())).dtype in HALF_TYPES:
-            raise SettingsError("meta-variant = hf: the weights must be float32 or float64")
+            raise SettingsError("per-fedavg:variant=hf: the weights must be float32 or float64")
         sides = []
         for delta in (DELTA, -DELTA):
             with torch_seeded(*key):  # Both gradients need the same dropout.

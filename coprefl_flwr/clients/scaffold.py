@@ -30,7 +30,7 @@ class SCAFFOLDClient(StatefulClient):
         samples = self.training_samples(config)
         variant = config["scaffold-variant"]
         if variant == "II" and self.training.clip_norm is not None:
-            raise SettingsError("clip-norm cannot be set: variant II computes gradients from steps")
+            raise SettingsError("clip-norm needs variant I: II computes gradients from the steps")
         # Option I: the new c_i is the gradient at the global model over all local samples.
         renewed = self.loss_and_gradient(samples).gradient if variant == "I" else None
         correction = {name: control[name] - own[name] for name in names}

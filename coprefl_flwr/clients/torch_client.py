@@ -148,7 +148,7 @@ class TorchClient(NumPyClient):
         SettingsError if the client has no test samples.
         """
         if self.test is None or len(self.test) == 0:
-            raise SettingsError("this client has no test samples")
+            raise SettingsError("this client has no test samples: pass test=SAMPLES")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
         with self.computing():
             metrics = dict(evaluate(model, batches, own=self.metrics))

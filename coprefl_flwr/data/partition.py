@@ -156,7 +156,7 @@ def _by_groups(
     if groups is None:
         raise SettingsError(f"{what}: {_NO_GROUPS}")
     if len(groups) != n:
-        raise SettingsError(f"{what}: {len(groups)} group numbers; one per sample is needed")
+        raise SettingsError(f"{what}: {len(groups)} group numbers; each of {n} samples needs one")
     numbers, sizes = np.unique(groups, return_counts=True)
     large = numbers[sizes >= min_samples]
     if len(large) < clients:
@@ -177,7 +177,7 @@ def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int
     for client, positions in enumerate(positions_of_clients):
         part = np.asarray(positions)
         if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
-            raise ValueError(f"client {client} must have a list of whole numbers")
+            raise ValueError(f"client {client} must have a list of sample indices (integers)")
         if len(part) < fewest:
             line = f"client {client} has only {len(part)} samples; {fewest} are needed"
             raise _TooFewError(line)
@@ -188,7 +188,7 @@ def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int
         raise ValueError(f"it returned {len(parts)} clients, but clients = {clients}")
     together = np.concatenate(parts)
     if len(np.unique(together)) < len(together):
-        raise ValueError("some sample indices occur twice")
+        raise ValueError("a sample index occurs twice; a sample belongs to one client")
     return parts
 
 

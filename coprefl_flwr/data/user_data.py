@@ -350,8 +350,8 @@ def read_hugging_face(name: str, relabel: bool) -> Dataset:
 def files_of(name: str) -> list[Path]:
     """Return the files with the samples of a dataset `hf:FOLDER`, and [] for other datasets.
 
-    The metadata files of `datasets` in the folder are left out: they differ between copies of the
-    same samples.
+    Files that start with "." or "cache-", and the metadata files of the library `datasets`, are
+    left out: they differ between copies of the same samples.
     """
     folder = expanded(split_options(name.removeprefix(HUGGING_FACE))[0])
     if not name.startswith(HUGGING_FACE) or not folder.is_dir():

@@ -82,8 +82,8 @@ class Total(Rule):
 class LossMoments(Rule):
     """Two sums over the clients' gradients g_j and losses L_j: sum_j g_j and sum_j L_j g_j.
 
-    CoPreFL's meta gradient is computed from these two sums (see `learning.meta`). Therefore only
-    the node that hosts a client sees that client's gradient.
+    CoPreFL's meta gradient is computed from these two sums (see `learning.meta`). A node that
+    hosts several clients sends only the two sums, so the server does not see their gradients.
     """
 
     name = "loss-moments"

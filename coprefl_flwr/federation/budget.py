@@ -73,9 +73,9 @@ class Budget:
     Parameters
     ----------
     step_sum : float
-        Summed step size of the global model's steps at the local learning rate, in units of that
-        rate. For five local steps it is 5. It is nan if steps are normalised, as their sizes cannot
-        be compared.
+        Sum of the learning rates of the global model's steps with the local learning rate, divided
+        by that rate. For five local steps it is 5. It is nan if steps are normalised, because their
+        sizes cannot be compared.
     gradients : float
         Number of gradients of one sample's loss, over all participants and the server.
     at_server : float

@@ -73,8 +73,9 @@ class Replies:
     `clients` holds the ids of the clients with a good reply, ascending. `metrics` holds, for each
     metric that every client reported, an array of shape (len(clients),) with one value per client.
     `arrays` has the dtypes that were sent: it is the mean for the rule `Mean`, the last client's
-    arrays for `Chain`, and empty for the other rules. `sums` holds each sum of the rule by the
-    sum's name, in float64.
+    arrays for `Chain`, and empty for the other rules. `sums` holds the rule's sums in float64, by
+    name: "sum" for `Mean` and `Total`, "gradient" and "loss-gradient" for `LossMoments`, "last" for
+    `Chain`, and each client's id, as text, for `PerClient`.
 
     If the strategy's `aggregation` is a robust rule, `arrays` is the robust mean and `sums` is
     empty; for the rule `LossMoments`, `sums` holds each client's gradient by client id.

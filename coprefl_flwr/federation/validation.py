@@ -55,8 +55,8 @@ class Bounds:
     )
     clients_per_node: int | None = option(
         None,
-        "clients that a node may report as its own; not set: 1 in a deployment, any number in a "
-        "simulation or on a local grid, whose nodes are part of this program",
+        "largest number of clients that a node may report; not set: 1 in a deployment, no limit in "
+        "a simulation or on a local grid, because their nodes are part of this program",
         minimum=1,
     )
 

@@ -239,9 +239,9 @@ def connect(cpus: int) -> bool:
 def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) -> list[Any]:
     """Start `number` processes, which share the GPUs evenly, and return Ray's actor handles.
 
-    Unless `patient`, all processes have started when this function returns. If `patient`, processes
-    without a free CPU start later. Raises a SettingsError if Ray has fewer than `number` CPUs, or,
-    unless `patient`, fewer free CPUs.
+    If `patient`, a process without a free CPU starts later. Otherwise all processes have started
+    when this function returns, and too few free CPUs raise a SettingsError. If Ray has fewer than
+    `number` CPUs in all, a SettingsError is raised in both cases.
     """
     connect(number)
     import ray

@@ -162,7 +162,7 @@ class _Table:
 
     @functools.cached_property
     def _candidates(self) -> list[_Candidate]:
-        """The trials of all searched rows, as far as the search has got."""
+        """The trials of all searched rows that are known so far."""
         searched = [(row, chosen) for row, chosen, _ in self._rows if row.searched]
         return [
             _Candidate(row, trial, trial == chosen, row.short_runs(trial), runs)
@@ -171,7 +171,7 @@ class _Table:
         ]
 
     def _missing(self, run: Run) -> str:
-        """Return why a run's results are missing; "" if the store has them."""
+        """Return the reason why a run's results are missing; "" if the store has them."""
         done = self.store.done(run.study.stages)
         return "" if done else self.failed.get(run.key, "not run yet")
 
@@ -184,7 +184,7 @@ class _Table:
                 needed += [(run, "on validation tasks") for run in candidate.runs]
         needed += [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
         unchosen = [row.label for row, trial, _ in self._rows if not trial]
-        return [f"{label}: no value could be chosen: none has a score" for label in unchosen] + [
+        return [f"{label}: no value is chosen: no value has a score" for label in unchosen] + [
             f"{run.name}, {which}: {why}" for run, which in needed if (why := self._missing(run))
         ]
 
@@ -205,7 +205,7 @@ class _Table:
         return [*deciding, *(run for *_, runs in self._rows for run in runs)]
 
     def methods(self) -> dict[str, str]:
-        """Return the methods of each row with all settings that these methods use."""
+        """Return {row: a text with the method and the settings of each phase}."""
         shown = [(_name(row, trial), runs[0]) for row, trial, runs in self._rows if trial]
         return {name: notes.phases(run.main) for name, run in shown}
 
@@ -298,7 +298,7 @@ class _Table:
         return [number for number in rounds if run.main.chained(number)]
 
     def _of_start(self, run: Run) -> dict[str, float]:
-        """Return costs of a start's pre-training, and the round at which it was stopped early."""
+        """Return costs of a start's pre-training, and the round of an early stop."""
         stage = run.main
         if not isinstance(stage, Pretraining):
             return {}

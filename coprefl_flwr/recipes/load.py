@@ -145,7 +145,7 @@ def _choices(
 def _values(
     key: str, entry: Any, keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
 ) -> tuple[Value, ...]:
-    """Return a setting's values; a value that is not in a list is the only one."""
+    """Return the list of a setting's values; a single value becomes a list of one value."""
     values = entry if isinstance(entry, list) else [entry]
     takes = declared(Settings)[key].takes if key in declared(Settings) else ()
     read = own[key].read if key in own else functools.partial(checked, key)
@@ -304,7 +304,7 @@ def _paper(
         for key in other:
             with places.at(*keys, "where", key):
                 has = ", ".join(map(str, settings.get(key, ()))) or "not set"
-                raise SettingsError(f"where: {key} = {where[key]}, but in the settings it is {has}")
+                raise SettingsError(f"where: {key} = {where[key]}, but the settings have {has}")
         printed = {}
         for name, row in (rows if changed else table.rows).items():
             with places.at(*keys, "rows", name):
@@ -399,11 +399,12 @@ def _check_equal(recipe: Recipe) -> None:
     """Raise a SettingsError if the rows cannot be compared at the quantity that `equal` names."""
     with recipe.placing():
         if recipe.equal and recipe.study != STARTS:
-            problem = "only pre-trainings can be made equal, so it needs study: starts"
-            raise SettingsError(f"equal: {recipe.equal}: {problem}", "protocol")
+            problem = f"equal: {recipe.equal} compares pre-trainings: set study: {STARTS}"
+            raise SettingsError(problem, "protocol")
         if recipe.equal == STEP_SIZE and recipe.reference_method is None:
-            problem = f"the reference, {recipe.reference}, has searched values: name another row"
-            raise SettingsError(f"equal: {STEP_SIZE}: {problem}", "reference", "protocol")
+            problem = f"equal: {STEP_SIZE}: the reference, {recipe.reference}, has searched values"
+            why = "so it is several runs: name another method as reference"
+            raise SettingsError(f"{problem}, {why}", "reference", "protocol")
 
 
 def _check_studies(recipe: Recipe) -> None:

@@ -33,7 +33,7 @@ NOT_DONE = "no run is finished yet"
 
 
 def how(recipe: Recipe) -> list[str]:
-    """Return notes on the protocol, and on how searched values were chosen, if there are any."""
+    """Return notes on the recipe's protocol, and on how searched values were chosen."""
     notes = []
     if recipe.protocol:
         notes.append(f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}.")
@@ -140,7 +140,7 @@ def set_here(recipe: Recipe) -> dict[str, Any]:
 
 
 def left_alone(recipe: Recipe) -> dict[str, Any]:
-    """Return the defaults of the settings that the recipe does not set but its study uses."""
+    """Return the defaults of the settings that the study uses but the recipe does not set."""
     starts = recipe.study == STARTS
     of_tasks = (*declared(TaskDataSettings), *declared(TaskSettings))
     elsewhere = {
@@ -156,7 +156,7 @@ def left_alone(recipe: Recipe) -> dict[str, Any]:
 
 
 def phases(stage: Stage) -> str:
-    """Return the methods of a stage with all settings that these methods use."""
+    """Return a text with each phase's method and its settings; "not trained" if none."""
     return " + ".join(_phase(phase.about()) for phase in stage.phases) or "not trained"
 
 
@@ -166,7 +166,7 @@ def _phase(about: dict[str, Any]) -> str:
 
 
 def without_folders(value: Value) -> Value:
-    """Return a value without the folders in paths of user files, which other machines lack."""
+    """Return a value whose paths of user files have no folders, which other machines lack."""
     if isinstance(value, Method | Named):
         value = str(value)
     if not isinstance(value, str):

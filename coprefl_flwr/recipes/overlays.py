@@ -167,7 +167,7 @@ def _by_label(entries: Any, keys: Keys, places: Places) -> dict[str, Any]:
                 raise SettingsError("a method must have one label: LABEL: {settings}")
             ((label, options),) = entry.items() if isinstance(entry, dict) else [(entry, None)]
             if label in rows:
-                raise SettingsError(f"methods contains '{label}' twice: rows need different labels")
+                raise SettingsError(f"methods contains '{label}' twice: give them different labels")
             if not isinstance(options, dict | None):
                 raise SettingsError(f"{label} must be a mapping (key: value)")
         rows[label] = {"method": label, **(options or {})}

@@ -82,8 +82,8 @@ If no value is chosen, each value is a row.
 """
 
 SEARCHES = EVERY, HALVING, OPTUNA = "all", "halving", "optuna"
-"""Which searched values are run to the end: all values, the best ones after a quarter of the
-rounds, or the values that Optuna proposes."""
+"""The searched values that are run to the end: all values, the best values after a quarter of
+the rounds, or the values that Optuna proposes."""
 
 FULL, SMALL = "full", "small"
 
@@ -132,7 +132,7 @@ class RecipeRow:
 
 
 def methods_by_name(rows: Sequence[RecipeRow], select: str) -> Mapping[str, Method | None]:
-    """Return the possible names of rows, and their methods; None if a value is not chosen yet.
+    """Return {possible name of a row: its method}; None if the row has no chosen value yet.
 
     The names are the labels. With `select: all` they are also the labels with each value, and a
     label without a value then means the row's first value.
@@ -195,13 +195,13 @@ class Recipe:
         return combinations(self.settings)
 
     def paper_table(self, combination: Mapping[str, Value]) -> PaperTable | None:
-        """Return the paper's table for a combination of settings, or None."""
+        """Return the paper's table for a combination of settings; None if there is no table."""
         tables = (table for table in self.paper if table.where.items() <= combination.items())
         return next(tables, None)
 
     @contextmanager
     def placing(self, row: RecipeRow | None = None) -> Iterator[None]:
-        """Prefix an error raised inside with the place of its setting, or else of the row."""
+        """Prefix an error of the block with the place of its setting, or else of the row."""
         try:
             yield
         except SettingsError as error:

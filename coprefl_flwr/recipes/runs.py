@@ -98,8 +98,8 @@ class Run:
 def with_step_size(run: Run, reference: Run) -> Run:
     """Return a run with the rounds that bring its summed step size nearest to the reference's.
 
-    A run whose start is not trained is returned unchanged. Raises a SettingsError if there is no
-    such number of rounds.
+    A run whose start is not trained is returned unchanged. Raises a SettingsError if the run's
+    step sizes are unknown or their sum never reaches the reference's.
     """
     if run == reference or not _pretraining(run).phases:
         return run
@@ -112,12 +112,12 @@ def with_step_size(run: Run, reference: Run) -> Run:
 def _rounds(run: Run, reference: Run, _: tuple[str, ...]) -> int:
     wanted = cost(_pretraining(reference)).step_size
     if not wanted > 0:
-        problem = f"equal: {STEP_SIZE}: the reference, {reference.name}, has a summed step size of"
-        raise SettingsError(f"{problem} {wanted:g}: name a row with one above 0", "reference")
+        problem = f"equal: {STEP_SIZE}: the summed step size of the reference, {reference.name}, is"
+        raise SettingsError(f"{problem} {wanted:g}: name a method with a sum above 0", "reference")
     return rounds_for(_pretraining(run), wanted)
 
 
 def _pretraining(run: Run) -> Pretraining:
     if isinstance(run.main, Pretraining):
         return run.main
-    raise SettingsError(f"equal: {STEP_SIZE}: needs study: {STARTS}, as only pre-trainings have it")
+    raise SettingsError(f"equal: {STEP_SIZE} compares pre-trainings: set study: {STARTS}")

@@ -84,7 +84,7 @@ class TableRow:
         return self.row.trials()
 
     def shown(self, store: Store) -> Sequence[Trial | None]:
-        """Return the trials that the table shows: all, or the chosen trial (None if none yet)."""
+        """Return the trials that the table shows: all trials, or the chosen trial or None."""
         return [choose(store, self)] if self.searched else self.trials()
 
     def reported(self, trial: Trial) -> list[Run]:
@@ -155,7 +155,7 @@ class TableRow:
         return [shortened(run) for run in self.selection_runs(trial)] if halving else []
 
     def finalists(self, store: Store) -> list[Trial]:
-        """Return the trials that are run to the end, as far as scores in the store decide.
+        """Return the trials that are run to the end; the scores in the store decide which.
 
         With halving these are the best quarter, in the recipe's order; with Optuna, its proposals.
         """
@@ -165,7 +165,7 @@ class TableRow:
         return list(self._proposed(store)) if self.search_by == OPTUNA else trials
 
     def expected(self, store: Store) -> list[Trial]:
-        """Return the trials that will be run to the end, or as many others if not decided yet."""
+        """Return the trials that will be run to the end, or, if unknown, an equal number."""
         if self.search_by != HALVING:
             return self.finalists(store)
         trials = self.trials()
@@ -177,7 +177,7 @@ class TableRow:
         return self.search_by == HALVING and self.validated and len(finalists) == 1
 
     def runs_by_trial(self, store: Store) -> dict[Trial, list[Run]]:
-        """Return the selection runs of each trial, as far as scores in the store decide.
+        """Return the selection runs of each trial, by the scores that the store has so far.
 
         The list is empty for a trial that halving dropped, or chose as the only trial left.
         """

@@ -297,7 +297,7 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise SettingsError(f"{key!r} of a row is {value!r}; allowed: a number")
         elif key not in _KINDS:
-            raise SettingsError(f"a row has the key {key!r}: {unknown('key', key, _KINDS)}")
+            raise SettingsError(f"a row has an {unknown('key', key, _KINDS)}")
     for key, kinds in _KINDS.items():
         if key not in row and key != "domain":
             raise SettingsError(f"a row has no {key!r}; it has {', '.join(row) or 'no key'}")

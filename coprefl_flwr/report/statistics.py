@@ -82,7 +82,7 @@ def _count(share: float, clients: int) -> int:
 
 
 class Summary(NamedTuple):
-    """Mean and sample standard deviation (ddof=1; nan for one value) of n known values."""
+    """Mean and sample standard deviation (ddof=1; nan for one value) of n non-nan values."""
 
     mean: float
     std: float

@@ -37,7 +37,7 @@ class Centralised(RoundStrategy):
         return trained, {"loss": loss}
 
     def budget(self, work: Work) -> Budget:
-        """Return the step sizes and gradients of one round on all data."""
+        """Return the budget of one round of SGD on the server's data."""
         steps = Work(1, [len(self.server)], self.training)
         return Budget(steps.step_sum, steps.samples_seen)
 

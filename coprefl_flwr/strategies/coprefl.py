@@ -55,7 +55,7 @@ class CoPreFL(RoundStrategy):
         return descend(temporary, gradient, self.meta_learning_rate), metrics | of_queries
 
     def budget(self, work: Work) -> Budget:
-        """Return the step sizes of local SGD and of the meta step, and all gradients."""
+        """Return the budget of the local SGD on the support sets and of the meta step."""
         support = work.on_fraction(work.options["support-fraction"])
         local = Budget(support.step_sum, work.participants * support.samples_seen)
         queries = work.participants * (work.samples - support.samples)

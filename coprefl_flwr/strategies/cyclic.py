@@ -9,11 +9,10 @@ from coprefl_flwr.federation import Budget, Round, RoundContext, RoundStrategy, 
 class Cyclic(RoundStrategy):
     """Cyclic pre-training (CyclicFL, Algorithm 1, phase P1); use `Schedule` to add phase P2.
 
-    Each participant trains the model that the participant before it returned. The comments name the
-    lines of Algorithm 1. `participants` is K_P1 (a quarter of the clients in the paper). If a
-    client fails, the next client gets the last valid model. A node that hosts several clients runs
-    a segment of the chain per message. In a simulation, where any node can host any client, one
-    message runs the whole chain.
+    Each participant trains the model that the participant before it returned. `participants` is
+    K_P1 (a quarter of the clients in the paper). If a client fails, the next client gets the last
+    valid model. A node that hosts several clients runs a segment of the chain per message. In a
+    simulation, where any node can host any client, one message runs the whole chain.
     """
 
     name = "cyclic"
@@ -31,5 +30,5 @@ class Cyclic(RoundStrategy):
         return trained.arrays, trained.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the sum of all participants' steps, which the model takes one after another."""
+        """Return the budget: the model takes the steps of all participants, one after another."""
         return Budget(work.participants * work.step_sum, work.participants * work.samples_seen)

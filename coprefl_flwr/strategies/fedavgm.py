@@ -41,6 +41,6 @@ class FedAvgM(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's budget, its step sizes times the server's rate, and the momentum."""
+        """Return FedAvg's budget with step sizes times the server's rate, and with the momentum."""
         own, rate = super().budget(work), self.global_learning_rate
         return replace(own, step_sum=rate * own.step_sum, momentum=self.server_momentum)

@@ -58,7 +58,7 @@ class FedPCL(RoundStrategy):
         shared["prototypes"] = unit_rows(shared["prototypes"])
         if np.count_nonzero(shared["counts"]) < 2:
             if len(sets) == ctx.num_clients:
-                raise SettingsError("the clients have fewer than two classes, which FedPCL needs")
+                raise SettingsError("the clients have fewer than two classes, but FedPCL needs two")
             raise RoundFailedError("the participants have fewer than two classes")
         ctx.state["local"] = {
             str(client): padded(own, shared).astype(arrays["prototypes"].dtype)
@@ -67,7 +67,7 @@ class FedPCL(RoundStrategy):
         return cast_like(shared, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the gradients of a round from round 2 on. No weights are shared: step size 0."""
+        """Return the budget of a round from round 2 on; no weights are shared, so step_sum is 0."""
         clients = work.participants
         represented = clients * work.samples  # Forward passes that compute the prototypes.
         # Each client receives the global set and all clients' sets, and sends its own set.

@@ -47,6 +47,6 @@ class FedProto(RoundStrategy):
         return cast_like(shared, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the gradients and the prototypes' forward passes; no weights are shared."""
+        """Return the budget: gradients and prototypes' forward passes; step_sum 0, as in FedPCL."""
         represented = work.participants * work.samples
         return Budget(0.0, work.participants * work.samples_seen, forwards=represented)

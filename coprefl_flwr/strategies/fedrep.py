@@ -28,9 +28,8 @@ class FedRep(RoundStrategy):
         """Return the arrays of the body; the arrays of the head must follow them."""
         names = list(network.arrays)
         if set(names[len(names) - len(network.head) :]) != network.head:
-            raise SettingsError(
-                f"model = {network.name}: fedrep needs a model that ends with its head", "model"
-            )
+            needed = "fedrep needs a model whose head's arrays are the last in state_dict()"
+            raise SettingsError(f"model = {network.name}: {needed}", "model")
         return {n: array for n, array in network.arrays.items() if n not in network.head}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
@@ -39,5 +38,5 @@ class FedRep(RoundStrategy):
         return replies.arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the step sizes of the body, and the gradients of both body and head."""
+        """Return the budget: step sizes of the body, and gradients of both body and head."""
         return Budget(work.step_sum, 2 * work.participants * work.samples_seen)

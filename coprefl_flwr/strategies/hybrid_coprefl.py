@@ -70,7 +70,7 @@ class HybridCoPreFL(RoundStrategy):
         return descend(temporary, gradient, self.meta_learning_rate), metrics | query_metrics
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's budget, the meta step size zeta gamma |m|, and the gradients on D^s."""
+        """Return FedAvg's budget plus the meta step zeta gamma |m| and the gradients on D^s."""
         meta = self.meta_learning_rate * self.gamma * work.participants
         return super().budget(work).and_server(meta, len(self.server))
 

@@ -68,7 +68,7 @@ class LinearHead(RoundStrategy):
         return cast_like(arrays | layer, arrays), metrics
 
     def budget(self, work: Work) -> Budget:
-        """Return only forward passes: the layer needs no SGD steps and no gradients."""
+        """Return a budget of forward passes only: the layer needs no SGD steps and no gradients."""
         return Budget(0.0, 0.0, forwards=work.participants * work.samples)
 
     @abstractmethod

@@ -33,5 +33,5 @@ class MOON(RoundStrategy):
         return replies.arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's budget, and two forward passes per step: global and previous model."""
+        """Return FedAvg's budget plus two forward passes per step: global and previous model."""
         return replace(super().budget(work), forwards=2 * work.participants * work.samples_seen)

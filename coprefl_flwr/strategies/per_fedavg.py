@@ -49,7 +49,7 @@ class PerFedAvg(RoundStrategy):
         return replace(exchange, config={"inner-learning-rate": self.inner_learning_rate})
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's step sizes, and the gradients on two batches per step.
+        """Return a budget with FedAvg's step sizes, and gradients on two batches per step.
 
         "hf" adds a Hessian-vector product: two gradients on a third batch.
         """

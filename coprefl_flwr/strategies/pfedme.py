@@ -48,7 +48,7 @@ class PFedMe(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the step size beta * eta of w per batch, and K gradients for theta per batch."""
+        """Return the budget: per batch a step beta * eta of w, and K gradients for theta."""
         outer = self.global_learning_rate * self.meta_learning_rate * work.mean(work.training.steps)
         inner = work.participants * self.inner_steps * work.samples_seen
         return Budget(0.0, inner, at_server=outer)

@@ -52,5 +52,5 @@ class QFFL(RoundStrategy):
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's budget, and the forward passes for F_k on all local samples."""
+        """Return FedAvg's budget plus the forward passes for F_k on all local samples."""
         return replace(super().budget(work), forwards=work.participants * work.samples)

@@ -50,7 +50,7 @@ class SCAFFOLD(RoundStrategy):
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
         """Refuse clipping with variant II, which computes the control variates from the steps."""
         if options["variant"] == "II" and clip_norm is not None:
-            problem = "clip-norm cannot be set: variant II computes gradients from steps"
+            problem = "clip-norm needs scaffold:variant=I: variant II computes gradients from steps"
             raise SettingsError(problem, "clip-norm")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
@@ -74,7 +74,7 @@ class SCAFFOLD(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return eta_g times the local step sizes. Variant I also needs a full-batch gradient."""
+        """Return the budget: step sizes times eta_g; for variant I also a full-batch gradient."""
         full = work.participants * work.samples if self.variant == "I" else 0.0
         gradients = work.participants * work.samples_seen + full
         sent = 4 * work.participants  # Model and control variate, both ways.

@@ -61,7 +61,7 @@ class Schedule(RoundStrategy):
         return (yield from strategy.program(ctx.within(strategy), arrays))
 
     def budget(self, work: Work) -> Budget:
-        """Return an unknown budget, because each phase has a different one."""
+        """Return an unknown budget, because each phase has a different budget."""
         return UNKNOWN
 
     def evaluation_due(self, server_round: int, last_round: int) -> bool:

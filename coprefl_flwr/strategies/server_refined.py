@@ -67,7 +67,7 @@ class ServerRefined(RoundStrategy):
         return refined, metrics | {"server-loss": loss}
 
     def budget(self, work: Work) -> Budget:
-        """Return the budget of the inner method, and the steps on D^s."""
+        """Return the budget of the inner method plus that of the steps on D^s."""
         steps = Work(1, [len(self.server)], self.training)
         rates = self.learning_rate * steps.step_sum
         return self.inner.budget(work).and_server(rates, steps.samples_seen)

@@ -32,5 +32,5 @@ class Solo(RoundStrategy):
         return arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the gradients of local training. No weights are shared: step size 0."""
+        """Return the budget of local training; no weights are shared, so step_sum is 0."""
         return Budget(0.0, work.participants * work.samples_seen)

@@ -116,7 +116,7 @@ class Architecture:
         return Network(self.name, self.make(), self.num_classes, self.input_shape, self.head)
 
     def with_fresh_head(self, start: Arrays, num_classes: int, population: str) -> Arrays:
-        """Return a starting model with a random head that is equal for all starting models."""
+        """Return `start` with a random head, which depends on the population but not on `start`."""
         return with_fresh_head(start, self.make(num_classes, population, "model"), self.head)
 
     def head_layer(self, num_classes: int, named: str = "") -> HeadLayer:
@@ -240,9 +240,10 @@ def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
 
 
 def checked_factory(network: Any, classes: int) -> Factory:
-    """Return a caller's function that makes a network, after a test with a number of classes.
+    """Return `network`, after a test call `network(classes)` that must return a network.
 
-    Raises a SettingsError if `network` is no such function, fails, or does not return a network.
+    Raises a SettingsError if `network` is not a function, if the call fails, or if its result is
+    not a network.
     """
     if isinstance(network, nn.Module) or not callable(network):
         needed = "a function of the number of classes that returns a network"

@@ -104,7 +104,7 @@ PROPERTIES: Mapping[str, Callable[[Case], str]] = {
 def same_under_flower(case: Case) -> str:
     """Check that `flwr run` with two nodes has the same results as a run in one process."""
     if ("method", case.method.name) in plugins.REGISTERED:
-        raise NotApplicable("other processes do not know a registered name")
+        raise NotApplicable("other processes do not know the class: give its place (file.py:NAME)")
     first = _undisturbed(case).rows
     settings = case.settings("flower")
     problem = simulation.simulate_study(settings.to_config(), case.folder, nodes=2)

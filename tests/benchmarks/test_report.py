@@ -72,8 +72,8 @@ def test_the_page_has_a_row_per_runner_and_tells_the_load(measurement):
     assert row in rows
     first = "| FedAvg, plain loop, 1 process | 4.000 (4.000 to 11.000) | 1 "
     assert rows[0] == f"{first}| 2.000 (2.000 to 5.500) | 1 |  | 1024 |"
-    assert "load before 0.1, during 1.0 to 1.5 (its own is up to 2)." in text
-    assert "3 measured rounds a row" in text
+    assert "load average before 0.1, during 1.0 to 1.5 (the benchmark alone: up to 2)." in text
+    assert "3 measured rounds for each row" in text
     assert "CoPreFL takes 1.25 times FedAvg's gradients" in text
 
 

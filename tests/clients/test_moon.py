@@ -145,7 +145,7 @@ def test_a_sequence_is_one_representation():
 
 def test_without_a_linear_layer_there_is_none(exact_federation, tmp_path):
     model = nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten())
-    line = "^Sequential has no nn.Linear; MOON needs its input$"
+    line = "^Sequential has no nn.Linear, whose input MOON needs$"
     with pytest.raises(SettingsError, match=line):
         make(MOONClient, model, exact_federation, tmp_path)
     line = "^Sequential calls no nn.Linear, so it has no features$"

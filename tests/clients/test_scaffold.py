@@ -107,7 +107,7 @@ def test_clipped_steps_say_nothing_of_the_gradients(exact_federation, tmp_path):
     training = LocalTraining(local_steps=3, learning_rate=0.1, clip_norm=1.0)
     client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
     sent = start, controls(client.model, 0.0)
-    line = "^clip-norm cannot be set: variant II computes gradients from steps$"
+    line = "^clip-norm needs variant I: II computes gradients from the steps$"
     with pytest.raises(SettingsError, match=line):
         fit(client, *sent, II)
     assert list(tmp_path.iterdir()) == []

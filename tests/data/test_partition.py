@@ -223,7 +223,7 @@ def test_a_users_own_is_seeded_and_takes_options(own_partition):
     ("name", "message"),
     [
         ("too_few", "it returned 2 clients, but clients = 3"),
-        ("twice", "some sample indices occur twice"),
+        ("twice", "a sample index occurs twice"),
         ("outside", "client 0 has sample indices that are not in the dataset"),
         ("nothing", "must return a list of sample indices for each client, not NoneType"),
         (

@@ -304,4 +304,4 @@ def test_fedrep_refuses_a_head_that_is_tied_to_the_body(tmp_path, caplog):
     grid = federation.grid("1", FedRepClient, states=tmp_path, initial=federation.arrays())
     with pytest.raises(RunFailedError):
         FedRep(max_failed_rounds=1).start(grid, to_record(body), 1)
-    assert "FedRep cannot keep one and share the other" in caplog.text
+    assert "FedRep cannot both keep and share a tied weight" in caplog.text

@@ -143,7 +143,7 @@ def test_before_anything_was_run(store, recipe_of, tmp_path):
     (table,) = report.comparisons
     assert [row.name for row in table.rows] == ["random", "fedavg", "coprefl"]
     assert all(map(math.isnan, table.rows[2].values["accuracy"]))
-    assert table.failed[0] == "coprefl: no value could be chosen: none has a score"
+    assert table.failed[0] == "coprefl: no value is chosen: no value has a score"
     assert write_report(report, tmp_path / "report").exists()
 
 

@@ -260,7 +260,7 @@ def test_where_nothing_can_be_chosen_the_report_says_so(tiny_file, tmp_path, mon
     assert run(tiny_file, tmp_path / "out", witness, monkeypatch) == 1
     assert capsys.readouterr().err.count(" failed: OSError: no\n") == 2
     page = (tmp_path / "out" / "report" / "report.html").read_text()
-    assert "coprefl: no value could be chosen" in page
+    assert "coprefl: no value is chosen" in page
     table = (tmp_path / "out" / "report" / "tables" / "table.md").read_text().splitlines()
     rows = {line.split("|")[1].strip(" _*"): line for line in table if line.startswith("|")}
     assert [name for name in rows if name in ("random", "FedAvg", "CoPreFL")] == list(rows)[-3:]

@@ -337,12 +337,12 @@ def test_the_rounds_that_it_had_make_the_same_model(recipe_of):
 
 def test_steps_without_a_size_are_refused_before_any_work(recipe_of):
     of = protocols(equal={"equal": "step-size"})
-    message = "fedadam is nan per round, so it cannot be made equal"
+    message = "fedadam is nan per round, so no number of rounds reaches the reference's"
     with pytest.raises(SettingsError, match=message):
         check_runs(recipe_of(of, methods=["fedavg", "fedadam"]))
     for name in ("random", "fedadam"):
         recipe = recipe_of(of, methods=["fedavg", name], reference=name)
-        with pytest.raises(SettingsError, match=f"the reference, {name}, has a summed step size"):
+        with pytest.raises(SettingsError, match=f"the reference, {name}, is (0|nan): name "):
             check_runs(recipe)
 
 

@@ -62,10 +62,10 @@ def p1_rounds_figure(points: pd.DataFrame, label: str) -> "style.Figure":
     """Draw the accuracy, in percent, by the number of rounds of the first phase (P1).
 
     The least-squares cubic polynomial is drawn too if `is_fitted`. `label` is the label of the
-    vertical axis. Raises `NothingToDrawError` for fewer than two lengths of P1.
+    vertical axis. Raises `NothingToDrawError` if all points have the same number.
     """
     if points["at"].nunique() < 2:
-        raise style.NothingToDrawError("at least two lengths of P1")
+        raise style.NothingToDrawError("methods with different numbers of rounds of phase P1")
     points = points.sort_values("at", kind="stable").fillna({"std": 0.0})
     colour, _ = style.colours(["cyclic"])["cyclic"]
     figure, (panel,) = style.row_of_panels(1)
@@ -85,7 +85,7 @@ def p1_rounds_figure(points: pd.DataFrame, label: str) -> "style.Figure":
 def is_fitted(points: pd.DataFrame) -> bool:
     """Return whether a cubic polynomial is fitted to the points.
 
-    The points need more than four different lengths of P1, because a cubic can pass through any
+    The points need more than four different numbers of rounds, because a cubic can pass through any
     four points.
     """
     return points["at"].nunique() > _ORDER + 1

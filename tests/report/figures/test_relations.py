@@ -67,7 +67,7 @@ def test_four_points_are_not_fitted() -> None:
 
 
 def test_one_length_is_refused() -> None:
-    with pytest.raises(SettingsError, match="at least two lengths of P1"):
+    with pytest.raises(SettingsError, match="different numbers of rounds of phase P1"):
         p1_rounds_figure(lengths([3, 3]), "Accuracy")
 
 
