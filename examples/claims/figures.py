@@ -14,7 +14,7 @@ from verdicts import Verdict
 from coprefl_flwr.report.figures import style
 
 WIDE = 4.6  # inches; 9 points are 11 pixels where this is 390 pixels wide
-MOST = 10.0  # margins; what lies beyond is an arrow
+MOST = 10.0  # margins; an interval beyond is an arrow, with its mean if that is beyond too
 APART = 5.0  # points between starts that cost the same
 
 
@@ -74,12 +74,18 @@ def _interval(
     if limits[0] <= mean <= limits[1]:
         face = colour if filled else "white"
         panel.plot([mean], [at], "o", color=colour, markerfacecolor=face, markersize=4.5)
-    for beyond, edge, marker in (
-        (low < limits[0], limits[0], "<"),
-        (high > limits[1], limits[1], ">"),
+    for beyond, edge, marker, side, inner in (
+        (low < limits[0], limits[0], "<", -1, high),
+        (high > limits[1], limits[1], ">", 1, low),
     ):
         if beyond:
             panel.plot([edge], [at], marker, color=colour, markersize=5, clip_on=False)
+        if beyond and not limits[0] <= mean <= limits[1]:
+            panel.annotate(
+                f"{mean:+.1f}", (np.clip(inner, *limits), at), (-side * 6, 0),
+                textcoords="offset points",
+                ha="right" if side > 0 else "left", va="center", fontsize=8, color=colour,
+            )  # fmt: skip
 
 
 def worth_over_cost(settings: Sequence[Setting]) -> Figure:
