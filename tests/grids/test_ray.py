@@ -180,7 +180,7 @@ def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts, monke
         assert [answer["partition"] for answer in answers] == [0, 1]
         (own,) = grid._own
         monkeypatch.setattr("coprefl_flwr.grids.ray.FREED", 0.0)
-        with pytest.raises(SettingsError, match=r"2 processes .*, and of Ray's 3 CPUs 0 are free"):
+        with pytest.raises(SettingsError, match=r"2 processes need .* but 0 of Ray's 3 are free"):
             RayGrid(slow_app(), 2)
     with pytest.raises(ray.exceptions.RayActorError):
         ask_until_it_ends(own)
@@ -221,7 +221,9 @@ def test_processes_that_do_not_come_are_told(monkeypatch):
     monkeypatch.setattr(ray, "wait", lambda refs, **more: (refs[:1], refs[1:]))
     monkeypatch.setattr(grid_of_ray, "end_hosts", ended.extend)
     hosts = [SimpleNamespace(adopt=SimpleNamespace(remote=lambda own: object())) for _ in "abc"]
-    with pytest.raises(RunFailedError, match="2 of 3 processes did not start within 120 s: others"):
+    with pytest.raises(
+        RunFailedError, match="2 of 3 processes did not start within 120 s: other programs"
+    ):
         grid_of_ray._wait_for_start(hosts)
     assert ended == hosts
 
