@@ -204,17 +204,20 @@ def _drawing(
     """Return a function: number of the draw -> sample indices of each client, by a partitioner."""
     # `partitioner` is a class of flwr-datasets, or an object, which is copied. `defaults` are
     # arguments of a class; arguments in `text` replace them.
-    from datasets import Dataset  # Imported here, because the import takes seconds.
+    # Imported here, because the import takes seconds.
+    from datasets import Dataset
+    from datasets.fingerprint import generate_random_fingerprint
 
     class Table(Dataset):  # type: ignore[misc]
-        """A dataset that reads a column at once and computes no fingerprint of a selection."""
+        """A dataset that reads a column at once, and hashes no selection for its fingerprint."""
 
         def __getitem__(self, key: Any) -> Any:
             values = super().__getitem__(key)
             return values[:] if isinstance(key, str) else values
 
         def select(self, indices: Any, **options: Any) -> Any:
-            return super().select(indices, **{"new_fingerprint": "selection", **options})
+            fingerprint = generate_random_fingerprint()
+            return super().select(indices, **{"new_fingerprint": fingerprint, **options})
 
     is_class = isinstance(partitioner, type)
     kind = partitioner if is_class else type(partitioner)

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import scipy
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -133,10 +132,13 @@ def top_eigenvalue(
         flat = torch.cat([whole.reshape(-1) for whole in total])
         return flat.cpu().numpy() / sum(map(len, sets))
 
-    operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=product, dtype=np.float64)
+    # Imported here, because the import takes time and few runs need it.
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
     start = generator(*key, "eigenvalue").standard_normal(size)
     with differentiable(model):
-        value = scipy.sparse.linalg.eigsh(
+        value = eigsh(
             operator, k=1, which="LA", v0=start, ncv=8, tol=1e-2, return_eigenvectors=False
         )
     return float(value[0])

@@ -191,12 +191,13 @@ def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
             if name in arrays and (actual := arrays[name].shape) != expected:
                 why = f"{name!r} has shape {actual}, but by its model.json needs {expected}"
                 raise SettingsError(why)
-    for key, least in (("pixel-mean", -math.inf), ("pixel-std", 0)):
+    for key, least, allowed in (
+        ("pixel-mean", -math.inf, "a number for each channel"),
+        ("pixel-std", 0, "a number above 0 for each channel"),
+    ):
         if not _are_numbers(about[key], shape[0], least):
-            allowed = "a number for each channel" + " above 0" * (least == 0)
-            raise SettingsError(
-                f"its model.json has {key} {excerpt(about[key])}; allowed is {allowed}"
-            )
+            why = f"its model.json has {key} {excerpt(about[key])}"
+            raise SettingsError(f"{why}; allowed is {allowed}")
 
 
 def _are_numbers(values: Any, channels: int, least: float) -> bool:

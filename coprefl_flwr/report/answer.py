@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-import scipy
+import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Report, numbers

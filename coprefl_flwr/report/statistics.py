@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import scipy
+import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
 from coprefl_flwr.errors import SettingsError
 

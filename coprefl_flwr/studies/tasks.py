@@ -103,7 +103,7 @@ class Tasks:
         Raises a SettingsError if there are too few classes, or too few samples for a client.
         """
         if not 0 <= number < len(self):
-            raise IndexError(f"there is no task {number}: the tasks are 0..{len(self) - 1}")
+            raise IndexError(f"there is no task {number}: {len(self)} tasks, numbered from 0")
         if number not in self._made:
             with about_settings("task-partition", "task-clients"):
                 self._made[number] = self._task(number)

@@ -144,7 +144,7 @@ def test_a_model_json_names_no_code(tmp_path, monkeypatch):
         ),
         (
             {"pixel-std": None},
-            "its model.json has pixel-std None; allowed is a number for each channel above 0",
+            "its model.json has pixel-std None; allowed is a number above 0 for each channel",
         ),
         (
             {"pixel-std": [0.0]},
