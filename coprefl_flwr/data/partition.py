@@ -1,11 +1,14 @@
 """Partition samples over clients, with a partitioner of Flower Datasets or a user's function."""
 
 import copy
+import importlib
 import inspect
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Union, cast
 
 import numpy as np
@@ -142,11 +145,24 @@ class _TooFewError(ValueError):
 
 def _partitioner_of(scheme: str) -> Any:
     """Return the partitioner class of flwr-datasets, or the user's function, called `scheme`."""
+    _import_without_plots()
     place = _ALIASES.get(scheme, scheme)
     if not plugins.is_place("partition", place):
         known = [*SCHEMES, *plugins.brought("partition")]
         raise SettingsError(f"{unknown('partition', scheme, known)} (or module:NAME)")
     return plugins.find("partition", place)
+
+
+def _import_without_plots() -> None:
+    """Import flwr_datasets; its plots, and seaborn and pyplot with them, are imported when used."""
+    # These libraries take two seconds and 80 MB in each process that has clients.
+    name = "flwr_datasets.visualization"
+    if "flwr_datasets" not in sys.modules:
+        plots: Any = ModuleType(name)
+        plots.__getattr__ = lambda attribute: getattr(importlib.import_module(name), attribute)
+        sys.modules[name] = plots
+        importlib.import_module("flwr_datasets")
+        del sys.modules[name]
 
 
 def _by_groups(

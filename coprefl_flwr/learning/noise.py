@@ -14,34 +14,19 @@ import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, norm
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import check_declared, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """Noise on a client's prototypes before the client sends them, or on its training images.
 
-    The noise e in (1 - p) x + e has mean 0. Its scale s is the scale parameter of a Laplace
-    distribution, or the standard deviation of a Gaussian.
+    The noise e in (1 - p) x + e has mean 0, and p is `share`, in 0..1. `kind` is "laplace", whose
+    scale parameter is `scale`, or "gaussian", whose standard deviation is `scale`.
     """
 
-    kind: str = option(
-        "laplace", "distribution of the noise", choices=("laplace", "gaussian"), key="noise-kind"
-    )
-    scale: float = option(
-        0.05, "scale s of the noise, for pixels in 0..1", minimum=0, key="noise-scale"
-    )
-    share: float = option(
-        0.1,
-        "p in (1 - p) x + noise: the fraction by which x is scaled down before the noise is added",
-        minimum=0,
-        maximum=1,
-        key="noise-share",
-    )
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        check_declared(self)
+    kind: str
+    scale: float
+    share: float
 
     def on(self, values: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
         """Return (1 - p) x + e, float32, for x = `values`; e is drawn for each element."""

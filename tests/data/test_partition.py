@@ -1,5 +1,8 @@
 """Partitions over clients: schemes by name, partitioners of flwr-datasets, own functions."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from flwr_datasets import partitioner
@@ -334,3 +337,20 @@ def test_a_ready_made_partitioner_stays_as_it_is():
 def test_a_ready_made_partitioner_that_cannot_be_is_told(ready, message):
     with pytest.raises(SettingsError, match=message):
         partition(np.arange(120) % 4, None, ready, min_samples=5)
+
+
+def test_plots_of_the_library_are_imported_when_they_are_used():
+    """The libraries of its plots take seconds and 80 MB, in each process that has clients."""
+    program = """
+import sys
+import numpy as np
+from coprefl_flwr.data import partition
+partition(np.arange(100) % 5, 4, "dirichlet")
+assert not {"seaborn", "matplotlib"} & {*sys.modules}
+import flwr_datasets
+ahead = flwr_datasets.visualization.plot_label_distributions
+from flwr_datasets.visualization import plot_label_distributions
+assert plot_label_distributions is ahead
+assert "seaborn" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -7,7 +7,8 @@ from coprefl_flwr.learning.noise import Noise
 
 
 def test_without_a_scale_only_the_share_is_taken_away():
-    noised = Noise(scale=0.0, share=0.25).on(np.array([4.0, -8.0]), np.random.default_rng(0))
+    noise = Noise(kind="laplace", scale=0.0, share=0.25)
+    noised = noise.on(np.array([4.0, -8.0]), np.random.default_rng(0))
     assert noised.tolist() == [3.0, -6.0]
     assert noised.dtype == np.float32
 
