@@ -1,5 +1,6 @@
 """Datasets, their partitions over clients, and their splits."""
 
+from coprefl_flwr.data.dataset import ClientData as ClientData
 from coprefl_flwr.data.dataset import Dataset as Dataset
 from coprefl_flwr.data.dataset import ImageDataset as ImageDataset
 from coprefl_flwr.data.dataset import Samples as Samples

@@ -312,6 +312,18 @@ class Samples:
             yield self.batch(part, device)
 
 
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """The samples of one client. Clients of the pre-training have no test samples."""
+
+    train: Samples
+    test: Samples | None = None
+
+    def __repr__(self) -> str:
+        tested = f", {len(self.test)} test samples" if self.test else ""
+        return f"<{len(self.train)} training samples{tested}>"
+
+
 def batch_slices(n: int, batch_size: int) -> list[slice]:
     """Split the indices 0..n-1 into batches; a single last sample joins the previous batch.
 

@@ -7,7 +7,6 @@ in eval mode.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.data import Samples
+from coprefl_flwr.data import ClientData, Samples
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, differentiable
 from coprefl_flwr.learning.server_data import ServerData
@@ -36,18 +35,10 @@ PROBE_STEPS, PROBE_DECAY = 200, 1e-3
 """Number of L-BFGS steps of the linear probe, at most, and the weight decay of the probe."""
 
 
-@dataclass(frozen=True)
-class ClientSamples:
-    """The training samples and the test samples of one client."""
-
-    train: Samples
-    test: Samples
-
-
 def diagnose(
     model: nn.Module,
     arrays: Arrays,
-    clients: Sequence[ClientSamples],
+    clients: Sequence[ClientData],
     training: LocalTraining,
     key: tuple[str | int, ...],
 ) -> Mapping[str, float]:
@@ -59,7 +50,7 @@ def diagnose(
         The network. Its weights are overwritten.
     arrays : Arrays
         The starting model.
-    clients : Sequence[ClientSamples]
+    clients : Sequence[ClientData]
         The clients of a task, at least two.
     training : LocalTraining
         The local training of the clients in their first round, used for the barrier.
@@ -84,7 +75,7 @@ def diagnose(
     }
 
 
-def gradient_diversity(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) -> float:
+def gradient_diversity(model: nn.Module, arrays: Arrays, clients: Sequence[ClientData]) -> float:
     """Return the gradient diversity sum_i |g_i|^2 / |sum_i g_i|^2 (Yin et al. 2018).
 
     g_i is the gradient of client i's mean loss over its training samples. The diversity is 1 / n
@@ -100,7 +91,7 @@ def gradient_diversity(model: nn.Module, arrays: Arrays, clients: Sequence[Clien
 def top_eigenvalue(
     model: nn.Module,
     arrays: Arrays,
-    clients: Sequence[ClientSamples],
+    clients: Sequence[ClientData],
     key: tuple[str | int, ...],
 ) -> float:
     """Return the largest eigenvalue of the Hessian of the mean training loss, to 1 %.
@@ -155,7 +146,7 @@ def _sampled(sets: Sequence[Samples], key: tuple[str | int, ...]) -> list[Sample
     return sampled
 
 
-def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientSamples]) -> float:
+def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientData]) -> float:
     """Return the loss barrier between two clients' models, the mean over pairs of clients.
 
     The barrier of the models a and b is the maximum over t in [0, 1] of
@@ -181,7 +172,7 @@ def _loss(model: nn.Module, arrays: Arrays, sets: Sequence[Samples]) -> float:
     return float(np.average(losses, weights=sizes))
 
 
-def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) -> float:
+def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientData]) -> float:
     """Return the test accuracy in percent of a linear probe on the frozen features of all clients.
 
     The features are the inputs of the last linear layer, standardised over the training samples.
@@ -189,7 +180,7 @@ def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) ->
     """
     load_arrays(model, arrays)
     train = _features(model, [client.train for client in clients])
-    test = _features(model, [client.test for client in clients])
+    test = _features(model, [client.test for client in clients if client.test])
     mean, std = train[0].mean(dim=0), train[0].std(dim=0).clamp(min=1e-8)
     (z, labels), (z_test, labels_test) = (((f - mean) / std, y) for f, y in (train, test))
     classes = int(max(labels.max(), labels_test.max())) + 1

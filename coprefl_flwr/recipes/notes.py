@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import plugins
-from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.named import Named
-from coprefl_flwr.options import Value, declared
+from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import optuna_version, table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.personal_data import PersonalOptions
 from coprefl_flwr.studies.results import left_out, problem_in
-from coprefl_flwr.studies.settings import STARTS, Settings, TaskDataSettings, TaskSettings
+from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
 
@@ -141,18 +139,8 @@ def set_here(recipe: Recipe) -> dict[str, Any]:
 
 def left_alone(recipe: Recipe) -> dict[str, Any]:
     """Return the defaults of the settings that the study uses but the recipe does not set."""
-    starts = recipe.study == STARTS
-    of_tasks = (*declared(TaskDataSettings), *declared(TaskSettings))
-    elsewhere = {
-        key
-        for key, setting in declared(Settings).items()
-        if not setting.counts or (setting.starts_only and not starts)
-    }
-    elsewhere |= set(declared(PersonalOptions) if starts else of_tasks)
-    # The report lists methods, their settings and the seeds elsewhere.
-    elsewhere |= {"method", "seed", *short_forms(), *recipe.settings}
-    values = Settings.from_config(recipe.combinations()[0]).to_config()
-    return {key: value for key, value in values.items() if key not in elsewhere}
+    values = Settings.from_config(recipe.combinations()[0]).used()
+    return {key: value for key, value in values.items() if key not in recipe.settings}
 
 
 def phases(stage: Stage) -> str:

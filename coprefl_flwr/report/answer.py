@@ -48,6 +48,7 @@ def _shown(settings: Mapping[str, Any], key: str, text: str) -> str:
     value = settings.get(key)
     if value is None or value == "":
         return ""
+    text = text.removesuffix("s") if value == 1 else text
     return text.format(" or ".join(map(str, value)) if isinstance(value, list) else value)
 
 

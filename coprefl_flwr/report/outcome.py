@@ -32,6 +32,7 @@ OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", col
 _KINDS = {"title": str, "seed": int, "tasks": int, "warnings": list, "settings": dict, "made": dict}
 _KINDS |= {
     "command": str,
+    "defaults": dict,
     "columns": dict,
     "starts": list,
     "chained": dict,
@@ -48,7 +49,8 @@ class Outcome:
     "chained" ({start: rounds in which the model passed from client to client}), "costs" ({start:
     {column: number}}), "seconds" ({start: [median duration of a round, by task]}), "troubles"
     ({start: description of a problem}), "columns" ({user metric: [title, better]}), "warnings"
-    (lines), "made" (provenance), "settings", and "command" (of `flwr run`, in the app's folder).
+    (lines), "made" (provenance), "settings", "defaults" (the other settings that the study uses),
+    and "command" (of `flwr run`, in the app's folder).
     """
 
     rows: pd.DataFrame
@@ -156,6 +158,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     for other in outcomes:
         if other.starts != first.starts or _clients(other) != _clients(first):
             raise SettingsError("the runs must have the same methods, datasets and clients")
+    seeds = [str(outcome.about["seed"]) for outcome in outcomes if "seed" in outcome.about]
     of_each = [outcome.values() for outcome in outcomes]
     values = {start: [u for values in of_each for u in values[start]] for start in first.starts}
     domains = (
@@ -194,7 +197,8 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         comparisons=[comparison],
         figures=["accuracies"] * (not first.rows.empty) + ["curves"] * (not first.rounds.empty),
         settings=first.about.get("settings", {}),
-        provenance=first.about.get("made", {}),
+        defaults=first.about.get("defaults", {}),
+        provenance={**first.about.get("made", {}), "seeds": ", ".join(seeds)},
         command="" if len(outcomes) > 1 else first.about.get("command", ""),
         command_folder="the folder of the app",
         warnings=[str(line) for outcome in outcomes for line in outcome.about.get("warnings", [])],

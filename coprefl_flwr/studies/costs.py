@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coprefl_flwr.clients import StatefulClient
-from coprefl_flwr.data import TextDataset
+from coprefl_flwr.data import ClientData, TextDataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import RoundStrategy, Work
 from coprefl_flwr.federation.communication import serialised
@@ -26,7 +26,6 @@ from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.measurements import StartLoss, StartMeasurement
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import Phase, TrainingOptions
-from coprefl_flwr.studies.populations import ClientData
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.tasks import Diagnosis, Task

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import ImageDataset, Samples, load_dataset
+from coprefl_flwr.data import ClientData, ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dataset import check_numbers
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
@@ -22,7 +22,6 @@ from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.studies.hashes import content_hashes, values_of
-from coprefl_flwr.studies.populations import ClientData
 
 Floats = npt.NDArray[np.float64]
 

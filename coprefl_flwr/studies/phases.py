@@ -13,6 +13,7 @@ from torch import nn
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.learning import LocalTraining, default_device
@@ -35,7 +36,6 @@ from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
-from coprefl_flwr.studies.populations import ClientData
 
 
 @dataclass(frozen=True, kw_only=True)

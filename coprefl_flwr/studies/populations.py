@@ -16,6 +16,7 @@ from torch import Tensor
 from coprefl_flwr import seeds
 from coprefl_flwr.data import (
     SCHEMES,
+    ClientData,
     Dataset,
     ImageDataset,
     Samples,
@@ -193,18 +194,6 @@ class Spread:
     def identity(self) -> dict[str, Any]:
         """Return the options of the partition, and a hash of the code of your own scheme."""
         return {**vars(self), "contents": content_hashes([str(self.scheme)])}
-
-
-@dataclass(frozen=True, eq=False)
-class ClientData:
-    """The samples of one client. Clients of the pre-training have no test samples."""
-
-    train: Samples
-    test: Samples | None = None
-
-    def __repr__(self) -> str:
-        tested = f", {len(self.test)} test samples" if self.test else ""
-        return f"<{len(self.train)} training samples{tested}>"
 
 
 @dataclass(frozen=True, eq=False)

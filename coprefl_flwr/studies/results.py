@@ -29,6 +29,7 @@ from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
+from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store, read_result
 from coprefl_flwr.studies.study import Study
@@ -85,6 +86,7 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
                 key: number for key, number in of_start.items() if math.isfinite(number)
             }
     problems, how, seed = log_problems(study, store), made_by(), study.config["seed"]
+    used = Settings.from_config(study.config).used()
     known = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
     shown = {
@@ -99,8 +101,9 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
         "costs": costs,
         "troubles": problems,
         "warnings": [*(f"{start}: {line}." for start, line in problems.items()), *lost],
-        "made": {"versions": versions, **known, "seed": seed},
+        "made": {"versions": versions, **known},
         "settings": shown,
+        "defaults": {key: used[key] for key in used if key not in shown},
         "command": _command(study.changed, shown),
     }
 

@@ -278,6 +278,20 @@ class Settings(
             if value != default[key] and (key not in known or known[key].counts)
         }
 
+    def used(self) -> dict[str, Value]:
+        """Return the settings that the study uses and that can change a result.
+
+        A report lists methods, their options and seeds elsewhere, so they are left out.
+        """
+        starts = self.study == STARTS
+        of_tasks = (*declared(TaskDataSettings), *declared(TaskSettings))
+        unused = {"method", "seed", *short_forms()}
+        unused |= set(declared(PersonalOptions) if starts else of_tasks)
+        for key, setting in declared(Settings).items():
+            if not setting.counts or (setting.starts_only and not starts):
+                unused.add(key)
+        return {key: value for key, value in self.to_config().items() if key not in unused}
+
 
 def _written(value: Any) -> Value:
     """Return a setting's value in the form of run-config: "" for None, methods as strings."""

@@ -11,12 +11,12 @@ from torch import nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.data import TextDataset, split_in_two
+from coprefl_flwr.data import ClientData, TextDataset, split_in_two
 from coprefl_flwr.data.splits import rows_of
 from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import TASK_KIND
-from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
+from coprefl_flwr.learning.diagnostics import diagnose
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
@@ -31,7 +31,6 @@ from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.populations import (
-    ClientData,
     Population,
     Source,
     Spread,
@@ -392,14 +391,10 @@ class Diagnosis(Measurement):
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the measured numbers at the initial weights of the task, by name."""
         task = self.diagnosed
-        clients = [
-            ClientSamples(client.train, client.test)
-            for client in task.population.clients
-            if client.test is not None
-        ]
         network = task.architecture.make(task.tasks.classes)
         key = (task.run_options.seed, task.population_name, "diagnosis")
-        return diagnose(network, task.initial(store), clients, task.how.trained.training, key)
+        clients, training = task.population.clients, task.how.trained.training
+        return diagnose(network, task.initial(store), clients, training, key)
 
     def identity(self) -> Mapping[str, Any]:
         """Return the inputs of the numbers: without the number of rounds and a computed head."""

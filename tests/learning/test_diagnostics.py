@@ -6,10 +6,10 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from coprefl_flwr.data import ClientData
 from coprefl_flwr.learning import LocalTraining, ServerData, diagnostics
 from coprefl_flwr.learning.diagnostics import (
     POINTS,
-    ClientSamples,
     barrier,
     diagnose,
     gradient_diversity,
@@ -27,7 +27,7 @@ def federation():
 @pytest.fixture
 def clients(federation):
     """Four clients, each tested on what it trains on."""
-    return [ClientSamples(samples, samples) for samples in federation.samples]
+    return [ClientData(samples, samples) for samples in federation.samples]
 
 
 def whole(clients):

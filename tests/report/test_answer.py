@@ -48,3 +48,5 @@ def test_the_set_up_is_of_the_settings_that_are_there() -> None:
     assert set_up(many) == "20 rounds; 20 seeds (1000 to 1019)"
     none = replace(report, settings={"tasks": 0, "task-classes": 5, "task-rounds": 50})
     assert set_up(none) == "20 rounds"
+    single = replace(report, settings={"tasks": 1, "task-clients": 1, "task-rounds": 1})
+    assert set_up(single) == "20 rounds; 1 task, 1 client, 1 round"

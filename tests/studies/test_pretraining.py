@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coprefl_flwr.clients import CoPreFLClient, StatefulClient, TorchClient
+from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.server_data import ServerData
@@ -23,7 +24,7 @@ from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.phases import TrainingOptions
-from coprefl_flwr.studies.populations import ClientData, Population
+from coprefl_flwr.studies.populations import Population
 from coprefl_flwr.studies.settings import Settings
 from tests.common.networks import tiny_model
 

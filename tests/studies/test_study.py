@@ -154,6 +154,14 @@ def test_the_page_has_the_command_that_repeats_the_study(whole, module_settings)
     assert command in html.unescape((whole / "report" / "report.html").read_text())
 
 
+def test_the_page_begins_with_data_clients_rounds_and_seed(whole, module_settings):
+    """Settings at their defaults are in the line too."""
+    page = html.unescape((whole / "report" / "report.html").read_text())
+    chosen = module_settings
+    assert f"{chosen.dataset}, {chosen.clients} clients ({chosen.participants} per round)" in page
+    assert f"{chosen.task_rounds} rounds; seed {chosen.seed}" in page
+
+
 def test_rounds_of_every_part(whole):
     rounds = read_rounds(whole / "rounds.jsonl")
     expected = []
