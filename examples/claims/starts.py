@@ -1,4 +1,4 @@
-"""Which start: the tables of startbench's settings, in sentences and in numbers."""
+"""The page `which-start.md`: the results of startbench's settings, in sentences and tables."""
 
 import functools
 import math
@@ -32,7 +32,7 @@ COSTS = ("megabytes", "gradients")  # the same in every seed, or nearly
 
 
 class Difference(NamedTuple):
-    """Of two starts over seeds; the 95 % interval is of this difference alone."""
+    """The difference of two starts over seeds, with its 95 % interval, which is not corrected."""
 
     mean: float
     low: float
@@ -40,48 +40,48 @@ class Difference(NamedTuple):
     p: float
 
     def text(self, decimals: int = 1) -> str:
-        """Return it with its interval."""
+        """Return the difference with its interval."""
         mean, low, high = (f"{value:+.{decimals}f}" for value in self[:3])
         return f"{mean} [{low}, {high}]" if self.low < self.high else mean
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What was measured of a setting."""
+    """The results of a setting."""
 
     title: str
     reference: str
     rows: list[str]
-    values: pd.DataFrame  # a line a seed; its columns are (row, column)
-    target: str = ""  # "50 %"
-    rounds: int = 0  # of a task
+    values: pd.DataFrame  # a row per seed; its columns are (start, column)
+    target: str = ""  # for example "50 %"
+    rounds: int = 0  # rounds of a task
 
     @property
     def starts(self) -> list[str]:
-        """The rows that can be chosen."""
+        """The starts that a user can choose: all but centralised training."""
         return [row for row in self.rows if row != SEES_ALL]
 
     @property
     def most_megabytes(self) -> float:
-        """What the start that sends most sends."""
+        """The megabytes of the start that sends the most."""
         return max(1e-9, *(m for row in self.starts if (m := self.mean(row, "megabytes")) == m))
 
     def of(self, row: str, column: str) -> pd.Series:
-        """Return a value a seed."""
+        """Return the value of each seed."""
         return self.values.get((row, column), pd.Series(math.nan, self.values.index))
 
     def mean(self, row: str, column: str) -> float:
-        """Return a mean over seeds; nan where there is none."""
+        """Return the mean over seeds; nan if there are no values."""
         return float(self.of(row, column).mean())
 
     def less(self, row: str, column: str, other: str = "") -> Difference:
-        """Return a row less another, less the reference if none is named."""
+        """Return a start's values minus those of another start, by default the reference."""
         of, against = self.of(row, column), self.of(other or self.reference, column)
         found, p = paired(of.tolist(), against.tolist())
         return Difference(found.mean, *interval(found), p)
 
     def found(self, column: str = "accuracy") -> list[str]:
-        """Return the starts that differ from the reference: 5 % for all of them together (Holm)."""
+        """Return the starts that differ from the reference, by Holm's tests at 5 %."""
         others = [row for row in self.starts if row != self.reference]
         differs = holm(pd.Series([self.less(row, column).p for row in others]).to_numpy())
         return [row for row, one in zip(others, differs, strict=True) if one]
@@ -90,7 +90,7 @@ class Setting:
 def measured(
     stored: Mapping[str, tables.Stored], recipes: Mapping[str, Path]
 ) -> tuple[list[Setting], list[str]]:
-    """Return the settings that were measured, and what is missing of the others, in words."""
+    """Return the settings that were measured, and a phrase for each missing part."""
     found, missing = [], []
     for name, path in recipes.items():
         if not name.startswith(f"{BENCH}/"):
@@ -118,9 +118,9 @@ def measured(
 
 
 def values_of(fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: int) -> pd.DataFrame:
-    """Return a line a seed that all starts have, with the columns (row, column).
+    """Return a row for each seed that all starts have, with the columns (start, column).
 
-    A task that never came to the target counts with all its rounds and what these would send.
+    A task that did not reach the target counts with all its rounds, and the megabytes of these.
     """
     wide = fresh.pivot(index=["row", "seed", "task"], columns="metric", values="value")
     names = {one: f"{found[1]}-to" for one in wide if (found := TO_REACH.fullmatch(one))}
@@ -143,7 +143,7 @@ def values_of(fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: in
 
 
 def together(settings: list[Setting]) -> Setting:
-    """Return the mean over settings, seed by seed: the seeds of two settings are independent."""
+    """Return the mean over settings for each seed. The seeds of two settings are independent."""
     first = settings[0]
     rows = [row for row in first.rows if all(row in one.rows for one in settings)]
     mean = sum(one.values for one in settings) / len(settings)
@@ -156,7 +156,7 @@ def together(settings: list[Setting]) -> Setting:
 def page(
     settings: list[Setting], missing: list[str], stored: Mapping[str, tables.Stored]
 ) -> dict[str, Any]:
-    """Return what the page of starts is filled with."""
+    """Return the values of the page's template."""
     parts = [
         {
             "title": one.title, "decision": decision(one), "table": table(one),
@@ -174,19 +174,19 @@ def page(
 
 
 def ahead(setting: Setting) -> list[str]:
-    """Return the starts that are more accurate than the reference, the best first."""
+    """Return the starts that are better than the reference, the best first."""
     better = [row for row in setting.found() if setting.less(row, "accuracy").mean > 0]
     return sorted(better, key=lambda row: -setting.mean(row, "accuracy"))
 
 
 def decision(setting: Setting) -> str:
-    """Return what to take, in sentences that the figures decide."""
+    """Return which start to use, in sentences that follow from the numbers."""
     reference, better = setting.reference, ahead(setting)
     best = better[0] if better else reference
     if better:
         more = setting.less(best, "accuracy").text()
         told = [
-            f"take `{best}`: {more} points of accuracy against `{reference}`{price(setting, best)}"
+            f"use `{best}`: {more} points of accuracy against `{reference}`{price(setting, best)}"
         ]
         alike = [
             row for row in setting.starts
@@ -194,34 +194,39 @@ def decision(setting: Setting) -> str:
         ]  # fmt: skip
         if alike:
             least = min([best, *alike], key=lambda row: setting.mean(row, "megabytes"))
-            told.append(f"Not told apart from it: {listed(alike)}")
-            told[-1] += f"; `{least}` sends least of these" * (least != best)
+            told.append(f"No clear difference from `{best}`: {listed(alike)}")
+            told[-1] += f"; `{least}` sends the least of these" * (least != best)
     else:
-        told = [f"no start is shown to be more accurate than `{reference}`'s"]
+        told = [f"no start is shown to be better than `{reference}`"]
         worse = [row for row in setting.found() if row != RANDOM]
         told += [f"Less accurate: {listed(worse)}"] * bool(worse)
     if RANDOM in setting.rows:
         more = setting.less(best, "accuracy", RANDOM)
-        side = "ahead of" if more.low > 0 else "behind" if more.high < 0 else "not told apart from"
-        told.append(f"It is {side} random weights: {more.text()} points")
+        side = (
+            "better than"
+            if more.low > 0
+            else "worse than"
+            if more.high < 0
+            else "not clearly better than"
+        )
+        told.append(f"`{best}` is {side} random weights: {more.text()} points")
         sooner = setting.less(RANDOM, "rounds-to", best)
         if sooner.low > 0:
             told[-1] += (
-                f", and comes to {setting.target} {sooner.text().replace('+', '')} rounds sooner"
+                f", and reaches {setting.target} {sooner.text().replace('+', '')} rounds sooner"
             )
-        told[-1] = told[-1].replace("It", f"`{best}`", 1)
     heads = [(setting.mean(row, head), row, head) for row in setting.starts for head in HEADS]
     if known := [one for one in heads if one[0] == one[0]]:
         accuracy, row, head = max(known)
         told.append(
-            f"Without any training on the tasks, the head `{head}` on `{row}` comes to "
-            f"{accuracy:.1f} %; with it, `{best}` comes to {setting.mean(best, 'accuracy'):.1f} %"
+            f"Without any training on the tasks, `{row}` reaches {accuracy:.1f} % with the head "
+            f"`{head}`; with training, `{best}` reaches {setting.mean(best, 'accuracy'):.1f} %"
         )
     return " ".join(f"{one}." for one in told)
 
 
 def price(setting: Setting, row: str) -> str:
-    """Say what a start sends, next to the reference."""
+    """Return a phrase on the megabytes of a start, relative to the reference."""
     sent, reference = (setting.mean(one, "megabytes") for one in (row, setting.reference))
     if not reference > 0 or math.isnan(sent):
         return ""
@@ -235,7 +240,7 @@ def listed(rows: list[str]) -> str:
 
 
 def table(setting: Setting) -> list[list[str]]:
-    """Return the lines of a setting's table, headings first: means, and below them differences."""
+    """Return the lines of a setting's table: the headings, then means and differences."""
     has = [one for one in COLUMNS if any(setting.mean(row, one) == setting.mean(row, one)
                                          for row in setting.rows)]  # fmt: skip
     lines = [["Start", *(COLUMNS[one][0] for one in has)]]
@@ -252,7 +257,7 @@ def table(setting: Setting) -> list[list[str]]:
 
 
 def chosen(stored: Mapping[str, tables.Stored]) -> list[list[str]]:
-    """Return by setting and row the rates that a search chose, with the score of its tasks."""
+    """Return a line per setting and start: the chosen rates, and the accuracy in the search."""
     found = []
     for one in stored.values():
         folder, _, name = one.about["recipe"].partition("/")

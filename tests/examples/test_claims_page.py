@@ -468,10 +468,10 @@ def test_a_start_that_is_ahead_is_named_with_its_price(recipe, tmp_path):
     low, high = stats.ttest_1samp(of, 0).confidence_interval()
     said = " ".join(text.split())
     interval = f"+{of.mean():.1f} [+{low:.1f}, +{high:.1f}]"
-    assert f"take `coprefl`: {interval} points of accuracy against `fedavg`, for 2.0 times" in said
-    assert "`coprefl` is ahead of random weights: +" in said
-    assert re.search(r"comes to 60 % [\d.]+ \[[\d.]+, [\d.]+\] rounds sooner", said)
-    assert "take `centralised`" not in said  # It sees all data.
+    assert f"use `coprefl`: {interval} points of accuracy against `fedavg`, for 2.0 times" in said
+    assert "`coprefl` is better than random weights: +" in said
+    assert re.search(r"reaches 60 % [\d.]+ \[[\d.]+, [\d.]+\] rounds sooner", said)
+    assert "use `centralised`" not in said  # It sees all data.
     row = next(line.split(" | ") for line in text.splitlines() if line.startswith("| coprefl |"))
     assert row[1] == f"{means.loc['coprefl'].mean():.1f}<br>{interval}".replace("[", r"\[").replace(
         "]", r"\]"
@@ -485,9 +485,9 @@ def test_a_start_that_is_ahead_is_named_with_its_price(recipe, tmp_path):
 
 def test_where_no_start_is_ahead_the_page_says_so(recipe, tmp_path):
     said = " ".join(bench(recipe, tmp_path, {"random": -5.0}).split())
-    assert "no start is shown to be more accurate than `fedavg`'s. `fedavg` is ahead of" in said
-    assert "- made up: no start is shown to be ahead of `fedavg`" in said
-    assert "take `" not in said
+    assert "no start is shown to be better than `fedavg`. `fedavg` is better than" in said
+    assert "- made up: no start is shown to be better than `fedavg`" in said
+    assert "use `" not in said
 
 
 def test_settings_without_tables_are_named_and_have_no_figures(recipe, tmp_path):
