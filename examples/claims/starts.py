@@ -102,9 +102,14 @@ def measured(
             continue
         recipe = read_recipe(path, protocol=FRESH)
         rounds, seeds = int(recipe.settings["task-rounds"][0]), len(recipe.seeds)
+        failed = any(
+            "failed runs" in one.about
+            for one in stored.values()
+            if (one.about["recipe"], one.about["protocol"]) == (name, FRESH)
+        )
         setting = Setting(
             title, recipe.reference, [one.label for one in recipe.rows],
-            values_of(of(FRESH), {head: of(head) for head in HEADS}, rounds),
+            values_of(of(FRESH), {head: of(head) for head in HEADS}, rounds, failed),
             next((f"{m[2]} %" for one in recipe.metrics if (m := TO_REACH.fullmatch(one))), ""),
             rounds,
         )  # fmt: skip
@@ -117,8 +122,12 @@ def measured(
     return found, missing
 
 
-def values_of(fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: int) -> pd.DataFrame:
+def values_of(
+    fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: int, failed: bool = False
+) -> pd.DataFrame:
     """Return a row for each seed that all starts have, with the columns (start, column).
+
+    If runs have failed, seeds without one of the starts are returned too: all runs have ended.
 
     A task that did not reach the target counts with all its rounds, and the megabytes of these.
     """
@@ -139,7 +148,8 @@ def values_of(fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: in
         free = found.index.get_level_values("row") == RANDOM
         found[cost] = found[cost].mask(free & found[cost].isna(), 0.0)
     of_seeds = found.unstack("row").swaplevel(axis=1)
-    return of_seeds.dropna(subset=[one for one in of_seeds if one[1] == "accuracy"])
+    accuracies = [one for one in of_seeds if one[1] == "accuracy"]
+    return of_seeds.dropna(how="all" if failed else "any", subset=accuracies)
 
 
 def together(settings: list[Setting]) -> Setting:
@@ -222,6 +232,13 @@ def decision(setting: Setting) -> str:
             f"Without any training on the tasks, `{row}` reaches {accuracy:.1f} % with the head "
             f"`{head}`; with training, `{best}` reaches {setting.mean(best, 'accuracy'):.1f} %"
         )
+    seeds = len(setting.values)
+    for row in setting.rows:
+        if lost := int(setting.of(row, "accuracy").isna().sum()):
+            told.append(
+                f"`{row}` failed in {lost} of {seeds} seeds, because training diverged at the "
+                "chosen rate; its means are over the other seeds"
+            )
     return " ".join(f"{one}." for one in told)
 
 

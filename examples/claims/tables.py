@@ -19,6 +19,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, say
 from coprefl_flwr.files import read_json, read_text, write_atomically
+from coprefl_flwr.recipes.listing import FAILED
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import STOPPED
@@ -38,7 +39,9 @@ MADE = {
 class Stored(NamedTuple):
     """What a run measured."""
 
-    about: dict[str, Any]  # recipe, protocol, settings (hashed), those of MADE, trials of a search
+    # Recipe, protocol, hash of the settings, those of MADE, number of failed runs, and a search's
+    # trials.
+    about: dict[str, Any]
     rows: pd.DataFrame  # the columns of KEY, and value
 
 
@@ -75,6 +78,9 @@ def collected(outputs: Path, recipes: Mapping[str, Path]) -> dict[str, Stored]:
             for cells in cells_of(read_text(search))
         ]
         about |= {"trials": trials} if trials else {}
+        failed = file.parent / FAILED
+        if failed.is_file() and (runs := read_json(failed, dict)):
+            about["failed runs"] = len(runs)
         found[file.parent.name] = Stored(about, rows_of_units(report / "units.csv"))
     return found
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import yaml
 
-from coprefl_flwr.files import read_text
+from coprefl_flwr.files import read_json, read_text
+from coprefl_flwr.recipes.listing import FAILED
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "claims"))
@@ -56,8 +57,8 @@ def main(given: Sequence[str] | None = None) -> int:
             out = asked.outputs / f"startbench-{path.stem}-{protocol}"
             options = ["--workers", asked.workers, "--out", str(out)]
             status = coprefl("run", path, protocol, options)
-            # A rate at which training diverges fails its trial alone: what is left is chosen from.
-            if status and not (protocol == TUNE and search_of(out).exists()):
+            # A run whose training diverges fails alone; the others are chosen from or reported.
+            if status and not (status == 1 and failed_runs(out)):
                 return status
             if protocol == TUNE:
                 wrong = set_rates(path, chosen(out)) if asked.write_rates else unlike(path, out)
@@ -72,6 +73,12 @@ def coprefl(verb: str, path: Path, protocol: str, options: Sequence[str]) -> int
     command = ["coprefl", verb, str(path), "--protocol", protocol, *options]
     print(" ".join(command), flush=True)
     return subprocess.run(command, check=False).returncode
+
+
+def failed_runs(out: Path) -> list[str]:
+    """Return the keys of the runs that failed; the file is written when all runs have ended."""
+    file = out / FAILED
+    return list(read_json(file, dict)) if file.exists() else []
 
 
 def search_of(out: Path) -> Path:

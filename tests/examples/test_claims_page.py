@@ -498,6 +498,27 @@ def test_settings_without_tables_are_named_and_have_no_figures(recipe, tmp_path)
     assert not [*(tmp_path / "docs").glob("*.png")]
 
 
+def test_a_start_whose_training_diverged_has_means_over_the_other_seeds():
+    """In seed 2, scaffold failed; while runs are not done, a seed needs all starts."""
+    rows = [
+        {"table": "table", "row": row, "seed": seed, "task": 0, "metric": "accuracy",
+         "value": 50.0 + seed + 5 * number}
+        for number, row in enumerate(("random", "fedavg", "scaffold"))
+        for seed in range(4)
+        if (row, seed) != ("scaffold", 2)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    assert [*starts.values_of(frame, {}, 10).index] == [0, 1, 3]
+    values = starts.values_of(frame, {}, 10, failed=True)
+    assert [*values.index] == [0, 1, 2, 3]
+    setting = starts.Setting("made up", "fedavg", ["random", "fedavg", "scaffold"], values)
+    assert setting.mean("scaffold", "accuracy") == pytest.approx(60 + 4 / 3)
+    assert setting.less("scaffold", "accuracy").mean == pytest.approx(5)
+    said = starts.decision(setting)
+    assert "`scaffold` failed in 1 of 4 seeds, because training diverged at the chosen" in said
+    assert "`fedavg` failed" not in said
+
+
 def test_a_task_that_never_came_to_the_target_counts_with_all_its_rounds():
     """A round sends 2 MB; of three tasks one came there in 4 rounds."""
     rounds, sent = [4.0, math.inf, math.inf], [8.0, math.inf, math.inf]
