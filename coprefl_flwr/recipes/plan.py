@@ -46,7 +46,7 @@ logger = logging.getLogger("flwr.coprefl")
 
 WIDTH = 80
 
-SECONDS = 1.0
+SECONDS = 0.5
 """Duration of the measured round and of the measured evaluation, at most (approximate)."""
 
 CONFIG: dict[str, str | int | float | bool | bytes] = {
@@ -164,7 +164,7 @@ def pace(computing: Computing) -> tuple[float, float]:
     """Measure a client's round; return the seconds on one core per gradient and per output.
 
     The round has five steps and an evaluation of one batch, or fewer samples if these would take
-    more than about a second.
+    more than about half a second.
     """
     one_thread()
     clock = time.process_time if default_device().type == "cpu" else time.perf_counter
