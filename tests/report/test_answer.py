@@ -37,6 +37,12 @@ def test_costs_have_no_answer() -> None:
     assert answers(replace(one_unit(), metrics=["models"], rows=rows)) == []
 
 
+def test_a_final_value_is_an_accuracy() -> None:
+    rows = [replace(row, values={"final": [78.0]}) for row in one_unit().rows]
+    first, *_ = answers(replace(one_unit(), metrics=["final"], rows=rows))
+    assert first.endswith(" has the highest final accuracy: 78.00 %.")
+
+
 def test_the_set_up_is_of_the_settings_that_are_there() -> None:
     settings = {"dataset": "glyphs", "clients": 50, "participants": [10, 20], "tasks": 2}
     report = Report("t", "", [], [one_unit()], settings=settings, defaults={"rounds": 20})
