@@ -198,7 +198,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         figures=["accuracies"] * (not first.rows.empty) + ["curves"] * (not first.rounds.empty),
         settings=first.about.get("settings", {}),
         defaults=first.about.get("defaults", {}),
-        provenance={**first.about.get("made", {}), "seeds": ", ".join(seeds)},
+        provenance=first.about.get("made", {}) | ({"seeds": ", ".join(seeds)} if seeds else {}),
         command="" if len(outcomes) > 1 else first.about.get("command", ""),
         command_folder="the folder of the app",
         warnings=[str(line) for outcome in outcomes for line in outcome.about.get("warnings", [])],
