@@ -1,21 +1,17 @@
 """The figures of the two pages, narrow enough to be read on a telephone."""
 
-from collections.abc import Mapping, Sequence
-from textwrap import wrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.transforms import ScaledTranslation
-from starts import SEES_ALL, Setting
+from starts import RANDOM, SEES_ALL, Setting
 from verdicts import Verdict
 
 from coprefl_flwr.report.figures import style
 
 WIDE = 4.6  # inches; 9 points are 11 pixels where this is 390 pixels wide
 MOST = 10.0  # margins; an interval beyond is an arrow, with its mean if that is beyond too
-APART = 5.0  # points between starts that cost the same
 
 
 def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
@@ -41,21 +37,7 @@ def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
                 ticks.append((at, claim.short))
                 _interval(panel, at, [v / claim.width for v in one[1:4]], limits,
                           looks[paper][0], one.decided)  # fmt: skip
-    panel.set_yticks(*zip(*ticks, strict=True), fontsize=8.5, color=style.INK)
-    for label in panel.get_yticklabels():
-        label.set_fontweight("bold" if label.get_text() in papers else "normal")
-    panel.set_ylim(at + 0.8, 0.6)
-    panel.set_xlim(limits)
-    panel.locator_params(axis="x", nbins=8, integer=True)
-    panel.set_xlabel(
-        "Difference in margins; to the right as claimed", fontsize=8.5, color=style.INK
-    )
-    below = 0.36 / max(figure.get_figheight() - 0.9, 0.5)  # Inches, as parts of the axis.
-    panel.xaxis.set_label_coords(0.98, -below, panel.transAxes)
-    panel.xaxis.label.set_ha("right")
-    panel.tick_params(axis="x", labelsize=8.5, color=style.INK, labelcolor=style.INK)
-    panel.tick_params(axis="y", length=0)
-    panel.spines[["top", "right", "left"]].set_visible(False)
+    _axis(panel, ticks, papers, at, limits, "Difference in margins; to the right as claimed")
     told = "Mean and 95 % interval over seeds. Filled: with a verdict.\nGrey: too small to matter."
     figure.suptitle(told, x=0.02, ha="left", fontsize=8.5, color=style.INK)
     return figure
@@ -89,72 +71,74 @@ def _interval(
 
 
 def worth_over_cost(settings: Sequence[Setting]) -> Figure:
-    """Draw each setting's starts: accuracy less the reference's, over the megabytes that were sent.
+    """Draw, for each setting, the starts' accuracies minus the reference's, by megabytes sent.
 
-    Those that cost the same stand beside each other. A line is the start that sees all data.
+    A filled marker is a difference from the reference by the test, in which centralised training
+    does not take part. A start that failed in a seed has no interval. Random weights may lie
+    beyond the axis.
     """
-    rows = list(dict.fromkeys(row for one in settings for row in one.starts))
+    rows = list(dict.fromkeys(row for setting in settings for row in setting.rows))
     looks = style.colours(rows)
-    lines = -(-(len(settings) + 1) // 2)
-    figure = _figure(0.5 + 2.25 * lines)
-    panels = list(figure.subplots(lines, 2, squeeze=False).flat)
-    for panel, setting in zip(panels, settings, strict=False):
-        _worth(panel, setting, looks)
-    for panel in panels[len(settings) :]:
-        panel.axis("off")
-    dots = [_dot(*looks[row]) for row in rows]
-    line = Line2D([], [], color=style.INK, linestyle=":", linewidth=1)
-    panels[len(settings)].legend(
-        [*dots, line], [*rows, SEES_ALL], loc="center", frameon=False, fontsize=8.5,
-        labelspacing=0.45, handletextpad=0.3,
-    )  # fmt: skip
-    figure.supxlabel("Megabytes sent to make the start", fontsize=8.5, color=style.INK)
-    what = f"Points of accuracy against {settings[0].reference}, 95 % interval"
-    figure.supylabel(what, fontsize=8.5, color=style.INK)
+    figure = _figure(1.25 + 0.2 * sum(1.4 + len(setting.rows) - 1 for setting in settings))
+    panel = figure.subplots()
+    ends = [
+        end
+        for setting in settings
+        for row in setting.rows
+        if row != RANDOM and not setting.failures(row)
+        for end in setting.less(row, "accuracy")[1:3]
+        if end == end
+    ]
+    limits = 1.08 * min(-1.0, *ends), 1.08 * max(1.0, *ends)
+    panel.axvline(0, color=style.INK, linewidth=0.8)
+    at, ticks = 0.0, []
+    for setting in settings:
+        at += 1.4
+        ticks.append((at, setting.title))
+        found, others = setting.found(), [r for r in setting.rows if r != setting.reference]
+        for row in sorted(others, key=lambda row: (row == SEES_ALL, setting.sent(row))):
+            at += 1
+            what = "all data" if row == SEES_ALL else f"{setting.sent(row):,.0f} MB"
+            if lost := setting.failures(row):
+                what = f"failed in {lost} of {len(setting.values)} seeds"
+            ticks.append((at, f"{row} ({what})"))
+            if not lost:
+                values = setting.less(row, "accuracy")[:3]
+                _interval(panel, at, values, limits, looks[row][0], row in found)
+    reference = settings[0].reference
+    label = f"Points of accuracy against {reference}"
+    _axis(panel, ticks, [setting.title for setting in settings], at, limits, label)
+    sent = " or ".join(dict.fromkeys(f"{one.sent(reference):,.0f}" for one in settings))
+    told = f"Mean and 95 % interval over seeds. Filled: differs from {reference}\n"
+    told += f"by the test. In brackets: megabytes sent; {reference} sends {sent}."
+    figure.suptitle(told, x=0.02, ha="left", fontsize=8.5, color=style.INK)
     return figure
 
 
-def _worth(panel: Any, setting: Setting, looks: Mapping[str, tuple[str, str]]) -> None:
-    style.plain(panel, "", "")
-    panel.set_title(
-        "\n".join(wrap(setting.title, 24)), loc="left", fontsize=8.5, fontweight="bold",
-        color=style.INK,
-    )  # fmt: skip
-    panel.tick_params(labelsize=8)
-    panel.axhline(0, color=style.INK, linewidth=0.8)
-    if (sees_all := setting.less(SEES_ALL, "accuracy").mean) == sees_all:
-        panel.axhline(sees_all, color=style.INK, linewidth=1, linestyle=":")
-    clusters: dict[int, list[str]] = {}
-    for row in setting.starts:
-        if (cost := setting.mean(row, "megabytes")) == cost:
-            clusters.setdefault(round(20 * cost / setting.most_megabytes), []).append(row)
-    for together in clusters.values():
-        for number, row in enumerate(together):
-            aside = APART * (number - (len(together) - 1) / 2) / 72
-            figure = panel.get_figure()
-            moved = panel.transData + ScaledTranslation(aside, 0, figure.dpi_scale_trans)
-            at, found = setting.mean(row, "megabytes"), setting.less(row, "accuracy")
-            colour, _ = looks[row]
-            panel.plot(
-                [at] * 2, [found.low, found.high], color=colour, transform=moved, linewidth=1.3
-            )
-            dot = _dot(*looks[row])
-            dot.set_data([at], [found.mean])
-            dot.set_transform(moved)
-            panel.add_line(dot)
-            ends = [v for v in (found.mean, found.low, found.high) if v == v]
-            panel.update_datalim([(at, value) for value in ends])
-    panel.margins(x=0.3, y=0.08)
-    panel.autoscale_view()
-    panel.locator_params(axis="x", nbins=4)
-
-
-def _dot(colour: str, dashes: str) -> Line2D:
-    """Return a marker of a start; hollow where its colour is another's too."""
-    face = colour if dashes == "-" else "white"
-    return Line2D(
-        [], [], color=colour, marker="o", linewidth=0, markersize=4.5, markerfacecolor=face
-    )
+def _axis(
+    panel: Any,
+    ticks: Sequence[tuple[float, str]],
+    headings: Sequence[str],
+    end: float,
+    limits: tuple[float, float],
+    label: str,
+) -> None:
+    """Label the lines of a panel; the labels that are headings are bold."""
+    panel.set_yticks(*zip(*ticks, strict=True), fontsize=8.5, color=style.INK)
+    for text in panel.get_yticklabels():
+        text.set_fontweight("bold" if text.get_text() in headings else "normal")
+    panel.set_ylim(end + 0.8, 0.6)
+    panel.set_xlim(limits)
+    panel.locator_params(axis="x", nbins=8, integer=True)
+    panel.set_xlabel(label, fontsize=8.5, color=style.INK)
+    below = 0.36 / max(
+        panel.get_figure().get_figheight() - 0.9, 0.5
+    )  # Inches, as parts of the axis.
+    panel.xaxis.set_label_coords(0.98, -below, panel.transAxes)
+    panel.xaxis.label.set_ha("right")
+    panel.tick_params(axis="x", labelsize=8.5, color=style.INK, labelcolor=style.INK)
+    panel.tick_params(axis="y", length=0)
+    panel.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _figure(height: float) -> Figure:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import tables
 from verdicts import MIN_SEEDS, holm, interval
@@ -25,7 +26,7 @@ COLUMNS = {
     "std-clients": ("Std over clients %", 1), "reached": ("Tasks at the target %", 0),
     "rounds-to": ("Rounds to it", 1), "megabytes-to": ("MB to it", 1),
     "ncm": ("NCM %", 1), "ridge": ("Ridge %", 1),
-    "megabytes": ("MB of the start", 0), "gradients": ("Its million gradients", 1),
+    "megabytes": ("MB of the start", 0), "gradients": ("Its million gradients", 2),
 }  # fmt: skip
 """By column of a setting its heading and decimals."""
 COSTS = ("megabytes", "gradients")  # the same in every seed, or nearly
@@ -61,11 +62,6 @@ class Setting:
         """The starts that a user can choose: all but centralised training."""
         return [row for row in self.rows if row != SEES_ALL]
 
-    @property
-    def most_megabytes(self) -> float:
-        """The megabytes of the start that sends the most."""
-        return max(1e-9, *(m for row in self.starts if (m := self.mean(row, "megabytes")) == m))
-
     def of(self, row: str, column: str) -> pd.Series:
         """Return the value of each seed."""
         return self.values.get((row, column), pd.Series(math.nan, self.values.index))
@@ -73,6 +69,14 @@ class Setting:
     def mean(self, row: str, column: str) -> float:
         """Return the mean over seeds; nan if there are no values."""
         return float(self.of(row, column).mean())
+
+    def sent(self, row: str) -> float:
+        """Return the megabytes that a start sent; 0 if it sent nothing."""
+        return float(np.nan_to_num(self.mean(row, "megabytes")))
+
+    def failures(self, row: str) -> int:
+        """Return the number of seeds in which a start failed."""
+        return int(self.of(row, "accuracy").isna().sum())
 
     def less(self, row: str, column: str, other: str = "") -> Difference:
         """Return a start's values minus those of another start, by default the reference."""
@@ -200,7 +204,8 @@ def decision(setting: Setting) -> str:
         ]
         alike = [
             row for row in setting.starts
-            if row != best and setting.less(row, "accuracy", best).high >= 0
+            if row != best and not setting.failures(row)
+            and setting.less(row, "accuracy", best).high >= 0
         ]  # fmt: skip
         if alike:
             least = min([best, *alike], key=lambda row: setting.mean(row, "megabytes"))
@@ -234,7 +239,7 @@ def decision(setting: Setting) -> str:
         )
     seeds = len(setting.values)
     for row in setting.rows:
-        if lost := int(setting.of(row, "accuracy").isna().sum()):
+        if lost := setting.failures(row):
             told.append(
                 f"`{row}` failed in {lost} of {seeds} seeds, because training diverged at the "
                 "chosen rate; its means are over the other seeds"
