@@ -1,7 +1,5 @@
 """Recipes of claims and starts can be read under each protocol; the pages are their tables'."""
 
-import re
-
 import pytest
 import yaml
 
@@ -60,14 +58,3 @@ def test_a_paper_has_at_most_ten_primary_claims_on_seeds_of_their_own():
             seeds = read_recipe(RECIPES[f"primary/{one['recipe']}"]).seeds
             assert min(seeds) >= 1000
             assert 20 <= len(seeds) <= (48 if one["recipe"] == "fedpcl-label-shift" else 40)
-
-
-def test_the_readme_has_the_pages_intervals():
-    """It said "some 4 points ahead" of what the page leaves open."""
-    page_of, readme = (path.read_text() for path in (DOCS / "claims.md", ROOT / "README.md"))
-    shown = " ".join(page_of.replace("\\", "").split())
-    differences = re.findall(r"[+-][\d.]+\s\[[+-][\d.]+,\s[+-][\d.]+\]", readme)
-    assert len(differences) >= 3
-    for one in differences:
-        assert " ".join(one.split()) in shown
-    assert not re.search("points ahead|level with|no better than", readme)
