@@ -7,7 +7,6 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.options import checked_options, declared, schema
 from coprefl_flwr.strategies import (
     MOON,
@@ -24,6 +23,7 @@ from coprefl_flwr.strategies import (
     PerFedAvg,
     PFedMe,
 )
+from coprefl_flwr.studies.personal_data import PersonalOptions
 
 OPTIONS = {
     "at least 0": [
@@ -32,7 +32,7 @@ OPTIONS = {
         (FedProto, "mu", -1.0),
         (FedProx, "mu", -0.1),
         (MOON, "mu", -0.1),
-        (Noise, "scale", -1.0),
+        (PersonalOptions, "noise_scale", -1.0),
         (PerFedAvg, "inner_learning_rate", -1.0),
         (QFFL, "q", -1.0),
     ],
@@ -58,7 +58,7 @@ OPTIONS = {
         (FedAdam, "beta2", 1.0),
         (FedAvg, "tolerated_share", 0.5),
         (FedAvgM, "server_momentum", 1.0),
-        (Noise, "share", 1.5),
+        (PersonalOptions, "noise_share", 1.5),
     ],
     "above 0 and at most": [(FedAvg, "fraction_train", 1.5)],
     "a finite number": [
@@ -72,7 +72,7 @@ OPTIONS = {
     "known are fo, hf": [(PerFedAvg, "variant", "so")],
     "'maml'": [(FedMeta, "variant", "MAML")],
     "'II'": [(SCAFFOLD, "variant", "III")],
-    "'gaussian'": [(Noise, "kind", "gausian")],
+    "'gaussian'": [(PersonalOptions, "noise_kind", "gausian")],
     "'krum'": [(FedAvg, "aggregation", "kurm")],
 }
 """By what is allowed, or the nearest name: what has an option, and a value that is not allowed."""
