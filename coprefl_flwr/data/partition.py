@@ -155,7 +155,7 @@ def _partitioner_of(scheme: str) -> Any:
 
 def _import_without_plots() -> None:
     """Import flwr_datasets; its plots, and seaborn and pyplot with them, are imported when used."""
-    # These libraries take two seconds and 80 MB in each process that has clients.
+    # These libraries take 1.5 s and 85 MiB in each process that has clients (docs/upstream.md).
     name = "flwr_datasets.visualization"
     if "flwr_datasets" not in sys.modules:
         plots: Any = ModuleType(name)

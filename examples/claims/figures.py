@@ -79,7 +79,8 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     """
     rows = list(dict.fromkeys(row for setting in settings for row in setting.rows))
     looks = style.colours(rows)
-    figure = _figure(1.25 + 0.2 * sum(1.4 + len(setting.rows) - 1 for setting in settings))
+    # A heading takes 1.4 lines, and the reference none.
+    figure = _figure(1.25 + 0.2 * sum(0.4 + len(setting.rows) for setting in settings))
     panel = figure.subplots()
     ends = [
         end
@@ -131,9 +132,8 @@ def _axis(
     panel.set_xlim(limits)
     panel.locator_params(axis="x", nbins=8, integer=True)
     panel.set_xlabel(label, fontsize=8.5, color=style.INK)
-    below = 0.36 / max(
-        panel.get_figure().get_figheight() - 0.9, 0.5
-    )  # Inches, as parts of the axis.
+    height = panel.get_figure().get_figheight()
+    below = 0.36 / max(height - 0.9, 0.5)  # Inches, as parts of the axis.
     panel.xaxis.set_label_coords(0.98, -below, panel.transAxes)
     panel.xaxis.label.set_ha("right")
     panel.tick_params(axis="x", labelsize=8.5, color=style.INK, labelcolor=style.INK)

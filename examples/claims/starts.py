@@ -188,8 +188,9 @@ def page(
 
 
 def ahead(setting: Setting) -> list[str]:
-    """Return the starts that are better than the reference, the best first."""
-    better = [row for row in setting.found() if setting.less(row, "accuracy").mean > 0]
+    """Return the starts that are better than the reference and never failed, the best first."""
+    done = [row for row in setting.found() if not setting.failures(row)]
+    better = [row for row in done if setting.less(row, "accuracy").mean > 0]
     return sorted(better, key=lambda row: -setting.mean(row, "accuracy"))
 
 
@@ -217,20 +218,15 @@ def decision(setting: Setting) -> str:
         told += [f"Less accurate: {listed(worse)}"] * bool(worse)
     if RANDOM in setting.rows:
         more = setting.less(best, "accuracy", RANDOM)
-        side = (
-            "better than"
-            if more.low > 0
-            else "worse than"
-            if more.high < 0
-            else "not clearly better than"
-        )
-        told.append(f"`{best}` is {side} random weights: {more.text()} points")
+        side = "better" if more.low > 0 else "worse" if more.high < 0 else "not clearly better"
+        told.append(f"`{best}` is {side} than random weights: {more.text()} points")
         sooner = setting.less(RANDOM, "rounds-to", best)
         if sooner.low > 0:
             told[-1] += (
                 f", and reaches {setting.target} {sooner.text().replace('+', '')} rounds sooner"
             )
-    heads = [(setting.mean(row, head), row, head) for row in setting.starts for head in HEADS]
+    done = [row for row in setting.starts if not setting.failures(row)]
+    heads = [(setting.mean(row, head), row, head) for row in done for head in HEADS]
     if known := [one for one in heads if one[0] == one[0]]:
         accuracy, row, head = max(known)
         told.append(

@@ -340,7 +340,7 @@ def test_a_ready_made_partitioner_that_cannot_be_is_told(ready, message):
 
 
 def test_plots_of_the_library_are_imported_when_they_are_used():
-    """The libraries of its plots take seconds and 80 MB, in each process that has clients."""
+    """The libraries of its plots take 1.5 s and 85 MiB, in each process that has clients."""
     program = """
 import sys
 import numpy as np

@@ -18,3 +18,9 @@ def test_a_quoted_interval_is_on_a_page_of_results(name):
     quoted = [found[0] for found in QUOTED.finditer(page)]
     assert quoted
     assert [one for one in quoted if one not in results] == []
+
+
+def test_the_readme_compares_with_intervals():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(QUOTED.findall(readme)) >= 3
+    assert not re.search("points ahead|level with|no better than", readme)

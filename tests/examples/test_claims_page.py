@@ -483,6 +483,27 @@ def test_a_start_that_is_ahead_is_named_with_its_price(recipe, tmp_path):
     assert html.count("<table>") == 2
 
 
+def test_two_settings_have_a_table_each_and_one_of_their_means(recipe, tmp_path):
+    first = recipe.parents[1] / "startbench" / "made-up.yaml"
+    other = first.with_name("other.yaml")
+    other.write_text(first.read_text().replace("made up", "made up too"))
+    means = []
+    for path, worth in ((first, {"coprefl": 3.0}), (other, {"coprefl": 9.0})):
+        out = tmp_path / "outputs" / f"startbench-{path.stem}-fresh"
+        made_up_run(out, path, "fresh", worth)
+        units = pd.read_csv(out / "report" / "units.csv")
+        means.append(units[units["row"] == "coprefl"]["accuracy"].mean())
+    made(tmp_path)
+    text = (tmp_path / "docs" / "which-start.md").read_text()
+    assert "## All starts, mean over 2 settings" in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| coprefl |")]
+    shown = [float(row[1].partition("<br>")[0]) for row in rows]
+    assert shown == pytest.approx([sum(means) / 2, *means], abs=0.051)
+    assert text.count("<summary>made up") == 2
+    assert MarkdownIt().enable("table").render(text).count("<table>") == 3
+    assert (tmp_path / "docs" / "which_start.png").stat().st_size > 10_000
+
+
 def test_where_no_start_is_ahead_the_page_says_so(recipe, tmp_path):
     said = " ".join(bench(recipe, tmp_path, {"random": -5.0}).split())
     assert "no start is shown to be better than `fedavg`. `fedavg` is better than" in said
