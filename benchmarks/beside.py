@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 GOAL = 1.3
 RECIPE: dict[str, Any] = {
-    "title": "Beside busy processes",
+    "title": "Next to busy processes",
     "settings": {
         "dataset": "glyphs",
         "downstream-classes": 20,

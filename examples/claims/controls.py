@@ -33,8 +33,8 @@ class FedAvgOnSupport(FedAvg):
 class FedAvgThenStep(FedAvg):
     """A FedAvg round on all samples, then a FedSGD step at the averaged model on the query sets.
 
-    Summed, with `step_learning_rate` as zeta, it is CoPreFL with gamma = 1 (whose second term has
-    no weight) but for what the clients train on: no support split, no meta objective.
+    Summed, with `step_learning_rate` as zeta, it is CoPreFL with gamma = 1, whose second term has
+    no weight, except that clients train on all samples: there is no support split.
     """
 
     step_learning_rate: float = option(1e-3, "step size of the server's step", minimum=0)

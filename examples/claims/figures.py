@@ -11,11 +11,11 @@ from verdicts import Verdict
 from coprefl_flwr.report.figures import style
 
 WIDE = 4.6  # inches; 9 points are 11 pixels where this is 390 pixels wide
-MOST = 10.0  # margins; an interval beyond is an arrow, with its mean if that is beyond too
+MOST = 10.0  # margins; a longer interval ends in an arrow; a mean beyond is written as a number
 
 
 def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
-    """Draw the claims' differences with 95 % intervals in their margins, as claimed to the right.
+    """Draw the differences with 95 % intervals, in units of the margins; claimed sides are right.
 
     A filled marker is a claim with a verdict.
     """
@@ -38,8 +38,10 @@ def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
                 _interval(panel, at, [v / claim.width for v in one[1:4]], limits,
                           looks[paper][0], one.decided)  # fmt: skip
     _axis(panel, ticks, papers, at, limits, "Difference in margins; to the right as claimed")
-    told = "Mean and 95 % interval over seeds. Filled: with a verdict.\nGrey: too small to matter."
-    figure.suptitle(told, x=0.02, ha="left", fontsize=8.5, color=style.INK)
+    caption = (
+        "Mean and 95 % interval over seeds. Filled: with a verdict.\nGrey: too small to matter."
+    )
+    figure.suptitle(caption, x=0.02, ha="left", fontsize=8.5, color=style.INK)
     return figure
 
 
@@ -74,7 +76,7 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     """Draw, for each setting, the starts' accuracies minus the reference's, by megabytes sent.
 
     A filled marker is a difference from the reference by the test, in which centralised training
-    does not take part. A start that failed in a seed has no interval. Random weights may lie
+    does not take part. A start that failed in a seed has no interval. Random weights may be
     beyond the axis.
     """
     rows = list(dict.fromkeys(row for setting in settings for row in setting.rows))
@@ -110,9 +112,9 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     label = f"Points of accuracy against {reference}"
     _axis(panel, ticks, [setting.title for setting in settings], at, limits, label)
     sent = " or ".join(dict.fromkeys(f"{one.sent(reference):,.0f}" for one in settings))
-    told = f"Mean and 95 % interval over seeds. Filled: differs from {reference}\n"
-    told += f"by the test. In brackets: megabytes sent; {reference} sends {sent}."
-    figure.suptitle(told, x=0.02, ha="left", fontsize=8.5, color=style.INK)
+    caption = f"Mean and 95 % interval over seeds. Filled: differs from {reference}\n"
+    caption += f"by the test. In brackets: megabytes sent; {reference} sends {sent}."
+    figure.suptitle(caption, x=0.02, ha="left", fontsize=8.5, color=style.INK)
     return figure
 
 

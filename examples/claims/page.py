@@ -45,7 +45,7 @@ HIGHER, LOG = "higher", "log"
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """What a paper says of two rows (see claims.yaml; the last four: primary.yaml)."""
+    """A claim of a paper about two rows: the keys of claims.yaml; the last four: primary.yaml."""
 
     paper: str
     recipe: str  # its name, such as primary/coprefl-ratio
@@ -65,13 +65,13 @@ class Claim:
 
     @property
     def sides(self) -> list[tuple[str, str]]:
-        """The table and the row of what is compared; none of an open claim."""
+        """The table and the row of both compared results; empty for an open claim."""
         names = [self.table] * 2 if isinstance(self.table, str) else self.table
         return [] if self.open else list(zip(names, (self.of, self.against), strict=True))
 
     @property
     def sign(self) -> int:
-        """By which differences are multiplied to be above 0 as claimed."""
+        """The factor by which a difference as claimed is above 0."""
         return 1 if self.says == HIGHER else -1
 
     @property
@@ -80,7 +80,7 @@ class Claim:
         return math.log(self.margin) if self.scale == LOG else self.margin
 
     def pairs(self, values: pd.DataFrame, protocol: str) -> pd.DataFrame:
-        """Return both rows' values, a line a seed: where both have as many tasks."""
+        """Return the values of both rows, one line per seed in which both have all tasks."""
         here = values[(values["protocol"] == protocol) & (values["recipe"] == self.recipe)]
         here = here[here["metric"] == self.metric]
         of, against = (
@@ -90,7 +90,7 @@ class Claim:
         return both[["value_x", "value_y"]].set_axis(["of", "against"], axis=1).astype(float)
 
     def differences(self, pairs: pd.DataFrame) -> list[float]:
-        """Return first row less second; nan where one is not finite."""
+        """Return the first row's values minus the second row's; nan if a value is not finite."""
         with np.errstate(divide="ignore"):
             scaled = np.log(pairs) if self.scale == LOG else pairs
         return scaled.where(np.isfinite(scaled)).eval("of - against").tolist()
@@ -99,9 +99,9 @@ class Claim:
 def read_claims(
     folder: Path, paths: Mapping[str, Path]
 ) -> tuple[list[Claim], list[Claim], dict[str, Recipe]]:
-    """Return the primary claims, the exploratory ones, and the recipes of both by their names.
+    """Return the primary claims, the exploratory claims, and the recipes of both by name.
 
-    Raises a SettingsError for a claim about what its recipe does not have.
+    Raises a SettingsError if a claim names a row, a table or a metric that its recipe lacks.
     """
     primary, exploratory = folder / "primary.yaml", folder / "claims.yaml"
     primaries, others, recipes = [], [], {}
@@ -127,7 +127,7 @@ def read_claims(
 
 
 def checked(entry: Mapping[str, Any], recipe: Recipe, place: str) -> Claim:
-    """Return a claim of a recipe."""
+    """Return a claim, checked against its recipe."""
     try:
         claim = Claim(**entry)
         sides = claim.sides
@@ -147,7 +147,7 @@ def checked(entry: Mapping[str, Any], recipe: Recipe, place: str) -> Claim:
 
 
 def rows_of(recipe: Recipe) -> list[str]:
-    """Return what the rows of a recipe can be called."""
+    """Return the possible names of the rows of a recipe."""
     of_rows = [(row.label, one.chosen) for row in recipe.rows for one in row.trials()]
     return [f"{row}:{value}" if value and recipe.select == ALL else row for row, value in of_rows]
 
@@ -170,7 +170,7 @@ def protocols_of(path: Path) -> dict[str, str]:
 def judged(
     claims: Sequence[Claim], values: pd.DataFrame, recipes: Mapping[str, Recipe]
 ) -> dict[Claim, Verdict]:
-    """Return the verdicts on the primary claims, each paper's together."""
+    """Return the verdicts on the primary claims. The claims of a paper are judged together."""
     found = {}
     for paper in dict.fromkeys(one.paper for one in claims):
         own = [one for one in claims if one.paper == paper]
@@ -186,7 +186,7 @@ def judged(
 
 
 def primary_cells(claim: Claim, verdict: Verdict) -> list[str]:
-    """Return a line of the table of primary claims."""
+    """Return the cells of a claim in the table of primary claims."""
     word = f"**{verdict.word}**" if verdict.decided else verdict.word
     if verdict.needs:
         word += f": some {verdict.needs} seeds would find a difference of the margin"
@@ -206,7 +206,7 @@ def primary_cells(claim: Claim, verdict: Verdict) -> list[str]:
 
 
 def difference_of(claim: Claim, mean: float, low: float, high: float) -> str:
-    """Return a difference with its interval and its unit, or a ratio of logarithms' differences."""
+    """Return a difference with its interval and unit; on the logarithmic scale, a factor."""
     heading = column(claim.metric)
     if math.isnan(mean):
         return ""
@@ -223,7 +223,7 @@ def difference_of(claim: Claim, mean: float, low: float, high: float) -> str:
 def explored_cells(
     claims: Sequence[Claim], values: pd.DataFrame, protocols: Sequence[str]
 ) -> list[list[str]]:
-    """Return the table of a recipe's other claims; one is written once, above its protocols."""
+    """Return the table of a recipe's exploratory claims, with a line for each protocol."""
     found = []
     for claim in claims:
         known = [] if claim.open else [(name, claim.pairs(values, name)) for name in protocols]
@@ -246,7 +246,7 @@ def explored_cells(
 
 
 def explored(claim: Claim, pairs: pd.DataFrame) -> str:
-    """Return the difference with its interval, and both rows' means over seeds."""
+    """Return the difference with its interval, and the means of both rows over seeds."""
     heading, means = column(claim.metric), []
     same = claim.sides[0][0] == claim.sides[1][0]
     for (table, row), side in zip(claim.sides, pairs, strict=True):
@@ -254,20 +254,20 @@ def explored(claim: Claim, pairs: pd.DataFrame) -> str:
         means.append(f"{row} {mean}" if same else f"{row} ({table}) {mean}")
     differences = claim.differences(pairs)
     found = summarise(differences)
-    every = found.n == len(differences)  # A start that never came to its loss has no difference.
-    told = difference_of(claim, found.mean, *interval(found)) if every else ""
+    every = found.n == len(differences)  # A start that never reached its loss has no difference.
+    difference = difference_of(claim, found.mean, *interval(found)) if every else ""
     seeds = f"{len(pairs)} seed{'s' * (len(pairs) != 1)}"
-    return f"{heading.title}: {told}\n{', '.join(means)}; {seeds}"
+    return f"{heading.title}: {difference}\n{', '.join(means)}; {seeds}"
 
 
 def printed(claim: Claim) -> str:
-    """Return the paper's figures: those of counts have no decimals."""
+    """Return the figures that the paper printed; large numbers are counts without decimals."""
     numbers = [float(one) for one in claim.printed.split()]
     return " against ".join(f"{one:,.0f}" if one >= 1000 else f"{one:.2f}" for one in numbers)
 
 
 def note_of(path: Path) -> str:
-    """Return the comment at the beginning of a recipe's file, below the line for editors."""
+    """Return the comment at the beginning of a recipe's file, without the line for editors."""
     text = re.sub(r"\A# yaml-language-server:.*\n", "", read_text(path))
     lines = re.match(r"(?:#.*\n)*", text)[0].splitlines()
     return " ".join(line.removeprefix("#").strip() for line in lines)
@@ -280,7 +280,7 @@ def page_of(
     paths: Mapping[str, Path],
     picture: str,
 ) -> str:
-    """Return the page of claims: the primary ones, and by recipe all others."""
+    """Return the page of claims: the primary claims, and all other claims by recipe."""
     sections = []
     for name in dict.fromkeys(one.recipe for one in claims):
         path, of_recipe = paths[name], values[values["recipe"] == name]
@@ -305,7 +305,7 @@ def page_of(
 
 
 def rendered(template: str, **given: Any) -> str:
-    """Return a page."""
+    """Return the page that a template gives."""
     pages = Environment(
         loader=FileSystemLoader(HERE), undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -332,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make(examples: Path, outputs: Path, docs: Path, check: bool) -> int:
-    """Store what was measured, and write both pages and their figures; or check the pages."""
+    """Store the results, and write both pages and their figures; or only check the pages."""
     paths = tables.recipes_of(examples)
     primary, others, recipes = read_claims(examples / "claims", paths)
     stored = tables.read(docs / "tables")
@@ -356,7 +356,7 @@ def make(examples: Path, outputs: Path, docs: Path, check: bool) -> int:
     if check:
         wrong = [path for path, text in pages.items() if not same(path, text)]
         for path in wrong:
-            say(f"{path} is not the page that {docs / 'tables'} gives")
+            say(f"{path} differs from the page that is computed from {docs / 'tables'}")
         return int(bool(wrong))
     tables.write(docs / "tables", stored)
     for name, figure in drawn.items():
@@ -370,7 +370,7 @@ def make(examples: Path, outputs: Path, docs: Path, check: bool) -> int:
 
 
 def same(path: Path, text: str) -> bool:
-    """Tell whether a page is there and has a text."""
+    """Return whether a page exists and has this text."""
     return path.is_file() and read_text(path) == text
 
 

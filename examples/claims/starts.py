@@ -59,7 +59,7 @@ class Setting:
 
     @property
     def starts(self) -> list[str]:
-        """The starts that a user can choose: all but centralised training."""
+        """The starts that a user can choose: all except centralised training."""
         return [row for row in self.rows if row != SEES_ALL]
 
     def of(self, row: str, column: str) -> pd.Series:

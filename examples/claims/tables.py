@@ -1,8 +1,7 @@
-"""The tables of the pages' numbers: results of runs, a line per row, seed, task and metric.
+"""The stored results behind the pages: one line per row, seed, task and metric.
 
 docs/tables/NAME.csv.gz has the results of the run in the folder NAME of the outputs, and about.json
-its versions, machine, date and commit. For runs from before these tables existed, docs/claims.csv
-has one mean per seed.
+has its versions, machine, date and commit. Older runs have one mean per seed in docs/claims.csv.
 """
 
 import gzip
@@ -28,19 +27,19 @@ FOLDERS = ("claims", "claims/primary", "startbench")  # of the examples, with re
 NO_RECIPES = ("claims.yaml", "primary.yaml")
 KEY = ["table", "row", "seed", "task", "metric"]
 OF_SEED = ["recipe", "protocol", "table", "row", "metric", "seed"]
-UNNAMED = "as set"  # the protocol of a recipe that has none
+UNNAMED = "as set"  # stored as the protocol of a recipe without protocols
 MADE = {
     "versions": "versions", "machine": "machine", "date": "date (UTC)",
     "commit": "commit of the package",
 }  # fmt: skip
-"""By key of about.json, what a report calls it."""
+"""By key of about.json, the name of the value in a report."""
 
 
 class Stored(NamedTuple):
-    """What a run measured."""
+    """The results of a run."""
 
-    # Recipe, protocol, hash of the settings, those of MADE, number of failed runs, and a search's
-    # trials.
+    # Recipe, protocol, hash of the settings, the keys of MADE, number of failed runs, and the
+    # trials of a search.
     about: dict[str, Any]
     rows: pd.DataFrame  # the columns of KEY, and value
 
@@ -55,9 +54,9 @@ def recipes_of(examples: Path) -> dict[str, Path]:
 
 
 def collected(outputs: Path, recipes: Mapping[str, Path]) -> dict[str, Stored]:
-    """Return what the finished runs of recipes measured, by the names of their folders.
+    """Return the results of the finished runs of recipes, by the names of their folders.
 
-    What was run with other settings than its recipe has is left out, with a line that says so.
+    A run whose settings differ from its recipe is left out, and a line names the difference.
     """
     names = {read_yaml(path)[0]["title"]: name for name, path in recipes.items()}
     found = {}
@@ -86,22 +85,22 @@ def collected(outputs: Path, recipes: Mapping[str, Path]) -> dict[str, Stored]:
 
 
 def left_out(file: Path, run: Mapping[str, Any], path: Path, protocol: str) -> str:
-    """Say why a run is not that of a recipe and its protocol, or not reported; "" if it is."""
+    """Return why a run does not match a recipe and its protocol, or has no report; or ""."""
     try:
         here, there = settings_of(run), settings_of(read_recipe(path, protocol=protocol).effective)
-    except SettingsError as error:  # The recipe has not this protocol any more.
+    except SettingsError as error:  # The recipe no longer has this protocol.
         return str(error)
     other = [key for key in here | there if here.get(key) != there.get(key)]
     if other:
-        return f"it has another {', '.join(other)} than {path}"
+        return f"it differs from {path} in {', '.join(other)}"
     units = file.parent / "report" / "units.csv"
     if not units.is_file() or units.stat().st_mtime < file.stat().st_mtime:
-        return f"it has no report since its last run: coprefl report {file.parent}"
+        return f"its report is missing or older than its run: coprefl report {file.parent}"
     return ""
 
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Return what decides on a recipe's numbers but for seeds; its files may lie elsewhere."""
+    """Return all settings that affect a recipe's results except the seeds, without folder names."""
     keys = ("scale", "methods", "search", "select", "search-by", "search-trials")
     given = recipe["settings"] | {key: recipe[key] for key in keys if key in recipe}
     texts = {key: json.dumps(given[key], sort_keys=True) for key in given if key != "data-dir"}
@@ -109,12 +108,12 @@ def settings_of(recipe: Mapping[str, Any]) -> dict[str, str]:
 
 
 def hashed(recipe: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a recipe's settings, cut."""
+    """Return the first 16 digits of the SHA-256 of a recipe's settings."""
     return hashlib.sha256(json.dumps(sorted(settings_of(recipe).items())).encode()).hexdigest()[:16]
 
 
 def cells_of(markdown: str) -> list[list[str]]:
-    """Return the cells of the lines of a report's table, as plain text."""
+    """Return the cells of each line of a report's table, as plain text."""
     lines = [one[2:-2].split(" | ") for one in markdown.splitlines() if one.startswith("| ")]
     return [
         [re.sub(r"\\(.)", r"\1", cell.strip("*").rstrip(" †")) for cell in one] for one in lines
@@ -122,28 +121,28 @@ def cells_of(markdown: str) -> list[list[str]]:
 
 
 def rows_of_units(path: Path) -> pd.DataFrame:
-    """Return what a report's units.csv has of seeds that are done."""
+    """Return the values of the finished seeds in a report's units.csv."""
     texts = dict.fromkeys(("comparison", "row", "label"), str)
     units = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=texts)
     units = units.rename(columns={"comparison": "table"})
     of = units.pop("unit").str.extract(r"^seed (\d+)(?:, task (\d+))?").fillna(0).astype(int)
     units["seed"], units["task"] = of[0], of[1]
-    # A label names a row where no other row has it.
+    # A row is named by its label if no other row has the same label.
     alone = units.groupby(["table", "label"])["row"].transform("nunique") == 1
     units["row"] = units.pop("label").where(alone, units["row"])
     if "accuracy" in units:
         seed = [units[name] for name in ("table", "row", "seed")]
         units = units[units["accuracy"].notna().groupby(seed).transform("all")]
     found = units.melt(KEY[:-1], var_name="metric").dropna()
-    # As they are stored, so that pages are the same before and after.
+    # Rounded as in the stored table, so that a page does not change when it is read again.
     return found.assign(value=[float(f"{one:.10g}") for one in found["value"]])
 
 
-# ---- the stored ones -----------------------------------------------------------------------------
+# ---- stored tables -----------------------------------------------------------------------------
 
 
 def write(folder: Path, tables: Mapping[str, Stored]) -> None:
-    """Store tables; the same ones give the same bytes."""
+    """Store tables; equal tables give equal bytes."""
     for name, one in tables.items():
         texts = one.rows.assign(value=[f"{value:.10g}" for value in one.rows["value"]])
         content = texts.to_csv(index=False, lineterminator="\n").encode()
@@ -153,7 +152,7 @@ def write(folder: Path, tables: Mapping[str, Stored]) -> None:
 
 
 def read(folder: Path) -> dict[str, Stored]:
-    """Return the stored tables by their names."""
+    """Return the stored tables by name."""
     file = folder / "about.json"
     abouts = read_json(file, dict) if file.is_file() else {}
     texts = dict.fromkeys(("table", "row", "metric"), str)
@@ -164,7 +163,7 @@ def read(folder: Path) -> dict[str, Stored]:
 
 
 def of_today(tables: Mapping[str, Stored], recipes: Mapping[str, Path]) -> dict[str, Stored]:
-    """Return the tables whose recipes have their settings still; the others get a line."""
+    """Return the tables whose recipes still have the same settings; a line names each other."""
     found = {}
     for name, one in tables.items():
         path, protocol = recipes.get(one.about["recipe"]), one.about["protocol"]
@@ -182,7 +181,7 @@ def of_today(tables: Mapping[str, Stored], recipes: Mapping[str, Path]) -> dict[
 
 
 def rows_of(tables: Mapping[str, Stored], recipe: str, protocol: str) -> pd.DataFrame:
-    """Return all that was measured of a recipe; the same seed may lie in two tables."""
+    """Return all results of a recipe and protocol. Two tables may have the same seed."""
     of = (recipe, protocol)
     own = [t.rows for t in tables.values() if (t.about["recipe"], t.about["protocol"]) == of]
     empty = pd.DataFrame(columns=[*KEY, "value"])
@@ -190,9 +189,9 @@ def rows_of(tables: Mapping[str, Stored], recipe: str, protocol: str) -> pd.Data
 
 
 def by_seed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the means over tasks, a line per table, row, metric and seed.
+    """Return the means over tasks: one line per table, row, metric and seed.
 
-    Those of a start that never came to the loss at which it was to stop are infinite.
+    The means of a start that never reached its `stop-at-loss` are infinite.
     """
     of_start = ["table", "row", "seed"]
     late = rows[(rows["metric"] == STOPPED) & (rows["value"] == math.inf)]
@@ -203,7 +202,7 @@ def by_seed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def means(tables: Mapping[str, Stored], older: Path) -> pd.DataFrame:
-    """Return all means by seed; those of `older` of a recipe and protocol without a table."""
+    """Return all means by seed. A recipe and protocol without a table has those in `older`."""
     texts = dict.fromkeys(OF_SEED[:-1], str)
     old = pd.DataFrame(columns=[*OF_SEED, "value", "tasks"])
     if older.is_file():

@@ -1,21 +1,21 @@
-"""Whether a paper's claims hold: paired differences over seeds, and two families of t tests.
+"""Verdicts on the claims of a paper: paired differences over seeds, and two families of t tests.
 
-A seed gives a claim one difference, of the means over its tasks, which share a pre-trained model;
-or of the logarithms of these means. Of the K claims of a paper two things are tested:
+For each claim, a seed gives one difference: of the means over its tasks, which share a pre-trained
+model, or of the logarithms of these means. For the K claims of a paper, two things are tested:
 
 - that there is a difference, by two-sided paired t tests;
-- that the difference is within the claim's margin, by two one-sided t tests, of which the larger p
-  counts (Schuirmann, A comparison of the two one-sided tests procedure, 1987).
+- that the difference is within the claim's margin, by two one-sided t tests; the larger p counts
+  (Schuirmann, A comparison of the two one-sided tests procedure, 1987).
 
 In each of the two families the chance of a false verdict is 5 % for all K claims together: the
-smallest p is compared with 5 % / K, the next with 5 % / (K - 1), and so on until the first that is
-not below (Holm, A simple sequentially rejective multiple test procedure, 1979). A claim that was
-not measured yet counts in K.
+smallest p is compared with 5 % / K, the next with 5 % / (K - 1), and so on until the first p that
+is not below its limit (Holm, A simple sequentially rejective multiple test procedure, 1979). A
+claim that is not measured yet counts in K.
 
-The t tests suppose normal differences. With 20 seeds and ten claims the 5 % are kept where both
-rows are as skewed as an exponential, which leaves their difference symmetric, and where differences
-have a skewness of 0.5. Of papers whose differences have mean 0 and a skewness of 1 up to 10 % have
-a false verdict, and about 20 % at a skewness of 2 (tests/examples/test_verdicts.py).
+The t tests assume normal differences. With 20 seeds and ten claims, the chance stays at 5 % if both
+rows are as skewed as an exponential distribution, because their difference is then symmetric, and
+if the differences have a skewness of 0.5. It rises to 10 % at a skewness of 1, and to about 20 % at
+a skewness of 2 (tests/examples/test_verdicts.py).
 """
 
 import math
@@ -36,7 +36,7 @@ LESS, OPEN = ", by less than matters", "open"
 
 
 def holm(p_values: Any) -> Any:
-    """Return which of the tests along the last axis hold together; nan is a test that does not."""
+    """Return which tests along the last axis are significant after Holm; nan is not significant."""
     p_values = np.nan_to_num(p_values, nan=1.0)
     order, tests = np.argsort(p_values, axis=-1), p_values.shape[-1]
     below = np.take_along_axis(p_values, order, -1) * np.arange(tests, 0, -1) <= ERROR
@@ -48,7 +48,8 @@ def holm(p_values: Any) -> Any:
 def decide(mean: Any, std: Any, seeds: Any, margin: Any) -> Any:
     """Return the verdicts on the claims along the last axis.
 
-    `mean` and `std` are those of differences, above 0 as claimed; nan is not measured.
+    `mean` and `std` describe the differences, which are above 0 if the claim is right; nan means
+    not measured.
     """
     size, error = np.abs(mean), np.asarray(std) / np.sqrt(seeds)
     differs = holm(2 * stats.t.sf(size / error, seeds - 1))
@@ -59,7 +60,7 @@ def decide(mean: Any, std: Any, seeds: Any, margin: Any) -> Any:
 
 
 def interval(found: Summary, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the t interval of a mean; nan for too few values, or such as do not differ."""
+    """Return the t interval of a mean; nan for too few values, or for equal values."""
     if found.n < MIN_SEEDS or not found.std > 0:
         return math.nan, math.nan
     half = float(stats.t.isf((1 - confidence) / 2, found.n - 1)) * found.std / math.sqrt(found.n)
@@ -73,9 +74,9 @@ def power(seeds: Any, std: float, difference: float, level: float) -> Any:
 
 
 def needed_seeds(std: float, margin: float, tests: int) -> int:
-    """Return how many seeds find a difference of the margin with a power of 80 %.
+    """Return the number of seeds that find a difference of the margin with a power of 80 %.
 
-    At the level of Holm's first step among so many tests: where others hold, fewer do.
+    The level is that of Holm's first step; if other claims are significant, fewer seeds suffice.
     """
     seeds = np.arange(MIN_SEEDS, MOST_SEEDS + 1)
     enough = np.flatnonzero(power(seeds, std, margin, ERROR / tests) >= POWER)
@@ -83,27 +84,27 @@ def needed_seeds(std: float, margin: float, tests: int) -> int:
 
 
 class Verdict(NamedTuple):
-    """What is known of a claim: differences above 0 as claimed, nan where there are none."""
+    """The result of a claim. Differences are above 0 if the claim is right, nan if not measured."""
 
     word: str
     mean: float
-    low: float  # the 95 % interval, of this claim alone
+    low: float  # the 95 % interval of this claim alone
     high: float
     seeds: int
-    needs: int = 0  # seeds of an open one
+    needs: int = 0  # number of seeds that an open claim would need
 
     @property
     def decided(self) -> bool:
-        """Whether it is neither open nor to be measured."""
+        """Whether the claim has a verdict."""
         return self.word.startswith((HOLDS, OTHERWISE, NOTHING))
 
 
 def judge(
     differences: Sequence[Sequence[float]], margins: Sequence[float], wanted: Sequence[int]
 ) -> list[Verdict]:
-    """Return the verdicts on a paper's claims, from a difference a seed, above 0 as claimed.
+    """Return the verdicts on a paper's claims, from one difference per seed.
 
-    `wanted` is how many seeds each was to have: a claim has no verdict before it has them all.
+    `wanted` is the planned number of seeds of each claim. A claim with fewer has no verdict.
     """
     found = [summarise(one) for one in differences]
     mean, std, seeds = (np.array(part, float) for part in zip(*found, strict=True))

@@ -76,7 +76,7 @@ def test_the_recipe_can_be_read(tmp_path):
     from coprefl_flwr.recipes.load import read_recipe
 
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(beside.RECIPE))
-    assert read_recipe(tmp_path / "recipe.yaml", [], "full", "").title == "Beside busy processes"
+    assert read_recipe(tmp_path / "recipe.yaml", [], "full", "").title == "Next to busy processes"
 
 
 def test_a_number_below_one_is_refused(capsys):

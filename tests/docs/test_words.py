@@ -8,10 +8,11 @@ import pytest
 
 from docs import tables
 
-GENERATED = ("claims", "which-start", "changelog", "notebooks")
+GENERATED = ("changelog", "notebooks")
 """Pages and folders of docs/ that are written from other files, so they are not checked."""
 
-OTHERS = [tables.ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
+TOP = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+OTHERS = [tables.ROOT / f"{name}.md" for name in TOP]
 OTHERS += sorted((tables.ROOT / "examples").glob("*/README.md"))
 """Pages outside docs/; both are checked."""
 
@@ -41,7 +42,11 @@ WORDS = {
 """Regular expressions of what strangers had to read twice: why, or what to write."""
 
 BLOCK = re.compile(r"^( *)(`{3,})([^\n]*)\n(.*?)^\1\2$", re.M | re.S)
-CODE_OR_LINK = re.compile(r"`[^`]*`|\]\([^)]*\)|\{ ?#[^}]*\}|<!--.*?-->", re.S)
+CODE_OR_LINK = re.compile(
+    r"`[^`]*`|\]\([^)]*\)|\{ ?#[^}]*\}|<!--.*?-->|[\w.-]+(?:[/.][\w-]+)+", re.S
+)
+"""Text whose words are names: also a path or a module without backticks."""
+
 SENTENCE = re.compile(r"[^.:;!?|]+(?:[.:;!?](?!\s)[^.:;!?|]*)*[.:;!?|]?")
 
 
@@ -54,9 +59,12 @@ def pages():
 
 
 ALL = pages()
-PACKAGE = {path.relative_to(tables.ROOT).as_posix(): path for path in
-           sorted((tables.ROOT / "coprefl_flwr").rglob("*.py"))}  # fmt: skip
-"""The modules of the package: their docstrings, messages and helps are checked."""
+PROGRAMS = {
+    path.relative_to(tables.ROOT).as_posix(): path
+    for folder in ("coprefl_flwr", "examples", "benchmarks", "docs")
+    for path in sorted((tables.ROOT / folder).rglob("*.py"))
+}
+"""The modules of the package and the programs: docstrings, messages and helps are checked."""
 
 
 def blank(found):
@@ -103,9 +111,9 @@ def test_a_page_is_in_plain_english(name):
     assert not found, "\n".join([f"{name}:", *found])
 
 
-@pytest.mark.parametrize("name", PACKAGE)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_docstrings_and_messages_are_in_plain_english(name):
-    said = texts(PACKAGE[name].read_text(encoding="utf-8"))
+    said = texts(PROGRAMS[name].read_text(encoding="utf-8"))
     found = [f"text at {line}, {one}" for line, text in said for one in unclear(text)]
     assert not found, "\n".join([f"{name}:", *found])
 

@@ -194,8 +194,8 @@ def test_runs_of_other_settings_are_left_out(recipe, tmp_path, capsys):
     assert made(tmp_path)[1] == {}
     said = [line.partition("outputs/")[2] for line in capsys.readouterr().err.splitlines()]
     assert [line for line in said if "left out" in line] == [
-        f"cut is left out: it has another scale than {recipe}",
-        f"few is left out: it has another task-rounds than {recipe}",
+        f"cut is left out: it differs from {recipe} in scale",
+        f"few is left out: it differs from {recipe} in task-rounds",
     ]
 
 
@@ -219,7 +219,8 @@ def test_a_report_from_before_the_last_run_is_left_out(recipe, tmp_path, capsys)
     changed = (out / "report" / "units.csv").stat().st_mtime + 1
     os.utime(out / "recipe.yaml", (changed, changed))
     assert made(tmp_path)[1] == {}
-    assert f"it has no report since its last run: coprefl report {out}" in capsys.readouterr().err
+    problem = f"its report is missing or older than its run: coprefl report {out}"
+    assert problem in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("select", "row"), [("test", "fedavg"), ("all", "fedavg:mu=0.1")])
@@ -420,7 +421,7 @@ def test_a_check_writes_nothing_and_tells_another_page(recipe, tmp_path, capsys,
     capsys.readouterr()
     assert make(tmp_path, "--check") == 1
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"{written} is not the page that")
+    assert line.startswith(f"{written} differs from the page that")
     assert written.read_text() == other
 
 

@@ -1,4 +1,4 @@
-"""FedAvg of fluke, with everything in memory and clients without a model of their own."""
+"""FedAvg of fluke, with all data in memory and clients that keep no model between rounds."""
 
 from collections.abc import Callable
 from typing import Any

@@ -25,11 +25,11 @@ NODE_CLIENTS = "node-clients"
 
 
 def settings_of(config: Mapping[str, object]) -> Settings:
-    """Return the settings that a run-config has beside the app's own key."""
+    """Return the settings in a run-config, without the app's own key."""
     return Settings.from_config({k: value for k, value in config.items() if k != NODE_CLIENTS})
 
 
 def options(settings: Settings) -> dict[str, Any]:
-    """Return CoPreFL's own options, which the run-config sets beside the settings of any run."""
+    """Return CoPreFL's own options, which the run-config sets in addition to the settings."""
     own = ("gamma", "meta-learning-rate", "support-fraction")
     return {key: dict(settings.short)[key] for key in own}
