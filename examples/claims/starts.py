@@ -19,6 +19,7 @@ from coprefl_flwr.report.formats import escaped
 from coprefl_flwr.report.statistics import paired
 from coprefl_flwr.report.tables import NONE
 
+SETTINGS = ("unseen-classes", "another-dataset", "unseen-domain", "unseen-people", "glyphs")
 RANDOM, SEES_ALL = "random", "centralised"
 BENCH, FRESH, HEADS, TUNE = "startbench", "fresh", ("ncm", "ridge"), "tune"
 COLUMNS = {
@@ -28,8 +29,8 @@ COLUMNS = {
     "ncm": ("NCM %", 1), "ridge": ("Ridge %", 1),
     "megabytes": ("MB of the start", 0), "gradients": ("Its million gradients", 2),
 }  # fmt: skip
-"""By column of a setting its heading and decimals."""
-COSTS = ("megabytes", "gradients")  # the same in every seed, or nearly
+"""By column of a setting, its heading and decimals."""
+COSTS = ("megabytes", "gradients")  # equal in all seeds, or nearly
 
 
 class Difference(NamedTuple):
@@ -42,7 +43,8 @@ class Difference(NamedTuple):
 
     def text(self, decimals: int = 1) -> str:
         """Return the difference with its interval."""
-        mean, low, high = (f"{value:+.{decimals}f}" for value in self[:3])
+        # Zero is added, because a rounded -0.04 is -0.0.
+        mean, low, high = (f"{round(value, decimals) + 0.0:+.{decimals}f}" for value in self[:3])
         return f"{mean} [{low}, {high}]" if self.low < self.high else mean
 
 
@@ -84,11 +86,27 @@ class Setting:
         found, p = paired(of.tolist(), against.tolist())
         return Difference(found.mean, *interval(found), p)
 
-    def found(self, column: str = "accuracy") -> list[str]:
-        """Return the starts that differ from the reference, by Holm's tests at 5 %."""
+    def found(self) -> list[str]:
+        """Return the starts whose accuracy differs from the reference's, by Holm's tests at 5 %."""
         others = [row for row in self.starts if row != self.reference]
-        differs = holm(pd.Series([self.less(row, column).p for row in others]).to_numpy())
+        differs = holm(pd.Series([self.less(row, "accuracy").p for row in others]).to_numpy())
         return [row for row, one in zip(others, differs, strict=True) if one]
+
+    def ahead(self) -> list[str]:
+        """Return the starts that are better than the reference and never failed, best first."""
+        done = [row for row in self.found() if not self.failures(row)]
+        better = [row for row in done if self.less(row, "accuracy").mean > 0]
+        return sorted(better, key=lambda row: -self.mean(row, "accuracy"))
+
+    def best(self) -> str:
+        """Return the most accurate start that is better than the reference, or the reference."""
+        return next(iter(self.ahead()), self.reference)
+
+    def alike(self) -> list[str]:
+        """Return the starts that never failed and are not clearly worse than the best start."""
+        best = self.best()
+        others = [row for row in self.starts if row != best and not self.failures(row)]
+        return [row for row in others if self.less(row, "accuracy", best).high >= 0]
 
 
 def measured(
@@ -96,9 +114,10 @@ def measured(
 ) -> tuple[list[Setting], list[str]]:
     """Return the settings that were measured, and a phrase for each missing part."""
     found, missing = [], []
-    for name, path in recipes.items():
-        if not name.startswith(f"{BENCH}/"):
-            continue
+    names = [name for name in recipes if name.startswith(f"{BENCH}/")]
+    places = {f"{BENCH}/{name}": place for place, name in enumerate(SETTINGS)}
+    for name in sorted(names, key=lambda name: places.get(name, len(places))):
+        path = recipes[name]
         title = read_yaml(path)[0]["title"].removeprefix("Which start: ")
         of = functools.partial(tables.rows_of, stored, name)
         if not len(of(FRESH)):
@@ -131,9 +150,8 @@ def values_of(
 ) -> pd.DataFrame:
     """Return a row for each seed that all starts have, with the columns (start, column).
 
-    If runs have failed, seeds without one of the starts are returned too: all runs have ended.
-
-    A task that did not reach the target counts with all its rounds, and the megabytes of these.
+    If runs have failed, all runs have ended, and seeds that lack a start are returned too. A task
+    that did not reach the target counts with all its rounds and their megabytes.
     """
     wide = fresh.pivot(index=["row", "seed", "task"], columns="metric", values="value")
     names = {one: f"{found[1]}-to" for one in wide if (found := TO_REACH.fullmatch(one))}
@@ -156,14 +174,6 @@ def values_of(
     return of_seeds.dropna(how="all" if failed else "any", subset=accuracies)
 
 
-def together(settings: list[Setting]) -> Setting:
-    """Return the mean over settings for each seed. The seeds of two settings are independent."""
-    first = settings[0]
-    rows = [row for row in first.rows if all(row in one.rows for one in settings)]
-    mean = sum(one.values for one in settings) / len(settings)
-    return Setting("all", first.reference, rows, mean.dropna(how="all"))
-
-
 # ---- in words ------------------------------------------------------------------------------------
 
 
@@ -173,74 +183,105 @@ def page(
     """Return the values of the page's template."""
     parts = [
         {
-            "title": one.title, "decision": decision(one), "table": table(one),
-            "seeds": len(one.values), "target": one.target, "rounds": one.rounds,
+            "title": one.title, "advice": advice(one), "details": details(one),
+            "table": table(one), "seeds": len(one.values), "target": one.target,
+            "rounds": one.rounds,
         }
         for one in settings
     ]  # fmt: skip
     return {
         "settings": parts, "missing": missing, "chosen": chosen(stored),
-        "summary": table(together(settings)) if settings else [],
+        "overall": overall(settings), "summary": summary(settings),
         "seeds": [*dict.fromkeys(len(one.values) for one in settings)],
-        "undecided": [one.title for one in settings if not ahead(one)],
+        "undecided": [one.title for one in settings if not one.ahead()],
         "reference": settings[0].reference if settings else "",
     }  # fmt: skip
 
 
-def ahead(setting: Setting) -> list[str]:
-    """Return the starts that are better than the reference and never failed, the best first."""
-    done = [row for row in setting.found() if not setting.failures(row)]
-    better = [row for row in done if setting.less(row, "accuracy").mean > 0]
-    return sorted(better, key=lambda row: -setting.mean(row, "accuracy"))
+def overall(settings: list[Setting]) -> str:
+    """Return which starts are best, or not clearly worse than the best, in most settings."""
+    good = [row for one in settings for row in (one.best(), *one.alike())]
+    most = max(map(good.count, good), default=0)
+    names = listed([*dict.fromkeys(row for row in good if good.count(row) == most)])
+    if not settings:
+        return ""
+    are = "is the best start, or is" if names.count("`") == 2 else "are the best starts, or are"
+    return f"In {most} of {len(settings)} measured settings, {names} {are} not clearly worse."
 
 
-def decision(setting: Setting) -> str:
+def advice(setting: Setting) -> str:
     """Return which start to use, in sentences that follow from the numbers."""
-    reference, better = setting.reference, ahead(setting)
-    best = better[0] if better else reference
-    if better:
-        more = setting.less(best, "accuracy").text()
-        told = [
-            f"use `{best}`: {more} points of accuracy against `{reference}`{price(setting, best)}"
-        ]
-        alike = [
-            row for row in setting.starts
-            if row != best and not setting.failures(row)
-            and setting.less(row, "accuracy", best).high >= 0
-        ]  # fmt: skip
-        if alike:
-            least = min([best, *alike], key=lambda row: setting.mean(row, "megabytes"))
-            told.append(f"No clear difference from `{best}`: {listed(alike)}")
-            told[-1] += f"; `{least}` sends the least of these" * (least != best)
-    else:
-        told = [f"no start is shown to be better than `{reference}`"]
+    best, reference, alike = setting.best(), setting.reference, setting.alike()
+    if best == reference:
         worse = [row for row in setting.found() if row != RANDOM]
-        told += [f"Less accurate: {listed(worse)}"] * bool(worse)
+        sentences = [f"no start is shown to be better than `{reference}`"]
+        sentences += [f"Less accurate: {listed(worse)}"] * bool(worse)
+        return " ".join(f"{one}." for one in sentences)
+    more = setting.less(best, "accuracy").text()
+    sentences = [
+        f"use `{best}`: {more} points of accuracy against `{reference}`{price(setting, best)}"
+    ]
+    if alike:
+        least = min([best, *alike], key=lambda row: setting.mean(row, "megabytes"))
+        sentences.append(f"Not clearly worse: {listed(alike)}")
+        sentences[-1] += f"; `{least}` sends the least of these" * (least != best)
+    return " ".join(f"{one}." for one in sentences)
+
+
+def details(setting: Setting) -> str:
+    """Return further sentences on a setting: random weights, heads and failures."""
+    best, sentences = setting.best(), []
     if RANDOM in setting.rows:
         more = setting.less(best, "accuracy", RANDOM)
         side = "better" if more.low > 0 else "worse" if more.high < 0 else "not clearly better"
-        told.append(f"`{best}` is {side} than random weights: {more.text()} points")
+        sentences.append(f"`{best}` is {side} than random weights: {more.text()} points")
         sooner = setting.less(RANDOM, "rounds-to", best)
         if sooner.low > 0:
-            told[-1] += (
+            sentences[-1] += (
                 f", and reaches {setting.target} {sooner.text().replace('+', '')} rounds sooner"
             )
     done = [row for row in setting.starts if not setting.failures(row)]
     heads = [(setting.mean(row, head), row, head) for row in done for head in HEADS]
     if known := [one for one in heads if one[0] == one[0]]:
         accuracy, row, head = max(known)
-        told.append(
+        sentences.append(
             f"Without any training on the tasks, `{row}` reaches {accuracy:.1f} % with the head "
             f"`{head}`; with training, `{best}` reaches {setting.mean(best, 'accuracy'):.1f} %"
         )
     seeds = len(setting.values)
     for row in setting.rows:
         if lost := setting.failures(row):
-            told.append(
+            sentences.append(
                 f"`{row}` failed in {lost} of {seeds} seeds, because training diverged at the "
                 "chosen rate; its means are over the other seeds"
             )
-    return " ".join(f"{one}." for one in told)
+    return " ".join(f"{one}." for one in sentences)
+
+
+def summary(settings: list[Setting]) -> list[list[str]]:
+    """Return the lines of the table of all settings: each start's accuracy minus the reference's.
+
+    A difference that the test finds is bold.
+    """
+    rows = list(dict.fromkeys(row for one in settings for row in one.rows))
+    lines = [["Start", *(escaped(capital(one.title)) for one in settings)]] if settings else []
+    found = [one.found() for one in settings]
+    for row in rows:
+        cells = [escaped(row) + " (sees all data)" * (row == SEES_ALL)]
+        for setting, differs in zip(settings, found, strict=True):
+            lost, text = setting.failures(row), setting.less(row, "accuracy").text()
+            if row == setting.reference:
+                text = f"{setting.mean(row, 'accuracy'):.1f} %"
+            elif lost:
+                text = f"failed in {lost} of {len(setting.values)} seeds"
+            cells.append(f"**{escaped(text)}**" if row in differs and not lost else escaped(text))
+        lines.append(cells)
+    return lines
+
+
+def capital(title: str) -> str:
+    """Return a title that begins with a capital letter."""
+    return title[:1].upper() + title[1:]
 
 
 def price(setting: Setting, row: str) -> str:

@@ -26,10 +26,9 @@ from coprefl_flwr.recipes.listing import FAILED
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "claims"))
+from starts import FRESH, HEADS, SETTINGS, TUNE  # noqa: E402
 from tables import cells_of  # noqa: E402
 
-SETTINGS = ("unseen-classes", "another-dataset", "unseen-domain", "unseen-people", "glyphs")
-TUNE, FRESH, HEADS = "tune", "fresh", ("ncm", "ridge")
 PROTOCOLS = (TUNE, FRESH, *HEADS)
 
 

@@ -473,41 +473,49 @@ def test_a_start_that_is_ahead_is_named_with_its_price(recipe, tmp_path):
     assert "`coprefl` is better than random weights: +" in said
     assert re.search(r"reaches 60 % [\d.]+ \[[\d.]+, [\d.]+\] rounds sooner", said)
     assert "use `centralised`" not in said  # It sees all data.
-    row = next(line.split(" | ") for line in text.splitlines() if line.startswith("| coprefl |"))
-    assert row[1] == f"{means.loc['coprefl'].mean():.1f}<br>{interval}".replace("[", r"\[").replace(
-        "]", r"\]"
-    )
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| coprefl |")]
+    shown = interval.replace("[", r"\[").replace("]", r"\]")
+    assert rows[0][1] == f"**{shown}** |"
+    assert rows[1][1] == f"{means.loc['coprefl'].mean():.1f}<br>{shown}"
     assert "| made-up | fedavg | learning-rate=0.1 | 61.25 |" in text
     assert "- made up: head ridge." in text
     assert (tmp_path / "docs" / "which_start.png").stat().st_size > 10_000
     html = MarkdownIt().enable("table").render(text)
-    assert html.count("<table>") == 2
+    assert html.count("<table>") == 3
 
 
-def test_two_settings_have_a_table_each_and_one_of_their_means(recipe, tmp_path):
+def test_two_settings_have_a_table_each_and_a_table_of_both(recipe, tmp_path):
     first = recipe.parents[1] / "startbench" / "made-up.yaml"
     other = first.with_name("other.yaml")
     other.write_text(first.read_text().replace("made up", "made up too"))
-    means = []
+    means, more = [], []
     for path, worth in ((first, {"coprefl": 3.0}), (other, {"coprefl": 9.0})):
         out = tmp_path / "outputs" / f"startbench-{path.stem}-fresh"
         made_up_run(out, path, "fresh", worth)
         units = pd.read_csv(out / "report" / "units.csv")
-        means.append(units[units["row"] == "coprefl"]["accuracy"].mean())
+        of = units.groupby("row")["accuracy"].mean()
+        means.append(of["coprefl"])
+        more.append(of["coprefl"] - of["fedavg"])
     made(tmp_path)
     text = (tmp_path / "docs" / "which-start.md").read_text()
-    assert "## All starts, mean over 2 settings" in text
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| coprefl |")]
-    shown = [float(row[1].partition("<br>")[0]) for row in rows]
-    assert shown == pytest.approx([sum(means) / 2, *means], abs=0.051)
-    assert text.count("<summary>made up") == 2
+    assert (
+        "In 2 of 2 measured settings, `coprefl` is the best start, or is not clearly worse" in text
+    )
+    assert "| Start | Made up | Made up too |" in text
+    both, *each = [line for line in text.splitlines() if line.startswith("| coprefl |")]
+    shown = [float(cell.strip("* ").split()[0]) for cell in both.split("|")[2:4]]
+    assert shown == pytest.approx(more, abs=0.051)
+    of_settings = [float(row.split(" | ")[1].partition("<br>")[0]) for row in each]
+    assert of_settings == pytest.approx(means, abs=0.051)
+    assert text.count("<summary>All results with made up") == 2
     assert MarkdownIt().enable("table").render(text).count("<table>") == 3
     assert (tmp_path / "docs" / "which_start.png").stat().st_size > 10_000
 
 
 def test_where_no_start_is_ahead_the_page_says_so(recipe, tmp_path):
     said = " ".join(bench(recipe, tmp_path, {"random": -5.0}).split())
-    assert "no start is shown to be better than `fedavg`. `fedavg` is better than" in said
+    assert "**Tasks with made up**: no start is shown to be better than `fedavg`." in said
+    assert "`fedavg` is better than random weights: +" in said
     assert "- made up: no start is shown to be better than `fedavg`" in said
     assert "use `" not in said
 
@@ -536,7 +544,7 @@ def test_a_start_whose_training_diverged_has_means_over_the_other_seeds():
     setting = starts.Setting("made up", "fedavg", ["random", "fedavg", "scaffold"], values)
     assert setting.mean("scaffold", "accuracy") == pytest.approx(60 + 4 / 3)
     assert setting.less("scaffold", "accuracy").mean == pytest.approx(5)
-    said = starts.decision(setting)
+    said = starts.details(setting)
     assert "`scaffold` failed in 1 of 4 seeds, because training diverged at the chosen" in said
     assert "`fedavg` failed" not in said
 
