@@ -1,11 +1,11 @@
-"""Three small frozen backbones, each trained centrally on images that no client here has.
+"""Train three small backbones centrally, on images that no client has.
 
     python examples/claims/backbones.py FOLDER FASHION.npz CIFAR100.npz
 
-The small CNN on Fashion-MNIST, and on either half of CIFAR-100's classes: FOLDER/fashion,
-FOLDER/first and FOLDER/second. They replace FedPCL's, which were trained on Quick Draw, Aircraft
-and Birds (its appendix A.1.3) and are not published. An .npz file holds `train_images`, uint8
-(N, H, W) or (N, H, W, 3), and `train_labels`, (N,).
+The network is the small CNN. FOLDER/fashion is trained on Fashion-MNIST, FOLDER/first and
+FOLDER/second on the two halves of CIFAR-100's classes. They replace the backbones of FedPCL, which
+were trained on Quick Draw, Aircraft and Birds (its appendix A.1.3) and are not published.
+An .npz file holds `train_images`, uint8 (N, H, W) or (N, H, W, 3), and `train_labels`, (N,).
 """
 
 import sys
@@ -22,7 +22,7 @@ EPOCHS, BATCH, RATE = 5, 64, 0.05
 
 
 def main(folder: str, fashion: str, cifar: str) -> None:
-    """Train and write the three."""
+    """Train and write the three backbones."""
     images, labels = load(fashion)
     train(Path(folder) / "fashion", images, labels)
     images, labels = load(cifar)
@@ -40,7 +40,7 @@ def load(file: str) -> tuple[Tensor, Tensor]:
 
 
 def train(folder: Path, images: Tensor, labels: Tensor) -> None:
-    """Train the small CNN by SGD with momentum and write it as this package's models are."""
+    """Train the small CNN by SGD with momentum, and write it as a model of this package."""
     classes, shape = int(labels.max()) + 1, tuple(images.shape[1:])
     std, mean = torch.std_mean(images, dim=(0, 2, 3))
     model = build_model("femnist-cnn", classes, shape)

@@ -1,4 +1,4 @@
-"""Two controls that take CoPreFL apart: its split without its step, and a step without the rest."""
+"""Two controls for CoPreFL: its support split without its meta step, and a plain server step."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from coprefl_flwr.strategies import FedAvg
 
 
 class OnAllSamples(CoPreFLClient):
-    """Trains on all samples; its query set is CoPreFL's, which it has then trained on too."""
+    """Trains on all samples, also on its query set, which is the same as CoPreFL's."""
 
     def training_samples(self, config):
         """Return all samples."""
@@ -18,13 +18,13 @@ class OnAllSamples(CoPreFLClient):
 
 
 class FedAvgOnSupport(FedAvg):
-    """FedAvg on CoPreFL's support sets: what it does without its meta step (zeta = 0)."""
+    """FedAvg on CoPreFL's support sets: CoPreFL without its meta step (zeta = 0)."""
 
     client = CoPreFLClient
     roles = ("pretraining",)
 
     def budget(self, work):
-        """Return the steps on the support sets."""
+        """Return the costs of the steps on the support sets."""
         support = work.on_fraction(work.options["support-fraction"])
         return Budget(support.step_sum, work.participants * support.samples_seen)
 
@@ -39,7 +39,7 @@ class FedAvgThenStep(FedAvg):
 
     step_learning_rate: float = option(1e-3, "step size of the server's step", minimum=0)
     step_along: str = option(
-        "sum", "of the gradients of the query losses: their sum or mean", choices=("sum", "mean")
+        "sum", "the gradients of the query losses are summed or averaged", choices=("sum", "mean")
     )
 
     client = OnAllSamples
@@ -47,7 +47,7 @@ class FedAvgThenStep(FedAvg):
     actions = ("train", "train.query")
 
     def round(self, ctx, arrays):
-        """Return w - rate x sum_j grad L_j(w), w the mean of the participants' models."""
+        """Return w - rate x sum_j grad L_j(w), where w is the mean of the participants' models."""
         local = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         query = yield Exchange("train.query", local.arrays, local.clients, Total())
         rate = self.step_learning_rate
@@ -57,7 +57,7 @@ class FedAvgThenStep(FedAvg):
         return descend(local.arrays, query.sums["sum"], rate), metrics
 
     def budget(self, work):
-        """Return FedAvg's, and the step with the gradients on the query sets."""
+        """Return FedAvg's costs, and those of the gradients on the query sets."""
         queries = work.samples - work.on_fraction(work.options["support-fraction"]).samples
         gradients = work.participants if self.step_along == "sum" else 1
         step = self.step_learning_rate * gradients

@@ -1,12 +1,12 @@
-"""The .npz files that recipes name, from datasets that torchvision downloads.
+"""Write the .npz files that recipes name, from datasets that torchvision downloads.
 
     python examples/claims/data.py FOLDER
 
-writes FOLDER/cifar100.npz and FOLDER/fashion.npz, with `train_images` (uint8), `train_labels`,
-`test_images` and `test_labels`, and FOLDER/mnist_people.npz: MNIST's training digits with each
-digit's writer (`groups`), the writers drawn into three groups (`domains`: pretraining, tuning,
-tasks). The writers come from QMNIST (Yadav and Bottou 2019), or from FOLDER/mnist_writers.npz
-(`train_writer`).
+FOLDER/cifar100.npz and FOLDER/fashion.npz have `train_images` (uint8), `train_labels`,
+`test_images` and `test_labels`. FOLDER/mnist_people.npz has the training digits of MNIST with the
+writer of each digit (`groups`). The writers are drawn into three groups (`domains`: pretraining,
+tuning, tasks). The writers come from QMNIST (Yadav and Bottou 2019), or from
+FOLDER/mnist_writers.npz (`train_writer`).
 """
 
 import sys
@@ -20,7 +20,7 @@ WRITERS = {"pretraining": 300, "tuning": 100, "tasks": 139}
 
 
 def main(folder: str) -> None:
-    """Download and write all three."""
+    """Download the datasets and write the three files."""
     for name, source in (("cifar100", CIFAR100), ("fashion", FashionMNIST)):
         arrays = {}
         for part in ("train", "test"):
@@ -35,7 +35,7 @@ def main(folder: str) -> None:
 def write_people(
     folder: Path, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]
 ) -> None:
-    """Write mnist_people.npz of MNIST's training digits, (60000, 28, 28) and (60000,)."""
+    """Write mnist_people.npz from MNIST's training digits, (60000, 28, 28) and (60000,)."""
     file = folder / "mnist_writers.npz"
     if file.exists():
         writers = np.load(file)["train_writer"]

@@ -47,7 +47,7 @@ def main(given: Sequence[str] | None = None) -> int:
         if name not in SETTINGS:
             parser.error(f"setting '{name}': allowed are {', '.join(SETTINGS)}")
     recipes = [HERE / f"{name}.yaml" for name in asked.settings or SETTINGS]
-    # Heads that need no training take the starts of `fresh`, and next to nothing.
+    # The heads use the starts of `fresh` and need no training, so they cost almost nothing.
     for path, protocol in itertools.product(recipes, (TUNE, FRESH)):
         if status := coprefl("plan", path, protocol, []):
             return status
@@ -56,7 +56,7 @@ def main(given: Sequence[str] | None = None) -> int:
             out = asked.outputs / f"startbench-{path.stem}-{protocol}"
             options = ["--workers", asked.workers, "--out", str(out)]
             status = coprefl("run", path, protocol, options)
-            # A run whose training diverges fails alone; the others are chosen from or reported.
+            # If the training of a run diverges, only this run fails; the others are used.
             if status and not (status == 1 and failed_runs(out)):
                 return status
             if protocol == TUNE:
@@ -86,7 +86,7 @@ def search_of(out: Path) -> Path:
 
 
 def chosen(out: Path) -> dict[str, dict[str, float]]:
-    """Return by row the values that the search of a folder chose."""
+    """Return, by row, the values that the search in a folder chose."""
     lines = cells_of(read_text(search_of(out)))
     return {
         row: {key: float(value) for key, _, value in (p.partition("=") for p in values.split(","))}
@@ -96,7 +96,7 @@ def chosen(out: Path) -> dict[str, dict[str, float]]:
 
 
 def unlike(path: Path, out: Path) -> list[str]:
-    """Say which rates of a recipe are not those that were chosen."""
+    """Return a line for each rate of a recipe that differs from the chosen rate."""
     has = dict(rows(path))
     return [
         f"{path}: {label}: {key} is {has[label].get(key)}, chosen was {value:g}"
@@ -113,7 +113,7 @@ def rows(path: Path) -> Iterator[tuple[str, Mapping[str, float | str]]]:
 
 
 def set_rates(path: Path, rates: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Write the chosen rates into the rows of a recipe, whose lines else stay as they are."""
+    """Write the chosen rates into the rows of a recipe; all other lines are unchanged."""
     before, mark, after = path.read_text(encoding="utf-8").partition("\nreference:")
     for label, values in rates.items():
         for key, value in values.items():

@@ -1,4 +1,4 @@
-"""The node's part. A node is one client; its node-config names the file of its data."""
+"""The ClientApp. A node is one client; its node-config names the file of its data."""
 
 import functools
 from dataclasses import replace
@@ -46,7 +46,7 @@ def node_samples(path: str) -> Samples:
     Raises
     ------
     SettingsError
-        If no file is named, or what it holds does not fit the model.
+        If no file is named, or its content does not fit the model.
     """
     if not path:
         raise SettingsError(

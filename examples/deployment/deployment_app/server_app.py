@@ -1,4 +1,4 @@
-"""The server's part: pre-train with CoPreFL, and store the model and a checkpoint."""
+"""The ServerApp: pre-trains with CoPreFL, and stores the model and a checkpoint."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Pre-train with what the run-config says."""
+    """Pre-train with the settings of the run-config."""
     try:
         nodes = str(context.run_config[task.NODE_CLIENTS])
         pretrain(grid, task.settings_of(context.run_config), nodes or None)
@@ -33,14 +33,14 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
 
     A run of the same name continues after its last checkpoint.
 
-    `node_clients` is the file that says which node is which client; with None, each names itself.
+    `node_clients` is the file with the client of each node; None: each node names its client.
 
     Raises
     ------
     SettingsError
-        Before the first round, if something set cannot be used.
+        Before the first round, if a setting cannot be used.
     RunFailedError
-        If a round failed too often; the checkpoint is good: run the app again to continue.
+        If a round failed too often. Run the app again to continue after the checkpoint.
     """
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
     checkpoint, own = folder / "checkpoint.safetensors", task.options(settings)
@@ -55,7 +55,7 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
         min_replies=settings.min_replies,
         max_failed_rounds=settings.max_failed_rounds,
         clients=node_clients,
-        evaluate_every=0,  # What a start is worth is seen in tasks of new classes.
+        evaluate_every=0,  # The quality of a start is measured in tasks of new classes.
     )
     result = strategy.start(
         grid,
@@ -71,7 +71,7 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
 
 
 def about(settings: Settings) -> dict[str, Any]:
-    """Return how the model was made, for its JSON."""
+    """Return the description of the model for its JSON file."""
     return {
         "model": task.MODEL,
         "num-classes": task.NUM_CLASSES,

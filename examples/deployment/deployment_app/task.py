@@ -11,7 +11,7 @@ from coprefl_flwr.studies.settings import Settings
 MODEL = "femnist-cnn"
 NUM_CLASSES = 100
 IMAGE_SHAPE = (1, 28, 28)  # channels, height, width
-# Of images / 255. Fixed in the app: measured by each node, they would differ between the nodes.
+# Of images / 255. They are fixed, because values measured by each node would differ.
 PIXEL_MEAN, PIXEL_STD = 0.124, 0.268
 
 
@@ -21,7 +21,7 @@ def initial_model(seed: int) -> nn.Module:
 
 
 NODE_CLIENTS = "node-clients"
-"""The one key of the run-config that is this app's own: a file, see docs/deployment.md."""
+"""The only key of the run-config that is not a setting: a file, see docs/deployment.md."""
 
 
 def settings_of(config: Mapping[str, object]) -> Settings:
