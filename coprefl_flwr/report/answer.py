@@ -66,7 +66,6 @@ def answers(comparison: Comparison) -> list[str]:
     rows = rows[(rows["metric"] == qualities[0]) & rows["mean"].map(math.isfinite)]
     reference = comparison.tested_against.name
     name, percent, _ = heading.title.partition(" %")
-    name += " accuracy" if name in ("Final", "Best") else ""
     lines = []
     if len(rows) > 1 and heading.better:
         lower, unit = heading.better == "lower", " %" if percent else ""

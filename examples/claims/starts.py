@@ -130,9 +130,11 @@ def measured(
             for one in stored.values()
             if (one.about["recipe"], one.about["protocol"]) == (name, FRESH)
         )
+        values = values_of(of(FRESH), {head: of(head) for head in HEADS}, rounds)
+        # If runs have failed, all runs have ended, and a seed may lack a start.
         setting = Setting(
             title, recipe.reference, [one.label for one in recipe.rows],
-            values_of(of(FRESH), {head: of(head) for head in HEADS}, rounds, failed),
+            values if failed else with_all_starts(values),
             next((f"{m[2]} %" for one in recipe.metrics if (m := TO_REACH.fullmatch(one))), ""),
             rounds,
         )  # fmt: skip
@@ -145,13 +147,10 @@ def measured(
     return found, missing
 
 
-def values_of(
-    fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: int, failed: bool = False
-) -> pd.DataFrame:
-    """Return a row for each seed that all starts have, with the columns (start, column).
+def values_of(fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: int) -> pd.DataFrame:
+    """Return a row for each seed, with the columns (start, column).
 
-    If runs have failed, all runs have ended, and seeds that lack a start are returned too. A task
-    that did not reach the target counts with all its rounds and their megabytes.
+    A task that did not reach the target counts with all its rounds and their megabytes.
     """
     wide = fresh.pivot(index=["row", "seed", "task"], columns="metric", values="value")
     names = {one: f"{found[1]}-to" for one in wide if (found := TO_REACH.fullmatch(one))}
@@ -169,9 +168,12 @@ def values_of(
     for cost in {*COSTS} & {*found}:  # Nothing was sent or computed for random weights.
         free = found.index.get_level_values("row") == RANDOM
         found[cost] = found[cost].mask(free & found[cost].isna(), 0.0)
-    of_seeds = found.unstack("row").swaplevel(axis=1)
-    accuracies = [one for one in of_seeds if one[1] == "accuracy"]
-    return of_seeds.dropna(how="all" if failed else "any", subset=accuracies)
+    return found.unstack("row").swaplevel(axis=1)
+
+
+def with_all_starts(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the seeds in which all starts have an accuracy."""
+    return values.dropna(subset=[one for one in values if one[1] == "accuracy"])
 
 
 # ---- in words ------------------------------------------------------------------------------------

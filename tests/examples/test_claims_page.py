@@ -538,9 +538,9 @@ def test_a_start_whose_training_diverged_has_means_over_the_other_seeds():
         if (row, seed) != ("scaffold", 2)
     ]  # fmt: skip
     frame = pd.DataFrame(rows)
-    assert [*starts.values_of(frame, {}, 10).index] == [0, 1, 3]
-    values = starts.values_of(frame, {}, 10, failed=True)
+    values = starts.values_of(frame, {}, 10)
     assert [*values.index] == [0, 1, 2, 3]
+    assert [*starts.with_all_starts(values).index] == [0, 1, 3]
     setting = starts.Setting("made up", "fedavg", ["random", "fedavg", "scaffold"], values)
     assert setting.mean("scaffold", "accuracy") == pytest.approx(60 + 4 / 3)
     assert setting.less("scaffold", "accuracy").mean == pytest.approx(5)

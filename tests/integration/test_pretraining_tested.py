@@ -39,7 +39,7 @@ def test_tests_are_in_the_rounds_and_in_the_table(cyclic_study):
         False, True, False, True, True,
     ]  # fmt: skip
     tables = (folder / "report" / "tables" / "table.md").read_text()
-    assert "| Method | Final % | Best % |" in tables
+    assert "| Method | Final accuracy % | Best accuracy % |" in tables
     assert "| Method | Rounds | Best at round | Models sent | MB sent |" in tables
     assert (folder / "report" / "figures" / "table-curves.png").stat().st_size > 10_000
 

@@ -155,13 +155,12 @@ def test_the_note_counts_what_is_of_the_pretraining() -> None:
         ResultRow("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "final": [50.0, nan, 52, nan]}),
     ]
     text = markdown(table(comparison(metrics=["accuracy", "final"], rows=rows, paper={})))
-    assert "Final %: 2 values per row." in text
+    assert "Final accuracy %: 2 values per row." in text
     assert "not marked best" not in text
     assert "| coprefl | 5.00 ± 2.58 | – | 51.00 ± 1.41 |" in text
     # A cell without a number says why.
-    assert (
-        "– random: the initial model was not trained, or test-every is not set (Final %)." in text
-    )
+    reason = "the initial model was not trained, or test-every is not set (Final accuracy %)."
+    assert f"– random: {reason}" in text
     assert "– below p (Holm): the reference row, fewer than two seeds, or the same" in text
 
 
