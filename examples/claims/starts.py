@@ -1,6 +1,7 @@
 """The page `which-start.md`: the results of startbench's settings, in sentences and tables."""
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from coprefl_flwr.report.tables import NONE
 
 SETTINGS = ("unseen-classes", "another-dataset", "unseen-domain", "unseen-people", "glyphs")
 RANDOM, SEES_ALL = "random", "centralised"
-BENCH, FRESH, HEADS, TUNE = "startbench", "fresh", ("ncm", "ridge"), "tune"
+BENCH, FRESH, HEADS = "startbench", "fresh", ("ncm", "ridge")
+SEARCHES = ("tune", "tune-scaffold")  # a later search replaces the choice of an earlier one
 COLUMNS = {
     "accuracy": ("Accuracy %", 1), "worst-10%": ("Worst tenth %", 1),
     "std-clients": ("Std over clients %", 1), "reached": ("Tasks at the target %", 0),
@@ -319,15 +321,14 @@ def table(setting: Setting) -> list[list[str]]:
 
 def chosen(stored: Mapping[str, tables.Stored]) -> list[list[str]]:
     """Return a line per setting and start: the chosen rates, and the accuracy in the search."""
-    found = []
-    for one in stored.values():
+    found = {}
+    for protocol, one in itertools.product(SEARCHES, stored.values()):
         folder, _, name = one.about["recipe"].partition("/")
         heading, *trials = one.about.get("trials", [[]])
-        for trial in trials if (folder, one.about["protocol"]) == (BENCH, TUNE) else []:
+        for trial in trials if (folder, one.about["protocol"]) == (BENCH, protocol) else []:
             of = dict(zip(heading, trial, strict=False))
             if of.get("Chosen") == "chosen":
                 rates = of["Values"].replace(",", ", ")
-                found.append(
-                    [escaped(cell) for cell in (name, of["Method"], rates, of["Accuracy %"])]
-                )
-    return found
+                cells = name, of["Method"], rates, of["Accuracy %"]
+                found[name, of["Method"]] = [*map(escaped, cells)]
+    return list(found.values())

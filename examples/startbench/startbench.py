@@ -6,9 +6,9 @@ For each SETTING (all five, if none is named) rates are chosen first, then start
 measured. Finished work is reused: after Ctrl-C, run the same command again to continue. The command
 prints the hours first; with --plan it prints only the hours.
 
-The rates in a SETTING's recipe must be those that its protocol `tune` chooses. If they are not, the
-command names the right ones and ends before starts are trained. --write-rates writes them into the
-recipe.
+The rates in a SETTING's recipe must be those that its protocols `tune` and `tune-scaffold` choose.
+If they are not, the command names the right rates and ends before starts are trained. --write-rates
+writes them into the recipe.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from coprefl_flwr.recipes.listing import FAILED
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "claims"))
-from starts import FRESH, HEADS, SETTINGS, TUNE  # noqa: E402
+from starts import FRESH, HEADS, SEARCHES, SETTINGS  # noqa: E402
 from tables import cells_of  # noqa: E402
 
-PROTOCOLS = (TUNE, FRESH, *HEADS)
+PROTOCOLS = (*SEARCHES, FRESH, *HEADS)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -48,10 +48,11 @@ def main(given: Sequence[str] | None = None) -> int:
             parser.error(f"setting '{name}': allowed are {', '.join(SETTINGS)}")
     recipes = [HERE / f"{name}.yaml" for name in asked.settings or SETTINGS]
     # The heads use the starts of `fresh` and need no training, so they cost almost nothing.
-    for path, protocol in itertools.product(recipes, (TUNE, FRESH)):
+    for path, protocol in itertools.product(recipes, (*SEARCHES, FRESH)):
         if status := coprefl("plan", path, protocol, []):
             return status
     for path in [] if asked.plan else recipes:
+        rates: dict[str, dict[str, float]] = {}
         for protocol in PROTOCOLS:
             out = asked.outputs / f"startbench-{path.stem}-{protocol}"
             options = ["--workers", asked.workers, "--out", str(out)]
@@ -59,8 +60,11 @@ def main(given: Sequence[str] | None = None) -> int:
             # If the training of a run diverges, only this run fails; the others are used.
             if status and not (status == 1 and failed_runs(out)):
                 return status
-            if protocol == TUNE:
-                wrong = set_rates(path, chosen(out)) if asked.write_rates else unlike(path, out)
+            if protocol in SEARCHES:
+                rates |= chosen(out)
+                wrong = set_rates(path, rates) if asked.write_rates else []
+                if protocol == SEARCHES[-1] and not wrong:
+                    wrong = unlike(path, rates)
                 if wrong:
                     print("\n".join(wrong), file=sys.stderr)
                     return 1
@@ -95,12 +99,12 @@ def chosen(out: Path) -> dict[str, dict[str, float]]:
     }
 
 
-def unlike(path: Path, out: Path) -> list[str]:
+def unlike(path: Path, rates: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return a line for each rate of a recipe that differs from the chosen rate."""
     has = dict(rows(path))
     return [
         f"{path}: {label}: {key} is {has[label].get(key)}, chosen was {value:g}"
-        for label, values in chosen(out).items()
+        for label, values in rates.items()
         for key, value in values.items()
         if has[label].get(key) != value
     ]

@@ -564,6 +564,22 @@ def test_a_task_that_never_came_to_the_target_counts_with_all_its_rounds():
     assert found["reached"] == pytest.approx(100 / 3)
 
 
+def test_a_later_search_replaces_the_choice_of_an_earlier_search():
+    def search(protocol, *rows):
+        trials = [["Method", "Values", "Accuracy %", "Chosen"], *rows]
+        about = {"recipe": "startbench/glyphs", "protocol": protocol, "trials": trials}
+        return tables.Stored(about, pd.DataFrame())
+
+    fedavg = ["fedavg", "learning-rate=0.1", "60.00", "chosen"]
+    late = ["scaffold", "learning-rate=0.3", "9.00", "chosen"]
+    stable = ["scaffold", "learning-rate=0.05", "58.00", "chosen"]
+    stored = {"a": search("tune-scaffold", stable), "b": search("tune", fedavg, late)}
+    assert starts.chosen(stored) == [
+        ["glyphs", "fedavg", "learning-rate=0.1", "60.00"],
+        ["glyphs", "scaffold", "learning-rate=0.05", "58.00"],
+    ]
+
+
 def test_the_provenance_of_a_table_is_that_of_its_report(recipe, tmp_path):
     bench(recipe, tmp_path)
     about = json.loads((tmp_path / "docs" / "tables" / "about.json").read_text())

@@ -65,10 +65,10 @@ def test_rates_that_were_not_chosen_are_named(searched, tmp_path):
     before = dict(startbench.rows(path))
     for rates in ({"fedavg": {"learning-rate": 0.05}}, {"coprefl": {"learning-rate": 0.05}}):
         startbench.set_rates(path, rates)
-    wrong = [line.split(": ")[1:3] for line in startbench.unlike(path, searched)]
+    wrong = [line.split(": ")[1:3] for line in startbench.unlike(path, chosen)]
     assert [label for label, _ in wrong] == ["fedavg", "coprefl", "coprefl"]
     startbench.set_rates(path, chosen)
-    assert startbench.unlike(path, searched) == []
+    assert startbench.unlike(path, chosen) == []
     after = dict(startbench.rows(path))
     assert {label: after[label] for label in after if label not in chosen} == {
         label: before[label] for label in before if label not in chosen
