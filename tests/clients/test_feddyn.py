@@ -15,7 +15,7 @@ REQUEST = {**CONFIG, "feddyn-alpha": 0.5}
 
 
 def test_two_participations(exact_federation, tmp_path):
-    """lambda <- lambda - alpha (w_k - w^t), for what is trained only."""
+    """lambda <- lambda - alpha (w_k - w^t), for trained parameters only."""
     client, start = make(FedDynClient, scaled(), exact_federation, tmp_path)
     first, n, _ = client.fit(start, REQUEST)
     assert n == 14
@@ -34,7 +34,7 @@ def test_two_participations(exact_federation, tmp_path):
 
 
 def losses_by_hand(data, dual, alpha, steps=3, rate=0.1):
-    """Return the mean over the steps of L_k(w), and of it with the regulariser."""
+    """Return the mean over the steps of L_k(w), and of L_k(w) with the regulariser."""
     model, plain, regularised = scaled(), [], []
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     anchor = {name: p.detach().clone() for name, p in trained.items()}
@@ -53,7 +53,7 @@ def losses_by_hand(data, dual, alpha, steps=3, rate=0.1):
 
 
 def test_the_loss_is_reported_without_the_regulariser(exact_federation, tmp_path):
-    """In the second participation, where lambda is not zero."""
+    """The second participation is tested, because lambda is not zero there."""
     client, start = make(FedDynClient, scaled(), exact_federation, tmp_path)
     client.fit(start, REQUEST)
     request = later(REQUEST)
@@ -65,7 +65,10 @@ def test_the_loss_is_reported_without_the_regulariser(exact_federation, tmp_path
 
 
 def test_the_state_of_a_half_model_is_float32(exact_federation, tmp_path):
-    """lambda is added up over participations, and in float16 what is little would be lost."""
+    """lambda is a sum over participations.
+
+    In float16, small changes would be lost.
+    """
 
     class ToHalf(nn.Module):
         def forward(self, images):

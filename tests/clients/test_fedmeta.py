@@ -1,4 +1,4 @@
-"""What a FedMeta client answers with besides the gradient, and networks of other kinds."""
+"""A FedMeta client's answers, in addition to the gradient, and other kinds of networks."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,10 @@ CONFIG = {
 
 
 def query(model, samples, parameters=None, **changes):
-    """Return a client and its answer to `parameters`: the model's, and behind them inner rates."""
+    """Return a client and the client's answer to `parameters`.
+
+    `parameters` has the arrays of the model, followed by the inner rates if there are any.
+    """
     client = FedMetaClient(model, samples, device=CPU)
     sent = list(model_arrays(model).values()) if parameters is None else parameters
     number = len(model.state_dict())
@@ -35,7 +38,7 @@ def query(model, samples, parameters=None, **changes):
 
 
 def partly_frozen():
-    """Return a model with one frozen layer, its arrays, the names of weights, a rate for each."""
+    """Return a model with one frozen weight, its arrays, the names of weights, a rate for each."""
     model = double_model()
     model[2].weight.requires_grad_(False)
     before = model_arrays(model)
@@ -44,7 +47,11 @@ def partly_frozen():
 
 
 def test_an_array_for_everything_sent(federation):
-    """Zeros for what is frozen, statistics as the support set left them; the model is as sent."""
+    """The answer has an array for every array that was sent.
+
+    The arrays of frozen parameters are zero. The statistics are those after the support set. The
+    client's model is not changed.
+    """
     model, before, names, rates = partly_frozen()
     client, answer, n, metrics = query(
         model, federation.samples[2], [*before.values(), *rates], **{"meta-variant": "meta-sgd"}
@@ -66,7 +73,7 @@ def test_an_array_for_everything_sent(federation):
 
 
 def test_local_steps_leave_what_is_frozen_and_what_was_sent(federation):
-    """The answer is the model and its rates; a frozen layer and its rates are as they were sent."""
+    """The answer is the model and the rates; a frozen weight and its rates are unchanged."""
     model, before, names, rates = partly_frozen()
     sent = [*before.values(), *rates]
     copies = [array.copy() for array in sent]
@@ -83,7 +90,7 @@ def test_local_steps_leave_what_is_frozen_and_what_was_sent(federation):
     assert answer["3.num_batches_tracked"] == 2
     _, _, _, first = query(model, federation.samples[2], copies, **{"meta-variant": "meta-sgd"})
     assert n == len(client.split(CONFIG)[1])
-    assert metrics["loss"] < first["loss"]  # The mean over both steps, of which the first is this.
+    assert metrics["loss"] < first["loss"]  # `first` has step 1 only.
 
 
 def test_equal_rates_of_meta_sgd_are_maml(federation):
@@ -114,7 +121,10 @@ def test_dropout_is_a_function_of_seed_population_round_and_client(federation):
 
 
 class Reader(nn.Module):
-    """Reads the rows of an image one after the other; some networks keep lists of parameters."""
+    """A network that reads the rows of an image one after the other.
+
+    The LSTM keeps lists of parameters, as some networks do.
+    """
 
     def __init__(self):
         super().__init__()

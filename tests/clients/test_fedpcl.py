@@ -1,4 +1,4 @@
-"""FedPCL's losses against eq. 8 and 9 written out as loops, and its client's odd cases."""
+"""Compare FedPCL's losses with loops over eq. 8 and 9, and test rare cases of the client."""
 
 import math
 
@@ -57,7 +57,11 @@ def test_a_loss_may_be_negative_as_the_denominator_has_the_other_classes_only():
 
 
 def test_the_loss_of_what_no_relu_makes_negative_has_a_bound():
-    """-1/tau + ln(C - 1), where classes are at right angles: -24.2 / 2 with 10 classes and 0.07."""
+    """If ReLU makes all features 0 or more, the loss is at least -1/tau + ln(C - 1).
+
+    The loss is equal to this bound if the classes are at right angles. With 10 classes and tau =
+    0.07, the bound is -24.2 / 2.
+    """
     bound = -1 / 0.07 + math.log(9)
     assert 2 * bound == pytest.approx(-24.18, abs=0.01)
     classes, exists = torch.arange(10), torch.ones(10, dtype=torch.bool)
@@ -76,7 +80,10 @@ def test_the_loss_of_what_no_relu_makes_negative_has_a_bound():
 
 
 def test_the_supervised_contrastive_loss_by_loops():
-    """Samples 0, 1, 4 are of class 0, 2 and 3 of class 1; 5 is alone and no anchor."""
+    """Samples 0, 1 and 4 are of class 0, and samples 2 and 3 are of class 1.
+
+    Sample 5 is the only sample of class 2, so it is not an anchor.
+    """
     z, targets = unit(np.random.default_rng(5), 6, 4), torch.tensor([0, 0, 1, 1, 0, 2])
     total = 0.0
     for i in range(5):
@@ -106,7 +113,7 @@ def client(federation, tmp_path):
 
 
 def a_set(rng, classes):
-    """Return random prototypes of the `classes`, zeros elsewhere."""
+    """Return random prototypes of `classes`, with zeros for other classes, and the counts."""
     rows = unit(rng, CLASSES, 6).numpy()
     counts = np.array([5.0 * (j in classes) for j in range(CLASSES)])
     return [rows * (counts[:, None] > 0), counts]
@@ -128,7 +135,10 @@ def test_without_prototypes_no_step_is_taken(client):
 
 
 def test_a_class_without_a_prototype_is_left_out_of_the_loss(client):
-    """What is learnt is what is learnt without its samples; the client sends it all the same."""
+    """The client learns the same without the samples of this class.
+
+    The client sends a prototype of this class nevertheless.
+    """
     rng = np.random.default_rng(1)
     shared = a_set(rng, {0, 2})
     request = {**REQUEST, "extra": {"local": {"0": shared[0], "7": a_set(rng, {0, 2})[0]}}}
@@ -154,7 +164,10 @@ def normed(client):
 
 @pytest.mark.parametrize("variant", ["both", "contrastive"])
 def test_one_sample_of_the_known_classes_under_batch_norm_is_no_step(client, variant):
-    """It failed in every round, so that nobody learnt of the class that it alone holds."""
+    """An earlier version failed in every round with this client.
+
+    So no client learnt the class that only this client has.
+    """
     normed(client)
     labels = client.train.labels
     known, alone = np.flatnonzero(labels == 0)[:1], np.flatnonzero(labels == 2)
@@ -197,7 +210,10 @@ def test_a_client_of_one_class_learns(client):
 
 
 def test_inference_by_the_largest_product_with_its_padded_prototypes(client):
-    """The client holds classes 0 and 1; 2 is the global one; a class of nobody cannot win."""
+    """The client has samples of classes 0 and 1, and uses the global prototype of class 2.
+
+    A class without a global prototype is never predicted if the client does not have the class.
+    """
     client.train = client.train.take(np.flatnonzero(client.train.labels < 2))
     rng = np.random.default_rng(9)
     rows, counts = a_set(rng, {0, 1, 2})

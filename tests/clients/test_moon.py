@@ -16,7 +16,7 @@ REQUEST = {**CONFIG, "moon-mu": 2.0, "moon-temperature": 0.5}
 
 
 class HeadFirst(nn.Module):
-    """Its classifier is registered first and called last, and is called something else."""
+    """A network whose classifier is registered first, called last, and named `answer`."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ def head_first():
 
 
 def other(model, seed=5):
-    """Return arrays of the model's shapes; no statistic or weight is the model's."""
+    """Return arrays with the model's shapes; all weights and statistics have other values."""
     rng = np.random.default_rng(seed)
     return {
         name: array + 1 if array.dtype == np.int64 else array + rng.uniform(0.1, 0.5, array.shape)
@@ -43,7 +43,7 @@ def other(model, seed=5):
 
 
 def term_by_hand(z, z_glob, z_prev, tau):
-    """Return the mean over samples, one by one in numpy."""
+    """Return the mean contrastive loss of the samples, calculated one by one in numpy."""
 
     def cosine(a, b):
         return a @ b / np.sqrt((a @ a) * (b @ b))
@@ -63,7 +63,7 @@ def representation(model, arrays, inputs, train):
 
 
 def test_the_term(exact_federation, tmp_path):
-    """z in train mode, both references in eval mode; dropout is off for the comparison."""
+    """z is computed in train mode, and both references in eval mode; dropout is off here."""
     model = head_first()
     model[1].body[2].p = 0.0
     client, _ = make(MOONClient, model, exact_federation, tmp_path)
@@ -78,14 +78,17 @@ def test_the_term(exact_federation, tmp_path):
     z_prev = representation(twin, previous, inputs, train=False)
     z = representation(twin, received, inputs, train=True)
     assert value - plain == pytest.approx(2 * term_by_hand(z, z_glob, z_prev, 0.5), abs=1e-12)
-    # Neither in eval mode nor with the two swapped would it be the same.
+    # The loss would be different with z in eval mode or with other references.
     wrong = [(z_glob, z_glob, z_prev), (z, z_prev, z_glob), (z, z, z_prev)]
     for triple in wrong:
         assert abs(value - plain - 2 * term_by_hand(*triple, 0.5)) > 1e-6
 
 
 def test_references_are_frozen(exact_federation, tmp_path):
-    """Training changes the model, and neither reference, nor their statistics, nor its mode."""
+    """Training changes the model, but not the references and their statistics.
+
+    The model also remains in train mode.
+    """
     model = head_first()
     client, _ = make(MOONClient, model, exact_federation, tmp_path)
     previous = other(model)
@@ -99,7 +102,7 @@ def test_references_are_frozen(exact_federation, tmp_path):
         loss = objective(inputs, targets)
         loss.backward()
         values.append((loss.item(), [p.grad.clone() for p in model.parameters()]))
-    # The weights stood still: the same dropout gives the same loss, if the references stand too.
+    # No weight changed: with fixed references, the same dropout gives the same loss.
     assert values[0][0] == values[1][0] == values[2][0]
     optimiser.step()
     assert objective(inputs, targets).item() != values[0][0]
@@ -107,7 +110,10 @@ def test_references_are_frozen(exact_federation, tmp_path):
 
 
 def test_the_first_participation_has_no_term(exact_federation, tmp_path):
-    """Whatever mu is; the second time its last model is the reference."""
+    """This holds for every mu.
+
+    In the client's second participation, the client's last model is the reference.
+    """
     ends = {}
     for mu in (0.0, 50.0):
         client, start = make(MOONClient, double_model(), exact_federation, tmp_path / str(mu))

@@ -1,4 +1,4 @@
-"""Which batches and which dropout a Per-FedAvg client's steps see."""
+"""The batches and the dropout masks in the steps of a Per-FedAvg client."""
 
 from dataclasses import replace
 from itertools import islice
@@ -39,7 +39,7 @@ def slope(weight, samples, positions):
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])
 def test_two_steps_on_batches_of_their_own(federation, variant):
-    """FO takes two batches a step, HF three; 23 samples are four, so HF begins a second epoch."""
+    """FO uses two batches per step, HF three; 23 samples make four, so HF starts a second epoch."""
     samples, start = federation.samples[2], np.linspace(-1, 1, CLASSES * 16).reshape(CLASSES, 16)
     model = nn.Sequential(double_model(norm=False)[:2], nn.Linear(16, CLASSES, bias=False).double())
     client = PerFedAvgClient(model, samples, training=TRAINING, device=CPU)
@@ -65,7 +65,7 @@ def test_two_steps_on_batches_of_their_own(federation, variant):
 
 
 def test_both_sides_of_the_difference_see_the_same_dropout(federation):
-    """Else the difference of two masks would be divided by delta."""
+    """With different masks, the difference of the masks would be divided by delta."""
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
     masks = []
     model[1].register_forward_hook(lambda _, inputs, output: masks.append(output != 0))

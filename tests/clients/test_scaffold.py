@@ -1,4 +1,4 @@
-"""SCAFFOLD's client: what its variate is when the steps are not plain ones."""
+"""SCAFFOLD's client: the control variate after steps that are not plain SGD steps."""
 
 import numpy as np
 import pytest
@@ -18,12 +18,15 @@ II = {**CONFIG, "scaffold-variant": "II"}
 
 
 def controls(model, value):
-    """Return a server's variate that is `value` everywhere."""
+    """Return a control variate of the server in which every element is `value`."""
     return [np.full(np.shape(array), value) for array in model_arrays(model).values()]
 
 
 def fit(client, start, control, config):
-    """Return the client's model and behind it the change of its variate, as lists, n, metrics."""
+    """Return the client's answer as a list, n and the metrics.
+
+    The list has the arrays of the model, followed by the changes of the control variate.
+    """
     names = weights_of(model_arrays(client.model))
     extra = {"control": dict(zip(names, control, strict=True))}
     answer, n, metrics = client.fit(start, {**config, "extra": extra})
@@ -32,7 +35,7 @@ def fit(client, start, control, config):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.9999])
 def test_a_constant_gradient_moves_so_far(momentum):
-    """Torch's own SGD, on a gradient of 1: 7 steps in round 3, where the rate is 0.2 / 4."""
+    """Compare with torch's SGD on a gradient of 1: 7 steps in round 3, with the rate 0.2 / 4."""
     training = LocalTraining(
         local_steps=7, learning_rate=0.2, learning_rate_decay=0.5, momentum=momentum
     )
@@ -45,7 +48,7 @@ def test_a_constant_gradient_moves_so_far(momentum):
 
 
 def test_steps_of_epochs_are_counted():
-    """33 samples in batches of 16 are 16 and 17: two steps an epoch."""
+    """33 samples make batches of 16 and 17, which are two steps per epoch."""
     training = LocalTraining(local_epochs=3, batch_size=16, learning_rate=0.5)
     assert displacement_per_gradient(training, 33, 1) == 3.0
 
@@ -66,7 +69,7 @@ def steps_by_hand(model, data, tilt, steps, rate, momentum):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_option_2_is_a_mean_of_the_gradients(exact_federation, tmp_path, momentum):
-    """With momentum m, the gradient of step j of 3 enters 1 + m + ... + m^(3 - j) times."""
+    """With momentum m, the gradient of step j of 3 has the weight 1 + m + ... + m^(3 - j)."""
     training = LocalTraining(local_steps=3, batch_size=1000, learning_rate=0.1, momentum=momentum)
     client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
     returned, n, _ = fit(client, start, controls(client.model, 0.2), II)
@@ -97,13 +100,16 @@ def test_a_single_number_has_a_variate_and_a_frozen_array_keeps_zero(
     assert change["1.scale"] != 0
     assert not change["1.features.bias"].any()
     assert not np.array_equal(again[1], returned[1])
-    # Option I asks for the gradient at the same model twice: nothing changes.
+    # Option I takes the gradient at the same model twice, so the second change is 0.
     second = max(abs(array).max() for array in again[len(start) :])
     assert (second == 0) == (variant == "I")
 
 
 def test_clipped_steps_say_nothing_of_the_gradients(exact_federation, tmp_path):
-    """Option I takes its variate elsewhere."""
+    """Gradient clipping works with option I only.
+
+    Option I computes the control variate from a gradient. Option II computes it from the steps.
+    """
     training = LocalTraining(local_steps=3, learning_rate=0.1, clip_norm=1.0)
     client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
     sent = start, controls(client.model, 0.0)
@@ -123,7 +129,7 @@ def test_no_steps_change_no_variate(exact_federation, tmp_path):
 
 
 def test_option_1_is_the_gradient_of_the_whole_set_in_eval_mode(exact_federation, tmp_path):
-    """With BatchNorm the mode makes a difference."""
+    """With BatchNorm, train mode would give a different gradient."""
     client, start = make(SCAFFOLDClient, exact_federation.model, exact_federation, tmp_path)
     weights = [p.detach().numpy() for p in client.model.parameters()]
     model = exact_federation.model

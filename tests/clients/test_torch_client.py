@@ -1,4 +1,7 @@
-"""The PyTorch client: a function of what it is sent, whoever shares its model and its process."""
+"""The PyTorch client: the results depend on the message only.
+
+Other clients that share the model and the process have no influence.
+"""
 
 import importlib
 import inspect
@@ -27,7 +30,7 @@ CONFIG = {"seed": 3, "population": "p", "server-round": 2, "client": 1}
 
 @pytest.fixture
 def dropout_client(stochastic_federation):
-    """A client whose training needs torch's own generator."""
+    """A client with dropout, so that the training uses torch's random generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
@@ -60,7 +63,7 @@ def test_dropout_draws_from_the_same_key_as_the_batches(dropout_client):
     dropout_client.model[1].register_forward_hook(lambda *_: seeds.append(torch.initial_seed()))
     for change in [{}, {}, *CHANGES]:
         fit(dropout_client, **change)
-    first = seeds[:5]  # Five steps a participation.
+    first = seeds[:5]  # A participation has five steps.
     assert seeds[5:10] == first
     assert len(set(first)) == 1
     assert len(set(seeds)) == 1 + len(CHANGES)
@@ -162,7 +165,11 @@ EVERY_CLIENT = sorted(CLIENTS, key=lambda client: client.__name__)
 
 @pytest.mark.parametrize("client_class", EVERY_CLIENT, ids=lambda client: client.__name__)
 def test_what_stands_behind_model_and_samples_is_named(federation, client_class):
-    """A LocalTraining in third place was taken for test samples, and the defaults trained."""
+    """All arguments after the model and the samples are keyword arguments.
+
+    An earlier version took a LocalTraining in third place as test samples, and trained with the
+    default settings.
+    """
     assert len(EVERY_CLIENT) == 16
     with pytest.raises(TypeError, match="positional arguments"):
         client_class(federation.model, federation.samples[0], LocalTraining())
@@ -174,7 +181,7 @@ def test_what_stands_behind_model_and_samples_is_named(federation, client_class)
 
 @pytest.mark.parametrize("kind", ["dataset", "subset", "loader", "dicts"])
 def test_a_client_of_any_dataset(kind):
-    """A Subset had "no attribute 'take'" in the middle of the first round."""
+    """An earlier version failed on a Subset in the first round: "no attribute 'take'"."""
     values, labels = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), [0, 2] * 6
     whole = data.TensorDataset(values, torch.tensor(labels))
     dataset = {
@@ -200,7 +207,7 @@ def test_what_no_client_can_hold_is_one_line():
 
 
 def test_declared_options_are_arguments_and_attributes():
-    """Those of a base too; one that a subclass took away is unknown."""
+    """This includes options of a base class, except options that a subclass removed."""
 
     class Mine(CoPreFLClient):
         options: ClassVar = {"shrink": option(0.5, "a factor", maximum=1), "resplit": None}

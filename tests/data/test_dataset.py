@@ -1,4 +1,4 @@
-"""Datasets in memory: checked whatever they come from, normalised, and cut into batches."""
+"""Datasets in memory: checked for every source, normalised, and cut into batches."""
 
 import numpy as np
 import pytest
@@ -118,7 +118,7 @@ def test_a_batch_is_normalised_and_carries_the_task_labels(samples):
 
 
 def test_the_numbers_of_a_batch_are_these_bit_for_bit(samples):
-    """The order of the operations decides the last bit, by which runs are compared."""
+    """The order of the operations decides the last bit, and runs are compared bit by bit."""
     images, _ = samples.batch(slice(2, 5), CPU)
     data = samples.dataset
     expected = data.images[[0, 7, 8]].float()

@@ -1,4 +1,4 @@
-"""Features: computed once, in the samples' order, and kept where another process finds them."""
+"""Features: computed once, in the order of the samples, and stored for other processes."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def samples():
-    """Rows 3, 130, 7, ... of 200 images, under labels of their own."""
+    """150 of 200 images in random order, with other labels than in the dataset."""
     rng = np.random.default_rng(3)
     images = torch.from_numpy(rng.integers(0, 256, (200, 3, 2, 2), dtype=np.uint8))
     dataset = make_dataset("test", images, rng.integers(0, 4, 200))

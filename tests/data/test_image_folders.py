@@ -1,4 +1,4 @@
-"""Folders of images, and datasets that are made smaller, as torchvision does it."""
+"""Folders of images, and datasets that are made smaller with torchvision's method."""
 
 import shutil
 
@@ -75,7 +75,7 @@ def test_a_folder_with_two_sizes_names_a_file(tmp_path, rng):
 
 
 def test_images_of_several_sizes_and_colours_are_resized(tmp_path, rng):
-    """ImageNet's layout, whose .JPEG are of any size, some of them grey."""
+    """As in ImageNet, the .JPEG files have different sizes, and some of them are grey."""
     write_image(tmp_path / "train" / "n01" / "a.JPEG", pixels(rng, 9, 12, 3))
     write_image(tmp_path / "train" / "n02" / "b.JPEG", pixels(rng, 20, 8))
     write_image(tmp_path / "val" / "n01" / "c.JPEG", np.full((8, 8, 3), 77, np.uint8))
@@ -88,7 +88,7 @@ def test_images_of_several_sizes_and_colours_are_resized(tmp_path, rng):
 
 
 def test_only_what_is_drawn_is_decoded(tmp_path, rng):
-    """Nothing but the three images that are drawn of twelve can be read."""
+    """Of the twelve images, only the three drawn images can be read."""
     for number in range(12):
         write_image(tmp_path / "a" / f"{number:02d}.png", pixels(rng, 5, 6))
     rows = Reduction(samples_per_class=3).rows(np.zeros(12))
@@ -183,7 +183,7 @@ WNIDS = ("n02", "n01", "n03")
 
 @pytest.fixture
 def tiny_imagenet(tmp_path, rng):
-    """Two training and one validation image of each class, 8x8, as the archive unpacks."""
+    """Two training images and one validation image per class, 8x8, as in the unpacked archive."""
     for wnid in WNIDS:
         for number in range(2):
             image = tmp_path / "train" / wnid / "images" / f"{wnid}_{number}.JPEG"

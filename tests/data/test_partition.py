@@ -1,4 +1,7 @@
-"""Partitions over clients: schemes by name, partitioners of flwr-datasets, own functions."""
+"""Partitions of samples among clients.
+
+There are named schemes, partitioners of flwr-datasets, and a user's own functions.
+"""
 
 import subprocess
 import sys
@@ -82,7 +85,7 @@ def test_sizes_grow_as_the_scheme_says():
 
 
 def test_a_draw_that_leaves_a_client_short_is_drawn_again():
-    """Of the first draws (no minimum) at least one is short, and none of the final ones is."""
+    """Without a minimum, at least one draw leaves a client too few samples; with it, none does."""
     seeds = range(5)
     first = [min(map(len, share("dirichlet", 10, alpha=0.2, seed=s, min_samples=0))) for s in seeds]
     final = [min(map(len, share("dirichlet", 10, alpha=0.2, seed=s))) for s in seeds]
@@ -125,7 +128,7 @@ def test_bad_settings_are_named(settings, message):
 
 # --- a client is a group
 
-# Group 3 k has k + 1 positions, 0 <= k < 20: 210 in all.
+# Group 3 k has k + 1 samples, 0 <= k < 20: 210 samples in all.
 SIZES = {3 * k: k + 1 for k in range(20)}
 GROUPS = np.random.default_rng(1).permutation(np.repeat(list(SIZES), list(SIZES.values())))
 
@@ -136,7 +139,7 @@ def natural(clients, groups=GROUPS, **kwargs):
 
 
 def group_of(part):
-    """Return the group that all positions of a part are from."""
+    """Return the group of all samples in a part."""
     (group,) = set(GROUPS[part].tolist())
     return group
 
@@ -163,7 +166,7 @@ def test_as_many_clients_as_groups_are_all_of_them():
 
 
 def test_small_groups_are_passed_over():
-    """Of the 20 groups, 11 hold 10 positions or more."""
+    """11 of the 20 groups have 10 samples or more."""
     assert list(map(group_of, natural(11))) == [3 * k for k in range(9, 20)]
     message = "among 12 clients: only 11 of 20 groups have 10 samples or more"
     with pytest.raises(SettingsError, match=message):
@@ -182,12 +185,12 @@ def test_groups_of_other_samples_are_refused():
         natural(0)
 
 
-# --- a user's own
+# --- a user's own functions
 
 
 @pytest.fixture
 def own_partition(tmp_path):
-    """A file with a function that deals samples out in turn, and some that do it wrongly."""
+    """A file with a function that deals out the samples in turn, and functions that are wrong."""
     file = tmp_path / "own_partition.py"
     file.write_text(
         "def dealt(labels, clients, rng, start=0):\n"
@@ -340,7 +343,7 @@ def test_a_ready_made_partitioner_that_cannot_be_is_told(ready, message):
 
 
 def test_plots_of_the_library_are_imported_when_they_are_used():
-    """The libraries of its plots take 1.5 s and 85 MiB, in each process that has clients."""
+    """The libraries for plots take 1.5 s and 85 MiB in each process that has clients."""
     program = """
 import sys
 import numpy as np

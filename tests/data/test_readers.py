@@ -1,4 +1,4 @@
-"""Arrays in files: .npz, and the JSON of LEAF."""
+"""Arrays in files: .npz files, and the JSON files of LEAF."""
 
 import io
 import json
@@ -87,7 +87,7 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path):
 
 
 def in_two_parts(**columns):
-    """Return what `write_npz` takes for three train and two test images with these columns."""
+    """Return arguments of `write_npz` for three train and two test images with these columns."""
     arrays = {"train_images": IMAGES, "test_images": IMAGES[:2]}
     for name, values in {"labels": [0, 1, 2, 0, 1], **columns}.items():
         arrays |= {f"train_{name}": np.array(values[:3]), f"test_{name}": np.array(values[3:])}
@@ -179,7 +179,10 @@ def test_a_misspelt_key_of_those_that_are_needed_is_told(tmp_path, arrays, hint)
 
 @pytest.mark.parametrize("part", ["", ":coarse"])
 def test_gaps_are_left_out_if_asked(tmp_path, part):
-    """Twelve classes 0, 5, ..., 55 were 56, of which tasks drew empty ones."""
+    """There are twelve classes 0, 5, ..., 55.
+
+    An earlier version made them 56 classes, and tasks drew classes without samples.
+    """
     labels = np.tile(np.arange(0, 60, 5), 2)
     arrays = {"images": np.zeros((24, 4, 4), np.uint8), "labels": labels, "coarse": labels + 1}
     path = write_npz(tmp_path, **arrays)
@@ -212,7 +215,7 @@ def test_a_file_without_other_labels_says_so(tmp_path):
 
 
 def spoilt(path, shape, content=b"\0" * 48):
-    """Write an .npz whose images say a shape."""
+    """Write an .npz whose images have the given shape in the header."""
     header = io.BytesIO()
     about = {"descr": "|u1", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, about)
@@ -222,7 +225,7 @@ def spoilt(path, shape, content=b"\0" * 48):
 
 
 def test_sizes_are_checked_before_anything_is_loaded(tmp_path, monkeypatch):
-    """A header can say any shape, and a few bytes can be unpacked to many."""
+    """A header can have any shape, and a small file can be unpacked to a large array."""
     path = spoilt(tmp_path / "said.npz", (10**6, 10**6))
     refused(r"not a readable \.npz of plain arrays", path)
     monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("was loaded"))
@@ -255,14 +258,14 @@ def test_a_damaged_archive_is_one_line(tmp_path, rng, cut):
     ],
 )
 def test_one_number_where_a_list_is_needed(tmp_path, rng, name, line):
-    """They ended in a TypeError."""
+    """An earlier version ended with a TypeError."""
     arrays = {"images": pixels(rng, 4, 5, 6), "labels": np.arange(4)}
     arrays["domains"] = np.zeros(4, int)
     refused(line, write_npz(tmp_path, **{**arrays, name: np.uint8(3)}))
 
 
 def test_a_compression_that_python_does_not_have(tmp_path):
-    """It ended in a NotImplementedError."""
+    """An earlier version ended with a NotImplementedError."""
     path = tmp_path / "a.npz"
     spoilt(path, (2, 4, 4), bytes(32))
     content = path.read_bytes()
@@ -274,7 +277,7 @@ def test_a_compression_that_python_does_not_have(tmp_path):
 
 
 def write_leaf(path, **writers):
-    """Write images (n, 28, 28) and labels (n,) of each writer as LEAF does, to four decimals."""
+    """Write images (n, 28, 28) and labels (n,) of each writer as LEAF does, with four decimals."""
     path.parent.mkdir(exist_ok=True)
     user_data = {
         name: {"x": (images.reshape(-1, 784) / 255).round(4).tolist(), "y": list(labels)}
@@ -292,7 +295,7 @@ def images(rng):
 
 @pytest.fixture
 def folder(tmp_path, images):
-    """Three writers, in two files of training samples and one for testing; one lacks the latter."""
+    """Three writers, in two training files and one test file; writer f01 has no test samples."""
     write_leaf(tmp_path / "train" / "a.json", f02=(images[:2], [0, 10]), f01=(images[2:3], [36]))
     write_leaf(tmp_path / "train" / "b.json", f00=(images[3:6], [9, 35, 61]))
     write_leaf(

@@ -1,4 +1,7 @@
-"""Datasets by name: held once, of torchvision, and stand-ins of published sizes."""
+"""Datasets by name: kept once in memory, or read with torchvision.
+
+Placeholders have the published sizes of datasets.
+"""
 
 import bz2
 import gc
@@ -31,7 +34,7 @@ def test_what_is_not_drawn_is_held_once_for_all_seeds():
 
 
 def test_only_the_last_few_are_held(tmp_path, rng):
-    """A process that goes through many datasets must not end up with all of them in memory."""
+    """A process that uses many datasets must not keep all of them in memory."""
     alive = weakref.WeakSet()
     for number in range(40):
         folder = tmp_path / str(number)
@@ -117,7 +120,7 @@ def test_emnist_is_put_upright(tmp_path, rng):
 def test_qmnist_names_its_writers(tmp_path, rng):
     raw = tmp_path / "QMNIST" / "raw"
     images = pixels(rng, 5, 28, 28)
-    # Digit, hand, writer, digit's number, its ASCII code, global number, two unused.
+    # Digit, NIST series, writer, number of the digit, ASCII code, global number, two unused.
     targets = np.array(
         [[label, 0, writer, 9, 48 + label, 1, 0, 0]
          for label, writer in zip((3, 0, 9, 3, 1), (700, 12, 700, 2301, 2301), strict=True)]
@@ -145,7 +148,10 @@ def test_usps_is_read(tmp_path):
 
 
 def test_colour_images_come_channels_first(tmp_path, rng, monkeypatch):
-    """Both libraries' layouts: CIFAR's (N, H, W, C) with a list of targets, SVHN's (N, C, H, W)."""
+    """torchvision's datasets have two layouts.
+
+    CIFAR has (N, H, W, C) and a list of targets, and SVHN has (N, C, H, W).
+    """
     images = pixels(rng, 10, 32, 32, 3)
 
     def cifar(root, train, download):
@@ -166,7 +172,7 @@ def test_colour_images_come_channels_first(tmp_path, rng, monkeypatch):
 
 # --- CIFAR-100's superclasses
 
-# One superclass per line, as the dataset's page lists them, but for spelling.
+# One superclass per line, as on the dataset's web page, except for the spelling.
 SUPERCLASSES = {
     "aquatic_mammals": "beaver dolphin otter seal whale",
     "fish": "aquarium_fish flatfish ray shark trout",
@@ -193,7 +199,7 @@ SUPERCLASSES = {
 
 @pytest.fixture
 def cifar100(tmp_path, rng, monkeypatch):
-    """CIFAR-100 of one image a class, whose classes are numbered in alphabetical order."""
+    """CIFAR-100 with one image per class in each part; classes are in alphabetical order."""
     classes = sorted(name for names in SUPERCLASSES.values() for name in names.split())
     images = pixels(rng, 100, 32, 32, 3)
 

@@ -23,7 +23,7 @@ def windows(data):
 
 
 def spans(data, chosen):
-    """Return the first and last position in the text, label counted, of the chosen samples."""
+    """Return the first and the last position of the chosen samples in the text, with the label."""
     starts = data.starts[chosen]
     return starts, starts + data.length
 
@@ -95,12 +95,16 @@ def test_the_test_part_comes_last_and_shares_no_character(stride):
         _, last_of_train = spans(data, own & ~data.test)
         first_of_test, _ = spans(data, own & data.test)
         assert last_of_train.max() < first_of_test.min()
-        # Nothing is left out in vain: the window before the first one would share a character.
+        # No more windows are left out than needed: one window earlier would share a character.
         assert first_of_test.min() - stride <= last_of_train.max()
 
 
 def test_the_last_fifth_is_for_testing():
-    """Of 100 windows 80 are to train on; of the last 20, those at 80 to 82 reach into these."""
+    """The first 80 of 100 windows are for training.
+
+    Of the last 20 windows, windows 80 to 82 share characters with training windows and are left
+    out.
+    """
     data = TextDataset.of("text", "A:\n" + "x" * 103, length=3)
     assert data.starts[~data.test].tolist() == list(range(80))
     assert data.starts[data.test].tolist() == list(range(83, 100))
@@ -147,8 +151,8 @@ def test_a_file_says_how_far_apart_windows_are(tmp_path):
     path = tmp_path / "play.txt"
     path.write_text("ANN:\n" + "x" * 90 + "\n\nBEN:\n" + "y" * 83)
     every = load_dataset(f"{path}:1")
-    # A speaker of n characters has n - 80 windows; of 3, none is for testing, of 10 the last two
-    # share characters with the training windows and are left out.
+    # A speaker with n characters has n - 80 windows. Of 3 windows, none is for testing. Of 10
+    # windows, the last two share characters with the training windows and are left out.
     assert every.starts.tolist() == [*range(8), 90, 91, 92]
     assert load_dataset(f"{path}:4").starts.tolist() == [0, 4, 8, 90]
     for wrong in ("0", "every", "-1", ""):

@@ -1,4 +1,4 @@
-"""A user's own data, of torch and of Hugging Face: read into a dataset, or refused in one line."""
+"""A user's own data from torch or Hugging Face: read into a dataset, or refused in one line."""
 
 from dataclasses import replace
 
@@ -129,7 +129,10 @@ def test_what_is_no_dataset_is_told(user_data, message):
 
 
 def test_a_subset_has_the_names_of_what_it_was_taken_of():
-    """Its classes were called "0", "1", ...; a split of a split fell back to these too."""
+    """A subset has the class names of its dataset, also if it is a subset of a subset.
+
+    In an earlier version the names were "0", "1", ..., also for a split of a split.
+    """
     whole = Items([(grey(i), i % 3) for i in range(9)], ["ant", "bee", "cat"])
     first, _ = data.random_split(whole, [8, 1], torch.Generator().manual_seed(0))
     assert as_dataset("own", data.Subset(first, range(8))).classes == ("ant", "bee", "cat")
@@ -187,7 +190,7 @@ TWO_INPUTS = "several inputs, input_ids and attention_mask, but .*batch=lambda i
     ids=["lists", "tensors", "loader of lists", "loader of arrays"],
 )
 def test_a_second_input_is_not_dropped(items):
-    """The attention mask was left out without a word."""
+    """An earlier version left out the attention mask without a message."""
     with pytest.raises(SettingsError, match=TWO_INPUTS):
         as_dataset("own", items)
     with pytest.raises(SettingsError, match=TWO_INPUTS):
@@ -197,7 +200,10 @@ def test_a_second_input_is_not_dropped(items):
 
 
 def _ids(item):
-    """Return the ids, also of what torch's default collate_fn makes of lists: a tensor a place."""
+    """Return the ids as one tensor.
+
+    torch's default collate_fn turns lists into a list with one tensor per position.
+    """
     ids = item["input_ids"]
     return torch.stack(ids, dim=1) if isinstance(ids, list) and torch.is_tensor(ids[0]) else ids
 
@@ -260,7 +266,7 @@ def test_lists_of_numbers(value, dtype):
     assert as_dataset("own", Items([(value, 0)])).values.dtype == dtype
 
 
-# --- what a client holds
+# --- a client's data
 
 
 def test_a_client_may_lack_classes_and_is_read_once():
@@ -310,7 +316,7 @@ def _quiet():
 
 
 def random_images(rng, n):
-    """Return n images as on the Hub: encoded, with two kinds of labels and a writer each."""
+    """Return n encoded images as on the Hub; each has two kinds of labels and a writer."""
     features = {
         "img": datasets.Image(),
         "fine_label": datasets.ClassLabel(names=FINE),
@@ -328,7 +334,7 @@ def random_images(rng, n):
 
 @pytest.fixture
 def on_disk(tmp_path, rng):
-    """The name of a dataset of 24 images to train on and 8 to test on."""
+    """The name of a dataset with 24 training images and 8 test images."""
     datasets.DatasetDict(train=random_images(rng, 24), test=random_images(rng, 8)).save_to_disk(
         tmp_path / "saved"
     )

@@ -1,4 +1,4 @@
-"""The rules and the accumulator: coefficients by hand, and sums that are the same whoever adds."""
+"""The aggregation rules and the accumulator: coefficients by hand, and sums of merged parts."""
 
 import itertools
 
@@ -50,7 +50,7 @@ def test_coefficients():
 
 
 def test_coefficients_of_buffers():
-    """Under a mean the number of samples whatever the weight is, else those of the weights."""
+    """Every mean weighs buffers by samples; the other rules use the coefficients of the weights."""
     metrics = {"num-examples": 8, "loss": 2.5}
     for rule in (Mean(), Mean(""), Mean("loss")):
         assert rule.buffer_coefficient(metrics, 0.5) == 8
@@ -113,7 +113,10 @@ def clients(count):
 @pytest.mark.parametrize("rule", [Mean(), Mean(""), Total(), LossMoments(), PerClient()], ids=str)
 @pytest.mark.parametrize("cuts", [(0, 12), (0, 1, 12), (0, 4, 8, 12), (0, 1, 2, 11, 12)])
 def test_parts_merged_are_the_whole(rule, cuts):
-    """To 1e-15 of the sum of the absolute terms: order costs the last bits, hosting no more."""
+    """The merged sums and the sums of the whole agree to 1e-15 of the sum of absolute terms.
+
+    The order of additions changes the last bits; hosting changes nothing else.
+    """
     everyone = clients(12)
     whole, size, merged = Accumulator(rule), Accumulator(rule), Accumulator(rule)
     for client, (arrays, metrics) in enumerate(everyone):
@@ -135,7 +138,7 @@ def test_parts_merged_are_the_whole(rule, cuts):
 
 
 def test_a_sum_is_float64_from_its_first_term():
-    """2^24 + 1 has no float32, 0.1 as float32 times 3 no float32 either; both must survive."""
+    """Neither 2^24 + 1 nor 3 times float32(0.1) is a float32; both sums must be exact."""
     accumulator = Accumulator(Total())
     accumulator.add(0, {"w": np.float32([2.0**24])}, {})
     accumulator.add(1, {"w": np.float32([1.0])}, {})
@@ -157,7 +160,7 @@ def test_adding_leaves_the_clients_arrays_alone():
 
 
 def test_buffers_have_their_own_weights():
-    """Two clients of 1 and 3 samples, weighted 10 and 20: 10 * 1 + 20 * 2 and 1 * 1 + 3 * 2."""
+    """Two clients have 1 and 3 samples, weights 10 and 20: 10 * 1 + 20 * 2 and 1 * 1 + 3 * 2."""
     accumulator = Accumulator(Mean("loss"))
     for client, (n, loss) in enumerate([(1, 10.0), (3, 20.0)], start=1):
         value = np.float32(client)

@@ -1,4 +1,4 @@
-"""A run that was killed and resumed ends with the bytes of one that was not."""
+"""A run that was killed and resumed ends with the same bytes as a run that was not killed."""
 
 import json
 import os
@@ -101,9 +101,12 @@ strategy().start(
 
 
 def test_a_killed_process_is_resumed_to_identical_bytes(tmp_path):
-    """SIGKILL in round 5: the checkpoint of round 4 is whole, and rounds 5 and 6 are run again."""
+    """After SIGKILL in round 5, the checkpoint of round 4 is complete.
+
+    The resumed run executes rounds 5 and 6.
+    """
     killed = subprocess.run(
-        # As many threads as here: the order of a sum is theirs.
+        # As many threads as in this process: they determine the order of sums.
         [sys.executable, "-c", SCRIPT, tmp_path, str(torch.get_num_threads())],
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -225,7 +228,7 @@ def test_a_checkpoint_is_not_lost_by_oversight(tmp_path, federation):
 
 @dataclass(kw_only=True, eq=False)
 class Layered(FedAvg):
-    """A user's method with an option that is no single number or text."""
+    """A user's method with an option that is neither a number nor a text."""
 
     layers: Any = ()
 
@@ -243,7 +246,7 @@ def start_layered(layers, folder, rounds, resume=False):
 
 @pytest.mark.parametrize("layers", [("a", "b"), {"first": (1, 2)}, {1: 0.5}])
 def test_options_are_compared_as_json_gives_them_back(tmp_path, layers):
-    """A tuple comes back as a list, and a number that is a key as a text."""
+    """JSON gives back a tuple as a list, and a number that is a key as a text."""
     start_layered(layers, tmp_path, 1)
     start_layered(layers, tmp_path, 2, resume=True)
     assert read_checkpoint(tmp_path / "file").round == 2
@@ -263,7 +266,7 @@ def test_an_option_that_no_checkpoint_can_hold_is_refused_at_the_start(tmp_path,
 
 
 def test_every_flipped_bit_of_a_checkpoint_is_found(tmp_path):
-    """Also one of a weight, which the format itself does not notice; there is one line."""
+    """This includes a bit of a weight, which safetensors does not detect. The error is one line."""
     path = tmp_path / "checkpoint.safetensors"
     checkpoint = Checkpoint(2, {"a": np.float32([4, 0])}, {"s": 1.5}, History(), {}, {})
     write_checkpoint(path, checkpoint)
@@ -293,14 +296,14 @@ NAMES = ("checkpoint.safetensors", "checkpoint.safetensors.rounds.jsonl")
 
 
 def history_of(rounds):
-    """Return the history of so many rounds of what a study measures."""
+    """Return a history of this many rounds with about as many metrics as in a study."""
     names = [f"metric-{number}" for number in range(8)]
     metrics = dict.fromkeys(names, 1 / 3)
     return History(*({number: dict(metrics) for number in range(1, rounds + 1)} for _ in range(4)))
 
 
 def test_a_history_is_read_as_a_table(tmp_path):
-    """Each round is a line; round 0 has an evaluation on the server alone."""
+    """Each round is a line; round 0 has only the evaluation on the server."""
     result, _ = run(tmp_path)
     table = pd.read_json(tmp_path / NAMES[1], lines=True)
     assert list(table) == ["round", "server", "train", "traffic", "evaluate"]
@@ -323,7 +326,7 @@ def test_metrics_that_are_not_finite_come_back(tmp_path):
 
 
 def test_a_checkpoint_writes_down_no_round_twice(tmp_path, monkeypatch):
-    """After a thousand rounds it makes as much JSON as after ten; all of it comes back."""
+    """After 1000 rounds a checkpoint writes as much JSON as after 10; all rounds are read back."""
     lengths, real = [], json.dumps
 
     def counted(*arguments, **more):
@@ -343,7 +346,7 @@ def test_a_checkpoint_writes_down_no_round_twice(tmp_path, monkeypatch):
 
 
 def killed_between_history_and_checkpoint(folder, monkeypatch, number):
-    """Run until the checkpoint of that number is about to be replaced."""
+    """Run, and stop just before checkpoint `number` is put at its path."""
     writes, replace = iter(range(number - 1)), os.replace
 
     def dying(*arguments):
@@ -359,7 +362,10 @@ def killed_between_history_and_checkpoint(folder, monkeypatch, number):
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_killed_between_a_history_and_its_checkpoint(number, tmp_path, monkeypatch):
-    """The lines are on disk before the checkpoint is; it does not know them, and they go."""
+    """The lines of the history are written before the checkpoint.
+
+    The last checkpoint does not cover the new lines, so the resumed run removes them.
+    """
     run(tmp_path / "whole")
     part = tmp_path / "part"
     killed_between_history_and_checkpoint(part, monkeypatch, number)
@@ -411,7 +417,7 @@ def test_a_damaged_history_is_refused_in_one_line(damage, tmp_path):
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("mine")])
 def test_a_history_is_written_to_a_regular_file_alone(put, resume, tmp_path):
-    """A link's end may be anything of the user's, and a pipe has none."""
+    """A link may point to any file of the user, and reading a pipe may never end."""
     (tmp_path / "mine").write_text("mine")
     if resume:
         run(tmp_path, rounds=2)

@@ -1,4 +1,4 @@
-"""The ClientApp around NumPyClients: who is made for a message, and what a node says it hosts."""
+"""The ClientApp around NumPyClients: clients made for a message, and clients a node reports."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 
 class Echo(NumPyClient):
-    """Returns what it was sent, and measures its own number."""
+    """A client that returns the arrays it gets, and its own number as a metric."""
 
     def __init__(self, number=0):
         self.number = number
@@ -58,7 +58,7 @@ def test_client_fn_of_one_argument():
 
 @pytest.mark.parametrize("own", [None, [9]])
 def test_client_fn_of_one_argument_makes_no_other_client(own):
-    """As where the strategy says `clients=N`, and the node would be any of them."""
+    """This happens if the strategy has `clients=N`, so that a node may have to run any client."""
     app = client_app(lambda context: Echo(), own)
     failed = ask(app, "train", SENT, **HOSTED)["failed"]
     line = "the node must run client {}, which is not its own, but client_fn takes only the context"
@@ -149,7 +149,7 @@ def test_a_node_without_partition_id():
     for message_type in (ROSTER, "train"):
         with pytest.raises(SettingsError, match="node-config has no partition-id: start the node"):
             ask(app, message_type, SENT, node_config={})
-    # Neither question needs one here.
+    # Neither of these two apps needs a partition-id.
     assert ask(client_app(lambda _: Echo()), "train", SENT, node_config={})["metrics"]
     assert ask(client_app(numbered, [3]), ROSTER, node_config={})["roster"]["own"] == [3]
 
@@ -173,7 +173,7 @@ def test_a_missing_method_is_named():
 
 
 def app_of_functions(federation):
-    """Write CoPreFL's client as Flower's templates write an app: functions, one client a node."""
+    """Return CoPreFL's client as functions, as in Flower's templates; each node is one client."""
     app, model = ClientApp(), tiny_model()
 
     def prepare(message, context):
@@ -211,7 +211,7 @@ def app_of_functions(federation):
 
 
 def test_query_reply_does_what_copreflclient_does(stochastic_federation):
-    """Three rounds, with the same splits and batches, also as dicts, end with the same bytes."""
+    """Three rounds with the same splits and batches, some as dicts, end with the same bytes."""
     results = []
     for app in (
         app_of_functions(stochastic_federation),
@@ -229,7 +229,7 @@ def test_query_reply_does_what_copreflclient_does(stochastic_federation):
 
 @pytest.mark.parametrize("module", ["coprefl_flwr.clients", "coprefl_flwr.client_app"])
 def test_an_app_is_loaded_without_torch(module):
-    """Its import takes seconds, which in a deployment every message would pay."""
+    """The import of torch takes seconds, which every message in a deployment would cost."""
     program = (
         f"import sys, {module}, coprefl_flwr.arrays\n"
         "from flwr.app import ConfigRecord, RecordDict\n"

@@ -1,4 +1,4 @@
-"""The files a client keeps: which one is read, which are dropped, and where they may be."""
+"""A client's state files: which file is read, which files are removed, and their folders."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def versions(folder, below="r/p/0"):
 def test_only_the_committed_state_is_read(tmp_path):
     state = ClientState(tmp_path)
     assert state.read(request(1)) is None
-    assert state.read({"server-round": 1}) is None  # A server that knows nothing of states.
+    assert state.read({"server-round": 1}) is None  # A server that does not know states.
     write(state, 1)
     write(state, 2, attempt=1, version="1-0")
     write(state, 2, attempt=0, version="1-0")
@@ -51,7 +51,7 @@ def test_what_is_written_later_does_not_change_what_was_read(tmp_path):
 
 
 def test_old_files_are_dropped_but_not_those_that_may_be_asked_for(tmp_path):
-    """The checkpoint is of round 2; the run may go back to its version, and only to that."""
+    """The checkpoint is of round 2; the run may go back to the state of round 2 only."""
     state = ClientState(tmp_path)
     write(state, 1)
     write(state, 2, version="1-0")
@@ -68,7 +68,7 @@ def test_old_files_are_dropped_but_not_those_that_may_be_asked_for(tmp_path):
 
 
 def test_a_late_writer_deletes_nothing_newer(tmp_path):
-    """Round 3's first attempt answers when round 5 is over."""
+    """The first attempt of round 3 writes its state after round 5 is over."""
     state = ClientState(tmp_path)
     write(state, 2)
     write(state, 3, attempt=1, version="2-0")
@@ -101,7 +101,7 @@ def test_files_of_others_stay(tmp_path):
 
 
 def test_runs_populations_and_clients_do_not_mix(tmp_path):
-    """They share a folder; a client without an id is client 0."""
+    """All states share a folder; a client without an id is client 0."""
     state, requests = ClientState(tmp_path), {}
     keys = [("r", "p", 0), ("r", "p", 12), ("r", "q", 0), ("s", "p", 0)]
     for number, (run, population, client) in enumerate(keys):
@@ -189,7 +189,7 @@ def test_an_interrupted_write_leaves_the_old_state(tmp_path, monkeypatch):
 
 
 def test_a_state_of_another_client_or_round_is_damage(tmp_path):
-    """A whole file in another's place was taken for its own."""
+    """Before, an intact file at the path of another state was read as that state."""
     state = ClientState(tmp_path)
     write(state, 1)
     write(state, 2, version="1-0")

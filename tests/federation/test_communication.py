@@ -1,4 +1,4 @@
-"""Traffic: what a deployment sends, and by itself what the messages of a run really held.
+"""Traffic: the bytes that a deployment sends and, separately, the bytes of a run's messages.
 
 Models are counted as in CyclicFL's Table IV.
 """
@@ -59,7 +59,7 @@ def models(counts):
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_table_4(tmp_path, hosting):
-    """In units of X, for a model without buffers."""
+    """Traffic is counted in units of X, the size of a model; the model has no buffers."""
     federation = Federation.exact(norm=False)
     start, run = (
         federation.arrays(),
@@ -95,14 +95,14 @@ def test_coprefls_second_exchange(hosting, norm):
     strategy = CoPreFL(participants=3, min_available_nodes=HOSTINGS[hosting][0])
     counts = totals(strategy, grid, start, 2)
     x = sum(array.nbytes for array in start.values())
-    # Two means and two variances of 8 float64 less, and the counter, an int64.
+    # Without the mean and the variance, each 8 float64, and without the counter, an int64.
     gradient = (x - 2 * 8 * 8 - 8) / x if norm else 1.0
     assert counts["models-down"] == 2 * 3 * 2
     assert counts["models-up"] == pytest.approx(2 * 3 * (1 + gradient), rel=1e-12)
 
 
 def saved(*arrays):
-    """Return the bytes of arrays as Flower sends them: each as a file of NumPy's."""
+    """Return the bytes of arrays as Flower sends them: each array as a NumPy file."""
     files = [BytesIO() for _ in arrays]
     for file, array in zip(files, arrays, strict=True):
         np.save(file, array)
@@ -111,7 +111,7 @@ def saved(*arrays):
 
 def assert_bytes(counts, down, up, hosting):
     assert (counts["client-bytes-down"], counts["client-bytes-up"]) == (down, up)
-    if hosting in ("own", "plain"):  # As in a deployment: it is what the messages really held.
+    if hosting in ("own", "plain"):  # As in a deployment, these are the bytes of the messages.
         assert (counts["wire-bytes-down"], counts["wire-bytes-up"]) == (down, up)
     if hosting in ("1", "2", "pairs"):
         assert counts["wire-bytes-down"] < down
@@ -120,7 +120,7 @@ def assert_bytes(counts, down, up, hosting):
 @pytest.mark.parametrize("hosting", HOSTINGS)
 @pytest.mark.parametrize("norm", [False, True])
 def test_bytes_by_hand(tmp_path, hosting, norm):
-    """Two rounds of three participants: however clients are hosted, what a deployment sends."""
+    """Two rounds of three clients count as in a deployment, however the clients are hosted."""
     federation = Federation.stochastic() if norm else Federation.exact(norm=False)
     start, run = federation.start, {"participants": 3, "min_available_nodes": HOSTINGS[hosting][0]}
     weights = [array for name, array in start.items() if "running" not in name]
@@ -135,13 +135,13 @@ def test_bytes_by_hand(tmp_path, hosting, norm):
     assert_bytes(sent(FedAvg(**run), TorchClient), each * model, each * model, hosting)
     counts = sent(CoPreFL(**run), CoPreFLClient)
     assert_bytes(counts, each * 2 * model, each * (model + gradient), hosting)
-    both = each * (model + gradient)  # The variates are as large as the gradient.
+    both = each * (model + gradient)  # The control variates are as large as the gradient.
     assert_bytes(sent(SCAFFOLD(**run), SCAFFOLDClient), both, both, hosting)
     assert_bytes(sent(Cyclic(**run), TorchClient), each * model, each * model, hosting)
 
 
 def test_coprefl_sends_twice_what_fedavg_sends():
-    """Whatever a simulation sends, where a sum in float64 takes the place of several models."""
+    """The factor is 2 even if a simulation sends one float64 sum instead of several models."""
     federation = Federation.exact(norm=False)
 
     def megabytes(strategy, client, hosting):
@@ -155,7 +155,7 @@ def test_coprefl_sends_twice_what_fedavg_sends():
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_bytes_of_prototypes_by_hand(tmp_path, hosting):
-    """All four clients are sent the global set and, from round 2 on, four local ones."""
+    """The server sends all four clients the global set and, from round 2 on, four local sets."""
     federation = Federation.stochastic()
     rows, counts = no_prototypes(CLASSES, CLASSES).values()
     grid = federation.grid(hosting, FedPCLClient, states=tmp_path, initial=federation.start)
@@ -166,7 +166,7 @@ def test_bytes_of_prototypes_by_hand(tmp_path, hosting):
 
 
 def test_a_resumed_run_counts_as_one_that_was_not_interrupted(tmp_path):
-    """And may go on with its clients hosted by other nodes."""
+    """Other nodes may host the clients of the resumed run."""
     federation = Federation.stochastic()
 
     def rounds(hostings):
@@ -187,7 +187,7 @@ def test_a_resumed_run_counts_as_one_that_was_not_interrupted(tmp_path):
 
 
 class Adds(NumPyClient):
-    """A client of one array of 100 numbers."""
+    """A client whose model is one array of 100 numbers."""
 
     def __init__(self, fault=None):
         self.fault = fault
@@ -213,7 +213,7 @@ def adding(hosting, fault=None):
 @pytest.mark.parametrize(
     ("hosting", "down", "up"),
     [
-        # A node that adds up several clients is sent the array once and returns it in float64.
+        # A node that adds up several clients gets the array once and returns a float64 sum.
         ("1", 1 * (HEADER + 400), 1 * (HEADER + 800)),
         ("2", 2 * (HEADER + 400), 2 * (HEADER + 800)),
         ("pairs", 2 * (HEADER + 400), 2 * (HEADER + 800)),
@@ -236,7 +236,7 @@ def test_bytes_on_the_wire_are_those_of_the_messages(hosting, down, up):
 
 
 def test_a_chain_in_one_message_and_link_by_link():
-    """A simulation sends the model once and gets it back once, however many clients it visits."""
+    """A simulation sends and gets back the model once, however many clients the chain visits."""
     at_once = totals(Cyclic(), adding("1"), START, 1)
     assert (at_once["models-down"], at_once["models-up"]) == (4, 4)
     assert at_once["wire-bytes-down"] == at_once["wire-bytes-up"] == HEADER + 400
@@ -263,7 +263,7 @@ def test_further_arrays_count():
 
 @pytest.mark.parametrize("hosting", ["1", "2", "own"])
 def test_every_attempt_counts_and_failures_send_nothing_back(hosting):
-    """First all clients but one fail, then client 1 alone: 8 models down, 1 and 3 up."""
+    """First all clients except 0 fail, then only client 1: 8 models down, 1 and 3 models up."""
 
     def fault(config):
         if config["client"] == 1 or (config["attempt"] == 0 and config["client"] > 0):
@@ -276,12 +276,12 @@ def test_every_attempt_counts_and_failures_send_nothing_back(hosting):
     assert (counts["models-down"], counts["models-up"]) == (8, 4)
     assert counts["client-bytes-down"] == 8 * (HEADER + 400)
     assert counts["client-bytes-up"] == 4 * (HEADER + 400)
-    # Of both attempts: four in each.
+    # Both attempts count, with four clients each.
     assert (counts["replies-asked"], counts["replies-left-out"]) == (8, 4)
 
 
 def test_arrays_in_an_evaluation_are_not_looked_at():
-    """An app may answer with any, or with none, and is evaluated all the same."""
+    """An app may return any arrays or no arrays in an evaluation; its metrics are used."""
     app = ClientApp()
 
     @app.train()
@@ -324,7 +324,7 @@ def test_a_round_without_messages_sends_nothing():
 
 
 def test_replies_are_counted_only_where_some_were_left_out():
-    """Results of runs without failures stay as they are, to the byte."""
+    """The results of runs without failures stay the same, to the byte."""
     traffic, exchange = Traffic(), Exchange("evaluate", {}, range(5), MetricsOnly())
     traffic.count_up(exchange, [NodeReply(metrics={client: {} for client in range(5)})])
     assert "replies-asked" not in traffic.as_metrics()

@@ -1,6 +1,6 @@
-"""What the package needs of flwr: `flwr run` as a whole, and the pieces in flower.py.
+"""What the package needs from Flower: whole runs with `flwr run`, and the functions in flower.py.
 
-These start real SuperLinks and Ray; each run takes about half a minute.
+The tests start real SuperLinks and Ray; each run takes about half a minute.
 """
 
 import logging
@@ -64,7 +64,7 @@ SMALL = {
 def test_flwr_run_and_the_local_grid_agree(tmp_path):
     """The same study under Flower's simulation and in one process with 1, 2 and 4 nodes.
 
-    Its second method, its model and its data are of a user's own, outside of the package.
+    The second method, the model and the data are a user's own files outside the package.
     """
     parts = Path(shutil.copytree(ROOT / "examples" / "own_parts", tmp_path / "parts"))
     own = {
@@ -78,7 +78,7 @@ def test_flwr_run_and_the_local_grid_agree(tmp_path):
     done = simulate(ROOT, tmp_path, config)
     assert done.returncode == 0, done.stdout
     assert "status of the run: finished:completed" in done.stdout
-    assert "\x1b" not in done.stdout  # It is no terminal.
+    assert "\x1b" not in done.stdout  # The output is not a terminal.
     for nodes in (1, 2, 4):
         name = f"local-{nodes}"
         chosen = Settings.from_config(config | {"run-name": name})
@@ -94,7 +94,7 @@ def test_flwr_run_and_the_local_grid_agree(tmp_path):
 
 
 def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
-    """All by name in one command; two of them one after the other too."""
+    """One command runs all methods by name, and also two methods one after the other."""
     names = [*with_role(PRETRAINING), "cyclic:rounds=1+scaffold:rounds=2"]
     config = {**SMALL, "method": " ".join(names), "rounds": 2, "local-steps": 2, "participants": 3}
     done = simulate(ROOT, tmp_path, {**config, "output-dir": str(tmp_path), "run-name": "flower"})
@@ -113,7 +113,7 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
 
 
 def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
-    """The noise is no matter of which process draws it, and it makes another model."""
+    """The noise does not depend on the process that draws it, and it changes the model."""
     config = {**SMALL, "rounds": 2, "output-dir": str(tmp_path)}
     config |= {"query-clip": 1.5, "query-noise": 0.01}
     done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
@@ -171,7 +171,10 @@ def main(grid, context):
 
 
 def test_a_mod_around_the_query_ends_a_run_of_flwr_in_a_line(tmp_path):
-    """It refuses the request: what it refuses of a reply, Flower drops, and the server waits."""
+    """The mod refuses the request.
+
+    If the mod refused the reply, Flower would drop the reply, and the server would wait for it.
+    """
     package = tmp_path / "modded" / "modded"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -190,7 +193,7 @@ def test_a_mod_around_the_query_ends_a_run_of_flwr_in_a_line(tmp_path):
 
 
 def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
-    """By name alone, on the embedded glyphs; each client's accuracy, and what travels."""
+    """All personalised methods on the built-in glyphs: equal global arrays in both runs."""
     names = list(with_role(PERSONALISED))
     config = {
         "study": "personalised",
@@ -205,8 +208,8 @@ def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_pat
     assert re.search(r"FedPCL +\d+\.\d", done.stdout)
     assert "| FedPCL | " in (tmp_path / "flower" / "report" / "tables" / "table.md").read_text()
     config |= {"run-name": "local"}
-    # As many threads as a worker of one CPU has: Adam's first steps are of one size however small
-    # the gradient, and make much of what other threads round otherwise.
+    # As many threads as a worker with one CPU has: Adam's first steps have the same size however
+    # small the gradient is, so they magnify the rounding differences between numbers of threads.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -244,7 +247,7 @@ def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path
     [(True, "", True), (False, "", False), (True, "1", False)],
 )
 def test_the_log_has_colours_on_a_terminal_alone(terminal, no_color, coloured, monkeypatch):
-    """Flower colours its levels, and Ray its prefixes, wherever they go."""
+    """Flower colours log levels, and Ray colours prefixes, even if the output is not a terminal."""
     handlers = [
         handler for handler in logging.getLogger("flwr").handlers if hasattr(handler, "colored")
     ]
@@ -275,7 +278,7 @@ def test_messages_can_be_made_and_named_outside_of_a_run():
 
 
 def flowers_record(file, function, message="boom", args=(), error=None):
-    """Return an error in Flower's log as its filters leave it."""
+    """Return a record of an error in Flower's log, as changed by the log's filters."""
     flower = logging.getLogger("flwr")
     info = (type(error), error, None) if error else None
     record = flower.makeRecord(
@@ -286,7 +289,7 @@ def flowers_record(file, function, message="boom", args=(), error=None):
 
 
 def test_tracebacks_of_clients_are_for_who_asks_for_them():
-    """In a run of ours, and nothing else of Flower's errors."""
+    """In a run of this package these are debug messages; Flower's other errors stay errors."""
     with plain_log():
         assert flowers_record("vce_api.py", "worker").levelno == logging.DEBUG
         assert flowers_record("raybackend.py", "process_message").levelno == logging.DEBUG
@@ -295,7 +298,7 @@ def test_tracebacks_of_clients_are_for_who_asks_for_them():
 
 
 def raised(error):
-    """Raise an error in a run, and a second time around it, as the package's ServerApp does."""
+    """Raise an error inside two nested `plain_log`, as in the package's ServerApp; return it."""
     with pytest.raises(type(error)), plain_log(), plain_log():
         raise error
     return error
@@ -308,7 +311,7 @@ def test_an_error_that_ends_a_run_is_the_last_line_without_a_traceback():
         raised(RuntimeError("bug")),
     )
     assert flowers_record("app.py", "run", error=bug).exc_info is not None
-    # Not those that the user caught.
+    # An error that the user's code caught is not added to the last line.
     assert flowers_record("exit.py", "exit", "Exit Code: 700").msg == "Exit Code: 700"
     assert flowers_record("app.py", "run", error=error).exc_info is None
     last = flowers_record("exit.py", "exit", "Exit Code: 700").msg
@@ -318,7 +321,7 @@ def test_an_error_that_ends_a_run_is_the_last_line_without_a_traceback():
 
 @pytest.fixture
 def other_cluster(tmp_path, monkeypatch):
-    """The port that another program's address file names, of a cluster that answers no more."""
+    """A listening port that another program's address file names as a cluster; no Ray answers."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     file = tmp_path / "ray" / "ray_current_cluster"
@@ -331,7 +334,7 @@ def other_cluster(tmp_path, monkeypatch):
 
 @pytest.fixture
 def flowers_process(monkeypatch):
-    """Leave nothing of a simulation in this process."""
+    """Undo the changes that a simulation makes to this process."""
     for name in ("task", "run", "node"):
         monkeypatch.setattr(TaskIdentity, f"_{name}_id", None)
     monkeypatch.setattr("flwr.supercore.telemetry.FLWR_TELEMETRY_ENABLED", "0")
@@ -344,7 +347,7 @@ def flowers_process(monkeypatch):
 def test_a_simulation_that_crashed_at_its_start_ends_the_run_with_the_reason(
     other_cluster, flowers_process, tmp_path
 ):
-    """Ray takes no number of CPUs where it joins a cluster; the server waited for an hour."""
+    """Ray refuses a number of CPUs if it joins a cluster. Before, the server waited for an hour."""
     ended = Queue()
     server = ServerApp()
 
@@ -367,16 +370,16 @@ def test_a_simulation_that_crashed_at_its_start_ends_the_run_with_the_reason(
 
 
 class InMemoryGrid(LocalGrid):
-    """Stands for the grid of Flower's simulation, which has this name in every version."""
+    """Replaces the grid of Flower's simulation, which has this name in every version of Flower."""
 
 
 def test_a_simulation_whose_cluster_is_gone_does_not_begin(
     other_cluster, tmp_path, monkeypatch, caplog
 ):
-    """Ray would look for it for 12 minutes."""
+    """Ray would look for the cluster for 12 minutes."""
     assert end_with_simulation(InMemoryGrid(app))
     file = tmp_path / "ray" / "ray_current_cluster"
-    with socket.socket() as bound:  # It refuses connections, and no other process gets its port.
+    with socket.socket() as bound:  # The port refuses connections, and no other process gets it.
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         file.write_text(address)
@@ -398,7 +401,7 @@ def test_a_grid_ends_with_its_simulation_and_no_other_does(monkeypatch, tmp_path
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     grid, other = InMemoryGrid(app, 3), LocalGrid(app, 3)
     assert not end_with_simulation(other)
-    assert all(end_with_simulation(grid) for _ in range(2))  # Once a strategy of a run.
+    assert all(end_with_simulation(grid) for _ in range(2))  # Once for each strategy of a run.
     crash = RuntimeError("no room")
     with plain_log():
         assert (list(grid.get_node_ids()), grid.pull_messages([])) == ([2, 3, 4], [])
@@ -431,7 +434,7 @@ def test_the_log_of_a_crashed_simulation_ends_with_what_caused_it(monkeypatch, t
 
 @pytest.mark.parametrize("module", ["app", "clientapp", "serverapp", "client"])
 def test_only_flower_py_reaches_into_flwr(module):
-    """All other imports are from the four modules that Flower's documentation names."""
+    """All other files import only from Flower's four documented modules and `flwr.client`."""
     modules = set()
     for file in (ROOT / "coprefl_flwr").rglob("*.py"):
         if file.name != "flower.py":

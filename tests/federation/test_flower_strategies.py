@@ -1,4 +1,4 @@
-"""Flower's own strategies as methods, each against a round by hand."""
+"""Flower's own strategies as methods, each compared with rounds computed by hand."""
 
 import copy
 import pickle
@@ -50,14 +50,14 @@ CHECKED = [
 
 @pytest.mark.parametrize("text", CHECKED)
 def test_it_keeps_the_properties_of_a_method(text):
-    """As a pre-training and in tasks: hosted in any way, interrupted, with BatchNorm."""
+    """In a pre-training and in tasks: in every hosting, after an interruption, with BatchNorm."""
     check_method(f"{PLACE}:{text}")
 
 
 def test_all_that_average_are_checked():
     stock = {name for name in flowers.__all__ if name not in ("Strategy", "Result")}
     refused = {name for name in stock if name.startswith("FedXgb") or "ClientSide" in name}
-    newer = {"FedMom", "FedRDF", "MeaMed"}  # Flower has these after 1.41.
+    newer = {"FedMom", "FedRDF", "MeaMed"}  # Added to Flower after 1.41.
     assert stock - refused - newer == {text.partition(":")[0] for text in CHECKED}
 
 
@@ -65,7 +65,7 @@ def test_all_that_average_are_checked():
 
 
 def local_models(federation, start, clients):
-    """Return what client i makes of `start` in i + 1 steps, and its loss before."""
+    """Return the model of each client i after i + 1 steps from `start`, and its loss at `start`."""
     models, losses = [], []
     for client in clients:
         model, data = loaded(start), federation.whole(client)
@@ -85,19 +85,19 @@ def median_of(x, models, counts, **_):
 
 
 def trimmed_of(x, models, counts, **_):
-    """Without the largest and the smallest of four numbers."""
+    """Return the mean without the largest and the smallest of four numbers."""
     return {name: np.sort([m[name] for m in models], axis=0)[1:-1].mean(axis=0) for name in x}
 
 
 def krum_of(x, models, counts, **_):
-    """The model with the least distance to its nearest one, n - f - 2 = 1."""
+    """Return the model with the smallest distance to its n - f - 2 = 1 nearest model."""
     flat = [np.concatenate([m[name].ravel() for name in x]) for m in models]
     nearest = [sorted(((a - b) ** 2).sum() for b in flat)[1] for a in flat]
     return models[int(np.argmin(nearest))]
 
 
 def adam_like(second, correction=lambda t: 1.0, eta=0.1, beta1=0.9):
-    """Return a server's step by moments that begin at 0."""
+    """Return a server step with moments that start at 0."""
 
     def step(x, models, counts, t, memory, **_):
         mean = mean_of(x, models, counts)
@@ -132,7 +132,7 @@ def fair(x, models, counts, losses, **_):
 
 
 def corrected(t):
-    """Flower's FedAdam corrects round 1 as if it were the second."""
+    """Flower's FedAdam corrects round t as if it were round t + 1."""
     return np.sqrt(1 - 0.99 ** (t + 1)) / (1 - 0.9 ** (t + 1))
 
 
@@ -151,7 +151,7 @@ ROUNDS = {
     "QFedAvg": (flowers.QFedAvg(client_learning_rate=0.1, q=0.5), fair),
 }
 STEP = ("FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "QFedAvg")
-"""Those that are given weights alone: BatchNorm's statistics are the mean."""
+"""Strategies that get only the weights; BatchNorm's statistics are the clients' mean."""
 
 
 @pytest.mark.parametrize("name", ROUNDS)
@@ -176,7 +176,7 @@ def test_three_rounds_by_hand(exact_federation, name):
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_flowers_fedavg_is_ours_with_the_same_clients(federation, hosting):
-    """However clients are hosted, to 1e-6 in float32."""
+    """The arrays agree to 1e-6 in float32, however clients are hosted."""
     options = {"participants": 3, "seed": 5, "min_available_nodes": HOSTINGS[hosting][0]}
     start = federation.arrays()
     ours, participants = run_on(FedAvg(**options), federation.grid(hosting, TorchClient), start, 3)
@@ -246,7 +246,7 @@ def test_noise_is_that_of_the_seed_and_leaves_numpys_own():
 
 
 def test_a_run_goes_on_where_it_was(tmp_path):
-    """Four rounds are two and two more, with the moments; other arguments begin a run again."""
+    """Two rounds and two more equal four rounds, moments included. Other arguments start again."""
     whole, other = (pretrained(flowers.FedAdam(eta=eta), rounds=4) for eta in (0.05, 0.2))
     parts = {"checkpoint": tmp_path / "parts"}
     pretrained(flowers.FedAdam(eta=0.05), **parts)
@@ -301,7 +301,7 @@ def test_a_text_that_cannot_be(text):
 
 
 class Mine(flowers.FedAvg):
-    """A strategy of the user's own, whose state nobody here knows."""
+    """A user's own strategy, whose state the package does not know."""
 
 
 def chosen(contents, malicious, number):
@@ -309,7 +309,7 @@ def chosen(contents, malicious, number):
 
 
 class Accountant:
-    """Stands for a user's own accountant of privacy, whose state is no array."""
+    """A user's own privacy accountant, whose state is not an array."""
 
     config = PrivacyConfig(
         1e-5, 4, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION

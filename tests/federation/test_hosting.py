@@ -1,4 +1,4 @@
-"""A hosting node: several clients' results become sums, and a bad one is left out and named."""
+"""A hosting node adds up its clients' results, leaves out bad results, and names their clients."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SENT = {"w": np.float32([1, 2]), "n": np.array(10)}
 
 
 class Counter(NumPyClient):
-    """Client i adds i to both arrays and has i + 1 samples; `fault` stands for its results."""
+    """Client i adds i to both arrays and has i + 1 samples; `fault` replaces its results."""
 
     calls = ()
 
@@ -72,7 +72,10 @@ def test_loss_moments():
 
 
 def test_arrays_of_one_client_go_as_they_are():
-    """Neither weighted nor in float64: the server knows the rule, and half the bytes travel."""
+    """The arrays of a single client are not weighted, because the server knows the rule.
+
+    They are not in float64, so only half as many bytes are sent.
+    """
     records = sums(host("train", [3], "mean:num-examples"))
     assert list(records) == ["arrays"]
     np.testing.assert_array_equal(records["arrays"]["w"], np.float32([4, 5]))
@@ -105,11 +108,11 @@ def test_a_chain_runs_in_its_own_order():
     ],
 )
 def test_a_chain_skips_what_is_no_good(fault):
-    """From the last good model, not from what the bad one left."""
+    """The next client starts from the last good model, not from the bad client's arrays."""
 
     def bad(number, parameters):
         if number in (3, 4):
-            parameters[0][:] = 77  # It may do what it likes with what it was given.
+            parameters[0][:] = 77  # A client may change the arrays that it gets.
             return fault(number, parameters)
         return append(number, parameters)
 
@@ -122,7 +125,10 @@ def test_a_chain_skips_what_is_no_good(fault):
 
 
 def test_a_chain_hands_on_what_was_sent_in_order_and_dtype():
-    """As it would arrive through the server: names in another order, wider numbers."""
+    """Each client gets the arrays as if they came through the server.
+
+    The clients return them in another order and with wider dtypes.
+    """
 
     def careless(number, parameters):
         seen.append([(array.dtype.name, array.tolist()) for array in parameters])
@@ -140,7 +146,7 @@ def test_a_chain_hands_on_what_was_sent_in_order_and_dtype():
 
 
 def test_a_chain_in_a_shared_model():
-    """Clients that return views of one model: each starts from a copy of what came before."""
+    """The clients return views of one model; each client starts from a copy of the last result."""
     model = np.zeros(2, np.float32)
 
     def view(number, parameters):

@@ -1,4 +1,4 @@
-"""Freed memory is kept in processes that train, unless the user says otherwise."""
+"""Processes that train keep freed memory, unless the user's environment variables set this."""
 
 import ctypes
 
@@ -8,7 +8,7 @@ from coprefl_flwr.federation import machine
 
 
 class Library:
-    """A C library that takes sizes up to `most`."""
+    """A C library that accepts sizes up to `most`."""
 
     def __init__(self, most):
         self.most, self.set = most, []
@@ -21,7 +21,7 @@ class Library:
 
 @pytest.fixture
 def library(monkeypatch):
-    """Return what makes a library the process's."""
+    """Return a function that replaces the C library of this process."""
     for name in machine.SET_BY_USER:
         monkeypatch.delenv(name, raising=False)
 

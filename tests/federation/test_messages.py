@@ -1,4 +1,4 @@
-"""Requests and replies: what goes into a message comes out of it, and why a client failed."""
+"""Requests and replies: messages are read back as written, and name why a client failed."""
 
 import json
 import textwrap
@@ -47,7 +47,7 @@ def test_request_to_a_host_and_to_a_single_client():
 
 
 def test_settings_that_differ_from_client_to_client():
-    """In the order of `clients`, which need not be that of their ids."""
+    """The settings have the order of `clients`, which need not be the order of ids."""
     each = {"state-version": ["3-0", ""], "state-kept": ["", "1-1"]}
     content = request({}, {"mu": 0.1}, rule=Mean(), clients=[4, 1], of_clients=each)
     config = dict(content["config"])
@@ -55,7 +55,7 @@ def test_settings_that_differ_from_client_to_client():
     assert config == common | each
     assert config_of(config, 0) == common | {"state-version": "3-0", "state-kept": ""}
     assert config_of(config, 1) == common | {"state-version": "", "state-kept": "1-1"}
-    # A node that is one client is told plainly; where nothing differs nothing is said.
+    # A node that is one client gets plain values; without such settings nothing is added.
     each = {"state-version": ["3-0"], "state-kept": [""]}
     alone = request({}, {"mu": 0.1}, rule=Mean(), clients=None, of_clients=each)
     assert alone["config"] == ConfigRecord({"mu": 0.1, "state-version": "3-0", "state-kept": ""})
@@ -120,7 +120,7 @@ def test_lists_of_a_plain_reply_are_no_metrics_of_the_client():
 
 
 def test_plain_reply_for_several_clients():
-    """Whose result would it be?"""
+    """It is not known which client the result belongs to."""
     with pytest.raises(ValueError, match="one result in the reply, expected: 2 clients"):
         read_reply(plain_reply(ARRAYS, {"num-examples": 5}), [0, 1])
 
@@ -201,10 +201,10 @@ def reply(text, code=2):
             OF_RAY.replace("{raised}", "torch.OutOfMemoryError: CUDA:\n  tried\nmuch"),
             "OutOfMemoryError: CUDA: tried much (own_app/task.py:61)",
         ),
-        # A deployment's.
+        # Errors of a deployment.
         ("<class 'ValueError'>:<'boom client'>", "ValueError: boom client"),
         ("<class 'my.Own'>:<'it's gone\nfor good'>", "Own: it's gone for good"),
-        # LocalGrid's.
+        # Errors of LocalGrid.
         ("<class 'TypeError'>:<\"it's\"> (task.py:3)", "TypeError: it's (task.py:3)"),
         ("Node Unavailable", "Node Unavailable"),
         ("", "error 2"),
@@ -223,13 +223,13 @@ def test_an_old_style_client_is_told_what_to_do():
 def raised(function, *arguments):
     with pytest.raises(Exception) as caught:  # noqa: PT011
         function(*arguments)
-    # Without this file's frames, which are a user's too.
+    # This removes the frame of this file, which would count as a user's file too.
     caught.value.__traceback__ = caught.value.__traceback__.tb_next
     return caught.value
 
 
 def test_the_place_is_the_innermost_line_of_a_users_file(tmp_path, monkeypatch):
-    """Not the one in the standard library where the exception is made."""
+    """It is not the line of the standard library that raises the exception."""
     text = """
         import json
 

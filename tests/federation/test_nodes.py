@@ -1,4 +1,4 @@
-"""Who runs what: shares of clients, and the segments of a chain."""
+"""Which node runs which clients: shares of clients, and the segments of a chain."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def shared(clients=6):
 
 
 def heard(claims, **more):
-    """Return the roster of {node: what it names}, all of which are there."""
+    """Return the roster after connected nodes reported their clients: {node: its report}."""
     roster = Roster(**more)
     hear(roster, claims)
     return roster
@@ -38,7 +38,7 @@ def test_kinds():
 
 
 def test_each_node_speaks_for_itself_alone():
-    """A node that names its clients beside one that is a client, and one that says neither."""
+    """Node 2 names its clients, node 7 is a client itself, and the report of node 3 is invalid."""
     roster = Roster()
     with pytest.raises(ValueError, match="its clients must be a list of at most"):
         roster.hear(3, "")
@@ -68,7 +68,7 @@ def test_segments_pass_from_node_to_node():
     assert owning().segments([4, 2, 1, 0, 2]) == [[4, 2], [1, 0], [2]]
     assert owning().segments([1, 4, 0, 2]) == [[1], [4], [0], [2]]
     assert plain().segments([4, 2, 3]) == [[4], [2], [3]]
-    # Clients whose node is gone stand alone, also next to each other.
+    # A client whose node is gone is a segment of one client, even next to another such client.
     assert owning().segments([8, 9, 1, 0]) == [[8], [9], [1, 0]]
     for roster in (shared(), owning(), plain()):
         assert roster.segments([]) == []
@@ -85,12 +85,12 @@ def test_a_segment_whose_node_is_gone_goes_to_nobody():
     assert owning().assign([4, 2], [2], in_order=True) == {}
     assert owning().assign([9], [2, 3], in_order=True) == {}
     assert owning().assign([], [2, 3], in_order=True) == {}
-    # A node that left and came back while its segment waited: others may have taken a client.
+    # If a node leaves and comes back while its segment waits, other nodes may have a client.
     assert owning().assign([4, 1], [2, 3], in_order=True) == {3: [4]}
 
 
 def test_a_client_is_bound_to_the_node_that_first_named_it():
-    """Another may have it while that one is gone, and loses it when it is back."""
+    """Another node runs the client only while the first node is gone."""
     roster = owning()
     roster.keep()
     hear(roster, {9: [4]})

@@ -1,4 +1,4 @@
-"""Progress on a terminal and in a log, at a clock that the tests set."""
+"""Progress on a terminal and in a log, with a clock that the tests set."""
 
 import io
 import logging
@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
         return True
 
     def shown(self):
-        """Return all lines that were written, also those that were renewed, without colours."""
+        """Return all lines that were written, including overwritten lines, without colours."""
         plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.getvalue())
         return [line.rstrip() for line in plain.splitlines() if line.strip()]
 
@@ -40,13 +40,13 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def lines(caplog):
-    """The lines of the log, as a function."""
+    """Return a function that returns the lines of the log."""
     caplog.set_level(logging.INFO, "flwr.coprefl")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
 class Planned(NamedTuple):
-    """A part of the work that was not begun."""
+    """A part of the work that has not begun."""
 
     title: str
     kind: str = "task"
@@ -59,7 +59,7 @@ def report(number, rounds=10, seconds=1.0, **metrics):
 
 
 def run(part, clock, seconds, rounds=100, first=1):
-    """Report rounds that take these seconds."""
+    """Report a round for each of these durations."""
     for number, each in enumerate(seconds, first):
         clock[0] += each
         part(report(number, rounds, each, loss=1.0))
@@ -82,7 +82,7 @@ def test_a_terminal_shows_parts_and_ticks_what_is_over(terminal, clock, lines):
     assert re.sub(" +", " ", tick) == "✓ pre-training FedAvg 3 rounds loss 1.000 0:13"
     progress.end(both[1])
     assert lines() == []
-    # The cursor, which is hidden beside the table, is there again.
+    # The cursor is hidden while the table is shown; at the end it is visible again.
     assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l")
 
 
@@ -163,7 +163,7 @@ def test_metrics_that_are_there_are_shown(clock, lines):
 
 @pytest.fixture
 def every(monkeypatch):
-    """Every round has a line of the log."""
+    """Log a line for every round."""
     monkeypatch.setattr("coprefl_flwr.federation.progress.LOG_INTERVAL", 0.0)
 
 
@@ -178,14 +178,14 @@ def every(monkeypatch):
     ],
 )
 def test_time_left(clock, lines, every, seconds, expected):
-    """Two rounds are left; 59.8 seconds are a minute, not 0:60. The first round is not counted."""
+    """Two rounds are left. 59.8 seconds are shown as 1:00, not as 0:60. Round 1 is not counted."""
     run(Progress(parts=1, stream=io.StringIO()).begin("x"), clock, [600, seconds, seconds], 5)
     assert lines()[:2] == [f"[1/1] x  round {at}/5  loss 1.000  estimating" for at in (1, 2)]
     assert lines()[2] == f"[1/1] x  round 3/5  loss 1.000  {seconds:.2f} s/round{expected}"
 
 
 def test_the_pace_is_the_median_round(clock, lines, every):
-    """One round of many that is slow, as it tests the model, does not change the time left."""
+    """One slow round, such as a round that tests the model, does not change the time left."""
     part = Progress(parts=1, stream=io.StringIO()).begin("x")
     run(part, clock, [9, 1, 1, 60, 1, 1], 10)
     assert lines()[-1] == "[1/1] x  round  6/10  loss 1.000  1.00 s/round  0:04 left"
@@ -211,14 +211,15 @@ def test_the_time_left_in_total_of_parts_side_by_side(clock, lines, every):
     run(part, clock, [20, 20], 10)
     assert lines()[-1] == "[1/4] a  round  2/10  loss 1.000  estimating"
     run(part, clock, [20], 10, first=3)
-    # 140 seconds are left of a. How long a round of a task takes is not known.
+    # Part a needs 140 more seconds. How long a round of a task takes is not known yet.
     assert lines()[-1] == "[1/4] a  round  3/10  loss 1.000  20.00 s/round  2:20 left"
     run(other, clock, 3 * [30], 4)
-    # Of a worker: 280 seconds of a, which has two, 30 of b, 150 of what is ahead; three workers.
+    # In seconds of one worker: 280 for a, which has two workers; 30 for b; 150 for the rounds
+    # ahead. Three workers share them.
     shown = "[2/4] b  round 3/4  loss 1.000  30.00 s/round  0:30 left  2:33 left in total"
     assert lines()[-1] == shown
     run(other, clock, [30], 4, first=4)
-    # 150 + 280 of three workers are 143 s.
+    # Three workers need 143 s for 150 + 280 s of one worker.
     assert lines()[-1] == "[2/4] b  round 4/4  loss 1.000  30.00 s/round  2:23 left in total"
     part(report(10))
     assert lines()[-1].endswith("  0:50 left in total")
@@ -246,12 +247,12 @@ def test_in_a_log_parts_side_by_side_take_turns(clock, lines):
 
 @pytest.fixture
 def slow(lines):
-    """The lines of the log that say that rounds got slower, as a function."""
+    """Return a function that returns the log lines about rounds that got slower."""
     return lambda: [line for line in lines() if "a round takes" in line]
 
 
 def test_rounds_of_another_method_are_not_slower_than_those_before(clock, slow):
-    """Also where not every round is told: here the switch's own and the one behind it are not."""
+    """This holds even if rounds are not reported: here the switch, round 12, and round 13."""
     part = Progress(parts=1, stream=io.StringIO()).begin("x", "task", 100, switch=12)
     run(part, clock, 11 * [1])
     run(part, clock, 11 * [9], first=14)
@@ -268,7 +269,7 @@ def test_what_gets_several_times_slower_is_told_once_with_the_load(clock, slow, 
     )
     progress = Progress(parts=2, stream=io.StringIO())
     part = progress.begin("x", "task", 100)
-    # The first round loads data; some later ones are slow for a while.
+    # The first round loads data; two later rounds are slow for a while.
     run(part, clock, [60] + 7 * [1] + 2 * [9] + 3 * [1])
     assert slow() == []
     run(part, clock, 9 * [4], first=14)
@@ -281,7 +282,7 @@ def test_what_gets_several_times_slower_is_told_once_with_the_load(clock, slow, 
 
 
 def test_what_takes_longer_by_its_nature_is_not_told(clock, slow):
-    """The second phase of "A+B"; and rounds so short that a write to disk is several of them."""
+    """No warning for the second phase of "A+B", or for rounds much shorter than a write to disk."""
     progress = Progress(parts=2, stream=io.StringIO())
     both = [progress.begin("a+b", "task", 100, switch=10), progress.begin("c", "task", 100)]
     run(both[0], clock, 10 * [1] + 20 * [5])

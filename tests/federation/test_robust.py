@@ -1,4 +1,4 @@
-"""Robust rules by hand, against Flower's own functions, and what attackers can do to them."""
+"""Robust rules: computed by hand, compared with Flower's functions, and under attacks."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ SAMPLES = np.array([4.0, 9, 2, 7, 5, 3, 8, 6, 4, 7])
 
 
 def clients(seed=0, n=10):
-    """Return what n clients answer, in float64."""
+    """Return the models of n clients, in float64."""
     rng = np.random.default_rng(seed)
     models = []
     for number in range(n):
@@ -47,7 +47,7 @@ def robust(rule, attackers=0.2, clip_factor=1.0):
 
 
 def mean_of(rule, each, samples=SAMPLES, weight="num-examples", changes=()):
-    """Return the robust mean of what the clients answered, and what is told of it."""
+    """Return the robust mean of the clients' models, and its metrics."""
     exchange = Exchange("train", SENT, IDS[: len(each)], Mean(weight), changes=changes)
     sums = {str(client): model for client, model in zip(IDS, each, strict=False)}
     metrics = {"num-examples": samples[: len(each)]}
@@ -62,7 +62,10 @@ def flat(model):
 
 
 def best_by_hand(each, f, number):
-    """Return the positions of the clients with the least Krum scores, as Blanchard et al. say."""
+    """Return the positions of the clients with the lowest Krum scores.
+
+    Blanchard et al. define these scores.
+    """
     vectors, scores = [flat(model) for model in each], []
     for vector in vectors:
         squares = sorted(float(((vector - other) ** 2).sum()) for other in vectors)
@@ -71,7 +74,7 @@ def best_by_hand(each, f, number):
 
 
 def by_hand(rule, each, samples, f=2):
-    """Return the robust mean of the weights as one vector, with f attackers of all."""
+    """Return the robust mean of the weights as one vector, for up to f attackers."""
     vectors = np.array([flat(model) for model in each])
     ordered = np.sort(samples)
     weights = np.array([min(max(n, ordered[f]), ordered[-1 - f]) for n in samples])
@@ -110,7 +113,10 @@ def test_a_rule_by_hand(rule):
 
 @pytest.mark.parametrize("rule", RULES[:4])
 def test_flowers_own_functions_compute_the_same(rule):
-    """With equal samples, as Flower's Multi-Krum weighs by these; of weights, without buffers."""
+    """All clients have the same number of samples, because Flower's Multi-Krum weighs by samples.
+
+    Only weights are compared, no buffers.
+    """
     each = [{name: model[name] for name in SHAPES} for model in clients(3)]
     results = [([model["w"], model["b"]], 5) for model in each]
     theirs = {
@@ -135,7 +141,7 @@ def test_without_attackers_and_clipping_what_has_weights_is_the_mean():
 
 
 def test_an_update_is_from_what_was_sent_unless_it_is_a_change():
-    """Two updates of lengths 3 and 1: the median length is 2, so 2 and 1 are left."""
+    """Two updates have lengths 3 and 1. The median is 2, so clipping leaves lengths 2 and 1."""
     sent = {"w": np.array([10.0, 0.0])}
     sums = {"0": {"w": np.array([13.0, 0.0])}, "1": {"w": np.array([10.0, 1.0])}}
     replies = Replies((0, 1), {}, sums=sums)
@@ -161,7 +167,7 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("rule", AGGREGATIONS)
 def test_a_fifth_of_attackers_stays_within_what_the_others_say(rule, attack):
-    """Each attacker says that it has a billion samples besides."""
+    """Each attacker also reports a billion samples."""
     each, samples = clients(2), SAMPLES.copy()
     for position in (2, 7):
         each[position], samples[position] = ATTACKS[attack](each[position]), 1e9
@@ -180,7 +186,7 @@ def test_a_fifth_of_attackers_stays_within_what_the_others_say(rule, attack):
     if rule == "mean":
         assert not all(within.values())
         return
-    if rule == "norm-clipping":  # It bounds how far the result goes, not each number.
+    if rule == "norm-clipping":  # It bounds the length of the update, not each number.
         farthest = max(np.linalg.norm(flat(model) - flat(SENT)) for model in good)
         assert np.linalg.norm(flat(mean) - flat(SENT)) <= farthest
         within |= dict.fromkeys(SHAPES, True)

@@ -1,4 +1,4 @@
-"""What the base of all strategies promises, tried with toy clients that count or misbehave."""
+"""The base class of all strategies, tested with toy clients that count or misbehave."""
 
 import logging
 import math
@@ -38,7 +38,7 @@ START = {"w": np.float32([0.0, 0.0]), "count": np.array(10, np.int64)}
 
 
 class Counter(NumPyClient):
-    """Adds its id + 1 to w and 2 id + 1 to the counter; has id + 1 samples."""
+    """A client with id + 1 samples that adds id + 1 to `w` and 2 * id + 1 to `count`."""
 
     def __init__(self, client_id, seen=None, fault=None):
         self.client_id, self.seen, self.fault = client_id, seen, fault
@@ -111,7 +111,7 @@ def test_every_message_names_run_population_round_and_the_apps_settings():
 
 
 def for_2(bad):
-    """Return a fault: client 2 alone answers with what `bad` makes of its arrays."""
+    """Return a fault: client 2 returns `bad(arrays)`; all other clients return good results."""
     good = (1, {"loss": 0.0})
     return lambda client, _, arrays: bad(arrays) if client == 2 else (arrays, *good)
 
@@ -127,7 +127,7 @@ def for_2(bad):
 )
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_bad_client_is_left_out_and_named_in_one_line(fault, reason, nodes, caplog):
-    """Clients 0, 1 and 3 count alike: w = (1 + 2 + 4) / 3."""
+    """Clients 0, 1 and 3 have equal weights: w = (1 + 2 + 4) / 3."""
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         grid = counting_grid(nodes=nodes, fault=fault)
         result = FedAvg(clients=4).start(grid, to_record(START), 1)
@@ -139,7 +139,7 @@ def test_a_bad_client_is_left_out_and_named_in_one_line(fault, reason, nodes, ca
 
 
 def test_a_round_with_too_few_replies_is_repeated_with_others(caplog):
-    """In the first attempt everyone fails; the second draws others and succeeds."""
+    """All clients fail in the first attempt. The second attempt draws others and succeeds."""
     seen = []
 
     def first_attempt_fails(client, config, returned):
@@ -158,7 +158,7 @@ def test_a_round_with_too_few_replies_is_repeated_with_others(caplog):
 
 
 def test_one_reply_too_few_repeats_the_round():
-    """Two of three clients answer well, where three are needed."""
+    """Two of three clients return good replies, but three good replies are needed."""
     seen = []
 
     def first_client_fails_once(client, config, returned):
@@ -181,7 +181,7 @@ def test_a_run_fails_after_max_failed_rounds():
 
 
 def test_state_of_a_failed_attempt_does_not_count():
-    """A program that changes its state and then fails starts again from the state before."""
+    """If a program changes its state and then fails, the next attempt starts from the old state."""
 
     class Forgetful(FedAvg):
         def round(self, ctx, arrays):
@@ -228,7 +228,10 @@ def test_more_participants_than_clients_is_refused_before_any_work():
 
 @pytest.mark.parametrize("options", [{"min_replies": 4}, {}])
 def test_an_evaluation_needs_one_good_reply(options, caplog):
-    """Whatever a round needs; with none the run goes on, and has no evaluation of that round."""
+    """This holds for every `min_replies`.
+
+    Without a good reply, the run continues, and the round has no evaluation.
+    """
 
     class Rarely(Counter):
         def evaluate(self, parameters, config):
@@ -257,7 +260,7 @@ INFINITE, LOSS = np.float32(np.inf), {"loss": 1.0}
     ],
 )
 def test_the_last_line_says_why_no_reply_was_good(fault, why):
-    """It said "0 good replies of 3" alone, and warnings far above why."""
+    """Before, the error said only "0 good replies of 3"; warnings far above gave the reason."""
     grid = counting_grid(fault=fault)
     with pytest.raises(RunFailedError, match=f", needed: 2; {why}"):
         FedAvg(min_replies=2, max_failed_rounds=1, clients=3).start(grid, to_record(START), 1)
@@ -274,7 +277,7 @@ WRAPPED = [
 
 @pytest.mark.parametrize("strategy", WRAPPED, ids=lambda strategy: type(strategy).__name__)
 def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
-    """Or that would take what it sees for models."""
+    """A wrapper that would treat other arrays, such as gradients, as models is refused too."""
     seen = []
     wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 2)
     line = f"^{type(strategy).__name__} cannot run inside a wrapper .*: FedAvg, FedProx, PerFedAvg"
@@ -284,7 +287,7 @@ def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
 
 
 def test_what_may_be_wrapped():
-    """A strategy whose round is one exchange, and whose new model is its mean."""
+    """A strategy may be wrapped if its round has one exchange, whose mean is the new model."""
     ours = [cls for cls in vars(strategies).values() if isinstance(cls, type)]
     plain = [cls for cls in ours if issubclass(cls, RoundStrategy) and cls.name]
     instances = [cls() for cls in plain if not {"server", "head"} & cls.__dataclass_fields__.keys()]
@@ -300,7 +303,7 @@ def test_a_wrapper_around_nodes_that_add_up_is_refused():
 
 @pytest.mark.parametrize("strategy", [FedAvg(), FedProx()], ids=["FedAvg", "FedProx"])
 def test_a_wrapper_around_one_exchange_works_where_a_node_is_a_client(strategy):
-    """Noise 0 and a clipping norm that clips nothing: the wrapped mean is the plain mean."""
+    """With noise 0 and a clipping norm that clips nothing, the wrapped mean is the plain mean."""
     start = {"w": np.float32([1.0, 2.0])}
 
     class Single(NumPyClient):
@@ -355,7 +358,7 @@ def test_server_evaluation_sees_absolute_rounds():
 
 
 def test_nodes_that_name_their_own_clients():
-    """In a deployment node i is client i: ids, and so sampling, come from partition-id."""
+    """In a deployment, node i is client i: its id, and so the sampling, comes from partition-id."""
     seen = []
     app = client_app(lambda _, i: Counter(i, seen=seen))
     FedAvg(participants=2, seed=1).start(LocalGrid(app, nodes=5), to_record(START), 2)
@@ -366,7 +369,7 @@ def test_nodes_that_name_their_own_clients():
 
 
 def test_a_client_that_has_its_nodes_id():
-    """Node 3 hosts clients 2 and 3; asked for 3 alone it must not run its partition-id, 1."""
+    """Node 3 hosts clients 2 and 3; if asked for client 3, it must not run its partition-id, 1."""
     seen = []
     app = client_app(lambda _, i: Counter(i, seen=seen), clients=pair)
     strategy = FedAvg(participants=1, min_available_nodes=2)
@@ -376,7 +379,7 @@ def test_a_client_that_has_its_nodes_id():
 
 
 def test_a_run_whose_nodes_have_one_partition_id_says_so_when_it_ends(caplog):
-    """Who has no client of its own waits for others, and then names the reason."""
+    """The server waits for more nodes, and then the error message names the reason."""
     app = client_app(lambda _, i: Counter(i), clients=[3])
     line = r"client 3 is reported by 2 nodes \(2, 3\): .* give each node its own partition-id"
     with pytest.raises(RunFailedError, match=f"waited 0.01 s; {line}$"):
@@ -449,7 +452,7 @@ def test_hand_written_reply_without_metrics_is_named(caplog):
     ],
 )
 def test_a_mean_needs_samples_for_its_buffers(metrics, reason, caplog):
-    """Also where all weigh alike; node 2's reply costs that node its place, not the run."""
+    """This holds for equal weights too. The client on node 2 is left out, and the run continues."""
     app = ClientApp()
 
     class Unweighted(FedAvg):
@@ -474,7 +477,7 @@ def test_a_mean_needs_samples_for_its_buffers(metrics, reason, caplog):
 
 
 def test_a_run_goes_on_with_fewer_clients_than_it_wanted(caplog):
-    """Five nodes of one client each, all wanted; node 3 falls silent in round 1."""
+    """All five nodes, with one client each, take part. Node 3 stops answering in round 1."""
     seen = []
     grid = Deaf(client_app(lambda _, i: Counter(i, seen=seen)), nodes=5)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
@@ -483,13 +486,13 @@ def test_a_run_goes_on_with_fewer_clients_than_it_wanted(caplog):
 
 
 def test_a_node_that_cannot_tell_its_clients_is_left_out_and_named(caplog):
-    """An app that fails is not one that knows no roster: node 2 has lost its partition-id."""
+    """Node 2 has no partition-id. Its app fails, unlike an app that does not know rosters."""
     grid = LocalGrid(renamed(client_app(lambda _, i: Counter(i)), {2: None}), nodes=3)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = FedAvg().start(grid, to_record(START), 1)
     assert "node 2 is left out: " in caplog.text
     assert "node-config has no partition-id" in caplog.text
-    # Clients 1 and 2, of 2 and 3 samples, add 2 and 3.
+    # Clients 1 and 2 have 2 and 3 samples, and add 2 and 3.
     np.testing.assert_allclose(from_record(result.arrays)["w"][0], 13 / 5, rtol=1e-6)
 
 
@@ -499,7 +502,7 @@ def test_more_replies_wanted_than_participants():
 
 
 class Returning(FedAvg):
-    """A method that changes the global model by a function of its own."""
+    """A method that changes the global model with a given function."""
 
     def __init__(self, change):
         super().__init__(clients=6)
@@ -527,14 +530,17 @@ def test_the_new_global_model_must_be_like_the_old_one(change, line):
 
 
 def test_the_new_global_model_keeps_the_order_of_the_old_one():
-    """Clients tell a model's arrays from each other by their order."""
+    """Clients tell the arrays of a model apart by their order."""
     strategy = Returning(lambda arrays: dict(reversed(arrays.items())))
     result = strategy.start(counting_grid(), to_record(START), 1)
     assert list(from_record(result.arrays)) == ["w", "count"]
 
 
 def test_a_round_can_only_read_the_old_one():
-    """Hooks may have kept it, another attempt begins with it, and the first is the caller's."""
+    """Hooks may keep the old model, and another attempt starts from it.
+
+    The initial model belongs to the caller.
+    """
     initial, seen = to_record(START), []
 
     def added_to(arrays):
@@ -569,7 +575,7 @@ OURS = [
 @pytest.mark.parametrize("what", ["train_config", "evaluate_config"])
 @pytest.mark.parametrize("key", OURS)
 def test_settings_under_our_own_names_are_refused_before_any_work(what, key):
-    """They were dropped without a word."""
+    """Before, these settings were dropped without an error message."""
     seen = []
     line = f"^{what}: '{key}' is set by the strategy itself; choose another name$"
     with pytest.raises(SettingsError, match=line):

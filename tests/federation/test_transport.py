@@ -1,4 +1,4 @@
-"""The link to the nodes."""
+"""The link between the server and the nodes."""
 
 import logging
 
@@ -14,14 +14,14 @@ from coprefl_flwr.strategies import FedAvg
 
 
 class SleepingGrid:
-    """A grid that sleeps between its looks for replies, as the one of a simulation does."""
+    """A grid that sleeps between its checks for replies, like the grid of a simulation."""
 
     def __init__(self, pull_interval):
         self.pull_interval = pull_interval
 
 
 class PlainGrid:
-    """A grid that says nothing of how it waits."""
+    """A grid without a setting for how it waits."""
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.1, PULL_INTERVAL), (0.001, 0.001)])
@@ -38,7 +38,7 @@ def test_a_grid_without_the_choice_is_left_alone():
 
 
 def test_a_node_that_is_gone_cannot_fill_the_log(caplog):
-    """It hosted 100 clients: a line for each was logged."""
+    """Before, a node with 100 clients that disconnected caused a log line for each client."""
     app = client_app(lambda context, client_id: None, clients=lambda *_: [0])
     link = Transport(LocalGrid(app), FedAvg(), 1.0)
     link.roster.hear(2, [0])

@@ -1,4 +1,4 @@
-"""The bounds that a user sets, and how large a round may be."""
+"""The bounds that a user sets, and the time per node and per client in large rounds."""
 
 import math
 
@@ -24,7 +24,7 @@ LOSSES = Bounds(loss_range=(0.0, math.inf))
 
 @pytest.mark.parametrize("kind", ["one", "own"])
 def test_a_loss_out_of_its_range_is_left_out(kind, caplog):
-    """Only where a range is set: there are losses below 0."""
+    """The client is left out only if a range is set, because some losses may be below 0."""
     bad = of(1, "fit", lambda arrays, n, metrics: ([a + 4 for a in arrays], n, {"loss": -0.5}))
     ends = {}
     for bounds in (Bounds(), LOSSES):
@@ -74,7 +74,10 @@ def test_a_schedule_has_the_bounds_of_its_first_phase():
 
 @pytest.mark.parametrize(("clients", "questions"), [(4, 0), (None, 4)])
 def test_the_strategy_says_who_hosts_whom(clients, questions):
-    """With a number no node is asked; else each speaks for itself, whatever the others say."""
+    """With a number of clients, no node is asked.
+
+    Without a number, each node's report counts on its own, whatever other nodes report.
+    """
 
     def lie(node, message_type, reply):
         own = {4: {"own": [7 + node]}, 5: {"clients": 9}}.get(node)
@@ -96,7 +99,7 @@ def test_clients_that_cannot_be_are_refused(clients):
 
 
 class Counted(Metadata):
-    """A message's metadata that count how often the ids of all are looked at."""
+    """Metadata of a message that count how often the ids of all messages are read."""
 
     looks = 0
 
@@ -112,7 +115,7 @@ class Single(NumPyClient):
 
 
 def test_time_per_node_is_constant(monkeypatch):
-    """500 nodes: every reply was looked for among all messages, 125,000 looks."""
+    """Before, each reply was searched for among all messages: 125,000 reads for 500 nodes."""
     start = {"w": np.zeros(1, np.float32)}
 
     class Counting(LocalGrid):
@@ -130,7 +133,7 @@ def test_time_per_node_is_constant(monkeypatch):
 
 
 class NoIndex(list):
-    """A list that is not searched."""
+    """A list that raises an error if it is searched."""
 
     def index(self, *_):
         raise AssertionError("the list was searched")

@@ -1,4 +1,4 @@
-"""The grid in this process behaves as Flower's: replies, errors and contexts."""
+"""LocalGrid behaves like Flower's grid: replies, errors and contexts."""
 
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
@@ -8,7 +8,7 @@ from coprefl_flwr.grids import LocalGrid
 
 
 def counting_app():
-    """An app whose nodes count their messages, say who they are, and fail when told to."""
+    """Return an app whose nodes count messages, return their ids, and fail if `fail` is set."""
     app = ClientApp()
 
     @app.train()
@@ -93,7 +93,7 @@ def test_an_action_that_is_not_registered_is_an_error_reply():
 
 
 def test_what_is_no_exception_gets_through():
-    """A breakpoint's quit or Ctrl-C must end the run, not fail a client."""
+    """Quitting a debugger or pressing Ctrl-C must end the run, instead of failing a client."""
 
     def app(message, context):
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The grid on Ray gives what the one in this process gives, also when a process of it dies."""
+"""The grid on Ray gives the results of LocalGrid, even if one of its processes dies."""
 
 import os
 import time
@@ -38,7 +38,7 @@ def hosts():
 
 
 def test_processes_have_the_priority_of_the_one_that_starts_them(hosts):
-    """With Ray's own they got a thirtieth of a core beside a busy process."""
+    """With Ray's own priority they got a thirtieth of a core next to a busy process."""
 
     @ray.remote
     def niceness():
@@ -68,7 +68,7 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_numbers_of_the_grid_in_this_process(name, hosts, tmp_path):
-    """To the last bit; what clients keep between rounds lies in files."""
+    """The numbers agree to the last bit; the states of clients between rounds are in files."""
     federation, (strategy, client) = Federation.stochastic(), METHODS[name]
     apps = [
         federation.app(client, states=tmp_path / place if name == "scaffold" else None)
@@ -88,7 +88,7 @@ def test_one_node_may_be_in_this_process(hosts):
 
 
 def slow_app():
-    """An app that counts its messages in its node's state, and sleeps as long as it is told to."""
+    """Return an app that counts messages in its node's state and sleeps for `seconds`."""
     app = ClientApp()
 
     @app.train()
@@ -152,7 +152,7 @@ def test_arrays_of_all_messages_are_put_once(hosts, monkeypatch):
 
 
 def test_nobody_copies_arrays_on_their_way_but_ray(hosts, monkeypatch):
-    """To a process, into its app's message, and from the reply back: each is the very array."""
+    """To a process, into its app's message, and back from the reply: it is the same object."""
     grid, put, array = RayGrid(slow_app(), 2, hosts=hosts), [], np.arange(3.0)
     sent = RecordDict({"arrays": to_record({"w": array}, copy=False)})
     monkeypatch.setattr(ray, "put", put.append)
@@ -167,14 +167,14 @@ def test_nobody_copies_arrays_on_their_way_but_ray(hosts, monkeypatch):
 
 
 def ask_until_it_ends(host):
-    """Ask a process again and again: the one that is ended may answer once more."""
+    """Ask a process until it fails: a process that was ended may answer once more."""
     for _ in range(300):
         ray.get(host.adopt.remote({}), timeout=30)
         time.sleep(0.1)
 
 
 def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts, monkeypatch):
-    """At once, and not by waiting for ever; two of Ray's CPUs are in use all the time."""
+    """The error comes at once, without endless waiting; two of Ray's CPUs are always in use."""
     with RayGrid(slow_app(), 2, {"size": 1}, workers=1) as grid:
         answers = metrics(grid.send_and_receive(map(message, grid.get_node_ids()), timeout=60))
         assert [answer["partition"] for answer in answers] == [0, 1]
@@ -192,7 +192,7 @@ def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts, monke
 
 @pytest.mark.parametrize("started", [True, False])
 def test_a_grid_ends_ray_if_that_was_started_for_it(started, hosts, monkeypatch):
-    """Once; not where Ray or the processes were there before."""
+    """The grid ends Ray once, but not if Ray or the processes were started before."""
     ended = []
     monkeypatch.setattr("coprefl_flwr.grids.ray.connect", lambda cpus: started)
     monkeypatch.setattr("coprefl_flwr.grids.ray.start_hosts", lambda number: [])
@@ -210,7 +210,7 @@ def test_a_grid_ends_ray_if_that_was_started_for_it(started, hosts, monkeypatch)
     [(0, 3, 0.0), (1, 1, 1), (1, 3, 1 / 3), (4, 4, 1), (5, 2, 2), (2, 3, 0.5), (4, 6, 0.5)],
 )
 def test_shares_of_gpus_lie_on_one_each(gpus, number, share):
-    """Ray gives no process one whole and a part, and 2 of 3 GPUs are no share of two processes."""
+    """Ray gives a process whole GPUs or a part of one GPU: 3 processes on 2 GPUs get 1/2 each."""
     assert grid_of_ray._gpu_share(gpus, number) == share
     if share:
         assert gpus * (int(1 / share) if share < 1 else 1 / share) >= number
@@ -229,7 +229,7 @@ def test_processes_that_do_not_come_are_told(monkeypatch):
 
 
 def test_pretrain_in_several_processes(hosts, monkeypatch):
-    """The same module as in this process, up to the rounding of sums that two nodes add up."""
+    """The module is the same as in this process, up to the rounding of sums over two nodes."""
     monkeypatch.setattr("coprefl_flwr.grids.ray.start_hosts", lambda number: hosts[:number])
     monkeypatch.setattr("coprefl_flwr.grids.ray.end_hosts", lambda started: None)
     data = TensorDataset(torch.rand(60, 1, 4, 4), torch.arange(60) % 3)
@@ -246,7 +246,7 @@ def test_pretrain_in_several_processes(hosts, monkeypatch):
 
 
 class Mortal(SCAFFOLDClient):
-    """Client 1 ends its process in round 2, once where `once` is a file's path."""
+    """Client 1 ends its process in round 2; if `once` is a file's path, only the first time."""
 
     once = None
 
@@ -260,7 +260,7 @@ class Mortal(SCAFFOLDClient):
 
 
 def test_a_process_that_died_is_replaced_and_asked_again(hosts, tmp_path):
-    """The clients' states of the round before are there."""
+    """The clients' states of the previous round are still available."""
     federation = Federation.stochastic()
 
     class Once(Mortal):

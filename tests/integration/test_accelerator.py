@@ -1,4 +1,4 @@
-"""Every method computes on a GPU what it computes on the CPU, shown on a simulated one."""
+"""Every method gives the same results on a GPU, here a simulated GPU, as on the CPU."""
 
 import copy
 import re
@@ -32,7 +32,7 @@ from tests.common.federation import Federation
 
 
 def results(settings, folder):
-    """Return {path: bytes} of the weights and numbers that a study's stages leave."""
+    """Run a study's stages; return {path: bytes} of the files with weights and results."""
     settings = replace(settings, output_dir=str(folder))
     study = build(settings)
     study.check()
@@ -46,7 +46,7 @@ def results(settings, folder):
 
 
 def assert_same_on_both(settings, folder):
-    """Run a study on the CPU and on the accelerator; both leave the same bytes."""
+    """Assert that a study writes the same bytes on the CPU and the accelerator; return them."""
     here = results(settings, folder / "cpu")
     with accelerator() as used:
         there = results(settings, folder / "accelerator")
@@ -57,7 +57,7 @@ def assert_same_on_both(settings, folder):
 
 
 def test_every_method_pre_trains(tiny_settings, tmp_path):
-    """In the second round clients read the states that they kept in the first."""
+    """In the second round, clients read the states that they stored in the first round."""
     methods = with_role(PRETRAINING)
     settings = replace(
         tiny_settings, method=" ".join(methods), rounds=2, local_steps=1, clients=3,
@@ -95,7 +95,7 @@ def test_every_personalised_method(tmp_path):
 
 
 class SeenByNumPy(TorchClient):
-    """A client that looks at its weights with NumPy, which works on the CPU alone."""
+    """A client that reads its weights with NumPy, which works only on the CPU."""
 
     def fit(self, parameters, config):
         self.load(parameters)
@@ -105,7 +105,7 @@ class SeenByNumPy(TorchClient):
 
 
 class LeftOnTheCPU(TorchClient):
-    """A client whose objective uses a tensor that nobody moved."""
+    """A client whose objective uses a tensor that was not moved to the device."""
 
     def fit(self, parameters, config):
         self.load(parameters)
@@ -204,12 +204,15 @@ def test_what_a_gpu_allows_is_what_the_cpu_computes(what):
 
 
 ASKED = {"fit": 2, "query": 1, "evaluate": 1}
-"""How often a client waits for its GPU: in training for the loss and for the weights."""
+"""{method: number of waits for the GPU}; "fit" waits for the loss and for the weights."""
 
 
 @pytest.mark.parametrize("method", ASKED)
 def test_a_gpu_is_waited_for_at_the_end_alone(method):
-    """However many steps it computes and arrays it answers with; the data lie there already."""
+    """The number of waits does not depend on the number of steps or arrays.
+
+    The data are on the GPU before the first step.
+    """
     federation, config = Federation.stochastic(), {"server-round": 1, "client": 3}
     samples, training = federation.samples[3], federation.training
     sent = list(federation.arrays().values())
@@ -218,7 +221,7 @@ def test_a_gpu_is_waited_for_at_the_end_alone(method):
     with accelerator() as used:
         model = copy.deepcopy(federation.model)
         there = CoPreFLClient(model, samples, test=samples, training=training)
-        getattr(there, method)(sent, config)  # It places the model and the images.
+        getattr(there, method)(sent, config)  # Moves the model and the images.
         before = used.waits
         again, *found = getattr(there, method)(sent, config)
         assert found == expected
@@ -243,7 +246,7 @@ def test_what_a_gpu_is_waited_for_is_counted(what):
         far.copy_(near, non_blocking=True)
         assert torch.equal(on_cpu({"x": far + 1})["x"], near + 1)
         assert used.waits == 1
-        assert torch.isnan(far.to(CPU, non_blocking=True)).all()  # Nobody has waited.
+        assert torch.isnan(far.to(CPU, non_blocking=True)).all()  # There was no wait.
         WAITED[what](far, near)
         assert used.waits == 2
 
@@ -256,7 +259,7 @@ def test_a_model_goes_there_and_back():
         assert all(isinstance(p, Remote) and p.requires_grad for p in model.parameters())
         with pytest.raises(TypeError, match="to numpy"):
             next(model.parameters()).detach().numpy()
-    model.to(CPU)  # What a test leaves there can be fetched when it has ended.
+    model.to(CPU)  # Arrays on the device can still be moved after the block.
     pairs = zip(model.parameters(), before, strict=True)
     assert all(type(p) is torch.nn.Parameter and torch.equal(p, old) for p, old in pairs)
 
@@ -270,7 +273,7 @@ def test_images_are_brought_to_the_device_once_where_there_is_room(room, monkeyp
     free = images.nbytes / datasets.GPU_SHARE - (0 if room else 1)
     monkeypatch.setattr(datasets, "_free_bytes", lambda _: free)
     with accelerator():
-        for dataset in (whole, replace(whole)):  # Of another population, the same images.
+        for dataset in (whole, replace(whole)):  # Two populations, the same images.
             found = dataset.inputs(rows, DEVICE)
             assert found.device.type == DEVICE.type
             assert torch.equal(found.cpu(), expected)
@@ -280,4 +283,4 @@ def test_images_are_brought_to_the_device_once_where_there_is_room(room, monkeyp
     assert (lying is images) == (not room)
     known = weakref.ref(images)
     del images, whole, dataset, lying
-    assert known() is None  # Else data would stay for as long as the process.
+    assert known() is None  # Otherwise, data would stay in memory until the process ends.

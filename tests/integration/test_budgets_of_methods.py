@@ -1,13 +1,16 @@
-"""What a round of every method costs, against numbers worked out by hand.
+"""The costs of a round of every method, compared with numbers computed by hand.
 
-Four clients hold 10, 14, 23 and 31 samples (19.5 in the mean), two take part, and the server holds
-33. Local training is five steps of eight samples at rate 0.1, so that epochs are batches of
+Four clients have 10, 14, 23 and 31 samples (mean 19.5). Two clients take part in a round. The
+server has 33 samples. Local training is five steps with batches of eight samples at learning rate
+0.1. The batches of an epoch have these sizes at the four clients and at the server:
 
-    8 2,   8 6,   8 8 7,   8 8 8 7   and, at the server, where one sample joins the last,   8 8 8 9.
+    8 2,   8 6,   8 8 7,   8 8 8 7   and   8 8 8 9.
 
-Five steps are on 28, 36, 39 and 39 samples: 35.5 in the mean, 71 for two. Support sets hold 8, 11,
-18 and 24 (15.25), query sets 2, 3, 5 and 7 (4.25); five steps on support sets are on 40, 30, 34 and
-40 samples (36).
+At the server, the one remaining sample is added to the last batch.
+
+Five steps process 28, 36, 39 and 39 samples at the clients: the mean is 35.5, and the sum for two
+clients is 71. Support sets have 8, 11, 18 and 24 samples (mean 15.25), and query sets have 2, 3, 5
+and 7 samples (mean 4.25). Five steps on support sets process 40, 30, 34 and 40 samples (mean 36).
 """
 
 import itertools
@@ -26,7 +29,7 @@ TRAINING = LocalTraining(local_steps=5, batch_size=8, learning_rate=0.1)
 
 
 class Held:
-    """Stands for the server's data: only their number counts."""
+    """A replacement for the server's data, of which only the number of samples matters."""
 
     precision = "float32"
 
@@ -39,7 +42,7 @@ def work(training=TRAINING, **options):
 
 
 def budget(name, training=TRAINING, **options):
-    """Return the budget of a built-in method with some of its own options."""
+    """Return the budget of a built-in method with these values of its options."""
     method = METHODS[name]
     role = PRETRAINING if PRETRAINING in method.roles else PERSONALISED
     chosen = dict.fromkeys(method.options) | method.defaults(role) | options
@@ -49,7 +52,7 @@ def budget(name, training=TRAINING, **options):
 
 
 def rounds(found, number=1, training=TRAINING, first=1):
-    """Return the summed step sizes of some rounds."""
+    """Return the summed step sizes of `number` rounds, from round `first` on."""
     return list(itertools.islice(found.step_sizes(training, first), number))
 
 
@@ -60,30 +63,30 @@ BY_HAND = {
     "feddyn": ({}, 0.5, 71),
     "moon": ({}, 0.5, 71),
     "qffl": ({"q": 3.0}, 0.5, 71),
-    # The first of its rounds: behind it the velocity goes on, see below.
+    # The first round; in later rounds the velocity adds to the step, see below.
     "fedavgm": ({"global-learning-rate": 2.0}, 1.0, 71),
     "fedadam": ({}, math.nan, 71),
     "fedyogi": ({}, math.nan, 71),
     # 2 x 5 x 0.1.
     "scaffold": ({"global-learning-rate": 2.0}, 1.0, 71),
-    # 5 x 0.1 + zeta gamma |m| = 0.02 x 0.25 x 2; 2 x (36 + 4.25).
+    # 5 x 0.1 + zeta gamma |m|, with zeta gamma |m| = 0.02 x 0.25 x 2; 2 x (36 + 4.25).
     "coprefl": ({"gamma": 0.25, "meta-learning-rate": 0.02}, 0.51, 80.5),
-    # 5 x 0.1 + zeta gamma = 0.02 x 0.25: the mean of the losses, not their sum.
+    # 5 x 0.1 + zeta gamma, with zeta gamma = 0.02 x 0.25: the mean of the losses, not their sum.
     "coprefl-std": ({"gamma": 0.25, "meta-learning-rate": 0.02}, 0.505, 80.5),
-    # The same meta step as coprefl's; 71 + 33.
+    # The same meta step as in coprefl; 71 + 33.
     "coprefl-hybrid": ({"gamma": 0.25, "meta-learning-rate": 0.02}, 0.51, 104),
-    # Two clients one after the other.
+    # Two clients in sequence: 2 x 0.5.
     "cyclic": ({}, 1.0, 71),
-    # Here the five steps are on 8 + 8 + 8 + 9 + 8 samples.
+    # The five steps process 8 + 8 + 8 + 9 + 8 samples of the server.
     "centralised": ({}, 0.5, 41),
     "centralised-hybrid": ({}, 0.5, 41),
-    # beta; 2 x (3 x 2 x 15.25 + 4.25).
+    # beta = 0.03; 2 x (3 x 2 x 15.25 + 4.25).
     "fedmeta": ({"inner-steps": 2, "meta-learning-rate": 0.03}, 0.03, 191.5),
-    # Ten batches are on 50, 70, 77 and 78 samples.
+    # Ten batches have 50, 70, 77 and 78 samples in all: 2 x 68.75.
     "per-fedavg": ({}, 0.5, 137.5),
-    # eta of w on each of five batches; 2 x 5 x 35.5.
+    # w takes a step of eta = 0.005 on each of five batches; 2 x 5 x 35.5.
     "pfedme": ({"inner-steps": 5, "meta-learning-rate": 0.005}, 0.025, 355),
-    # Head and body.
+    # The head and the body are trained one after the other: 2 x 71.
     "fedrep": ({}, 0.5, 142),
     "fedpcl": ({}, 0.0, 71),
     "fedproto": ({}, 0.0, 71),
@@ -103,7 +106,8 @@ def test_a_round_of_every_method_by_hand(name):
 
 @pytest.mark.parametrize(
     ("name", "forwards"),
-    # 2 x 19.5, all that two clients hold; MOON's two other models see every step's 71.
+    # 2 x 19.5 is the mean number of samples of two clients. In MOON, two other models process the
+    # 71 samples of the steps.
     [("qffl", 39), ("fedproto", 39), ("fedpcl", 39), ("ncm", 39), ("ridge", 39), ("moon", 142)],
 )
 def test_losses_features_and_prototypes_are_counted_apart(name, forwards):
@@ -120,7 +124,7 @@ def test_no_method_is_left_out():
 @pytest.mark.parametrize(
     ("name", "options", "step_size", "gradients"),
     [
-        # Each has five steps of 0.01 on 41 of the server's samples besides.
+        # Each method also takes five steps of 0.01 on 41 samples of the server.
         ("fedavg-refined", {}, 0.55, 112),
         ("coprefl-sgd", {"gamma": 0.25, "meta-learning-rate": 0.02}, 0.56, 121.5),
         ("cyclic-refined", {}, 1.05, 112),
@@ -134,15 +138,16 @@ def test_refinement_on_the_servers_data_comes_on_top(name, options, step_size, g
 
 
 def test_variants_compute_more_or_fewer_gradients():
-    # The full gradient on 19.5 samples of each: 71 + 39.
+    # Each client also computes a full gradient, on 19.5 samples: 71 + 39.
     assert budget("scaffold", variant="I").gradients == 110
-    # Without the second order: 2 x (2 x 15.25 + 4.25).
+    # Without second-order terms: 2 x (2 x 15.25 + 4.25).
     assert budget("fedmeta", variant="fomaml", **{"inner-steps": 2}).gradients == 69.5
     thrice = budget("fedmeta", **{"local-steps": 3, "inner-steps": 2, "meta-learning-rate": 0.03})
     assert rounds(thrice) == pytest.approx([0.09])
     assert thrice.gradients == 574.5
     assert budget("fedmeta", variant="meta-sgd", **{"inner-steps": 2}).gradients == 191.5
-    # 15 batches are on 78, 106, 115 and 117 samples; every third, on 28, 36, 35 and 39, twice.
+    # 15 batches have 78, 106, 115 and 117 samples in all. Every third batch counts twice: these
+    # batches have 28, 36, 35 and 39 samples.
     assert budget("per-fedavg", variant="hf").gradients == 277
 
 
@@ -150,15 +155,15 @@ def test_epochs_are_as_long_as_a_clients_data():
     two = replace(TRAINING, local_steps=None, local_epochs=2)
     found = budget("fedavg", two)  # 4, 4, 6 and 8 steps.
     assert (rounds(found, training=two), found.gradients) == ([pytest.approx(0.55)], 78)
-    # Of support sets: 2, 4, 6 and 6 steps, and 2 x (2 x 15.25 + 4.25).
+    # On support sets: 2, 4, 6 and 6 steps, and 2 x (2 x 15.25 + 4.25).
     found = budget("coprefl", two, gamma=0.0)
     assert (rounds(found, training=two), found.gradients) == ([pytest.approx(0.45)], 69.5)
-    at_most = replace(two, max_steps=5)  # 4, 4, 5 and 5 of them.
+    at_most = replace(two, max_steps=5)  # 4, 4, 5 and 5 steps.
     assert rounds(budget("fedavg", at_most), training=at_most) == [pytest.approx(0.45)]
 
 
 def test_the_meta_step_has_the_printed_ratio():
-    """At eta = zeta = 1e-3 and 20 participants it is 4 gamma times five local steps."""
+    """At eta = zeta = 1e-3 with 20 participants, the ratio to five local steps is 4 gamma."""
     training = LocalTraining(local_steps=5, learning_rate=1e-3)
     local = training.step_sum(100) * 1e-3
     method = METHODS["coprefl"]
@@ -173,7 +178,7 @@ def test_rates_decay_and_velocities_go_on():
     half = replace(TRAINING, learning_rate_decay=0.5)
     assert rounds(budget("fedavg"), 3, half) == pytest.approx([0.5, 0.25, 0.125])
     assert rounds(budget("fedavg"), 2, half, first=2) == pytest.approx([0.25, 0.125])
-    # The meta step does not decay: 0.5 gamma 0.02 x 2 = 0.02.
+    # The meta step does not decay: gamma zeta |m| = 0.5 x 0.02 x 2 = 0.02.
     meta = budget("coprefl", **{"meta-learning-rate": 0.02, "gamma": 0.5})
     assert rounds(meta, 2, half) == pytest.approx([0.52, 0.27])
     velocity = budget("fedavgm", **{"server-momentum": 0.5})
@@ -182,13 +187,13 @@ def test_rates_decay_and_velocities_go_on():
 
 
 def test_momentum_makes_local_steps_longer():
-    """Five steps of momentum 0.5 are 1 + 1.5 + 1.75 + 1.875 + 1.9375."""
+    """Five steps with momentum 0.5 have the sizes 1 + 1.5 + 1.75 + 1.875 + 1.9375."""
     training = replace(TRAINING, momentum=0.5)
     assert rounds(budget("fedavg", training), training=training) == pytest.approx([0.80625])
 
 
 class Mine(RoundStrategy):
-    """A method of a user's own, which says nothing of its budget."""
+    """A user's own method that does not define a budget."""
 
     def round(self, ctx, arrays):
         replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))

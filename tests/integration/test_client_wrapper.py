@@ -1,4 +1,4 @@
-"""Client wrappers in studies: whom they wrap, the same for any hosting, and stored apart."""
+"""Client wrappers in studies: the wrapped clients, results for any hosting, and stored results."""
 
 import shutil
 from dataclasses import replace
@@ -30,7 +30,7 @@ ATTACKED = f"client-wrapper={NOISE},client-wrapper-share=0.4"
 
 
 def client(study, name, client_id, population="pretrain", server_round=1):
-    """Return a client as a message asks for it."""
+    """Return the client that the study creates for a message with these values."""
     config = {"population": population, "server-round": server_round}
     paths = (one.path for one in study.stages if one.start == name and one.rounds)
     config["stage"] = next(
@@ -40,7 +40,7 @@ def client(study, name, client_id, population="pretrain", server_round=1):
 
 
 def wrapped(share, seed=0, clients=100):
-    """Return who is wrapped."""
+    """Return the ids of the wrapped clients."""
     settings = TrainingOptions(client_wrapper=FLIP if share else None, client_wrapper_share=share)
     return settings.wrapped_clients(seed, clients)
 
@@ -68,12 +68,15 @@ def test_who_is_wrapped_is_a_function_of_the_seed_and_the_share():
     assert [len(one) for one in found.values()] == [10, 30, 10, 30]
     assert found[0, 0.1] < found[0, 0.3] < frozenset(range(100))
     assert found[0, 0.3] != found[1, 0.3]
-    assert wrapped(0.5, 0, 8) == {0, 2, 5, 7}  # As it was before there were wrappers.
+    assert wrapped(0.5, 0, 8) == {0, 2, 5, 7}  # The same as before client wrappers existed.
     assert wrapped(1.0, 0, 3) == {0, 1, 2}
 
 
 def test_who_is_wrapped_in_a_study(tiny_images, tmp_path):
-    """Only clients of the pre-training, of the phase that says so; evaluation data are clean."""
+    """Only pre-training clients are wrapped, in the phase with the setting.
+
+    The data for evaluations are not changed.
+    """
     name = f"fedavg:client-wrapper={FILE}:label_flip,client-wrapper-share=0.4+fedprox"
     study = build(replace(tiny_study(tiny_images, tmp_path), method=name, seed=3))
     drawn = wrapped(0.4, 3, 6)
@@ -91,7 +94,7 @@ def test_who_is_wrapped_in_a_study(tiny_images, tmp_path):
         one, other = (client(each, of, number, "task-0") for each, of in starts)
         np.testing.assert_array_equal(one.train.labels, other.train.labels)
         np.testing.assert_array_equal(one.test.labels, other.test.labels)
-    # What is measured over all clients' data (`start-loss`) has the true labels.
+    # `start-loss`, which is measured on the data of all clients, uses the true labels.
     both = [one.stages[0].clients.samples_of("clients").labels for one in (study, clean)]
     np.testing.assert_array_equal(*both)
 
@@ -115,10 +118,10 @@ def test_results_are_stored_under_the_wrapper(tmp_path):
         for change in ({"client-wrapper": NOISE}, {"client-wrapper-share": 0.2})
     ]
     assert len({both[0].key, *other}) == 3
-    # No client is asked: a wrapper changes nothing.
+    # These methods send no messages to clients, so a wrapper changes nothing.
     for name in ("random", "centralised"):
         assert Run.of(config | settings, name, 1).key == Run.of(config, name, 1).key
-    # The same file elsewhere is the same wrapper; another text is another one.
+    # A copy of the file in another folder is the same wrapper; a changed file is another wrapper.
     moved = str(shutil.copy(FILE, tmp_path / FILE.name))
     elsewhere = config | settings | {"client-wrapper": f"{moved}:Scale"}
     assert Run.of(elsewhere, "fedavg", 1).key == both[0].key

@@ -1,7 +1,8 @@
-"""Files, numbers and arguments of other content than is meant: one line each, before any work.
+"""Files, numbers and arguments with wrong content: a one-line error for each, before any work.
 
-Where memory was taken without bound, a test has one GiB more than it has at its beginning: what is
-refused must be refused before it is read or written out.
+Some of this content made earlier versions use memory without a limit. A test with such content gets
+only one GiB of memory in addition to the memory at its start. The package must therefore refuse the
+content before it reads the content or writes it out.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ DEEP = 100_000 * "["
 
 @pytest.fixture
 def little_memory():
-    """Let this process have one GiB more of address space than it has."""
+    """Limit this process to one GiB of address space in addition to its present size."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**30, before[1]))
@@ -53,7 +54,7 @@ def little_memory():
 
 @pytest.fixture
 def said(capsys):
-    """Give arguments to `coprefl`; return the one line with which it refuses them."""
+    """Return a function that runs `coprefl` with arguments and returns its one-line error."""
 
     def line(*arguments):
         assert main([str(one) for one in arguments]) == 1
@@ -69,7 +70,7 @@ def said(capsys):
 
 
 def of_files(root, content):
-    """Make a folder of two classes of one image each."""
+    """Make a folder of two classes with one image per class; return the folder."""
     for name in ("a", "b"):
         (root / name).mkdir(parents=True)
         (root / name / "1.png").write_bytes(content)
@@ -77,7 +78,7 @@ def of_files(root, content):
 
 
 def png(side):
-    """Return the file of a grey PNG of so many pixels a side, without its pixels."""
+    """Return the bytes of a square grey PNG, `side` pixels wide, without the pixel data."""
 
     def chunk(kind, data):
         end = struct.pack(">I", zlib.crc32(kind + data))
@@ -199,7 +200,7 @@ def test_weights_that_are_no_arrays_of_numbers(tmp_path, kind):
     tasks = cp.tasks(images(), number=1, classes=2, clients=2)
     with pytest.raises(SettingsError, match=line):
         cp.evaluate_starts({"a": model, "b": path}, tasks, 1)
-    if kind == "quantised":  # No module has such a parameter.
+    if kind == "quantised":  # A module cannot have a quantised parameter.
         return
     model[1].weight = nn.Parameter(of_file["1.weight"])
     with pytest.raises(SettingsError, match=line):
@@ -290,7 +291,7 @@ def test_another_order_of_the_weights(saved, order):
 
 
 def checkpoint(path, lines=b"", about="", **changes):
-    """Write a checkpoint with these lines as its history, under checksums that fit."""
+    """Write a checkpoint with the history `lines` and correct checksums; return its path."""
     known = {"bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()}
     whole = {"round": 1, "names": ["w"], "state": {}, "options": {}, "versions": {}}
     whole |= {"bound": {}, "history": known, **changes}
@@ -344,7 +345,7 @@ def test_gigabytes_behind_a_history_are_not_read(tmp_path):
 
 @pytest.fixture(scope="module")
 def made(tiny_images, tmp_path_factory):
-    """Return the folder of a recipe's folder and of its models."""
+    """Return the folder that contains a recipe's folder and the folder of its models."""
     folder = tmp_path_factory.mktemp("made")
     keys = {"methods": ["random", "fedavg"], "reference": "fedavg", "figures": ["landscape"]}
     recipe = write_recipe(
@@ -357,7 +358,7 @@ def made(tiny_images, tmp_path_factory):
 
 @pytest.fixture
 def copied(made, tmp_path):
-    """Return a copy of it, and the folder of the model that was trained."""
+    """Return a copy of the folder `made`, and the folder of the trained model."""
     shutil.copytree(made, tmp_path / "a")
     (run,) = (tmp_path / "a" / "models").glob("fedavg-*")
     return tmp_path / "a", run
@@ -381,7 +382,7 @@ def test_a_landscape_of_other_content(copied, caplog, arrays):
         file.write_bytes(pickle.dumps([1]))
     else:
         save_file(arrays, file)
-    assert main(["report", str(folder / "out")]) == 0  # Without the figure.
+    assert main(["report", str(folder / "out")]) == 0  # The report has no such figure.
     (line,) = [one for one in caplog.messages if "landscape.safetensors" in one]
     assert "damaged" in line
     assert line.endswith("remove it, then it is computed again")
@@ -411,7 +412,7 @@ def test_rounds_of_other_content(copied, said, change, line):
     (run / "result.json").write_text(text)
     write_sums(run, ["result.json"], {})
     assert line in said("show", "fedavg", "--models", folder / "models")
-    assert main(["report", str(folder / "out")]) == 0  # It is left out, as any damaged result.
+    assert main(["report", str(folder / "out")]) == 0  # The damaged result is left out.
 
 
 @pytest.mark.parametrize("text", ["[1]", "1e999", DEEP, "null"], ids=excerpt)
@@ -475,7 +476,7 @@ def test_files_of_a_recipes_folder_that_are_devices(copied, said, caplog):
     assert "models.txt is damaged" in said("report", folder / "out")
 
 
-# ---- an own method's evaluation -----------------------------------------------------------------
+# ---- the evaluation of a user's own method ------------------------------------------------------
 
 
 def test_an_evaluation_without_the_number_of_hits():

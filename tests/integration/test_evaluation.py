@@ -1,4 +1,4 @@
-"""In the `start` of an app clients evaluate as under Flower's strategies, unless told otherwise."""
+"""In an app's `start`, clients evaluate as with Flower's strategies, unless options change it."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ START = {"w": np.zeros(2, np.float32)}
 
 
 class Adds(NumPyClient):
-    """Adds its number to the weights, and weighs as much as its metric `trust` says."""
+    """A client that adds its id to the weights, and reports the metric `trust`, its id plus 1."""
 
     def __init__(self, client, asked):
         self.client, self.asked = client, asked
@@ -63,7 +63,7 @@ def test_a_fraction_evaluates_other_clients_each_round():
 
 @pytest.mark.parametrize("method", [FedAvg, FedProx])
 def test_models_are_weighted_by_another_metric(method):
-    """Weights 1, 2, 3, 4 of the models 0, 1, 2, 3: their mean is 2."""
+    """The models 0, 1, 2, 3 have the weights 1, 2, 3, 4: the weighted mean is 2."""
     strategy = method(weighted_by_key="trust", min_available_nodes=4)
     result = strategy.start(grid([]), to_record(START), 1)
     np.testing.assert_allclose(from_record(result.arrays)["w"], 2.0)

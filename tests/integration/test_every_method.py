@@ -1,4 +1,4 @@
-"""Every method pre-trains, and every one for tasks runs them, by the same call with its name."""
+"""Every pre-training method pre-trains, and every task method runs tasks, by the same call."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_a_tasks_method_and_its_setting_change_what_is_learnt(tiny_settings):
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "moon", "cyclic:rounds=2+scaffold"])
 def test_stopped_and_resumed_it_ends_with_the_same_bytes(name, tiny_settings, tmp_path):
-    """Killed in round 4, when a client has kept its state already; a checkpoint is of round 2."""
+    """The run is killed in round 4, after a client stored its state; the checkpoint has round 2."""
     settings = replace(
         tiny_settings, method=name, rounds=5, tasks=0, participants=4, checkpoint_every=2
     )

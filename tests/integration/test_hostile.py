@@ -1,4 +1,4 @@
-"""One client, or one node, that answers with what no honest one would: it alone is left out."""
+"""One client or one node gives false replies: the server leaves out only this client or node."""
 
 import asyncio
 
@@ -36,9 +36,9 @@ from tests.common.runs import run_of
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", SPOILT)
 def test_a_result_that_cannot_count_costs_its_client_alone(kind, case, caplog):
-    """Client 2's, in both rounds: the others add 1 in each, whatever it says."""
+    """The server leaves client 2 out in both rounds; the other clients add 1 in each round."""
     change, line = SPOILT[case]
-    client = 4 if kind == "plain" else 2  # Ids of plain nodes are the nodes', from 2 on.
+    client = 4 if kind == "plain" else 2  # A plain node's client has the node's id.
     found = grid(kind, of(2, "fit", change))
     result = FedAvg(**of_kind(kind)).start(found, to_record(START), 2)
     for array in from_record(result.arrays).values():
@@ -54,7 +54,10 @@ def without_b(gradient, n, metrics):
 
 @pytest.mark.parametrize("kind", ["one", "two", "own"])
 def test_the_names_of_a_gradient_are_those_of_most_clients(kind, caplog):
-    """The first client leaves one out; all honest ones were left out then, in place of it."""
+    """The gradient of client 0 has no array "b", so the server leaves client 0 out.
+
+    Before the fix, the server left out all honest clients instead.
+    """
     strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, **of_kind(kind))
     found = grid(kind, of(0, "query", without_b))
     arrays = from_record(strategy.start(found, to_record(START), 1).arrays)
@@ -79,7 +82,11 @@ def test_of_two_clients_the_one_that_names_more_weights_is_right():
 @pytest.mark.parametrize("lie", ROSTERS.values(), ids=ROSTERS)
 @pytest.mark.parametrize("liar", [2, 4, 6])
 def test_a_false_answer_to_the_roster_costs_its_node_alone(lie, liar, caplog):
-    """The first node asked decided for all; a number of 10^18 became a list."""
+    """The server leaves out only the node with the false reply.
+
+    Before the fix, the first node's reply decided for all nodes, and a number of 10^18 clients
+    became a list.
+    """
 
     def answer(node, message_type, reply):
         if node == liar and message_type == ROSTER:
@@ -99,7 +106,7 @@ def test_a_false_answer_to_the_roster_costs_its_node_alone(lie, liar, caplog):
 
 
 def test_a_node_cannot_fill_the_log(caplog):
-    """30 clients fail on it, each with a reason of several lines, and 10^4 letters."""
+    """30 clients of the node fail, each with an error message of several lines and 10^4 letters."""
 
     def fault(number, *_):
         if number < 30:
@@ -108,7 +115,7 @@ def test_a_node_cannot_fill_the_log(caplog):
     app = client_app(lambda _, i: Good(i, fault))
     FedAvg(evaluate_every=1, clients=31).start(LocalGrid(app), to_record(START), 1)
     lines = warnings_of(caplog)
-    # Training and evaluation: two lines a client.
+    # Each client fails in training and in evaluation: two lines for each client.
     assert lines[20:] == ["node 2: 40 more such lines in this round"]
     for line in lines[:20]:
         assert line.isprintable()
@@ -143,7 +150,7 @@ def test_a_reply_larger_than_any_that_was_asked_for(case, caplog):
 
 
 def test_a_reply_to_nobodys_question_is_passed_over(caplog):
-    """Two answers of one node, and one from a node that was not asked."""
+    """One node replies twice, and a node that the server did not ask replies once."""
 
     class Twice(LocalGrid):
         def pull_messages(self, message_ids):
@@ -178,7 +185,7 @@ def test_more_hits_than_samples_are_left_out_of_an_evaluation(caplog):
 
 
 class Mute(Exception):
-    """Cannot say what it is."""
+    """An error whose text cannot be read."""
 
     def __str__(self):
         raise ValueError("no text")
@@ -195,7 +202,11 @@ ENDINGS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", ENDINGS)
 def test_a_client_that_ends_its_program_or_cannot_say_why_costs_itself_alone(kind, case, caplog):
-    """sys.exit in a client ended the run, and what cannot be told all clients of the node."""
+    """The server leaves out only the client that fails.
+
+    Before the fix, `sys.exit` in a client ended the run. An error whose text cannot be read made
+    all clients of the node fail.
+    """
 
     def end(*_):
         raise ENDINGS[case]
@@ -211,7 +222,11 @@ def test_a_client_that_ends_its_program_or_cannot_say_why_costs_itself_alone(kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_metric_of_the_protocols_own_name_costs_its_client_alone(kind, caplog):
-    """It took the place of whose results they are: all clients of the node were left out."""
+    """The server leaves out only the client with the reserved name.
+
+    Before the fix, this metric replaced the list of client ids in the reply, so that the server
+    left out all clients of the node.
+    """
     found = grid(kind, of(2, "fit", more({"clients": 3.0})))
     result = FedAvg(**of_kind(kind)).start(found, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
@@ -220,7 +235,7 @@ def test_a_metric_of_the_protocols_own_name_costs_its_client_alone(kind, caplog)
 
 
 class Measures(FedAvg):
-    """Keeps which metrics the replies of a round have, and whose they are."""
+    """FedAvg that stores the names of the metrics in the replies, and the clients that replied."""
 
     def round(self, ctx, arrays):
         replies = yield Exchange("train", arrays, ctx.sample(), Mean())
@@ -229,7 +244,7 @@ class Measures(FedAvg):
 
 
 def names_of_its_own(liars, number):
-    """Return a fault: each of the `liars` reports so many metrics that nobody else has."""
+    """Return a fault: each client in `liars` reports `number` metrics that only it has."""
 
     def fault(client, method, arrays, n, metrics):
         if client not in liars or method != "fit":
@@ -242,7 +257,10 @@ def names_of_its_own(liars, number):
 
 @pytest.mark.parametrize("nodes", [1, 2, 40])
 def test_metrics_of_nodes_own_choosing_are_left_out_of_a_round(nodes, caplog):
-    """Each name would have a value or a gap for every client: time grew with the square of both."""
+    """Before the fix, each name had a value or a gap for every client.
+
+    The time therefore grew with the square of the number of names and of clients.
+    """
     app = client_app(lambda _, i: Good(i, names_of_its_own(set(range(0, 40, 2)), 126)))
     strategy = Measures(min_available_nodes=nodes, clients=40)
     strategy.start(LocalGrid(app, nodes), to_record(START), 1)
@@ -253,7 +271,7 @@ def test_metrics_of_nodes_own_choosing_are_left_out_of_a_round(nodes, caplog):
 
 
 def test_metrics_of_the_links_of_a_chain_are_bounded_too():
-    """Each link is a question of its own, which only one node answers."""
+    """Each link of the chain is a separate exchange, to which only one node replies."""
     liars = set(range(0, 40, 2))
     app = client_app(lambda _, i: Good(i, names_of_its_own(liars, 100)))
     strategy = Cyclic(min_available_nodes=40)

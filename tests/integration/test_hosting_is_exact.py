@@ -1,4 +1,4 @@
-"""Whatever clients do with the arrays they share a process over, hosting changes no result."""
+"""Hosting does not change results, whatever clients do with arrays of a shared process."""
 
 import logging
 
@@ -29,7 +29,7 @@ START = {"w": np.zeros(3, np.float32)}
 
 
 class InPlace(NumPyClient):
-    """Adds 1 to the very arrays it was given."""
+    """A client that adds 1 to its input arrays in place."""
 
     def fit(self, parameters, config):
         parameters[0] += 1
@@ -81,7 +81,10 @@ def test_further_arrays_reach_the_client():
 
 
 def plain_app(reply):
-    """An app whose node with partition-id 1 answers with `reply(message)`, the others well."""
+    """Return an app whose node with partition-id 1 answers with `reply(message)`.
+
+    The other nodes answer with good replies.
+    """
     app = ClientApp()
 
     @app.train()
@@ -184,13 +187,13 @@ def test_an_evaluation_of_nothing_is_left_out(caplog):
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = strategy.start(grid, to_record(START), 1)
     assert run_of(strategy).evaluation.clients == (1, 2)
-    # Three hits of twelve samples: a fraction over all samples, not a mean of counts.
+    # 3 hits in 12 samples: the accuracy is a fraction of all samples, not a mean of counts.
     assert dict(result.evaluate_metrics_clientapp[1]) == {"loss": 0.5, "accuracy": 0.25}
     assert "client 0 on node 2 is left out: metric 'num-examples' is 0" in caplog.text
 
 
 def test_a_node_that_takes_another_ones_client_is_left_out_once_the_run_goes(caplog):
-    """A node that crashed may come back under a new id while the old one is still listed."""
+    """After a crash, a node may restart under a new id while its old id is still listed."""
 
     class Growing(LocalGrid):
         rounds = 0
@@ -214,7 +217,7 @@ def test_a_node_that_takes_another_ones_client_is_left_out_once_the_run_goes(cap
 
 
 def test_no_one_left(caplog):
-    """Everyone refuses to say who it is: the run fails, in a line, and does not hang."""
+    """No node reports its clients: the run fails with a one-line error and does not hang."""
     app = renamed(client_app(lambda _, i: InPlace()), {2: None, 3: None})
     grid = LocalGrid(app, nodes=2)
     with pytest.raises(RunFailedError, match="2 nodes with 0 clients are connected, needed: 1"):
@@ -235,7 +238,7 @@ METHODS = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_the_same_whoever_hosts_whom(stochastic_federation, method):
-    """Three rounds of three participants, by small batches, with BatchNorm, in float32."""
+    """Three rounds with three participants, small batches and BatchNorm, in float32."""
     client_class, strategy_class, options = METHODS[method]
     start, ends = to_record(stochastic_federation.arrays()), {}
     for hosting in HOSTINGS:

@@ -19,7 +19,7 @@ SIDE = 16
 
 
 def network():
-    """Return a network of arrays of one size."""
+    """Return a network whose weight arrays all have the same size."""
     return nn.Sequential(
         nn.Flatten(), *(nn.Linear(SIDE**2, SIDE**2, bias=False) for _ in range(12))
     )
@@ -30,7 +30,11 @@ def network():
     [(FedAvg, TorchClient, 6.0), (CoPreFL, CoPreFLClient, 9.5)],
 )
 def test_a_round_holds_few_copies_of_the_model(strategy, client, most):
-    """Those of NumPy: torch has two more, the model and its gradients. The caller holds one."""
+    """The limits count only copies in NumPy arrays.
+
+    Torch holds two more copies, the model and its gradients. The caller holds one more copy, which
+    was made before the measurement.
+    """
     model = network()
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.integers(0, 256, (20, 1, SIDE, SIDE), dtype=np.uint8))

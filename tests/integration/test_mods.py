@@ -1,6 +1,7 @@
-"""Flower's client-side mods: each works as documented, or is refused in one line, and none waits.
+"""Flower's client-side mods: each mod works as documented, or is refused at once in one line.
 
-They take every answer for one client's model: they clip what it differs by from what was sent.
+The mods treat every reply as one client's model: they clip the difference between the arrays in the
+reply and the arrays in the request.
 """
 
 import logging
@@ -39,12 +40,12 @@ NORM = ConfigRecord({"clipping_norm": CLIP})
 
 
 def clipping_only():
-    """LocalDpMod without its noise, which is not seeded."""
+    """Return LocalDpMod without its noise, which has no seed."""
     return LocalDpMod(CLIP, sensitivity=0.0, epsilon=1.0, delta=0.1)
 
 
 def own_mod(message, context, call_next):
-    """A mod of somebody's own, which turns numbers around without a check."""
+    """A user's own mod, which doubles all arrays of a reply without a check."""
     reply = call_next(message, context)
     for name, record in list(reply.content.array_records.items()):
         turned = {key: 2 * array.numpy() for key, array in record.items()}
@@ -67,7 +68,7 @@ def smooth():
 
 
 def functions(federation, train=(), query=(), client_class=CoPreFLClient, evaluate=()):
-    """Return nodes of one client each that run an app written with functions and mods."""
+    """Return four nodes with one client each; their app is written with functions and mods."""
     app = ClientApp()
 
     def make(client_id, config):
@@ -97,7 +98,7 @@ def number(context):
 
 
 def hosted(federation, mod, hosting, client_class, **more):
-    """Return nodes of a `client_app` inside of a mod, which says nothing to the roster."""
+    """Return nodes with a `client_app` inside a mod, which does not change the roster query."""
 
     def inside(app):
         def wrapped(message, context):
@@ -110,7 +111,7 @@ def hosted(federation, mod, hosting, client_class, **more):
 
 
 def refusal(strategy, grid, federation, caplog, **more):
-    """Return the one line with which the run ends, at its first attempt."""
+    """Return the one-line error that ends the run at its first attempt, without warnings."""
     strategy.clients = getattr(grid, "clients", None)
     with pytest.raises(RunFailedError) as failed:
         strategy.start(grid, to_record(federation.arrays()), 1, **more)
@@ -143,7 +144,7 @@ def test_mods_that_only_log_change_nothing(mod, method, stochastic_federation):
 
 
 def clipped_mean(federation):
-    """Return FedAvg's mean of models whose updates were clipped, by hand."""
+    """Return FedAvg's mean of models with clipped updates, computed by hand."""
     start, sizes = federation.arrays(), [len(one) for one in federation.samples]
     total = {name: np.zeros_like(array) for name, array in start.items()}
     for client_id, size in enumerate(sizes):
@@ -187,7 +188,7 @@ def test_flowers_wrapper_that_sends_the_norm_works_around_fedavg(smooth):
 @pytest.mark.parametrize("mod", CLIPPING, ids=named)
 @pytest.mark.parametrize("hosting", ["1", "2", "4", "pairs"])
 def test_a_sum_over_clients_is_not_clipped_as_one_model(mod, hosting, smooth, caplog):
-    """Of a node that hosts all clients it took what they came to together, without a word."""
+    """Before the fix, a mod silently clipped the sum over all clients that a node hosts."""
     grid = hosted(smooth, mod, hosting, TorchClient)
     line = refusal(FedAvg(), grid, smooth, caplog, train_config=NORM)
     assert f"a client-side mod refused: {named(mod)} expects exactly one ArrayRecord" in line
@@ -196,7 +197,7 @@ def test_a_sum_over_clients_is_not_clipped_as_one_model(mod, hosting, smooth, ca
 
 @pytest.mark.parametrize("mod", CLIPPING, ids=named)
 def test_coprefls_first_exchange_may_be_clipped(mod, smooth):
-    """Its clients answer with models there."""
+    """In CoPreFL's first exchange, clients reply with models."""
     found = result(CoPreFL(), functions(smooth, [mod]), smooth, train_config=NORM)
     plain = result(CoPreFL(), functions(smooth), smooth)
     assert any((found[name] != plain[name]).any() for name in plain)
@@ -206,7 +207,10 @@ def test_coprefls_first_exchange_may_be_clipped(mod, smooth):
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("hosting", ["functions", "1", "own", "plain"])
 def test_a_gradient_is_not_clipped_as_a_model(mod, norm, hosting, caplog):
-    """With BatchNorm, whose buffers have no gradient, mods answered what nobody was asked."""
+    """Before the fix, if the model had BatchNorm, a mod's reply belonged to no request.
+
+    BatchNorm's buffers have no gradient, so the reply lacks some array names of the request.
+    """
     federation = Federation.full_batch() if norm else Federation.exact(norm=False)
 
     def of_query(message, context, call_next):
@@ -260,7 +264,7 @@ def test_what_goes_with_a_control_variate_is_no_model(hosting, smooth, caplog, t
 
 @pytest.mark.parametrize("method", [CoPreFL, FedAvg])
 def test_a_mod_without_its_norm_says_so(method, smooth, caplog):
-    """It stands in the config that Flower's wrapper sends."""
+    """The norm is in the config that Flower's wrapper sends, but here there is no wrapper."""
     line = refusal(method(), functions(smooth, [fixedclipping_mod]), smooth, caplog)
     begin = "round 1: train: all 4 clients failed with a client-side mod refused: fixedclipping_mod"
     assert line.startswith(f"{begin} requires the key 'clipping_norm'")
@@ -288,7 +292,10 @@ def test_a_mod_around_everything_does_not_wait_for_other_nodes(smooth):
 
 @pytest.mark.parametrize("stray", ["error", "answer"])
 def test_a_reply_that_fits_no_message_is_a_wrong_answer(stray, smooth, caplog):
-    """It was "did not answer within 3600 s", after none of them, and then a wait without end."""
+    """The run ends, and the log or the error message describes the wrong reply.
+
+    Before the fix, the log had "did not answer within 3600 s" after 0 s, and the run never ended.
+    """
 
     def strays(message, context, call_next):
         reply = call_next(message, context)
@@ -322,7 +329,7 @@ def test_a_run_ends_where_no_node_answered_in_time(smooth, caplog):
 
 
 def test_the_norm_that_goes_along_is_no_metric(smooth):
-    """Flower's own strategies are not sent it, and ours take it away."""
+    """Replies to Flower's strategies have no norm; this package's strategies remove the norm."""
     outcome = CoPreFL().start(functions(smooth), to_record(smooth.arrays()), 1)
     assert not [name for name in outcome.train_metrics_clientapp[1] if "norm" in name]
     app = client_app(lambda _: smooth.client(TorchClient, 0))

@@ -1,4 +1,4 @@
-"""What a user brings is in the key of whatever it enters, also within one running program."""
+"""The keys of results depend on a user's own files, also if a file changes while a program runs."""
 
 import shutil
 

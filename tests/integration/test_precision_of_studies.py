@@ -1,4 +1,4 @@
-"""Studies in bfloat16, and of networks of 16 bits: every method, near what float32 gives."""
+"""Studies in bfloat16 and with 16-bit networks: every method gives results near float32's."""
 
 import json
 from dataclasses import replace
@@ -28,12 +28,12 @@ def bfloat16(num_classes):
 
 
 def float16(num_classes):
-    """Return it with weights of float16."""
+    """Return the tiny study's network with weights of float16."""
     return network(num_classes).half()
 
 
 def made(settings, folder):
-    """Run a study's stages; return the study and its folder."""
+    """Run a study's stages; return the study and its store."""
     settings = replace(settings, output_dir=str(folder))
     study = build(settings)
     study.check()
@@ -47,7 +47,7 @@ def made(settings, folder):
 
 
 def weights(study, store):
-    """Return {start: its weights in one vector}, and their type."""
+    """Return {start: the weights of its model, without buffers, as a vector of their dtype}."""
     found = {}
     for stage in study.stages[: len(study.config["method"].split())]:
         arrays = load_file(store.folder(stage) / "model.safetensors")
@@ -58,7 +58,7 @@ def weights(study, store):
 
 @pytest.fixture
 def every_method(tiny_settings):
-    """All methods of starting models, the refined forms once, for two rounds."""
+    """Settings for two rounds of all pre-training methods, with only one refined method."""
     names = [name for name in with_role(PRETRAINING) if not name.endswith("-refined")]
     return replace(
         tiny_settings, method=" ".join(["random", *names, "fedavg-refined"]), rounds=2,
@@ -78,7 +78,10 @@ _float32 = {}
     ],
 )
 def test_every_method_pre_trains_near_float32(changed, carried, every_method, tmp_path):
-    """Apart by less than half of the way that the model went, and not the same."""
+    """The models are near the float32 models, but not equal to them.
+
+    The difference is less than half of the distance between the start and the float32 model.
+    """
     if not _float32:
         _float32.update(weights(*made(every_method, tmp_path / "float32")))
     found = weights(*made(replace(every_method, **changed), tmp_path / "short"))
@@ -92,7 +95,7 @@ def test_every_method_pre_trains_near_float32(changed, carried, every_method, tm
 
 
 def losses(study, store):
-    """Return each stage's losses: of every round, and of its clients' tests."""
+    """Return each stage's losses, from all rounds and from the tests of the clients."""
     results = [read_result(store.folder(one)) for one in study.stages if one.has_client_rows]
     return [
         [row["loss"] for row in (*result["rounds"], *result["rows"]) if "loss" in row]
@@ -102,7 +105,7 @@ def losses(study, store):
 
 @pytest.fixture
 def personalised(tmp_path):
-    """Every personalised method, over the pixels of two datasets."""
+    """Settings of all personalised methods, on the pixels of two datasets."""
     for number in range(2):
         write_domain(tmp_path / f"{number}.npz", number)
     return Settings(
@@ -149,7 +152,7 @@ def keys(settings):
 
 
 def test_what_does_not_use_it_is_found_under_its_old_key(every_method, personalised):
-    """The start that is not trained is the same, and each of two phases says it for itself."""
+    """The untrained start keeps its key, and each start can have a separate precision."""
     settings = replace(every_method, start_loss=True)
     plain, short = keys(settings), keys(replace(settings, precision="bf16"))
     assert {path for path in plain if plain[path] == short[path]} == {

@@ -1,4 +1,4 @@
-"""Training, losses and gradients in few digits, against a bare loop under torch's autocast."""
+"""Training, losses and gradients in low precision, compared with a loop in torch's autocast."""
 
 import copy
 from dataclasses import replace
@@ -21,7 +21,7 @@ BF16 = LocalTraining(local_steps=2, batch_size=1000, learning_rate=0.1, precisio
 
 
 def bare(model, inputs):
-    """Return a model's outputs as anybody computes them in bfloat16."""
+    """Return a model's outputs, computed in bfloat16 with torch's autocast alone."""
     with torch.autocast("cpu", torch.bfloat16):
         outputs = model(inputs)
     return outputs.float()
@@ -48,7 +48,7 @@ def test_a_round_of_fedavg_by_hand():
 
 
 def test_losses_and_gradients_by_hand(federation):
-    """Of a whole set in two batches; weights and what is summed are float32."""
+    """The loss and the gradient of a whole set in two batches; weights and sums are float32."""
     model, samples = tiny_model(), federation.samples[3]
     inputs, targets = samples.batch(slice(None), CPU)
     model.eval()
@@ -91,7 +91,7 @@ def test_clients_and_the_server_measure_in_their_precision(federation):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_model_of_16_bits_trains_and_is_measured(dtype, federation):
-    """Gradients are summed up in float32: in 16 bits a sum of many batches would not grow."""
+    """Gradients are summed in float32: in 16 bits, a sum over many batches would stop growing."""
     model, samples = tiny_model().to(dtype), federation.samples[3]
     full = tiny_model()
     load_arrays(full, model_arrays(model))
@@ -110,7 +110,7 @@ def test_a_model_of_16_bits_trains_and_is_measured(dtype, federation):
 
 
 def test_a_model_is_not_changed_by_being_trained_in_bf16(federation):
-    """A copy of it, as `pretrain` returns, is an ordinary module."""
+    """A copy of the model, like the copy that `pretrain` returns, is an ordinary module."""
     client = TorchClient(federation.model, federation.samples[1], training=BF16, device=CPU)
     client.fit(list(federation.start.values()), {"server-round": 1})
     assert "forward" not in vars(copy.deepcopy(federation.model))

@@ -1,4 +1,4 @@
-"""The pre-training tested on the test part of a dataset."""
+"""Pre-training with tests of the model at the server, on the test part of a dataset."""
 
 from dataclasses import replace
 
@@ -12,7 +12,10 @@ from coprefl_flwr.studies.running import run_study
 
 @pytest.fixture
 def cyclic_study(tiny_settings):
-    """CyclicFL's experiment on the glyphs: the same classes throughout, tested on the test part."""
+    """Settings of CyclicFL's experiment on the glyphs.
+
+    Pre-training and downstream classes are the same, and the server tests on the test part.
+    """
     return replace(
         tiny_settings, dataset="glyphs", downstream_classes="list:0-9", model="femnist-cnn",
         pretraining_classes="list:0-9", allow_class_overlap=True, tasks=0, server_reserve=0.0,
@@ -45,10 +48,13 @@ def test_tests_are_in_the_rounds_and_in_the_table(cyclic_study):
 
 
 def test_what_it_cost_is_in_the_table(cyclic_study):
-    """Two rounds of three clients one after the other, then three rounds: 2 steps of 0.05 each."""
+    """Two rounds with three clients in sequence, then three rounds of FedAvg.
+
+    Each client takes 2 steps at learning rate 0.05 in each round.
+    """
     study = replace(cyclic_study, method="cyclic:rounds=2+fedavg:rounds=3", test_every=0)
     folder = run_study(LocalGrid(app, 1, study.to_config()), build(study))
     text = (folder / "report" / "tables" / "table.md").read_text()
     assert "| Summed step size | Million gradients |" in text
-    # 2 x 0.3 + 3 x 0.1; five rounds of three clients with two batches of 8.
+    # 2 x 0.3 + 3 x 0.1 = 0.9. Five rounds of three clients with two batches of 8: 240 gradients.
     assert "| 0.900 | 0.000 |" in text

@@ -1,4 +1,4 @@
-"""An error in the clients' program is shown once, with its place, and is not tried again."""
+"""An error in the clients' program is shown once, with its file and line, without a retry."""
 
 import logging
 import re
@@ -22,7 +22,10 @@ ERRORS = (TypeError, KeyError)
 
 
 class Faulty(NumPyClient):
-    """Adds 1; `fault(client, method)` may raise. `seen` keeps (client, method, attempt)."""
+    """A client that adds 1; `fault(client, method)` may raise an error.
+
+    `seen` is the list of all calls, as (client, method, attempt).
+    """
 
     def __init__(self, client_id, fault, seen):
         self.client_id, self.fault, self.seen = client_id, fault, seen
@@ -40,14 +43,14 @@ class Faulty(NumPyClient):
 
 
 def hosting(fault, seen, clients, nodes):
-    """Nodes that host all clients, or one each."""
+    """Return nodes that host all clients, or one client per node if there are enough nodes."""
     grid = LocalGrid(client_app(lambda _, i: Faulty(i, fault, seen)), nodes=nodes)
     grid.clients = clients if nodes < clients else None
     return grid
 
 
 def plain(fault, seen, clients, nodes):
-    """An app written with functions, one client a node."""
+    """Return nodes of an app that is written with functions, with one client per node."""
     app = ClientApp()
 
     def handle(message, context):
@@ -67,7 +70,7 @@ def plain(fault, seen, clients, nodes):
 
 
 def start(strategy, grid, rounds):
-    """Run the strategy, with what it must be given as `clients` on this grid."""
+    """Run the strategy with the value of its option `clients` that this grid needs."""
     strategy.clients = getattr(grid, "clients", None)
     return strategy.start(grid, to_record(START), rounds)
 
@@ -105,7 +108,7 @@ def test_what_all_clients_raise_ends_the_run_at_once(grid, nodes, kind, method, 
     [raising(OSError), raising(RuntimeError), lambda c, _: raising(ERRORS[c % 2])(c, "fit")],
 )
 def test_what_may_pass_is_tried_again(grid, fault):
-    """So is what differs from client to client."""
+    """The server also tries again if the errors differ between clients."""
     seen = []
     with pytest.raises(RunFailedError, match="round 1 failed 3 times in a row"):
         start(FedAvg(), grid(fault, seen, 3, 2), 2)
@@ -123,7 +126,7 @@ def test_one_clients_program_error_costs_it_alone_its_place(grid, caplog):
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_where_one_client_a_round_takes_part_a_second_one_must_fail_alike(nodes):
-    """The first one's data may be to blame."""
+    """The cause of the first client's error may be its data."""
     seen = []
     with pytest.raises(RunFailedError, match="round 1: train: all 2 clients failed with TypeError"):
         start(FedAvg(participants=1), hosting(raising(TypeError), seen, 4, nodes), 2)
@@ -135,7 +138,7 @@ def test_where_one_client_a_round_takes_part_a_second_one_must_fail_alike(nodes)
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_a_chain_ends_at_once_too(nodes):
-    """Its exchanges go on without any reply, as the next client may train."""
+    """A chain continues after an exchange without replies, because the next client may train."""
     seen = []
     with pytest.raises(RunFailedError, match="round 1: train: all 3 clients failed with TypeError"):
         start(Cyclic(), hosting(raising(TypeError), seen, 3, nodes), 2)
@@ -180,7 +183,7 @@ def test_an_error_of_what_tells_a_nodes_clients_does_not_wait_for_better_nodes()
     ("fraction", "clients", "drawn"), [(0.5, 5, 2), (0.1, 5, 1), (1.0, 5, 5), (0.29, 100, 28)]
 )
 def test_a_fraction_of_the_clients_takes_part(fraction, clients, drawn):
-    """Rounded down as Flower's FedAvg does (where 0.29 * 100 is below 29), and one at least."""
+    """Rounded down as in Flower's FedAvg, in which 0.29 * 100 is below 29; at least one client."""
     seen = []
     grid = hosting(raising(OSError, ""), seen, clients, 1)
     start(FedAvg(fraction_train=fraction, evaluate_every=1), grid, 1)

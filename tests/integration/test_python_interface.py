@@ -1,4 +1,4 @@
-"""The Python interface: the same numbers as a study's, on whatever data and network one has."""
+"""The Python interface gives the same numbers as a study, for any dataset and any network."""
 
 import copy
 import subprocess
@@ -89,7 +89,7 @@ def test_a_strategy_in_parts_and_the_same_by_name_agree():
 
 @dataclass(kw_only=True, eq=False)
 class Damped(cp.RoundStrategy):
-    """A method of one's own: half of FedAvg's step."""
+    """A user's method that takes a part of FedAvg's step, by default half of the step."""
 
     share: float = option(0.5, "part of the step that is taken", minimum=0, maximum=1)
 
@@ -239,7 +239,7 @@ def test_a_run_that_stopped_goes_on_with_the_same_numbers(tmp_path, monkeypatch)
         cp.pretrain(*arguments, rounds=8, **kept)
     again = cp.pretrain(*arguments, rounds=8, **kept)
     assert same(again, whole)
-    assert rounds == [1, 2, 3, 4, 5, 6, 7, 6, 7, 8]  # Five rounds lie between checkpoints.
+    assert rounds == [1, 2, 3, 4, 5, 6, 7, 6, 7, 8]  # A checkpoint is due every five rounds.
     cp.pretrain(*arguments, rounds=8, **kept)
     assert len(rounds) == 10
     cp.pretrain(*arguments, rounds=8, **{**kept, "learning_rate": 0.2})
@@ -364,7 +364,7 @@ def test_every_name_is_there_and_importing_the_package_loads_none():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-# ---- parts of one's own, and what is shown ------------------------------------------------------
+# ---- a user's own parts, and the text of tasks --------------------------------------------------
 
 
 class SmallerQueries(strategies.CoPreFL):
@@ -374,7 +374,7 @@ class SmallerQueries(strategies.CoPreFL):
 
 
 class Shrinking(cp.clients.CoPreFLClient):
-    """Sets its own option after its base's constructor, as the how-to has it."""
+    """A client that sets its own option after the base class's constructor, as in the how-to."""
 
     options: ClassVar = {"shrink": option(0.5, "factor on the query gradient", maximum=1)}
     seen: ClassVar = []
@@ -393,7 +393,7 @@ SmallerQueries.client = Shrinking
 
 
 def test_a_client_of_coprefls_has_options_of_its_own_and_its_bases():
-    """Its base's constructor asked for an attribute that was not there yet."""
+    """Before the fix, the base class's constructor read an attribute that was not yet set."""
     clients = cp.partition(images(), clients=4, scheme="iid")
     cp.pretrain(SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.75)
     made = cp.pretrain(

@@ -1,4 +1,4 @@
-"""Natural mistakes in a call: one line that says what was given, and what is needed."""
+"""Natural mistakes in a call: a one-line error names the wrong value and the needed value."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def evaluate(starts=None, tasks=TASKS, **more):
 
 
 class Unmade(cp.RoundStrategy):
-    """A method of tasks that needs a value to be made."""
+    """A task method whose constructor needs a value."""
 
     roles = ("task",)
 
@@ -43,13 +43,13 @@ class Unmade(cp.RoundStrategy):
         super().__init__()
 
     def round(self, ctx, arrays):
-        """Return what was sent."""
+        """Return the arrays that were sent."""
         return arrays, {}
         yield
 
 
 def top3(logits, labels):
-    """Return the part of samples whose class is among the three largest logits."""
+    """Return the fraction of samples whose class is among the three largest logits."""
     return float((logits.topk(3, dim=1).indices == labels[:, None]).any(dim=1).double().mean())
 
 
@@ -143,7 +143,7 @@ MISTAKES = {
     "clients for tasks": (lambda: evaluate(tasks=CLIENTS), "tasks: got .*type Clients"),
     "its option": (lambda: evaluate(local_stesp=1), "'local_stesp'.*'local_steps'"),
     "its precision": (lambda: evaluate(precision="tf32"), "precision = tf32: .*NVIDIA GPU"),
-    # What runs the tasks, and what is measured.
+    # Methods, metrics and networks of tasks.
     "Flower's method": (lambda: evaluate(method=flower.FedProx(0.5)), "fraction_train = 0.5"),
     "no task's method": (
         lambda: evaluate(method=cp.CoPreFL()),

@@ -1,4 +1,4 @@
-"""Functions, strategies and partitioners in the place of texts that name them."""
+"""Functions, strategies and partitioners as arguments, instead of texts that name them."""
 
 import shutil
 
@@ -27,13 +27,13 @@ def tasks():
 
 
 def by_halves(labels, clients, rng):
-    """Give client 0 half of the samples, and the others equal parts of the rest."""
+    """Give client 0 half of the samples, and the other clients equal parts of the rest."""
     order = rng.permutation(len(labels))
     return [order[: len(order) // 2], *np.array_split(order[len(order) // 2 :], clients - 1)]
 
 
 def top3(logits, labels):
-    """Return the part of samples whose class is among the three largest logits."""
+    """Return the fraction of samples whose class is among the three largest logits."""
     return float((logits.topk(3, dim=1).indices == labels[:, None]).any(dim=1).double().mean())
 
 
@@ -87,7 +87,7 @@ def test_a_strategy_runs_the_tasks_as_its_text_does(given, text, tasks):
 
 
 class Halved(cp.RoundStrategy):
-    """A method of one's own, with an attribute that is no option: a part of FedAvg's step."""
+    """A user's own method that takes a part of FedAvg's step; `share` is not an option."""
 
     roles = ("task",)
 

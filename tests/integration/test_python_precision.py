@@ -1,4 +1,4 @@
-"""The Python interface with a network of 16 bits, and with a precision."""
+"""The Python interface with a 16-bit network, and with the option `precision`."""
 
 import json
 
@@ -24,7 +24,7 @@ def clients():
     ("dtype", "kept"), [(torch.bfloat16, "float32"), (torch.float16, "float16")]
 )
 def test_a_module_of_16_bits_is_pre_trained_kept_and_evaluated(dtype, kept, clients, tmp_path):
-    """It was a bare TypeError: Got unsupported ScalarType BFloat16."""
+    """Before the fix, the call raised a bare TypeError: Got unsupported ScalarType BFloat16."""
     first = Perceptron().to(dtype)
     made = cp.pretrain("coprefl", first, clients, rounds=2, checkpoint=tmp_path, **SMALL)
     assert {p.dtype for p in made.parameters()} == {p.dtype for p in first.parameters()} == {dtype}

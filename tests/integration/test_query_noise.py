@@ -1,4 +1,4 @@
-"""Clipping and noise of a query's gradient and loss, where they are computed."""
+"""Clipping and noise of a query's gradient and loss, applied by the client that computes them."""
 
 import numpy as np
 import pytest
@@ -127,7 +127,7 @@ def test_the_clients_options_are_checked(federation):
 
 
 def test_clients_clip_and_noise_their_own_wherever_they_are_hosted():
-    """Before a node adds them up."""
+    """The clients clip and add noise before a node sums their gradients."""
     federation = Federation.exact(norm=False)
     options = {"query_clip": 0.5, "query_noise": 0.1}
     ends = {}
@@ -146,7 +146,7 @@ def test_clients_clip_and_noise_their_own_wherever_they_are_hosted():
 
 
 def test_the_meta_step_is_that_of_clipped_gradients():
-    """The gradient of the sum is no longer than four clips, and the sum no more than four."""
+    """The sum of the losses, and the norm of its gradient, are at most four times the clip."""
     federation = Federation.exact(norm=False)
     grid = federation.grid("2", CoPreFLClient, query_clip=0.01)
     strategy = CoPreFL(gamma=1.0, clients=4)

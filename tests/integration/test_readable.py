@@ -1,4 +1,4 @@
-"""A strategy's file reads like its paper's algorithm: short enough to see at once."""
+"""A strategy's file reads like the algorithm in its paper, and is short enough to see at once."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ from coprefl_flwr.strategies import RoundStrategy
 
 FOLDER = Path(coprefl_flwr.strategies.__file__).parent
 VARIANTS = {"coprefl_std.py", "fedyogi.py", "ncm.py", "ridge.py"}
-"""Files of a method that changes one line of another's round."""
+"""Files of methods that change one line in the round of another method."""
 INFRASTRUCTURE = {"__init__"}
 ALGORITHMS = sorted(path.name for path in FOLDER.glob("*.py") if path.stem not in INFRASTRUCTURE)
 

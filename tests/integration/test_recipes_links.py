@@ -1,4 +1,4 @@
-"""Links in the folders of a recipe and its results: nothing is written or removed through them."""
+"""Symbolic links in the folders of a recipe: nothing is written or removed through a link."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from tests.common.recipes import tiny_recipe, write_recipe
 
 @pytest.fixture(scope="module")
 def outputs(tiny_images, tmp_path_factory):
-    """A folder `outputs` with a recipe's results, and the recipe beside it."""
+    """Return the folder `outputs` with a recipe's results; the recipe is next to this folder."""
     outputs = tmp_path_factory.mktemp("links") / "outputs"
     more = {"methods": ["random", "fedavg"], "reference": None, "figures": ["accuracies"]}
     content = tiny_recipe(tiny_images, {"tasks": 1}, **more)
@@ -22,7 +22,7 @@ def outputs(tiny_images, tmp_path_factory):
 
 @pytest.fixture
 def home(outputs, tmp_path, monkeypatch):
-    """A copy of it, from whose parent commands are given."""
+    """Return the working directory, with a copy of the recipe and of the folder `outputs`."""
     shutil.copytree(outputs.parent, tmp_path / "home")
     monkeypatch.chdir(tmp_path / "home")
     return tmp_path / "home"
@@ -74,7 +74,7 @@ def test_a_lock_that_is_a_link_leaves_its_target_whole(home, capsys):
 
 
 def test_a_folder_that_the_user_names_can_be_a_link(home, tmp_path):
-    """Results on another disk."""
+    """A user may store results on another disk in this way."""
     shutil.rmtree("outputs")
     (tmp_path / "scratch").mkdir()
     os.symlink(tmp_path / "scratch", "outputs")
@@ -95,7 +95,7 @@ def test_a_link_to_nothing_is_one_line(home, capsys):
 
 
 def test_report_writes_into_no_folder_of_somebody_elses(home, capsys):
-    """A user's own recipe.yaml, models and report look like a recipe's folder."""
+    """A folder with a user's own recipe.yaml, models and report looks like a recipe's folder."""
     shutil.copytree("outputs/models", "models")
     shutil.move("tiny.yaml", "recipe.yaml")
     os.makedirs("report/figures")

@@ -1,4 +1,4 @@
-"""Recipes of personalised studies: made once, the same when stopped, and what they refuse."""
+"""Recipes of personalised studies: no repeated work, the same results after a stop, refusals."""
 
 import csv
 import json
@@ -62,7 +62,7 @@ def run(path, out, witness, patch):
 
 @pytest.fixture(scope="module")
 def whole(path, tmp_path_factory):
-    """A recipe that was left alone: its folder, and what was sent."""
+    """Return the folder of a recipe that ran without a stop, and the witness of its messages."""
     folder, witness = tmp_path_factory.mktemp("whole"), Witness()
     with pytest.MonkeyPatch.context() as patch:
         assert run(path, folder / "out", witness, patch) == 0
@@ -70,7 +70,7 @@ def whole(path, tmp_path_factory):
 
 
 def results(folder):
-    """Return {file: content} of the results by their first row's method."""
+    """Return {(method in the first row, number of the file): content} of all results."""
     stored = [json.loads(path.read_text()) for path in folder.glob("models/*/result.json")]
     return {(result["rows"][0]["start"], index): result for index, result in enumerate(stored)}
 
@@ -87,7 +87,7 @@ def test_the_table_is_that_of_the_clients_rows(whole):
     assert shown["accuracy"] == pytest.approx(np.mean(by_seed))
     assert shown["accuracy@noisy"] == pytest.approx(np.mean([values[1] for values in by_seed]))
     assert shown["std-clients"] == pytest.approx(np.mean([np.std(values) for values in by_seed]))
-    # 36 pixels, 256 in between, 4 classes; biases, BatchNorm and its counter besides.
+    # 36 pixels, 256 hidden units, 4 classes. All numbers: also biases, BatchNorm and its counter.
     assert shown["weights-sent"] == 36 * 256 + 256 * 4
     assert shown["numbers-sent"] == 36 * 256 + 256 * 4 + 256 + 4 * 256 + 1 + 4
 
@@ -125,7 +125,7 @@ def test_killed_it_ends_with_the_same_bytes(at, whole, path, tmp_path, monkeypat
     assert run(path, tmp_path / "out", grid, monkeypatch) == 0
     assert files(tmp_path / "out") == files(whole[0] / "out")
     assert files(tmp_path / "models") == files(whole[0] / "models")
-    # What was done before is not done again: the round that was lost, and what comes after it.
+    # The run continues with the lost round: work that was done before is not repeated.
     assert grid.seen[0][1].startswith(at[1])
     assert grid.seen[0][3] == at[3]
 
@@ -215,7 +215,7 @@ def test_names_change_with_what_enters_a_result(monkeypatch):
     ):  # fmt: skip
         assert key(**changes) != plain
     assert key(shift="feature", alpha=2.0) == key(shift="feature")
-    assert key(mu=2.0) == plain  # Another method's.
+    assert key(mu=2.0) == plain  # A setting of other methods.
     assert key("fedavg") != key("fedavg", study="starts", personal_datasets="")
     monkeypatch.setitem(VERSIONS, "fedpcl", 77)
     assert key() != plain
@@ -283,7 +283,7 @@ def test_the_image_with_noise_is_what_is_trained_on(settings, tmp_path, monkeypa
     assert 0 <= before.min() < before.max() <= 1
     rest = after - 0.8 * before
     assert 0.05 < rest.std() < 0.15
-    # The features of "pixels" are the noised pixels, normalised alike: a linear map of them.
+    # The features of "pixels" are the noised pixels after normalisation, a linear function.
     (features,) = (tmp_path / "models" / "features").glob("*/0-train.npy")
     slope, level = np.polyfit(after.ravel(), np.load(features)[0], 1)
     np.testing.assert_allclose(np.load(features)[0], slope * after.ravel() + level, atol=1e-4)

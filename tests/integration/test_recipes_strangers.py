@@ -1,4 +1,4 @@
-"""A folder of results that came from somebody else: to show it runs none of its code."""
+"""A folder of results from somebody else: commands that show results run no code from it."""
 
 import json
 import subprocess
@@ -47,13 +47,12 @@ RECIPES = {
     PARTITIONED: (["fedavg"], ["accuracy", "parts.py:errors"], "parts.py:slices"),
     METHOD: ([{"mine": {"method": "parts.py:Mine"}}], ["accuracy"], "iid"),
 }
-"""By a name of its folder: the methods, metrics and partition of a recipe with parts of its
-author's."""
+"""{name of the folder: (methods, metrics, partition)} of recipes with parts by their author."""
 
 
 @pytest.fixture(scope="module")
 def run(tiny_images, tmp_path_factory):
-    """The folder with the recipes' folders, each recipe run."""
+    """Run each recipe; return the folder that contains the recipes' folders."""
     root = tmp_path_factory.mktemp("strangers")
     for name, (methods, metrics, partition) in RECIPES.items():
         folder = root / name
@@ -84,9 +83,9 @@ for name, commands in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def shown(run):
-    """By recipe what commands that show results say, and its files before.
+    """Run the commands that show results; return {recipe: (output, warnings, earlier files)}.
 
-    The commands run in one new process, which has not read the parts yet.
+    The commands run in a new process, which has not imported the recipes' parts yet.
     """
     commands, before = {}, {}
     for name in RECIPES:
@@ -110,7 +109,7 @@ def shown(run):
 
 @pytest.mark.parametrize("name", [FITTING, PARTITIONED])
 def test_list_show_and_report_run_no_code_of_a_recipe(name, run, shown):
-    """A network, a partition and a metric; what these gave is in the results."""
+    """The code is a network, a partition and a metric; the results contain their output."""
     output, warned, before = shown[name]
     assert not [*run.rglob("mark")]
     assert "A tiny comparison" in output
@@ -124,7 +123,7 @@ def test_list_show_and_report_run_no_code_of_a_recipe(name, run, shown):
 
 
 def test_a_report_that_needs_code_of_a_recipe_is_refused(run, shown):
-    """Its method says which options and which phases there are."""
+    """The report needs the recipe's method, because the method defines the options and phases."""
     output, warned, before = shown[METHOD]
     assert not [*run.rglob("mark")]
     assert "A tiny comparison" in output
@@ -137,7 +136,7 @@ def test_a_report_that_needs_code_of_a_recipe_is_refused(run, shown):
 
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\u202e\r"
-"""It changes a terminal's title, clears it and turns the direction of what follows."""
+"""Control characters: they change a terminal's title, clear it and reverse the text direction."""
 
 
 def test_no_text_of_a_stranger_reaches_the_terminal_as_it_is(tiny_images, tmp_path, capfd, caplog):

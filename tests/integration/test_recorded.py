@@ -1,4 +1,4 @@
-"""A method's results change only with its version, under which they are stored."""
+"""A method's results change only with its version; stored results are kept under the version."""
 
 import json
 
@@ -16,7 +16,7 @@ FOUND = json.loads(recorded.FILE.read_text())
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Return the rules of all exchanges but evaluations, by the class of their strategy."""
+    """Return the aggregation rules of all exchanges except evaluations, by strategy class."""
     found, real = {}, Run.messages
 
     def messages(run, ctx, exchange, config):
@@ -33,13 +33,17 @@ def asked(monkeypatch):
 
 @pytest.mark.parametrize(("name", "role"), recorded.CASES)
 def test_a_methods_figures_are_those_recorded(name, role, tmp_path, asked):
-    """And its server needs only sums of arrays, or more, as it says: here it is what was asked."""
+    """The figures of a method are the recorded figures.
+
+    The documentation also states whether the server needs only sums of arrays. The rules of the
+    exchanges must agree with this statement.
+    """
     key = recorded.key(name, role)
     assert key in FOUND, "run `make tables`"
     found = recorded.measured(name, role, tmp_path)
     strategy = METHODS[name].strategy_class
     rules = asked.get(strategy, [])
-    pooled = strategy.server_data in ("clients", "both")  # It asks nothing: it has the data.
+    pooled = strategy.server_data in ("clients", "both")  # The server has the data.
     assert rules or pooled
     sums = all(isinstance(rule, Mean | Total | LossMoments | MetricsOnly) for rule in rules)
     assert needs_only_sums(METHODS[name]) == (sums and not pooled)

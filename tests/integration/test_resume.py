@@ -1,4 +1,4 @@
-"""Methods that keep a state, stopped and resumed: every byte is that of an uninterrupted run."""
+"""Methods with a state, stopped and resumed: all bytes are equal to an uninterrupted run's."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def cyclic_then(strategy):
 RUN = {"participants": 2, "seed": 5}
 PLAIN, SCAFFOLDS = [TorchClient], [SCAFFOLDClient]
 METHODS = {
-    # The strategy, and its clients' class in each round; the last one goes on.
+    # The strategy, and its clients' class in each round; later rounds use the last class.
     "scaffold-I": (lambda _: SCAFFOLD(variant="I", **RUN), SCAFFOLDS),
     "scaffold-II": (lambda _: SCAFFOLD(global_learning_rate=0.7, **RUN), SCAFFOLDS),
     "feddyn": (lambda _: FedDyn(alpha=0.1, **RUN), [FedDynClient]),
@@ -44,7 +44,7 @@ METHODS = {
     "cyclic+fedavg": (lambda _: cyclic_then(FedAvg(participants=3)), PLAIN),
     "cyclic+scaffold": (lambda _: cyclic_then(SCAFFOLD(participants=3)), PLAIN * 3 + SCAFFOLDS),
     "scaffold+moon": (
-        # The checkpoint of round 2 is the last of its phase.
+        # The checkpoint of round 2 is at the end of the first phase.
         lambda _: Schedule([(SCAFFOLD(**RUN), 2), (MOON(participants=3), 4)]),
         [*SCAFFOLDS * 2, MOONClient],
     ),
@@ -56,7 +56,7 @@ METHODS = {
 
 
 def run(method, folder, resume=False, hook=None, killed_by=None, every=2):
-    """Run six rounds; the client `killed_by` ends the process when its round has been computed."""
+    """Run six rounds; in round `killed_by`, a client stops the run after it has trained."""
     federation = Federation.stochastic()
     make, classes = METHODS[method]
 
@@ -91,7 +91,7 @@ def run(method, folder, resume=False, hook=None, killed_by=None, every=2):
 
 
 def everything(strategy, result, folder):
-    """Return all that a run leaves, as bytes and plain values."""
+    """Return all results, states and files of a run, as bytes and plain values."""
     state = {
         name: {n: np.asarray(a).tobytes() for n, a in value.items()}
         if isinstance(value, dict)
@@ -114,7 +114,7 @@ def assert_same(resumed, whole):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return a function: what an uninterrupted run of a method leaves."""
+    """Return a function that returns `everything` of an uninterrupted run of a method."""
     found = {}
 
     def of(method):
@@ -129,7 +129,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("after", [3, 5])
 def test_stopped_between_rounds(tmp_path, whole, method, after):
-    """Before the checkpoint of round `after` is written, if one is due."""
+    """The run stops before the checkpoint of round `after` is written, if a checkpoint is due."""
 
     def stop(report):
         if report.round == after:
@@ -143,7 +143,7 @@ def test_stopped_between_rounds(tmp_path, whole, method, after):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("round_", [4, 6])
 def test_stopped_in_the_middle_of_a_round(tmp_path, whole, method, round_):
-    """A client has written its state of that round when everything ends."""
+    """The run stops after a client has written its state of this round."""
     with pytest.raises(Killed):
         run(method, tmp_path, killed_by=round_)
     assert_same(everything(*run(method, tmp_path, resume=True), tmp_path), whole(method))

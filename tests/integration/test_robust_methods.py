@@ -1,4 +1,4 @@
-"""Rounds under robust aggregation: by hand, on any nodes, under attack, and what refuses it."""
+"""Robust aggregation: rounds by hand, on any nodes and under attack, and methods that refuse it."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ from tests.common.runs import run_of
 
 RULES = AGGREGATIONS[1:]
 SHARE = 0.25
-"""Of four clients one; Krum, which needs five then, is told that there are none."""
+"""The tolerated share is one of four clients. For Krum, which would need five clients, it is 0."""
 
 
 def share(rule):
@@ -47,7 +47,7 @@ def share(rule):
 
 
 def combined(rule, each, weights):
-    """Return what a rule makes of four clients' vectors, which are updates, and their weights."""
+    """Return the result of a rule for four clients' updates, which are vectors, and weights."""
     each, ordered = np.array(each), np.sort(weights)
     if rule == "median":
         return np.sort(each, axis=0)[1:3].mean(axis=0)
@@ -58,7 +58,7 @@ def combined(rule, each, weights):
         middle = np.sort(lengths)[1:3].mean()
         each = [one * min(1, middle / n) for one, n in zip(each, lengths, strict=True)]
         return np.average(each, axis=0, weights=np.clip(weights, ordered[1], ordered[2]))
-    if rule == "multi-krum":  # Of four without an attacker all are kept.
+    if rule == "multi-krum":  # It keeps all four clients if none is an attacker.
         return np.average(each, axis=0, weights=weights)
     squares = [sorted(((one - other) ** 2).sum() for other in each) for one in each]
     return each[np.argmin([sum(one[1:3]) for one in squares])]
@@ -69,14 +69,14 @@ def vector(arrays, names):
 
 
 def apart(moved, start, names):
-    """Undo `vector`, in the shapes of `start`."""
+    """Split a vector into arrays with the shapes in `start`: the inverse of `vector`."""
     ends = np.cumsum([start[name].size for name in names])
     pieces = np.split(moved, ends[:-1])
     return {n: one.reshape(start[n].shape) for n, one in zip(names, pieces, strict=True)}
 
 
 def aggregated(rule, states, start, weights):
-    """Return the robust model: weights by the rule, statistics by the median of four."""
+    """Return the robust model: weights by the rule, statistics by the median of four clients."""
     names = [name for name in start if not is_statistic(name)]
     updates = [vector(one, names) - vector(start, names) for one in states]
     moved = combined(rule, updates, np.array(weights, float))
@@ -89,7 +89,7 @@ def aggregated(rule, states, start, weights):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_round_of_fedavg(rule):
-    """Client i takes i + 1 full-batch steps in float64; nothing hides in rounding."""
+    """Client i takes i + 1 full-batch steps in float64, so that rounding does not hide errors."""
     federation = Federation.exact()
     strategy = FedAvg(aggregation=rule, tolerated_share=share(rule))
     found, _ = run_on(strategy, federation.grid("2", TorchClient), federation.arrays(), 1)
@@ -105,7 +105,11 @@ def test_a_round_of_fedavg(rule):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("strategy_class", [CoPreFL, CoPreFLStd])
 def test_a_round_of_coprefl(rule, strategy_class):
-    """The gradient of each c_j L_j comes from autograd; c_j from losses without the outermost."""
+    """The gradient of each c_j L_j comes from autograd.
+
+    c_j is computed from losses that are clipped to the range of the two middle losses, except with
+    Krum.
+    """
     federation, gamma, zeta = Federation.exact(), 0.25, 0.5
     strategy = strategy_class(
         aggregation=rule, tolerated_share=share(rule), gamma=gamma, meta_learning_rate=zeta
@@ -165,7 +169,11 @@ TARGETS = np.einsum("nij,j->ni", A, [1.0, -2.0, 0.5]) + np.random.default_rng(6)
 
 
 class LeastSquares(NumPyClient):
-    """Takes a full-batch step on the mean of squares; `attack` spoils what it answers, and says."""
+    """A client that takes a full-batch step on the mean of squares.
+
+    The `attack` "arrays" changes the arrays in its replies. The `attack` "numbers" changes the
+    number of samples and the loss in its replies.
+    """
 
     def __init__(self, number, attack=None):
         self.number, self.attack = number, attack
@@ -189,7 +197,7 @@ class LeastSquares(NumPyClient):
 
 
 def squares(rule, attackers=(), attack=None, strategy_class=CoPreFL, rounds=1, **more):
-    """Return the weights after some rounds of ten clients, some of them attackers."""
+    """Return the weights after `rounds` rounds with ten clients, of which `attackers` attack."""
     made = client_app(lambda _, i: LeastSquares(i, attack if i in attackers else None))
     strategy = strategy_class(aggregation=rule, tolerated_share=0.2, clients=10, **more)
     start = {"w": np.zeros(3)}
@@ -201,15 +209,19 @@ def squares(rule, attackers=(), attack=None, strategy_class=CoPreFL, rounds=1, *
 @pytest.mark.parametrize("strategy_class", [FedAvg, CoPreFL, CoPreFLStd])
 @pytest.mark.parametrize("rule", AGGREGATIONS)
 def test_a_fifth_of_attackers_hardly_moves_what_is_learnt(rule, strategy_class, attack):
-    """Arrays turned round, a million times as long; or a loss of 1e100 and a billion samples."""
+    """Attackers reverse their arrays and make them a million times as long.
+
+    Or they report a loss of 1e100 and a billion samples.
+    """
     rates = {} if strategy_class is FedAvg else {"meta_learning_rate": 0.02}
     given = {"strategy_class": strategy_class, "rounds": 1 if rule == "mean" else 3, **rates}
     without = squares("mean", **given)
     spoilt = squares(rule, (2, 7), attack, **given)
     moved, away = np.linalg.norm(without), np.linalg.norm(spoilt - without)
     if rule == "mean":
-        # Numbers alone do no such harm to FedAvg, whose arrays are then two good clients' own, and
-        # hardly any to the deviation, which a far loss makes very large.
+        # False numbers alone do little harm to FedAvg, because the model is then the mean of the
+        # two attackers' correct models. They do hardly any harm to CoPreFLStd, because an extreme
+        # loss makes its standard deviation very large.
         lies = strategy_class is CoPreFL or attack == "arrays"
         assert away > (1e3 * moved if lies else 0.05 * moved)
     else:
@@ -227,7 +239,7 @@ def test_metrics_tell_who_was_chosen_and_how_many_were_shortened():
 
 
 def test_each_phase_of_a_schedule_has_an_aggregation_of_its_own(monkeypatch):
-    """A chain, which has none, then a median, then the mean."""
+    """The phases have a chain, which has no aggregation, then the median, then the mean."""
     federation = Federation.full_batch()
     median = FedAvg(aggregation="median")
     schedule = Schedule([(Cyclic(), 1), (median, 1), (FedAvg(), 1)])
@@ -306,7 +318,7 @@ def test_at_the_default_nothing_of_a_run_changes():
 
 
 def test_a_study_pre_trains_and_runs_its_tasks_robustly(tiny_settings):
-    """One of six clients may be an attacker; the refined form of a method is the method's."""
+    """One of five participants may be an attacker; a refined method has its method's rule."""
     settings = replace(
         tiny_settings,
         method="fedavg-refined:aggregation=krum coprefl:aggregation=norm-clipping,clip-factor=0.5",

@@ -1,4 +1,4 @@
-"""Scenario II and refinement on the server against independent float64 computations."""
+"""Scenario II and refinement on the server, compared with independent float64 computations."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,10 @@ CPU = torch.device("cpu")
 
 
 def server_of(federation, client=3):
-    """A server that holds what client 3 holds: 31 samples, not divisible by 3 or 4 parts."""
+    """Return server data with the samples of a client, by default client 3.
+
+    Client 3 has 31 samples, which cannot be divided into 3 or 4 equal parts.
+    """
     return ServerData(tiny_model(), federation.samples[client], CPU)
 
 
@@ -35,7 +38,7 @@ def load(arrays):
 
 
 def fedavg_by_hand(federation, start, participants):
-    """The temporary model of Algorithm 2: two full-batch steps on all of D_j, mean by |D_j|."""
+    """Return Algorithm 2's temporary model: two full-batch steps on D_j, mean weighted by |D_j|."""
     states = []
     for j in participants:
         model = load(start)
@@ -51,7 +54,7 @@ def fedavg_by_hand(federation, start, participants):
 
 
 def hybrid_round_by_hand(federation, start, participants, server_round, gamma, zeta):
-    """Algorithm 2 in float64: L_meta over the parts of D^s, its gradient by autograd."""
+    """Return a round of Algorithm 2 in float64: L_meta over the parts of D^s, with autograd."""
     model = load(fedavg_by_hand(federation, start, participants))
     model.eval()
     inputs, targets = federation.samples[3].batch(slice(None), CPU)
@@ -70,7 +73,7 @@ def hybrid_round_by_hand(federation, start, participants, server_round, gamma, z
 
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])
 def test_a_round_is_algorithm_2(federation, gamma):
-    """Two rounds of three participants; 31 server samples make parts of 11, 10 and 10."""
+    """Two rounds with three participants; the 31 server samples form parts of 11, 10 and 10."""
     strategy = HybridCoPreFL(
         server=server_of(federation), gamma=gamma, meta_learning_rate=0.5, participants=3, clients=4
     )
@@ -119,7 +122,7 @@ def refine_by_hand(federation, arrays, steps, learning_rate):
 
 
 def test_refined_fedavg(federation):
-    """FedAvg by hand, then four full-batch steps on the server's 31 samples."""
+    """Each round is FedAvg by hand, then four full-batch steps on the server's 31 samples."""
     strategy = ServerRefined(
         FedAvg(participants=3, seed=2, clients=4),
         server_of(federation),
@@ -141,7 +144,7 @@ def test_refined_fedavg(federation):
 
 
 def test_coprefl_sgd(federation):
-    """Scenario I's round by hand, then the refinement, twice."""
+    """Two rounds by hand: in each, a round of Scenario I and then the refinement."""
     strategy = ServerRefined(
         CoPreFL(gamma=0.25, meta_learning_rate=0.5, participants=3, clients=4),
         server_of(federation),
@@ -164,7 +167,7 @@ def test_coprefl_sgd(federation):
 
 
 def test_the_server_refines_in_its_precision(federation):
-    """A round: FedAvg's mean by its clients, in float32, and behind it the steps in bfloat16."""
+    """A round is FedAvg's mean with clients in float32, then the server's steps in bfloat16."""
     server = server_of(federation)
     server.precision = "bf16"
     strategy = ServerRefined(FedAvg(clients=4), server, steps=3, batch_size=8, learning_rate=0.1)
@@ -186,7 +189,7 @@ def test_the_server_refines_in_its_precision(federation):
 
 @pytest.mark.parametrize("name", ["coprefl-hybrid", "coprefl-sgd"])
 def test_data_that_two_phases_share_are_of_each_in_its_precision(name, federation):
-    """What a study gives for one is not changed for the other."""
+    """Each phase gets a copy of the study's server data, and the study's data are not changed."""
     method, shared = METHODS[name], server_of(federation)
     options = {key: one.default for key, one in method.options.items()}
     made = [

@@ -1,4 +1,4 @@
-"""A run that stops before its last round: as if no more rounds had been asked for."""
+"""A run that stops early, after some round, equals a run that was started with this last round."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.common.federation import Federation
 
 
 def run(folder, rounds=6, resume=False, **more):
-    """Run CoPreFL; return the final arrays, its result and the reports of the hooks."""
+    """Run CoPreFL; return the final arrays, the result, and the reports that the hook received."""
     federation, seen = Federation.stochastic(), []
     strategy = CoPreFL(participants=2, seed=5, clients=4)
     grid = LocalGrid(federation.coprefl_app(), nodes=2)
@@ -58,7 +58,7 @@ def test_a_stop_that_is_never_due_changes_nothing(tmp_path):
 
 
 def test_hooks_can_only_read(tmp_path):
-    """The next round begins with the very memory that they are shown."""
+    """The next round begins with the same memory that hooks receive in the report."""
     refused = []
 
     def spoil(report):
@@ -71,13 +71,13 @@ def test_hooks_can_only_read(tmp_path):
 
     changed, _, seen = run(tmp_path, rounds=2, stop=spoil)
     assert set(refused) == {"assignment destination is read-only"}
-    assert len(refused) == len(changed)  # Nobody is asked after the last round.
+    assert len(refused) == len(changed)  # `stop` is not called after the last round.
     for name, array in seen[-1].arrays.items():
         np.testing.assert_array_equal(array, changed[name])
 
 
 def test_the_server_tests_the_model_before_it_is_decided(tmp_path):
-    """What `evaluate_fn` measures in a round is in the report that decides on that round."""
+    """The report of a round that `stop` receives has the metrics of `evaluate_fn` in this round."""
 
     def measured(server_round, arrays):
         return MetricRecord({"loss": 1.0 / (1 + server_round)})

@@ -1,4 +1,4 @@
-"""Models with tied weights: one tensor under two names must take one step, under both of them."""
+"""Tied weights: a tensor with two names takes one step, and both names have the new values."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ TIED, FIRST = "second.weight", "first.weight"
 
 
 class Tied(nn.Module):
-    """Two layers of one weight, which `state_dict` has under two names, and a head."""
+    """Two layers that share a weight, which has two names in `state_dict`, and a head."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ class Tied(nn.Module):
 
 
 class Bias(nn.Module):
-    """A layer whose weight is another's."""
+    """A linear layer that has only a bias; the caller passes another layer's weight."""
 
     def __init__(self):
         super().__init__()
@@ -74,7 +74,7 @@ class Bias(nn.Module):
 
 
 class Once(Tied):
-    """The same network, whose weight has one name: the other layer is called with it."""
+    """The network `Tied` with one name for the shared weight, an input of the second layer."""
 
     def __init__(self):
         super().__init__()
@@ -92,7 +92,7 @@ def seeded(network):
 
 
 def federations():
-    """Return the federation of the tied network, and that of the same one without ties."""
+    """Return a federation with the network `Tied`, and a federation with the network `Once`."""
     training = LocalTraining(batch_size=1000, learning_rate=0.1)
     tied = Federation(training, model=seeded(Tied))
     once = Federation(training, model=seeded(Once))
@@ -104,7 +104,7 @@ def federations():
 
 
 def doubled(arrays):
-    """Return arrays with the tied weight under its second name too, in the tied model's order."""
+    """Return the arrays in the order of `Tied`, with the tied weight under both of its names."""
     names = [FIRST, "first.bias", TIED, "second.bias", "head.weight", "head.bias"]
     return {name: arrays[FIRST if name == TIED else name] for name in names}
 
@@ -117,7 +117,7 @@ def loss_of(w, data):
 
 
 def moved(w, loss, rate, create_graph=False):
-    """Return w - rate grad loss; `rate` is a number or one by name."""
+    """Return w - rate grad loss; `rate` is a number, or a dict with a rate for each name."""
     slopes = torch.autograd.grad(loss, list(w.values()), create_graph=create_graph)
     rates = rate if isinstance(rate, dict) else dict.fromkeys(w, rate)
     return {name: p - rates[name] * g for (name, p), g in zip(w.items(), slopes, strict=True)}
@@ -145,7 +145,7 @@ def sets(federation, client, server_round):
 
 
 def meta_step_by_hand(temporary, queries, gamma, zeta):
-    """Return the temporary model after the step against L_meta's gradient, by autograd."""
+    """Return the temporary model after a step against the gradient of L_meta, by autograd."""
     w = leaves(temporary)
     losses = torch.stack([loss_of(w, data) for data in queries])
     meta = gamma * losses.sum() + (1 - gamma) * ((losses - losses.mean()) ** 2).mean()
@@ -157,7 +157,7 @@ def mean_of(states, weights):
 
 
 def test_a_round_of_coprefl_by_hand():
-    """Two rounds: the meta step must be in the tied weight, not only in the others."""
+    """Two rounds: the meta step must change the tied weight, not only the other weights."""
     tied, once = federations()
     strategy = CoPreFL(gamma=0.25, meta_learning_rate=0.5, participants=3)
     found, asked = run(strategy, tied.app(CoPreFLClient), tied.arrays())
@@ -188,7 +188,11 @@ def test_a_round_of_coprefl_in_scenario_two_by_hand():
 
 @pytest.mark.parametrize("variant", ["maml", "fomaml", "meta-sgd"])
 def test_a_round_of_fedmeta_by_hand(variant):
-    """Two rounds; the learnt rates of "meta-sgd" are state of the strategy, also in pairs."""
+    """Two rounds of FedMeta, compared with a computation by autograd.
+
+    The rates that "meta-sgd" learns are in the strategy's state. For a tied weight, the state has
+    the rates under both names.
+    """
     tied, once = federations()
     strategy = FedMeta(
         variant=variant, inner_learning_rate=0.7, meta_learning_rate=0.4, participants=3
@@ -238,7 +242,7 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_treats_a_tied_weight_as_one(name, tmp_path):
-    """Four rounds end as those of the same network without ties, and so do its evaluations."""
+    """Four rounds give the weights and losses of the same network without a tied weight."""
     make, client = METHODS[name]
     ends, losses = [], []
     for number, federation in enumerate(federations()):
@@ -268,7 +272,7 @@ def test_scaffold_keeps_the_variate_of_a_tied_weight_under_both_names(tmp_path):
 
 
 class SharedNorm(nn.Module):
-    """A network whose BatchNorm has two names, so that its statistics have."""
+    """A network whose BatchNorm layer has two names, so that its statistics have two names too."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A client comes back with the state of its last participation that counted, and no other."""
+"""A client starts from the state of its last valid participation, and from no other state."""
 
 import logging
 import tracemalloc
@@ -29,7 +29,10 @@ class Remembering(FedAvg):
 
 
 class Diary(NumPyClient):
-    """Its state lists its participations, as 10 x round + attempt; `fault` comes after writing."""
+    """A client whose state lists its participations, as 10 x round + attempt.
+
+    `fault` is called after the client has written its state.
+    """
 
     def __init__(self, folder, client_id, fault=None):
         self.state, self.client_id, self.fault = ClientState(folder), client_id, fault
@@ -53,7 +56,7 @@ def grid(folder, fault=None, clients=3, nodes=1, grid_class=LocalGrid, hosting="
 
 
 def diaries(strategy, folder, first=0):
-    """Return {client: the participations in the state that counts}; `first` is client 0's id."""
+    """Return {client: the participations in its valid state}; `first` is the id of client 0."""
     found = {}
     for client, version in run_of(strategy).versions.committed.items():
         config = {"run": "run", "population": "train", "state-version": version}
@@ -84,14 +87,14 @@ KINDS = [(1, "shared", 0), (2, "shared", 0), (3, "own", 0), (3, "plain", 2)]
 @pytest.mark.parametrize(("nodes", "hosting", "first"), KINDS)
 @pytest.mark.parametrize("fault", [raises, returns_nan])
 def test_a_failed_participation_leaves_no_state(tmp_path, fault, nodes, hosting, first):
-    """Client 1 fails in round 2 after it wrote its state, and is back in round 3."""
+    """Client 1 fails in round 2 after it wrote its state, and takes part again in round 3."""
     a_grid = grid(tmp_path, fault, nodes=nodes, hosting=hosting)
     strategy = start(Remembering(min_available_nodes=nodes), a_grid, 3)
     assert diaries(strategy, tmp_path, first) == {0: [10, 20, 30], 1: [10, 30], 2: [10, 20, 30]}
 
 
 def test_a_repeated_attempt_starts_from_the_committed_state(tmp_path):
-    """In round 2 two of three fail at first: nobody keeps anything of that attempt."""
+    """In round 2, two of three clients fail at first: no state of this attempt is used."""
 
     def first_attempt_fails(client, today, returned):
         if today == 20 and client != 0:
@@ -105,7 +108,7 @@ def test_a_repeated_attempt_starts_from_the_committed_state(tmp_path):
 
 
 def test_a_reply_that_was_lost_leaves_no_state(tmp_path):
-    """The client did all its work in round 2; only its reply did not arrive."""
+    """The client did all of its work in round 2, but the server did not receive its reply."""
 
     class Loses(LocalGrid):
         def pull_messages(self, message_ids):
@@ -129,7 +132,7 @@ def test_a_reply_that_was_lost_leaves_no_state(tmp_path):
 
 
 def test_a_late_message_changes_nothing(tmp_path):
-    """Node 3 does round 2's work only when round 3 is over, and again in round 4's time."""
+    """Node 3 does the work of round 2 only after round 3, at the start of round 4."""
 
     class Slow(LocalGrid):
         held = ()
@@ -148,7 +151,8 @@ def test_a_late_message_changes_nothing(tmp_path):
 
     a_grid = grid(tmp_path, nodes=2, clients=2, grid_class=Slow)
     strategy = start(Remembering(), a_grid, 5)
-    # Node 3 is not asked again: from round 3 on node 2 runs its client, from the state of round 1.
+    # The server does not ask node 3 again. From round 3 on, node 2 runs node 3's client, which
+    # starts from the state of round 1.
     assert diaries(strategy, tmp_path) == {0: [10, 20, 30, 40, 50], 1: [10, 30, 40, 50]}
 
 
@@ -165,7 +169,7 @@ def test_clients_that_stay_away_keep_their_state(tmp_path):
 
 
 def test_files_of_the_checkpoint_stay_until_the_next(tmp_path):
-    """Checkpoints after rounds 3 and 6: in round 5 the states of 3, 4 and 5 are there."""
+    """The checkpoints are after rounds 3 and 6: in round 5, the states of 3, 4 and 5 exist."""
     files = {}
 
     def look(report):
@@ -202,7 +206,7 @@ def test_a_lost_folder_is_one_clear_line(tmp_path, caplog, nodes, hosting):
 
 @pytest.mark.parametrize("stateful", [False, True])
 def test_exchanges_without_a_state_say_nothing_of_versions(stateful):
-    """An evaluation does where the round's training has a state."""
+    """An evaluation has versions if the training in the same round has a state."""
     seen = []
 
     class Twice(FedAvg):
@@ -233,21 +237,22 @@ def test_exchanges_without_a_state_say_nothing_of_versions(stateful):
 
 
 STATE = 6400
-"""Numbers in a client's state."""
+"""Number of values in a client's state."""
 
 
 def states_in_memory():
-    """Return how many blocks of memory are as large as a state in float32 or, copied, in float64.
+    """Return the number of memory blocks with the size of a state in float32 or float64 (a copy).
 
-    Not all of the memory: a table of Python's own, such as that of strings, may grow by 15 MB.
+    Other memory is not counted, because Python's internal tables, such as the table of strings,
+    may grow by 15 MB.
     """
     traces = tracemalloc.take_snapshot().traces
     return sum(4 * STATE <= trace.size <= 9 * STATE for trace in traces)
 
 
 def test_states_of_many_clients_are_not_held_in_memory(tmp_path, monkeypatch):
-    """Neither while they are read and written nor after the rounds."""
-    monkeypatch.setattr("os.fsync", lambda _: None)  # Hundreds of them take long.
+    """At most five states are in memory, while clients read and write them and after the rounds."""
+    monkeypatch.setattr("os.fsync", lambda _: None)  # Hundreds of calls take long.
     held = []
 
     class Heavy(NumPyClient):
@@ -276,7 +281,7 @@ def test_states_of_many_clients_are_not_held_in_memory(tmp_path, monkeypatch):
 
 
 def test_versions():
-    """What a request says, and what it goes on saying until the next checkpoint."""
+    """A request has the valid version and, until the next checkpoint, the checkpoint's version."""
     versions = Versions()
     versions.commit([4, 7], 1, 0)
     assert versions.of(4) == {"state-version": "1-0", "state-kept": ""}

@@ -1,4 +1,4 @@
-"""Nodes say whose clients are theirs, and one of them claims those of others, or very many."""
+"""Nodes report the clients that they host, and a node claims others' clients, or very many."""
 
 import logging
 
@@ -20,10 +20,10 @@ FIRST = 2
 
 
 class Grid(Lying):
-    """A grid of nodes of others, of which those in `offline` are not connected."""
+    """A grid of nodes of other parties; the nodes in `offline` are not connected."""
 
     def __init__(self, nodes, claims, each=None):
-        """`claims` has what a node says, by its id; others host the clients that `each` returns."""
+        """`claims` is {node id: reported client ids}; `each` returns the clients of other nodes."""
         app = client_app(lambda _, client: Good(client, lambda *_: None), clients=each)
         super().__init__(app, nodes, self.says)
         self.claims, self.offline, self.worked = claims, set(), {}
@@ -46,7 +46,7 @@ def three(context, population):
 
 
 def run(grid, rounds=1, strategy=None, **more):
-    """Return the participants of each round, and the lines of warnings."""
+    """Run a strategy; return the participants of each round, and the warnings."""
     strategy = strategy or FedAvg()
     drawn, lines = record_samples(strategy), []
     handler = logging.Handler(logging.WARNING)
@@ -60,9 +60,12 @@ def run(grid, rounds=1, strategy=None, **more):
 
 
 def test_a_claim_to_anothers_client_costs_that_client_alone():
-    """Three claims silenced the nine clients of three nodes. Nobody came first: nobody has them."""
+    """No node reported the claimed clients first, so no node runs them.
+
+    Before the fix, three claims silenced all nine clients of three nodes.
+    """
     grid = Grid(4, {FIRST: [3, 6, 9]}, three)
-    grid.own_nodes = True  # Any number of clients a node.
+    grid.own_nodes = True  # Each node may host any number of clients.
     drawn, lines = run(grid, 3, FedAvg(min_available_nodes=4))
     assert drawn == [[4, 5, 7, 8, 10, 11]] * 3
     assert [line.split(":")[0] for line in lines] == [
@@ -72,7 +75,7 @@ def test_a_claim_to_anothers_client_costs_that_client_alone():
 
 
 def test_claims_before_the_first_draw_count_as_made_at_once():
-    """Not all nodes are asked in one message: the victim is among the last of them."""
+    """The server reads the victim's reply last, after the reply of the node with the claim."""
     nodes = 20
     victim = nodes - 1
     grid = Grid(nodes, {FIRST: [victim]})
@@ -97,7 +100,7 @@ def test_a_later_claim_is_lost_by_itself_with_one_line():
 
 @pytest.mark.parametrize("named", [range(100, 100 + 10**6), range(2), [0, 7]])
 def test_a_node_that_names_many_clients_changes_no_draw(named):
-    """Of a million clients one is nearly always that node's."""
+    """Otherwise, a draw from a million claimed clients would nearly always choose this node."""
     expected, _ = run(Grid(4, {}), 20, FedAvg(participants=1, min_available_nodes=4, seed=3))
     grid = Grid(5, {FIRST + 4: named})
     drawn, lines = run(grid, 20, FedAvg(participants=1, min_available_nodes=4, seed=3))
@@ -113,12 +116,15 @@ def test_nodes_of_several_clients_are_allowed_by_their_number():
     with pytest.raises(RunFailedError, match="it reports 3 clients, at most 1 allowed"):
         run(Grid(2, {}, three), timeout=0.01)
     grid = Grid(2, {}, three)
-    grid.own_nodes = True  # As a local grid's are: they are this program's own.
+    grid.own_nodes = True  # As on a local grid: the nodes belong to this program.
     assert run(grid)[0] == [every]
 
 
 def test_a_node_that_comes_back_under_another_id_takes_part():
-    """As without node authentication: the client is free once its first node is gone."""
+    """Another node may run a client after the client's first node has left.
+
+    Without node authentication, a node may return under another id.
+    """
     grid = Grid(4, {FIRST + 3: [0]})
     grid.offline = {FIRST + 3}
 
@@ -135,7 +141,7 @@ def test_a_node_that_comes_back_under_another_id_takes_part():
 
 @pytest.mark.parametrize("late", [False, True])
 def test_the_first_claim_is_kept_by_a_resumed_run(tmp_path, late):
-    """Also where the node comes back later than the one that claims its client."""
+    """This also holds if the first node connects later than the node that claims its client."""
     kept = {"checkpoint": tmp_path / "c", "checkpoint_every": 1}
     run(Grid(3, {}), 1, FedAvg(min_available_nodes=3), **kept)
     grid = Grid(4, {FIRST + 3: [0]})
@@ -156,7 +162,7 @@ def test_the_first_claim_is_kept_by_a_resumed_run(tmp_path, late):
 
 
 def test_the_operators_list_says_who_is_who(tmp_path):
-    """Nodes are not asked: one claims all clients, and one is not in the list."""
+    """The server does not ask nodes: node 2 claims all clients, and node 5 is not in the list."""
     file = tmp_path / "nodes.toml"
     file.write_text("2 = [4]\n3 = [0, 1]\n4 = []\n")
     for given in (file, str(file), {2: [4], 3: (0, 1), 4: []}):

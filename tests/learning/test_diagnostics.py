@@ -1,4 +1,4 @@
-"""Diagnostics against direct computation on a tiny network in float64."""
+"""Compare the diagnostics with direct calculations on a tiny network in float64."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def federation():
 
 @pytest.fixture
 def clients(federation):
-    """Four clients, each tested on what it trains on."""
+    """Four clients; the test samples of a client are its training samples."""
     return [ClientData(samples, samples) for samples in federation.samples]
 
 
@@ -83,7 +83,7 @@ def test_top_eigenvalue_of_the_whole_hessian(federation, clients):
 
 
 def test_the_hessian_is_of_a_drawn_part_of_many_samples(federation, clients, monkeypatch):
-    monkeypatch.setattr(diagnostics, "HESSIAN_SAMPLES", 39)  # Half of the 78 there are.
+    monkeypatch.setattr(diagnostics, "HESSIAN_SAMPLES", 39)  # Half of the 78 samples.
     drawn = diagnostics._sampled([client.train for client in clients], (0,))
     assert [len(samples) for samples in drawn] == [5, 7, 12, 16]
     again = diagnostics._sampled([client.train for client in clients], (0,))
@@ -92,9 +92,9 @@ def test_the_hessian_is_of_a_drawn_part_of_many_samples(federation, clients, mon
 
 
 def test_barrier_is_the_rise_above_the_line(federation, clients):
-    """Two models of one function, the hidden units of the second with the other sign.
+    """Two models are the same function; the second has hidden units with the opposite sign.
 
-    Half way between them every hidden unit is 0, so the loss is that of a guess.
+    Half way between the two models every hidden unit is 0, so the loss is the loss of a guess.
     """
     training = LocalTraining(local_steps=100, batch_size=1000, learning_rate=0.5)
     first = trained(federation, clients[0], training, 0)
@@ -138,7 +138,10 @@ def test_a_client_trains_as_in_its_first_round(federation, clients):
 
 
 def test_a_probe_finds_what_is_linear_in_the_features(federation, clients):
-    """Labels that a linear layer gives to the features, which the network's own does not know."""
+    """The labels come from a random linear layer on the features.
+
+    The network's last layer is a different layer.
+    """
     model = federation.model.eval()
     rows = torch.from_numpy(np.random.default_rng(5).normal(size=(3, 8)))
     for client in clients:

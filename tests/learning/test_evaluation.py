@@ -1,4 +1,4 @@
-"""Losses, gradients and hits on data, against autograd in float64 and by hand."""
+"""Compare losses, gradients and hits with autograd in float64 and calculations by hand."""
 
 import itertools
 
@@ -15,7 +15,11 @@ from tests.common.networks import tiny_model
 
 
 class Partial(nn.Module):
-    """The tiny model in float64, with BatchNorm that has seen data, and parameters off the path."""
+    """The tiny model in float64.
+
+    BatchNorm has changed statistics, a bias is frozen, and the parameter `unused` does not enter
+    the output.
+    """
 
     def __init__(self):
         super().__init__()
@@ -37,7 +41,10 @@ def batches_of(samples, size):
 
 @pytest.mark.parametrize("size", [1, 4, 22, 1000])
 def test_loss_and_gradient(federation, size):
-    """Equal to autograd through the mean over the whole set in eval mode, for any batch size."""
+    """For every batch size, the result is equal to autograd on the whole set.
+
+    Autograd uses the mean loss in eval mode.
+    """
     samples, model, expected = federation.samples[2], Partial(), Partial()
     before = model_arrays(model)
     model.train()
@@ -63,7 +70,7 @@ def test_loss_and_gradient(federation, size):
 
 
 def test_what_is_frozen_takes_no_memory_for_a_gradient(federation, monkeypatch):
-    """Only what is trained, and is off the path, has zeros."""
+    """Only a trained parameter that does not enter the output gets an array of zeros."""
     zeros, zeros_like = [], torch.zeros_like
     monkeypatch.setattr(
         torch, "zeros_like", lambda parameter: zeros.append(parameter) or zeros_like(parameter)

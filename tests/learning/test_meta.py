@@ -1,4 +1,4 @@
-"""The meta gradient against finite differences of the meta loss, and the two moments."""
+"""Compare the meta gradient, and the two moments, with finite differences and direct sums."""
 
 from fractions import Fraction
 
@@ -64,9 +64,10 @@ def test_two_moments_equal_the_direct_sum(gamma):
 
 
 def test_close_losses_cost_no_accuracy():
-    """Losses that differ by 1e-3 of their mean: 1e-12 of the gradient, far below float32's 6e-8.
+    """If losses differ by 1e-3 of their mean, the gradient has a relative error of at most 1e-12.
 
-    The bracket G2 - mean L G1 is a difference of numbers that are a thousand times as large.
+    This is far below the error of float32, 6e-8. The bracket G2 - mean L G1 is a difference of
+    numbers that are a thousand times as large.
     """
     rng = np.random.default_rng(0)
     losses = 2.0 + 2e-3 * rng.standard_normal(20)
@@ -98,7 +99,10 @@ def test_meta_loss_by_hand():
     ],
 )
 def test_a_round_reports_both_terms_and_the_lengths_of_their_gradients(objective, terms):
-    """The gradients by finite differences; the model moves by both, weighted by gamma."""
+    """The expected gradients are finite differences.
+
+    The model moves against both gradients, weighted by gamma.
+    """
     losses, names = losses_at(W), list(terms)
     sums = moments(losses, gradients_at(W))
     gradient, metrics = meta_gradient(sums, losses, 0.25, objective)
@@ -117,7 +121,10 @@ def test_a_round_reports_both_terms_and_the_lengths_of_their_gradients(objective
 
 @pytest.mark.parametrize("losses", [[0.1] * 3, [2.0], [2.0, 2.0 + 1e-7], [0.0, 0.0]])
 def test_equal_losses_have_no_deviation_to_lessen(losses):
-    """Three times 0.1 is not 0.1 in the mean; what is left of it must not be divided by itself."""
+    """The mean of three losses of 0.1 is not exactly 0.1.
+
+    The rounding error in the deviation must not be divided by itself.
+    """
     losses = np.array(losses)
     sums = moments(losses, np.ones((len(losses), 1)))
     terms = mean_and_deviation(losses)
@@ -138,7 +145,10 @@ def test_descend_keeps_dtypes_and_buffers():
 
 
 def test_arrays_of_any_shape_are_updated():
-    """A number, none at all, several axes: c_1 = 1/4 + 3/4 * 2/2 * (1 - 2) = -1/2, c_2 = 1."""
+    """Arrays may be a single number, may have no elements, or may have several axes.
+
+    c_1 = 1/4 + 3/4 * 2/2 * (1 - 2) = -1/2, c_2 = 1.
+    """
     shapes = {"number": (), "none": (0, 2), "row": (7,), "layer": (5, 3, 2), "wide": (2, 9)}
     rng, losses = np.random.default_rng(0), np.array([1.0, 3.0])
     sent, first, second = (

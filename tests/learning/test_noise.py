@@ -1,4 +1,4 @@
-"""Noise: (1 - p) x + e, of the distribution and scale that are set."""
+"""Noise: (1 - p) x + e, where e has the distribution and the scale of the settings."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_without_a_scale_only_the_share_is_taken_away():
 
 @pytest.mark.parametrize(("kind", "deviation"), [("gaussian", 0.3), ("laplace", 0.3 * 2**0.5)])
 def test_the_scale_is_what_the_distribution_calls_so(kind, deviation):
-    """Laplace of scale s has the standard deviation s sqrt(2), and heavier tails."""
+    """Laplace noise of scale s has the standard deviation s sqrt(2), and heavier tails."""
     noised = Noise(kind=kind, scale=0.3, share=1.0).on(np.ones(200_000), np.random.default_rng(5))
     assert noised.mean() == pytest.approx(0, abs=0.005)
     assert noised.std() == pytest.approx(deviation, rel=0.01)

@@ -1,11 +1,11 @@
-"""Prototypes of clients with missing classes: every one keeps its row."""
+"""Prototypes of clients without samples of some classes: every class keeps its row."""
 
 import numpy as np
 import pytest
 
 from coprefl_flwr.learning.prototypes import aggregated, no_prototypes, padded, unit_rows
 
-# Class 0 is held by both clients, 1 by the first, 2 by nobody, 3 by the second.
+# Both clients have class 0, the first has class 1, the second has class 3, and none has class 2.
 FIRST = {
     "prototypes": np.float32([[1, 0], [0, 1], [0, 0], [0, 0]]),
     "counts": np.float32([3, 2, 0, 0]),

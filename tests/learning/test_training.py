@@ -1,4 +1,7 @@
-"""Local learning against numpy and plain autograd, in float64 so that nothing hides in rounding."""
+"""Compare local training with numpy and plain autograd.
+
+The comparisons are in float64, where rounding hides no error.
+"""
 
 import itertools
 
@@ -48,7 +51,7 @@ def softmax_gradient(weight, bias, inputs, targets):
 def sgd_by_hand(samples, batches, learning_rate, momentum, weight_decay, clip_norm):
     """Return weight, bias, the mean loss and the gradients' norms of a plain loop in numpy.
 
-    v <- mu v + clip(g) + lambda w, w <- w - eta v, and v starts at the first gradient.
+    v <- mu v + clip(g) + lambda w, w <- w - eta v, and v starts as the first clip(g) + lambda w.
     """
     model = SoftmaxRegression()
     values = [model.weight.detach().numpy().copy(), model.bias.detach().numpy().copy()]
@@ -72,7 +75,7 @@ def sgd_by_hand(samples, batches, learning_rate, momentum, weight_decay, clip_no
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("clip_norm", [None, 1.7])
 def test_local_sgd_by_hand(federation, momentum, weight_decay, clip_norm):
-    """Round 3 of a learning rate 0.2 that halves every round: 0.05."""
+    """In round 3 the learning rate is 0.05: it starts at 0.2 and is halved every round."""
     samples = federation.samples[2]
     training = LocalTraining(
         local_steps=7,
@@ -118,7 +121,7 @@ def test_local_sgd_trains_in_train_mode_and_leaves_frozen_parameters(federation)
 
 
 def test_another_loss(federation):
-    """With a loss that is constant in the bias, only the decay could move it, and there is none."""
+    """The loss is constant, so only weight decay could change the weights, and it is 0."""
     model = SoftmaxRegression()
     training = LocalTraining(local_steps=2, learning_rate=0.1)
     loss = local_sgd(
@@ -135,7 +138,7 @@ def test_another_loss(federation):
 
 
 def test_an_objective_of_inputs_and_targets(federation):
-    """One step of rate 0.1 on the sum of a squared distance: w - 0.1 * 2 (w - 3) n of them."""
+    """One step of rate 0.1 on the squared distance to 3 gives w - 0.1 * 2 (w - 3)."""
     model, seen = SoftmaxRegression(), []
     start = model.weight.detach().clone()
 
@@ -173,7 +176,7 @@ def schedule(n, **options):
 
 
 def test_steps_cross_the_end_of_an_epoch():
-    """Ten samples in batches of 4 are batches of 4, 4 and 2; steps 4 and 5 begin a new epoch."""
+    """Ten samples make batches of 4, 4 and 2; steps 4 and 5 begin a new epoch."""
     batches = schedule(10, local_steps=5, batch_size=4)
     assert [len(batch) for batch in batches] == [4, 4, 2, 4, 4]
     assert sorted(itertools.chain(*batches[:3])) == list(range(10))
@@ -211,7 +214,7 @@ def test_training_on_nothing_is_an_error(options):
 
 @pytest.mark.parametrize("options", [{"local_steps": 4}, {"local_epochs": 2}])
 def test_the_order_of_batches_is_for_good(options):
-    """Seeds keep their meaning: results that are written down stay reproducible."""
+    """Every version gives the same order for a seed, so that published results are reproducible."""
     expected = [[1, 3, 6], [5, 4, 0, 2], [3, 5, 4], [1, 0, 2, 6]]
     assert schedule(7, batch_size=3, **options) == expected
 
@@ -226,7 +229,7 @@ def test_the_order_of_batches_is_for_good(options):
     ],
 )
 def test_no_more_than_max_steps(options, sizes):
-    """The batches are the first ones of the same order."""
+    """The batches are the first batches of the order without `max_steps`."""
     batches = schedule(11, batch_size=4, **options)
     assert [len(batch) for batch in batches] == sizes
     unlimited = schedule(11, batch_size=4, **{**options, "max_steps": None})
@@ -246,12 +249,15 @@ def test_no_more_than_max_steps(options, sizes):
     ],
 )
 def test_steps_of_a_participation(options, n, steps):
-    """A last batch of one joins the one before it: 9 samples in batches of 4 are two steps."""
+    """A last batch of one sample is added to the batch before it.
+
+    So 9 samples in batches of 4 make two steps.
+    """
     assert LocalTraining(**options).steps(n) == steps == len(schedule(n, **options))
 
 
 def test_steps_are_not_counted_one_by_one():
-    """33 samples in batches of 16 are two steps, and the batches come one at a time too."""
+    """33 samples in batches of 16 make two steps; the schedule also makes batches one at a time."""
     training = LocalTraining(local_epochs=10**12, batch_size=16)
     assert training.steps(33) == 2 * 10**12
     first = next(training.schedule(33, seeds.generator("s")))
@@ -267,7 +273,7 @@ def test_rate_of_a_round():
 
 
 def test_plain_steps_are_torchs_to_the_last_digit():
-    """Also of a weight without a gradient, and with a gradient that was clipped."""
+    """This includes weights without a gradient, and gradients that are clipped."""
     torch.manual_seed(0)
     training = LocalTraining(learning_rate=0.3, learning_rate_decay=0.9, clip_norm=0.5)
     models = [nn.ModuleList([nn.Linear(7, 5), nn.Linear(3, 3)]) for _ in range(2)]
@@ -310,7 +316,7 @@ def test_other_steps_are_torchs_own(training):
 
 
 def test_clip():
-    """The norm is over all trainable parameters: (3, 4) and 12 have 13."""
+    """The norm is over all trainable parameters: (3, 4) and 12 have the norm 13."""
     model = nn.ParameterList([torch.zeros(2), torch.zeros(1), torch.zeros(1)])
     model[2].requires_grad_(False).grad = torch.tensor([100.0])
     for clip_norm, factor in ((None, 1.0), (26.0, 1.0), (6.5, 0.5)):

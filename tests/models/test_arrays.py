@@ -50,7 +50,7 @@ def test_arrays_are_contiguous_copies() -> None:
 )
 def test_arrays_are_loaded_in_place(device: str) -> None:
     source, target = resnet8(key=1).to(device), resnet8(key=2).to(device)
-    source(torch.ones(2, *CIFAR, device=device))  # the BatchNorm buffers move
+    source(torch.ones(2, *CIFAR, device=device))  # This changes the BatchNorm buffers.
     pointers = {name: tensor.data_ptr() for name, tensor in target.state_dict().items()}
     arrays = model_arrays(source)
     load_arrays(target, dict(reversed(arrays.items())))

@@ -1,4 +1,4 @@
-"""Frozen networks: what they make of images is what the same network makes without us."""
+"""Frozen networks: the features are equal to the outputs of the same network in plain torch."""
 
 import json
 
@@ -42,7 +42,10 @@ def test_a_model_this_package_made(tmp_path, file):
 
 
 def test_images_are_brought_to_what_the_network_was_trained_on(tmp_path):
-    """A grey network takes coloured images of another size, and a coloured one grey ones."""
+    """A network for grey images also takes colour images of another size.
+
+    A network for colour images also takes grey images.
+    """
     saved(tmp_path / "grey", "lenet5", (1, 28, 28))
     assert load_backbone(str(tmp_path / "grey")).features(torch.rand(2, 3, 32, 32)).shape == (2, 84)
     saved(tmp_path / "colour")
@@ -62,7 +65,10 @@ def test_fitted_by_hand():
 
 
 def test_a_torchvision_model_with_a_users_weights(tmp_path):
-    """Of as many classes as the file is for; images are enlarged to ImageNet's 224 pixels."""
+    """The model has as many classes as the file.
+
+    Images are enlarged to ImageNet's 224 pixels.
+    """
     model = models.resnet18(num_classes=7).eval()
     torch.save(model.state_dict(), tmp_path / "weights.pth")
     backbone = load_backbone(f"resnet18={tmp_path / 'weights.pth'}")
@@ -101,7 +107,7 @@ def test_what_cannot_be_a_backbone_is_told_in_one_line(tmp_path):
 
 
 def test_a_model_json_names_no_code(tmp_path, monkeypatch):
-    """A folder may come from anyone; what it names would be run when the model is built."""
+    """A folder may be from anyone, and building the model would run the code that it names."""
     mark = tmp_path / "mark"
     (tmp_path / "evil.py").write_text(
         f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n"

@@ -55,7 +55,7 @@ def parameter_count(model: nn.Module) -> int:
 @pytest.mark.parametrize(
     ("name", "num_classes", "input_shape", "expected"),
     [
-        # torchvision's 11,689,512 with 10 classes in place of 1000 and a 3x3 stem for a 7x7.
+        # torchvision's 11,689,512, but 10 classes instead of 1000 and a 3x3 stem instead of 7x7.
         ("resnet18", 10, CIFAR, 11_689_512 - 990 * 513 - 64 * 3 * (49 - 9)),
         # Stem 464, blocks 4,672 + 14,528 + 57,728, classifier 650.
         ("resnet8", 10, CIFAR, 78_042),

@@ -1,4 +1,7 @@
-"""What is trained on features: the sizes of Table 7, and weights that are a function of a key."""
+"""The papers' networks: layers, sizes, and weights that are a function of a key.
+
+The networks on features have the sizes of Table 7.
+"""
 
 import re
 from collections import OrderedDict
@@ -37,7 +40,7 @@ def test_dropout_stands_between_the_convolutions_and_the_linear_layers() -> None
 
 
 def relu_first(model: nn.Sequential) -> nn.Sequential:
-    """Return the same network with ReLU before each pooling, as the papers name them."""
+    """Return the same network with ReLU before each pooling, as in the papers."""
     layers = dict(model.named_children())
     for number in (1, 2):
         pool, relu = layers[f"pool{number}"], layers[f"relu{number}"]
@@ -48,7 +51,7 @@ def relu_first(model: nn.Sequential) -> nn.Sequential:
 
 @pytest.mark.parametrize("name", ["lenet5", "femnist-cnn", "femnist-cnn-linear"])
 def test_pooling_first_changes_no_bit(name: str) -> None:
-    """With ties, as whole numbers in weights and pixels make them, and many below 0."""
+    """Whole numbers in weights and pixels make ties, and many values are below 0."""
     model = build_model(name, 10, (1, 28, 28))
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(-2, 3, (4, 1, 28, 28), generator=generator).float()
@@ -127,7 +130,10 @@ def test_weights_can_be_loaded_into_a_placed_model(model: nn.Module, text: Tenso
 
 
 def test_it_learns_a_text_that_repeats_itself(model: nn.Module) -> None:
-    """From log(81) = 4.4; a model that ignores its input cannot go below log(5) = 1.6."""
+    """The loss starts at log(81) = 4.4.
+
+    A model that ignores its input cannot go below log(5) = 1.6.
+    """
     data = TextDataset.of("text", "A:\n" + "abcde" * 4, length=4)
     inputs = data.inputs(np.arange(5), torch.device("cpu"))
     labels = torch.from_numpy(data.labels[:5])

@@ -1,4 +1,4 @@
-"""Networks that compute with fewer digits than their weights, losses and sums have."""
+"""Networks that compute with a lower precision than their weights, losses and sums have."""
 
 import copy
 
@@ -27,7 +27,7 @@ INPUTS = torch.linspace(-1, 1, 64).view(4, 1, 4, 4)
 
 
 class Seen(nn.Module):
-    """Notes the type of what passes."""
+    """A layer that records the dtype of the inputs."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class Seen(nn.Module):
 
 
 def watched(dtype=torch.float32):
-    """Return the tiny model with its types noted, before and behind its layers."""
+    """Return the tiny model with a `Seen` after the first layer and after the last layer."""
     first, *layers = tiny_model()
     return nn.Sequential(first, Seen(), *layers, Seen()).to(dtype)
 
@@ -49,7 +49,10 @@ def watched(dtype=torch.float32):
     [(torch.float32, "bf16"), (torch.bfloat16, "float32"), (torch.float16, "float32")],
 )
 def test_a_network_computes_in_few_digits_only_inside_and_gives_float32(dtype, precision):
-    """In bf16 as under autocast; a network of 16 bits is given inputs of its own type."""
+    """With bf16, the outputs are equal to the outputs under autocast.
+
+    A network of 16 bits gets inputs of the same dtype.
+    """
     model = watched(dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         expected = model(INPUTS.to(dtype))
@@ -77,7 +80,7 @@ def test_a_model_is_as_it_was_when_this_ends_and_also_by_an_error():
         with pytest.raises(RuntimeError, match="shapes"), computing(model, "bf16"):
             model(torch.zeros(2, 1, 3, 3))
     assert "forward" not in vars(model)
-    model.forward = lambda inputs: outer(inputs) + 1  # As another library may have it.
+    model.forward = lambda inputs: outer(inputs) + 1  # Another library may do this.
     with computing(model, "bf16"), computing(model, "bf16"):
         outputs = model(torch.zeros(2, 1, 4, 4))
     after = model(torch.zeros(2, 1, 4, 4))
@@ -97,7 +100,10 @@ def test_a_copy_made_meanwhile_computes_with_its_own_weights():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_features_of_a_backbone(dtype):
-    """A network of bfloat16 could not be one: its first empty image was of another type."""
+    """A bfloat16 network can be a backbone.
+
+    An earlier version refused such a network, because the first, empty image had another dtype.
+    """
     images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     plain = Backbone.of(tiny_model(), (1, 4, 4), [0.5], [0.3]).features(images)
     own = Backbone.of(tiny_model().to(dtype), (1, 4, 4), [0.5], [0.3])
@@ -132,7 +138,7 @@ def test_what_a_machine_cannot_do_is_refused_in_one_line(precision, device, name
 
 
 def of_a_gpu(monkeypatch, capability):
-    """Have torch describe a GPU that this machine need not have."""
+    """Make torch describe a GPU, which this machine may not have."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: capability >= (8, 0))
@@ -167,7 +173,7 @@ def test_tf32_is_of_gpus_that_have_it_and_ends(monkeypatch):
     ("dtype", "carried"), [(torch.bfloat16, np.float32), (torch.float16, np.float16)]
 )
 def test_weights_of_16_bits_go_through_arrays_and_files_unchanged(dtype, carried, tmp_path):
-    """It was a bare TypeError: Got unsupported ScalarType BFloat16."""
+    """An earlier version raised a TypeError: Got unsupported ScalarType BFloat16."""
     model, other = tiny_model().to(dtype), tiny_model().to(dtype)
     with torch.no_grad():
         for p in other.parameters():

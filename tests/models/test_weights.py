@@ -1,4 +1,4 @@
-"""A model's weights on disk, and weights from elsewhere; refused by the tensors' names."""
+"""A model's weights on disk, and weights from other sources; error messages name the tensors."""
 
 import json
 import os
@@ -24,7 +24,7 @@ ABOUT = {"strategy": "coprefl", "rounds": 50, "data": {"alpha": 0.5}}
 
 def trained_arrays() -> dict[str, np.ndarray]:
     model = build_model("resnet8", 10, CIFAR)
-    model(torch.ones(2, *CIFAR))  # the BatchNorm buffers move
+    model(torch.ones(2, *CIFAR))  # This changes the BatchNorm buffers.
     return model_arrays(model)
 
 
@@ -135,7 +135,7 @@ def test_weights_that_are_not_what_their_checksum_says_are_refused(tmp_path: Pat
         SettingsError, match=r"the checksum of model\.safetensors does not match SHA256SUMS"
     ):
         load_saved_model(tmp_path)
-    save_model(tmp_path, {"w": np.ones(1)}, ABOUT)  # Another model has none of the old one's.
+    save_model(tmp_path, {"w": np.ones(1)}, ABOUT)  # This removes the old checksums.
     assert load_saved_model(tmp_path)[0]["w"].item() == 1.0
 
 
@@ -156,7 +156,7 @@ def same(arrays, expected):
 
 @pytest.fixture
 def other():
-    """Another model of the same network, as a state_dict."""
+    """Weights of the same network, made with another seed, as a state_dict."""
     return build_model(NAME, CLASSES, SHAPE, seed_key=(1,)).state_dict()
 
 
@@ -226,7 +226,10 @@ def test_missing_unknown_and_misshapen_tensors_are_told_by_name(tmp_path, other)
     ],
 )
 def test_files_that_are_no_weights(tmp_path, content, message):
-    """The last is an object, which torch.load would make by running code."""
+    """These files are refused.
+
+    The last content is an object. To make the object, torch.load would have to run code.
+    """
     path = tmp_path / "weights.pt"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -246,7 +249,10 @@ def test_a_nan_is_refused(tmp_path, other):
 
 
 def test_torchvisions_weights_from_torchs_cache(tmp_path, monkeypatch):
-    """Of 1,000 classes: the last layer is the network's own, all others are the file's."""
+    """The file has 1,000 classes.
+
+    The network keeps its own last layer, and gets all other layers from the file.
+    """
     from torchvision.models import SqueezeNet1_1_Weights, squeezenet1_1
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))

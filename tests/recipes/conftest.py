@@ -1,4 +1,4 @@
-"""What tests of recipes share."""
+"""Fixtures that the tests of recipes share."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.common.recipes import tiny_recipe, write_recipe
 
 @pytest.fixture
 def read(tmp_path, request):
-    """Read a text as a recipe, that of the tests' file if none is given."""
+    """Return a function that reads a text as a recipe; by default `TEXT` of the test file."""
 
     def from_text(text=None, changes=()):
         path = tmp_path / "recipe.yaml"
@@ -23,9 +23,9 @@ def read(tmp_path, request):
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch, capsys):
-    """Give a command to `coprefl` beside a recipe; return the one line that refuses it.
+    """Return a function that runs `coprefl` next to a recipe and returns its one-line error.
 
-    Nothing is left behind, and no grid is made for any work.
+    The command must write no file and make no grid.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(execute, "LocalGrid", None)
@@ -47,7 +47,10 @@ def refused(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def recipe_of(tiny_images, tmp_path, request):
-    """Read a tiny recipe with other settings and keys, over `RECIPE_KEYS` of the tests' file."""
+    """Return a function that makes a tiny recipe with other settings and keys.
+
+    They replace the keys of the test file's `RECIPE_KEYS`.
+    """
     of_file = getattr(request.module, "RECIPE_KEYS", {})
 
     def read(settings=None, **keys):

@@ -1,4 +1,4 @@
-"""From the store to a report: which figure stands where, and what is missing."""
+"""From the store to a report: the place of every number, and missing results."""
 
 import math
 import os
@@ -20,7 +20,7 @@ from tests.common.recipes import keep, keep_task, result_file
 
 
 def keep_all(store, recipe, accuracy):
-    """Keep every run; `accuracy` is called with start, seed and task."""
+    """Put every run into the store; `accuracy` is called with start, seed and task."""
     for table_row in table_rows(recipe):
         for candidate in table_row.trials():
             deciding = table_row.selection_runs(candidate) if table_row.searched else []
@@ -45,7 +45,7 @@ def test_every_figure_stands_at_its_task(store, recipe_of):
     assert all(row.values["variance"] == [0.0] * 4 for row in table.rows)
     assert (table.name, table.title, table.failed) == ("table", "A tiny comparison", [])
     assert (table.reference, table.tested_against.chosen) == ("coprefl", "gamma=1.0")
-    # Tasks of two seeds are different ones.
+    # The tasks of two seeds are different tasks.
     rows = table.rows[0].client_rows
     assert list(rows["task"]) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert set(rows["start"]) == {"random"}
@@ -56,7 +56,7 @@ def test_every_figure_stands_at_its_task(store, recipe_of):
 
 
 def test_tasks_are_numbered_on_from_seed_to_seed_however_many_there_are(store, recipe_of):
-    """The last of a seed's 7 tasks and the first of the next seed have numbers one apart."""
+    """The last of a seed's 7 tasks has number 6, and the first task of the next seed number 7."""
     recipe = recipe_of({"tasks": 7}, methods=["random"], reference=None, seeds=[0, 1])
     (table_row,) = table_rows(recipe)
     first, second = table_row.reported(table_row.trials()[0])
@@ -119,7 +119,7 @@ def test_what_is_missing_is_nan_and_said(store, recipe_of, tmp_path):
 
 
 def test_an_unfinished_report_says_how_many_seeds_are_there(store, recipe_of):
-    """It had dashes, and numbers of one seed beside numbers of three."""
+    """Before, it had dashes, and numbers of one seed next to numbers of three seeds."""
     recipe = recipe_of(seeds=[0, 1, 2], methods=["random", "fedavg", "cyclic"], reference="random")
     wanted = {"random": 3, "fedavg": 1, "cyclic": 0}
     for table_row in table_rows(recipe):
@@ -182,7 +182,7 @@ def test_all_rounds_of_a_start_are_counted(store, recipe_of):
 
 
 def pretraining(recipe_of, **keys):
-    """A recipe without tasks: two labels of one start, and another start."""
+    """Return a recipe without tasks: two labels of one start, and another start."""
     methods = [
         "fedavg",
         {"again": {"method": "fedavg"}},
@@ -210,7 +210,7 @@ def test_what_the_pretraining_came_to(store, recipe_of):
     assert fedavg["best"] == [50, 49]
     assert fedavg["best-round"] == [2, 2]
     assert all(map(math.isnan, fedavg["catches-up"]))
-    # A start under two labels was trained once: three rounds of four models.
+    # A start with two labels was trained once: three rounds of four models.
     assert fedavg["models"] == again["models"] == [12.0, 12.0]
     assert again["final"] == fedavg["final"]
     assert cyclic["catches-up"] == [2, 2]
@@ -286,7 +286,7 @@ def test_the_seconds_are_the_median_rounds_after_the_first(store, recipe_of):
     recipe = recipe_of(methods=["fedavg"], reference="fedavg", metrics=metrics)
     keep_all(store, recipe, lambda *_: 50)
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
-    # Seconds 1, 2 and 6: 2 in the middle. A task of one round has none after the first.
+    # The median of 1, 2 and 6 seconds is 2. A task of one round has no round after the first.
     for stage, seconds in zip(run.client_stages, ("[90.0, 6.0, 1.0, 2.0]", "[90.0]"), strict=True):
         (store.folder(stage) / "seconds.json").write_text(seconds)
     values = collect(recipe, store, {}).comparisons[0].rows[0].values["seconds"]
@@ -298,14 +298,14 @@ def test_the_seconds_are_the_median_rounds_after_the_first(store, recipe_of):
 
 
 def with_losses(store, recipe, losses):
-    """Keep the reported runs; `losses` is {row: those of its pre-training's rounds}."""
+    """Put the reported runs into the store; `losses` has the pre-training's losses by row."""
     for table_row in table_rows(recipe):
         for run in table_row.reported(table_row.trials()[0]):
             keep(store, run, [60, 70], losses=losses.get(table_row.row.label, ()))
 
 
 def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
-    """Guessing among 6 classes is ln 6 = 1.792; a start that is not trained is what it is."""
+    """Guessing among 6 classes has the loss ln 6 = 1.792. An untrained start has no problem."""
     methods = ["random", "fedavg", {"slow": {"method": "fedavg", "learning-rate": 1e-6}},
                {"fast": {"method": "fedavg", "learning-rate": 1e6}},
                {"chain": {"method": "cyclic"}}]  # fmt: skip
@@ -373,7 +373,7 @@ def test_the_search_shows_every_value(store, recipe_of):
 
 
 def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
-    """Of the results, not of whoever reports them; folders of one's own files are nobody's."""
+    """The provenance is about the results, not the report; folders of a user's files are hidden."""
     own = tmp_path / "secret" / "net.py"
     own.parent.mkdir()
     own.write_text("from tests.common.networks import network\n")
@@ -402,7 +402,10 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
 
 
 def test_the_loss_of_the_start_itself_stands_for_the_rounds(store, recipe_of):
-    """Clients fit their own classes in a few local steps, and nobody has learnt all of them."""
+    """The clients' losses would be low enough.
+
+    Clients fit their own classes in a few local steps, but the start has not learnt all classes.
+    """
     recipe = recipe_of({"start-loss": True}, methods=["fedavg"], reference=None)
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70], losses=[1.0, 0.9])

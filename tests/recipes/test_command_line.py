@@ -1,4 +1,4 @@
-"""The command line: what it refuses, where things go, and what it shows."""
+"""The command line: its error messages, its folders, and its output."""
 
 import errno
 import json
@@ -34,7 +34,7 @@ seeds: [0, 1]
 
 @pytest.fixture
 def path(tiny_images, tmp_path):
-    """A recipe of seconds, without a key that need not be there."""
+    """A recipe that takes seconds, without keys that are not required."""
     methods = ["random", {"fedavg": {"rounds": 1}}]
     left_out = dict.fromkeys(["source", "validation-tasks", "reference", "metrics", "figures"])
     content = tiny_recipe(tiny_images, {"tasks": 1}, methods=methods, **left_out)
@@ -52,7 +52,7 @@ def done(tiny_images, tmp_path_factory):
 
 
 def refusal(arguments, capsys):
-    """Return the one line that refuses a command."""
+    """Return the one-line error message of a command."""
     assert main([str(argument) for argument in arguments]) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -89,7 +89,7 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     folders = {str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("*.*")}
     (model,) = (tmp_path / "outputs" / "models").glob("random-*")
     below = {"tiny", "tiny/report", "tiny/report/tables", f"models/{model.name}"}
-    below |= {"tiny/report/figures"}  # The recipe names none.
+    below |= {"tiny/report/figures"}  # The recipe names no figures.
     (task,) = (model / "tasks").iterdir()
     below |= {f"models/{model.name}/tasks/{task.name}", "models"}
     assert folders - {".", "outputs"} == {f"outputs/{name}" for name in below}
@@ -121,7 +121,7 @@ def test_the_folder_of_another_recipe_is_left_alone(path, done, tmp_path, capsys
 
 
 def test_a_report_is_made_again_from_what_is_there(done, tmp_path, capsys):
-    """The models lie where they lay."""
+    """The models stay in their folder."""
     before = files(done / "tiny")
     shown = capsys.readouterr().out
     shutil.rmtree(done / "tiny" / "report")
@@ -147,7 +147,7 @@ def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, 
     page = (out / "report" / "report.html").read_text()
     assert "fedavg:rounds=1, seed 0: not run yet" in page
     capsys.readouterr()
-    assert main(["list", str(tmp_path)]) == 0  # It said "reported".
+    assert main(["list", str(tmp_path)]) == 0  # Before, the line said "reported".
     assert f"{out}  1 of 2 runs  A tiny comparison\n" in capsys.readouterr().out
 
 
@@ -165,7 +165,7 @@ def test_list(done, capsys):
 
 
 def test_list_tells_validation_and_studies_of_flwr_run_apart(done, tmp_path, capsys):
-    """All were lines alike, without a seed, and a folder of `flwr run` was not shown at all."""
+    """Before, all lines were alike and had no seed, and folders of `flwr run` were not shown."""
     outputs = shutil.copytree(done, tmp_path / "outputs")
     known = json.loads((outputs / "tiny" / "runs.json").read_text())
     fedavg = next(run for run in known if run["run"].startswith("fedavg"))
@@ -205,7 +205,7 @@ def test_a_new_recipe_explains_every_key_and_can_be_read(tmp_path, capsys):
     assert set(read_recipe(path).effective) == {
         *("title", "settings", "methods", "reference", "seeds", "metrics", "figures"),
     }
-    # What --scale and --protocol write; everything else is there, to be taken as it stands.
+    # The file has every key, ready to use, except `scale` and `protocol`, which options write.
     every = re.sub("^#(?=[a-z]|  )", "", path.read_text(), flags=re.MULTILINE)
     (tmp_path / "every.yaml").write_text(every)
     assert set(read_recipe(tmp_path / "every.yaml").effective) == {*KEYS} - {"scale"}
@@ -218,7 +218,7 @@ def test_a_new_recipe_explains_every_key_and_can_be_read(tmp_path, capsys):
 
 
 def test_a_new_recipe_names_every_figure_and_says_its_rates(tmp_path):
-    """Its runs do not depend on the settings' defaults for what decides whether they learn."""
+    """The file sets all settings that decide whether runs learn, instead of using the defaults."""
     text = TEMPLATE.read_text()
     assert all(kind in text for kind in FIGURES)
     settings = read_recipe(TEMPLATE).settings
@@ -247,11 +247,11 @@ def test_version(capsys):
     ],
 )
 def test_what_cannot_be_read_is_listed_beside_the_others(content, problem, done, tmp_path, capsys):
-    """One recipe of another version, or spoiled by hand, hides nothing else."""
+    """A recipe of another version, or one with mistakes, does not hide the other results."""
     outputs = shutil.copytree(done, tmp_path / "outputs")
     (outputs / "stale").mkdir()
     (outputs / "stale" / "recipe.yaml").write_bytes(content)
-    # A result of which nobody says how it was made.
+    # A result without a record of how it was made.
     (outputs / "models" / "fedavg-0").mkdir()
     (outputs / "models" / "fedavg-0" / "result.json").write_text("{}")
     assert main(["list", str(outputs)]) == 0
@@ -291,7 +291,7 @@ def test_show(done, capsys):
 
 @pytest.fixture
 def copied(done, tmp_path):
-    """A copy of the results, to be damaged."""
+    """A copy of the results that a test may damage."""
     return shutil.copytree(done, tmp_path / "outputs")
 
 
@@ -364,7 +364,7 @@ def test_a_name_longer_than_any_files_is_one_line(path, tmp_path, capsys):
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"a\0b"])
 def test_a_recipes_folder_that_does_not_say_where_its_results_are(tmp_path, content):
-    """An empty file was taken for the folder itself, and a report of nothing was written."""
+    """Before, an empty file meant the recipe's own folder, and an empty report was written."""
     (tmp_path / "models.txt").write_bytes(content)
     with pytest.raises(SettingsError, match=r"models\.txt is damaged: it names no folder"):
         store_of(tmp_path)

@@ -1,4 +1,4 @@
-"""Making a recipe's runs: once, the same bytes however often it was stopped, on any workers."""
+"""Execution of a recipe's runs: only once, the same bytes after any stop, on any workers."""
 
 import contextlib
 import itertools
@@ -54,7 +54,7 @@ def tiny_file(tiny_images, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tiny_file, tmp_path_factory):
-    """A recipe that was run and left alone: its folder, and what was sent."""
+    """A recipe that was run without a stop: its folder, and its messages."""
     folder, witness = tmp_path_factory.mktemp("whole"), Witness()
     with pytest.MonkeyPatch.context() as patch:
         assert run(tiny_file, folder / "out", witness, patch) == 0
@@ -72,7 +72,7 @@ def test_everything_is_made_once(whole):
         rounds = [entry for entry in witness.rounds() if entry[0].startswith(method)]
         assert len([entry for entry in rounds if entry[1] != "pretrain"]) == 2 * number
         assert len([e for e in rounds if e[1] == "pretrain"]) == 3 * pretrained.get(method, 0)
-    # No round was repeated: one message a node for an exchange.
+    # No round was repeated: there is one message per node and exchange.
     assert set(Counter(witness.seen).values()) == {1}
     names = {
         name.partition("/")[2] for name in files(folder / "models") if not name.startswith(LOCKS)
@@ -128,7 +128,7 @@ def test_killed_twice_it_ends_with_the_same_bytes(
     sent.update(last.seen)
     assert files(tmp_path / "out") == files(whole[0] / "out")
     assert files(tmp_path / "models") == files(whole[0] / "models")
-    # Each time one round at most was begun again, and nothing else.
+    # After each stop at most one round began again, and nothing else.
     again = sent - Counter(whole[1].seen)
     assert len({entry[1:] for entry in again}) <= len(stops)
     assert {entry[2:] for entry in again} <= {STOPS[stop][2:] for stop in stops}
@@ -142,7 +142,7 @@ def die(*_):
 def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     whole, recipe_of, tmp_path, monkeypatch
 ):
-    """The round is run again, and its metrics stand once."""
+    """The round is run again, and its metrics are stored once."""
     store = Store(tmp_path / "models")
     (run,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
     for number in (2, 3):  # In the pre-training's second round, and in a task's first.
@@ -165,7 +165,7 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     write, remains, whole, tiny_file, tmp_path, monkeypatch
 ):
-    """As `kill -9` does: no `finally` is run."""
+    """The process dies as after `kill -9`: no `finally` runs."""
     writes = itertools.count(1)
 
     def program():
@@ -180,7 +180,7 @@ def test_a_process_that_died_in_a_write_leaves_nothing_behind(
 
 
 def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
-    """The model's file is the last that is written: what is beside it is of no use then."""
+    """The model's file is written last; then the checkpoint files next to it are of no use."""
     store = Store(tmp_path / "models")
     recipe = recipe_of({"tasks": 0}, methods=["fedavg"], reference=None)
     (run,) = check_runs(recipe)
@@ -195,7 +195,7 @@ def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
 
 
 def test_how_often_a_round_is_tried_may_change_on_the_way(recipe_of, tmp_path, monkeypatch):
-    """Nor does what the name of a run leaves out keep it from going on."""
+    """Settings that are not part of a run's name may change, and the run still continues."""
     store, settings = Store(tmp_path / "models"), {"tasks": 0}
     (run,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
     monkeypatch.setattr(execute, "LocalGrid", Witness(("train", "fedavg", "pretrain", 2)))
@@ -210,7 +210,7 @@ def test_how_often_a_round_is_tried_may_change_on_the_way(recipe_of, tmp_path, m
 
 
 def test_what_two_recipes_need_is_made_once(whole, tiny_images, tmp_path, monkeypatch):
-    """The other says the same in other words, and wants a round more of the tasks of one start."""
+    """The other recipe has the same runs in other words, and then asks for one more task round."""
     folder = shutil.copytree(whole[0], tmp_path / "whole")
     other = tiny_recipe(
         tiny_images,
@@ -237,7 +237,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(
     assert run(tiny_file, tmp_path / "out", Witness(at, error), monkeypatch) == 1
     printed = capsys.readouterr()
     lines = [line for line in printed.err.splitlines() if line.startswith("coprefl: ")]
-    assert len(lines) == 2  # A line a seed.
+    assert len(lines) == 2  # One line per seed.
     assert all(line.endswith(" failed: RuntimeError: no space left") for line in lines)
     page = (tmp_path / "out" / "report" / "report.html").read_text()
     assert "fedavg, seed 1: RuntimeError: no space left" in page
@@ -249,13 +249,13 @@ def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(
     again = Witness()
     assert run(tiny_file, tmp_path / "out", again, monkeypatch) == 0
     assert {entry[0].partition("-")[0] for entry in again.rounds()} == {"fedavg"}
-    # Its first round was done.
+    # The first round of FedAvg was already done.
     assert ("pretrain", 1) not in {entry[1:] for entry in again.rounds()}
     assert files(tmp_path / "out") == files(whole[0] / "out")
 
 
 def test_where_nothing_can_be_chosen_the_report_says_so(tiny_file, tmp_path, monkeypatch, capsys):
-    """The row is the reference, too."""
+    """The row is also the reference."""
     witness = Witness(("train", "coprefl", "pretrain", 1), OSError("no"))
     assert run(tiny_file, tmp_path / "out", witness, monkeypatch) == 1
     assert capsys.readouterr().err.count(" failed: OSError: no\n") == 2
@@ -271,7 +271,10 @@ def test_where_nothing_can_be_chosen_the_report_says_so(tiny_file, tmp_path, mon
 def test_megabytes_are_those_of_a_deployment_however_many_nodes_there_are(
     tiny_images, tmp_path, monkeypatch
 ):
-    """Three rounds of three clients, and a task of two rounds of three: each has its own node."""
+    """The traffic is that of a deployment, where each client has its own node.
+
+    Three clients take part in each of three rounds, and in each of the two rounds of a task.
+    """
     columns = ["models", "megabytes", "megabytes-to-0.1%"]
     content = tiny_recipe(
         tiny_images,
@@ -291,8 +294,8 @@ def test_megabytes_are_those_of_a_deployment_however_many_nodes_there_are(
         return values[columns].to_dict("index")
 
     local = reported(1)
-    model, task = ((36 * n + n) * 4 + 2 * 128 for n in (6, 2))  # A header of 128 bytes an array.
-    of_task = 2 * 3 * task / 1e6  # Its first round reaches any accuracy.
+    model, task = ((36 * n + n) * 4 + 2 * 128 for n in (6, 2))  # An array's header has 128 bytes.
+    of_task = 2 * 3 * task / 1e6  # The first round of the task reaches 0.1 %.
     for name, times in {"fedavg": 1, "coprefl": 2, "scaffold": 2, "cyclic": 1}.items():
         sent = times * 2 * 3 * 3
         expected = {"models": sent, "megabytes": sent * model / 1e6, columns[-1]: of_task}
@@ -306,9 +309,9 @@ def test_megabytes_are_those_of_a_deployment_however_many_nodes_there_are(
 
 @pytest.mark.ray
 def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, capfd, caplog):
-    """One dies, and another goes on; one run fails at first, and is reported.
+    """One worker dies, and another worker continues; one run fails at first, and is reported.
 
-    A method and a metric are of a user's own, outside of the package.
+    A method and a metric are a user's own files outside the package.
     """
     ray = pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -320,7 +323,7 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     content = tiny_recipe(tiny_images, {"timeout": 60}, **keys)
     path = write_recipe(tmp_path / "recipe.yaml", content)
     assert main(["run", str(path), "--out", str(tmp_path / "one" / "out")]) == 0
-    # A file where a run wants its folder.
+    # A file at the path at which a run needs its folder.
     single, two = tmp_path / "one" / "models", tmp_path / "two" / "models"
     lost = min(path.name for path in single.glob("random-*"))
     two.mkdir(parents=True)
@@ -332,7 +335,7 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     assert main([*arguments, "--tracker", "tests.common.own_parts:tracker"]) == 1
     out, err = capfd.readouterr()
     assert not ray.is_initialized()
-    assert "\x1b" not in out + err  # It is no terminal.
+    assert "\x1b" not in out + err  # The output is not a terminal.
     lines = [line for line in err.splitlines() if line.startswith("copr")]
     assert len(lines) == 1
     assert lines[0].startswith(f"coprefl: {lost} failed: ")
@@ -344,9 +347,9 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     assert [line.partition(", seed ")[0] for line in died] == ["pre-training fedavg"]
     ended = [line for line in messages if "FedAvg, seed " in line and "  round 3/3  loss" in line]
     assert len(ended) == 2
-    # What a worker logs is logged here, as if there were one process.
+    # The log lines of the workers are logged here, as if there were one process.
     assert any(line.startswith("resumed from ") for line in messages)
-    # All but the tasks of the run that failed; no number is given twice.
+    # The eight pre-trainings, which alone have three rounds; no two have the same number.
     numbers = {
         line.partition("/")[0] for line in messages if line.startswith("[") and "3/3" in line
     }
@@ -354,7 +357,7 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     (two / lost).unlink()
     assert main([*arguments[:-1], "1"]) == 0
     assert_same_results(two, single)
-    # All is done: nothing is started.
+    # All runs are done: no worker is started.
     monkeypatch.setattr(execute, "connect", None)
     before = files(two)
     assert main(arguments) == 0
@@ -362,7 +365,7 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
 
 
 def in_session(leader):
-    """Return what runs in the session that a process began: {process id: its command}."""
+    """Return {process id: command} of the processes in the session that `leader` began."""
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -375,7 +378,7 @@ def in_session(leader):
 
 @pytest.mark.ray
 def test_no_process_outlives_a_run_that_is_killed(tiny_images, tmp_path, monkeypatch):
-    """Two of Ray's own stayed for a minute."""
+    """Before, two processes of Ray stayed for a minute."""
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     settings = {"rounds": 100_000, "checkpoint-every": 1}
@@ -405,7 +408,7 @@ def test_no_process_outlives_a_run_that_is_killed(tiny_images, tmp_path, monkeyp
 
 def test_how_many_workers(monkeypatch):
     monkeypatch.setattr(execute, "cores", lambda: 7)
-    assert wanted_workers(None) == (1, True)  # As set for tests.
+    assert wanted_workers(None) == (1, True)  # The tests set COPREFL_WORKERS.
     monkeypatch.delenv("COPREFL_WORKERS")
     assert wanted_workers(None) == (7, False)
     assert wanted_workers(3) == (3, True)
@@ -439,7 +442,7 @@ def test_little_work_that_nobody_wanted_workers_for_is_done_here(
 
 
 def test_runs_that_are_done_are_looked_through(tiny_images, tmp_path, monkeypatch):
-    """What kills left of them stayed, and a model that was damaged later was reported."""
+    """Before, files of killed runs stayed, and a model that was damaged later was reported."""
     monkeypatch.setattr(execute, "cores", lambda: 2)
     monkeypatch.setattr(execute, "connect", None)
     monkeypatch.delenv("COPREFL_WORKERS")
@@ -480,7 +483,10 @@ def test_what_another_process_makes_is_left_alone(tiny_images, tmp_path):
 
 
 def test_few_stages_get_several_workers(tiny_images, tmp_path):
-    """First what comes first, then what waits for it; what is random has no clients at work."""
+    """The queue first gives the stages that wait for nothing, then the stages that wait for them.
+
+    A random start trains no clients, so it gets one worker.
+    """
     methods = ["random", "fedavg", "cyclic", "coprefl"]
     content = tiny_recipe(tiny_images, {"tasks": 1}, select="test", methods=methods)
     runs = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
@@ -490,7 +496,7 @@ def test_few_stages_get_several_workers(tiny_images, tmp_path):
     shares = [work.take(free) for free in (9, 8, 7, 6)]
     assert [(piece.title, many) for piece, many in shares] == [
         ("pre-training random", 1),
-        ("pre-training fedavg", 3),  # Its participants.
+        ("pre-training fedavg", 3),  # Three clients take part.
         ("pre-training cyclic", 1),  # One client works at a time.
         ("pre-training coprefl", 3),
     ]
@@ -504,7 +510,7 @@ def test_few_stages_get_several_workers(tiny_images, tmp_path):
         ("task 0 from fedavg", 2),
         ("task 0 from random", 1),
     ]
-    # What waits for a stage that failed is not made.
+    # A stage that waits for a failed stage is not executed.
     assert work.end(coprefl, "no")
     assert not work.end(coprefl, "again")
     assert work.failed == {coprefl.run.key: "no"}
@@ -514,7 +520,7 @@ def test_few_stages_get_several_workers(tiny_images, tmp_path):
 
 
 def test_of_two_runs_of_one_start_each_fails_alone(tiny_images, tmp_path):
-    """They have one key, but tasks of their own."""
+    """The two runs have the same key, but different tasks."""
     content = tiny_recipe(tiny_images, {"tasks": 1}, methods=["fedavg"], reference=None)
     (run,) = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
     longer = Run(replace(run.settings, task_rounds=5))
@@ -531,7 +537,10 @@ def test_of_two_runs_of_one_start_each_fails_alone(tiny_images, tmp_path):
 
 
 def test_a_workers_log_is_its_own_again_where_nobody_waits_for_the_end(monkeypatch):
-    """As where the stage's run was ended: the next stage's lines would go to nobody."""
+    """The worker gets its log back even if the run of a stage is ended early.
+
+    Otherwise the log lines of the next stage would be lost.
+    """
     report = RoundReport(1, 1, {}, {}, None, 0.0)
 
     def attempt(run, store, progress, *args, **more):
@@ -549,7 +558,7 @@ def test_a_workers_log_is_its_own_again_where_nobody_waits_for_the_end(monkeypat
 
 
 class Calls:
-    """Stands for Ray, of whose workers some answer: "late" does not, "dead" never will."""
+    """Replaces Ray: a "late" worker does not answer yet, a "dead" worker never, others at once."""
 
     def __init__(self, monkeypatch, answers):
         ray = pytest.importorskip("ray")
@@ -572,7 +581,7 @@ class Calls:
 
 
 def test_workers_that_are_late_or_lost_are_told(monkeypatch, caplog, tmp_path):
-    """The stages begin on those that are there."""
+    """The stages begin on the workers that have started."""
     Calls(monkeypatch, ["there", "late", "dead"])
     ray_executor = RayExecutor(Store(tmp_path), 3)
     ray_executor._start()

@@ -1,4 +1,4 @@
-"""The data of figures: losses around a model, and how much each backbone is in features."""
+"""The data of figures: losses around a model, and similarities of backbones in features."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def model() -> Arrays:
 
 
 def test_filter_normalisation_by_hand() -> None:
-    """Rows (3, 4) and (0, 0) have the norms 5 and 0; (1, 0) becomes (5, 0), (8, 6) nothing."""
+    """Rows (3, 4) and (0, 0) have norms 5 and 0: (1, 0) becomes (5, 0), (8, 6) becomes (0, 0)."""
     normalised = filter_normalised(
         np.array([[1.0, 0.0], [8.0, 6.0]]), np.array([[3.0, 4.0], [0.0, 0.0]])
     )
@@ -55,7 +55,7 @@ def test_biases_and_buffers_are_left_alone() -> None:
 
 
 def test_a_quadratic() -> None:
-    """Oracle. L = ||W - W*||² at W* + a δ + b η is a² δδ + 2 a b δη + b² ηη."""
+    """By hand: L = ||W - W*||² at W* + a δ + b η is a² δδ + 2 a b δη + b² ηη."""
     minimum = {"w": np.random.default_rng(0).normal(size=(4, 5))}
     first, second = (direction(minimum, 3, which)["w"] for which in ("first", "second"))
     losses = landscape(
@@ -71,7 +71,7 @@ def test_a_quadratic() -> None:
     expected = a**2 * np.sum(first**2) + 2 * a * b * cross + b**2 * np.sum(second**2)
     np.testing.assert_allclose(losses, expected, atol=1e-9)
     assert losses.iloc[2, 2] == 0
-    # Filter by filter as long as the model itself, and not one direction twice.
+    # Each filter has the norm of the model's filter, and the two directions are different.
     np.testing.assert_allclose(np.linalg.norm(first, axis=1), np.linalg.norm(minimum["w"], axis=1))
     assert abs(cross) < 0.9 * np.sum(first**2)
 
@@ -89,7 +89,10 @@ def test_directions_depend_on_the_seed_alone() -> None:
 
 
 def test_scores_by_hand():
-    """Client 0 is as near to both; client 10, a column later than 2, is near to the first."""
+    """Client 0 is equally near to both backbones; client 10 is nearer to the first backbone.
+
+    The column of client 10 comes after the column of client 2.
+    """
     x, y = [1.0, 0.0], [0.0, 1.0]
     fused = {"10": np.array([x, y]), "0": np.array([x, x]), "2": np.array([y, y])}
     first = {"10": np.array([x, y]), "0": np.array([x, y]), "2": np.array([y, x])}

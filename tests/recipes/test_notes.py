@@ -1,4 +1,4 @@
-"""How results were made, as a report says it."""
+"""How results were made, as a report shows it."""
 
 import subprocess
 
@@ -18,7 +18,7 @@ def git(folder, *arguments):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """Return a function that makes a repository with a package in a folder of it."""
+    """Return a function that makes a git repository with a package in one of its folders."""
 
     def make(package, name="repository"):
         root = tmp_path / name
@@ -35,7 +35,7 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def trap(tmp_path):
-    """Return a function that has git run a program in a repository; it leaves a mark."""
+    """Return a function that makes git run a program in a repository; the program makes a file."""
 
     def prepare(root):
         program, mark = tmp_path / "program.sh", tmp_path / "mark"
@@ -63,7 +63,7 @@ def test_a_package_inside_of_another_repository_has_no_commit(checkout, trap, mo
         file = checkout("venv/site-packages", name)
         mark = trap(file.parents[3])
         if name != "plain":
-            (file.parents[1] / ".git").mkdir()  # Of which git takes no notice, and looks above.
+            (file.parents[1] / ".git").mkdir()  # Git ignores this folder and looks above it.
         monkeypatch.setattr(coprefl_flwr, "__file__", str(file))
         assert "commit" not in made_by()
         assert not mark.exists()

@@ -41,7 +41,7 @@ def protocols(**of):
 
 @pytest.fixture
 def recipe_of(tiny_images, tmp_path):
-    """Return a tiny recipe under a protocol."""
+    """Return a function that makes a tiny recipe under a protocol."""
 
     def read(of, name="", settings=None, **keys):
         keys = {"methods": METHODS, "reference": "fedavg", **keys}
@@ -171,7 +171,7 @@ LARGE = {
 
 @pytest.fixture
 def cut(tmp_path):
-    """Return a recipe at small scale, with some of its keys changed."""
+    """Return a function that makes a recipe at small scale, with some of its keys changed."""
 
     def read(changes=(), protocol="", **keys):
         content = {key: value for key, value in {**LARGE, **keys}.items() if value is not None}
@@ -251,7 +251,7 @@ def test_rows_that_were_cut_away_are_not_printed(cut):
     small["reference"] = None
     recipe = cut(paper=paper, reference="coprefl:gamma=1.0", small=small, **keys)
     assert list(recipe.paper[0].rows) == ["coprefl:gamma=0.5"]
-    assert recipe.reference == "coprefl:gamma=0.5"  # The last that is left.
+    assert recipe.reference == "coprefl:gamma=0.5"  # The last remaining value.
 
 
 def test_it_says_how_it_was_cut_down(cut, tmp_path):
@@ -287,7 +287,7 @@ def test_a_recipe_without_small_is_not_cut_down(cut):
 
 
 def reported(recipe):
-    """Return {name of a row: its runs' entries of `method`}."""
+    """Return {name of a row: the `method` settings of its runs}."""
     return {
         f"{row.row.label}:{c.chosen}".rstrip(":"): [
             str(*r.settings.method) for r in row.reported(c)
@@ -298,7 +298,7 @@ def reported(recipe):
 
 
 def test_rounds_bring_every_row_nearest_to_the_references_step_size(recipe_of):
-    """FedAvg: 3 rounds of 2 steps of 0.05 are 0.3; three clients take part."""
+    """FedAvg takes 3 rounds of 2 steps of 0.05, in total 0.3; three clients take part."""
     methods = [
         "random",
         "fedavg",
@@ -320,9 +320,9 @@ def test_rounds_bring_every_row_nearest_to_the_references_step_size(recipe_of):
         "coprefl:gamma=1.0": [f"coprefl:gamma=1.0,{zeta},rounds=1"],
         # 0.06 a round: 5 rounds are 0.3.
         "slow": ["fedavg:learning-rate=0.03,rounds=5"],
-        # A chain of three is 0.3 at once; of the last phase there must be a round.
+        # A chain of three clients already reaches 0.3; the last phase needs at least one round.
         "after": ["cyclic:rounds=1+fedavg:rounds=1,learning-rate=0.01"],
-        # 0.1, 0.15, 0.175: 0.25 is nearer than 0.425.
+        # Rounds of 0.1, 0.15 and 0.175: 0.25 is nearer to 0.3 than 0.425.
         "momentum": ["fedavgm:server-momentum=0.5,rounds=2"],
     }
     assert recipe.metrics[-3:] == ("rounds", "step-size", "gradients")
@@ -380,7 +380,7 @@ def run_of(recipe, label):
 
 @pytest.fixture(scope="module")
 def never(tiny_images, tmp_path_factory):
-    """A recipe of 6 rounds that was run, whose losses are checked and never low enough."""
+    """A finished recipe of 6 rounds whose losses are checked, but are never low enough to stop."""
     folder = tmp_path_factory.mktemp("never")
     settings = {"rounds": 6, "stop-check-every": 2, "learning-rate": 0.1}
     protocol = {"equal": "start-loss", "below": 0.0001, "settings": settings}
@@ -453,9 +453,9 @@ def test_it_stops_at_the_first_check_with_the_model_of_as_many_rounds(never, tmp
     run = run_of(recipe, "fedavg")
     assert checks(store, run) == ({2: losses[2], 4: losses[4]}, 4)
     assert (by_row["fedavg"]["stopped-at"], by_row["fedavg"]["start-loss"]) == (4, losses[4])
-    # Two steps of 0.1, in the four rounds that were run.
+    # Four rounds were executed, each with two steps of 0.1.
     assert by_row["fedavg"]["step-size"] == pytest.approx(0.8)
-    # Its model is that of four rounds without a stop.
+    # The model equals the model of a run of four rounds without a stop.
     four = ["run", str(path), "--out", str(tmp_path / "four"), "--models", str(tmp_path / "models")]
     more = ["--set", "rounds=4", "--set", "methods=[fedavg]"]
     assert main([*four, *more]) == 0
@@ -481,7 +481,7 @@ def test_where_a_protocols_results_go(tiny_images, tmp_path, monkeypatch, capsys
     out = tmp_path / "outputs" / "tiny-fast"
     assert "Protocol fast: a reason." in (out / "report" / "report.html").read_text()
     before = (out / "report" / "results.csv").read_bytes()
-    # One round of two steps of 0.05 x 2.
+    # One round has two steps of 0.1.
     assert b",step-size,0.2," in before
     assert main(["report", "outputs/tiny-fast"]) == 0
     assert (out / "report" / "results.csv").read_bytes() == before

@@ -1,4 +1,4 @@
-"""What a recipe takes, counted by hand; that published datasets need not be at hand."""
+"""The costs of a recipe, counted by hand, even if a published dataset is not downloaded."""
 
 import math
 
@@ -23,7 +23,10 @@ RECIPE_KEYS = {"reference": None}
 
 @pytest.fixture
 def personal_of(tmp_path):
-    """Return a recipe of personalised methods: two clients of 4 classes with 4 samples each."""
+    """Return a function that makes a recipe of personalised methods.
+
+    The recipe has two clients, each with 4 classes of 4 samples.
+    """
     for name in ("one", "two"):
         write_domain(tmp_path / f"{name}.npz", 6)
     settings = {
@@ -55,8 +58,8 @@ def sent_in(store, run):
     return sum(row["client-bytes-down"] + row["client-bytes-up"] for row in rows)
 
 
-# Three participants take two steps of 8 samples in each of three rounds; of a client's 28 samples
-# 6 are for queries.
+# Three clients take two steps of 8 samples in each of three rounds. Each client has 28 samples, of
+# which 6 are for queries.
 @pytest.mark.parametrize(
     ("method", "gradients"),
     [("fedavg", 3 * 3 * 16), ("coprefl", 3 * 3 * (16 + 6)), ("cyclic", 3 * 3 * 16)],
@@ -70,9 +73,9 @@ def test_a_pretraining_by_hand(recipe_of, store, method, gradients):
 
 def test_fedpcl_by_hand(personal_of, store):
     row = row_of(personal_of("fedpcl"), store, "fedpcl")
-    # Two clients, three rounds of an epoch of 16 samples in batches of 8.
+    # Two clients train in three rounds, each an epoch of 16 samples in batches of 8.
     assert (row.reported, row.counts.steps, row.counts.gradients) == (1, 2 * 3 * 2, 2 * 3 * 16)
-    # Prototypes of all 16 samples each round, the test at the end, and pixels are features.
+    # Prototypes of all 16 samples in each round, and the test at the end. Pixels are the features.
     assert row.counts.outputs == 2 * (3 * 16 + 32)
 
 
@@ -81,7 +84,7 @@ STARTS += [{"rates": {"method": "fedmeta", "variant": "meta-sgd"}}]
 
 
 def test_what_is_sent_is_what_a_run_sends_and_what_is_done_is_not_counted(recipe_of, store):
-    """All arrays of this network are trained: with buffers, gradients are smaller than a model."""
+    """All arrays of this network are trained. With buffers, a gradient is smaller than a model."""
     settings = {"tasks": 1, "model": "tests.common.networks:plain_network"}
     recipe = recipe_of(settings, methods=STARTS)
     planned = [row.counts.sent for row in plan_of(recipe, store).rows]
@@ -99,7 +102,7 @@ def test_personalised_methods_send_what_a_run_sends(personal_of, store):
     *runs, of_fedpcl = check_runs(recipe)
     assert not LocalExecutor(store)([*runs, of_fedpcl])
     assert planned == [sent_in(store, run) for run in runs]
-    # In the first of its three rounds there are no prototypes of others.
+    # In the first of FedPCL's three rounds there are no prototypes of other clients.
     assert sent_in(store, of_fedpcl) < fedpcl < 3 / 2 * sent_in(store, of_fedpcl)
     assert plan_of(recipe, store).together.counts == Counts()
 
@@ -110,7 +113,7 @@ def test_rows_share_stages(recipe_of, store):
 
 
 def test_the_clients_of_a_seed_are_drawn_once_for_all_rows(recipe_of, store, monkeypatch):
-    """Of a dozen seeds: to spread a dataset over a hundred clients takes a second."""
+    """This holds for 12 seeds: to spread a dataset over a hundred clients takes a second."""
     drawn = []
 
     def spread(self, samples, seed, name):
@@ -119,7 +122,7 @@ def test_the_clients_of_a_seed_are_drawn_once_for_all_rows(recipe_of, store, mon
 
     whole = Spread.over_clients
     monkeypatch.setattr(Spread, "over_clients", spread)
-    seeds = list(range(500, 512))  # Of no other test: what was drawn before is held.
+    seeds = list(range(500, 512))  # No other test has these seeds: draws are cached.
     plan_of(recipe_of(methods=["random", "fedavg", "coprefl"], seeds=seeds), store)
     assert len(drawn) == len(set(drawn)) == 12 * len({name for _, name in drawn}) > 12
 
@@ -127,10 +130,11 @@ def test_the_clients_of_a_seed_are_drawn_once_for_all_rows(recipe_of, store, mon
 @pytest.mark.parametrize(
     ("keys", "runs", "steps"),
     [
-        # Three runs of a task each choose a value for two seeds of two tasks.
+        # Three runs with one task each choose a value; two seeds with two tasks each report it.
         ({"seeds": [0, 1]}, (3, 2), 3 * (18 + 12) + 2 * (18 + 2 * 12)),
         ({"select": "test"}, (0, 3), 3 * (18 + 2 * 12)),
-        # A quarter of three and of two rounds is one; the value that is left needs no other run.
+        # A quarter of three rounds and of two rounds is one round. The remaining value needs no
+        # further run to be chosen.
         ({"search_by": "halving"}, (3, 1), 3 * (6 + 6) + 18 + 2 * 12),
         ({"search_by": "optuna", "search_trials": 2}, (2, 1), 2 * (18 + 12) + 18 + 2 * 12),
     ],
@@ -143,7 +147,7 @@ def test_a_searched_row(recipe_of, store, keys, runs, steps):
 
 
 def test_a_half_searched_row(recipe_of, store):
-    """What decides is in the store; so is the reported run of the value that is best."""
+    """The store has the runs that choose a value, and the reported run of the best value."""
     recipe = recipe_of(methods=GAMMAS)
     for run in check_runs(recipe):
         best = "gamma=0.5" in run.name
@@ -156,7 +160,7 @@ def test_published_data_need_not_be_at_hand(recipe_of, store):
     settings = {"dataset": "CIFAR100", "data-dir": "/nowhere", "model": "femnist-cnn"}
     settings |= {"partition": "dirichlet", "local-steps": "", "local-epochs": 2}
     counts = row_of(recipe_of(settings, methods=["fedavg"]), store, "fedavg").counts
-    # All 60,000 samples but those of two classes and the server's 5 %, spread over six clients.
+    # All 60,000 samples except two classes and the server's 5 %, spread over six clients.
     samples = 58_800 * 0.95 / 6
     assert counts.gradients == pytest.approx(3 * 3 * 2 * samples + 2 * (2 * 3 * 2 * 8), rel=1e-3)
     recipe = recipe_of({"dataset": "/nowhere/images.npz"}, methods=["fedavg"])

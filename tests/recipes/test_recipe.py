@@ -1,4 +1,4 @@
-"""Recipes: what a file comes to, and a line for whatever is wrong with it."""
+"""Recipes: the values read from a file, and a one-line error message for each mistake."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.load import read_recipe
 
 BUDGETS = ("step-size", "gradients")
-"""Columns of every recipe of starts."""
+"""Columns of the tables of every recipe of starts."""
 
 TEXT = """\
 title: A recipe
@@ -60,7 +60,7 @@ def test_a_recipe_comes_to(read):
     assert [table["participants"] for table in recipe.combinations()] == [2, 4]
     assert (recipe.select, recipe.reference, recipe.seeds) == ("test", "fedavg", (0, 1))
     assert (recipe.validation_tasks, recipe.validation_seed) == (2, 100)
-    assert recipe.metrics == ("accuracy", "variance", "rounds", *BUDGETS)  # Of the cyclic row.
+    assert recipe.metrics == ("accuracy", "variance", "rounds", *BUDGETS)  # For the cyclic row.
     assert recipe.figures == ("accuracies",)
     assert recipe.notes == ()
 
@@ -78,11 +78,11 @@ def test_rows_and_their_candidates(read):
         for q in (1.0, 3.0)
         for rate in (0.1, 0.01)
     ]
-    # Both phases have the rate.
+    # Both phases have the learning rate.
     assert trials["Cyclic+FedAvg"][1][0] == (
         "cyclic:rounds=2,participants=3,learning-rate=0.01+fedavg:learning-rate=0.01"
     )
-    # A setting of its own is not searched, though all others search it.
+    # The row's own learning rate is not searched, although all other rows search it.
     assert trials["coprefl"] == [
         (f"coprefl:gamma={g},learning-rate=0.2,resplit={r}", f"gamma={g},resplit={r}")
         for g in (0.0, 1.0)
@@ -163,7 +163,7 @@ def test_where_all_values_are_shown_they_are_rows(read):
 
 def test_a_recipe_that_names_no_figures_has_some(read):
     text = TEXT.replace("figures: [accuracies]\n", "")
-    assert read(text).figures == ("accuracies", "curves")  # Was none: a report without a picture.
+    assert read(text).figures == ("accuracies", "curves")  # Before: no figures.
     assert read(text, ["tasks=0"]).figures == ("curves",)
     own = "title: T\nsettings: {study: personalised, rounds: 1}\nmethods: [fedpcl]\n"
     assert read(own).figures == ("accuracies",)
@@ -173,7 +173,7 @@ def test_a_recipe_that_names_no_figures_has_some(read):
 
 
 def test_rows_that_train_other_rounds_say_how_many(read):
-    """rounds = 20 and cyclic:rounds=5+fedavg made 25 without a word."""
+    """Before, rounds = 20 and cyclic:rounds=5+fedavg trained 25 rounds, and no column showed it."""
     text = "title: T\nsettings: {rounds: 20}\nmethods: [fedavg, METHOD]\nmetrics: [accuracy]\n"
     for method in ("'cyclic:rounds=5+fedavg'", "'coprefl:rounds=7'", "{coprefl: {rounds: 7}}"):
         assert read(text.replace("METHOD", method)).metrics == ("accuracy", "rounds", *BUDGETS)
@@ -198,7 +198,7 @@ def test_counts_and_lists_mean_what_they_say(read):
     def settings(*changes):
         return read(changes=changes).settings
 
-    # Was "downstream-classes = 20: must be a text".
+    # Before, the error was "downstream-classes = 20: must be a text".
     assert settings("downstream-classes=20")["downstream-classes"] == ("20",)
     assert settings("downstream-classes=['2', '4']")["downstream-classes"] == ("2", "4")
     lists = settings("downstream-classes=[[8, 9], 2]", "downstream-domains=[[art, photo]]")
@@ -215,14 +215,14 @@ def test_the_paper_of_what_is_still_compared_stays(read, tmp_path):
     fewer = read(changes=["methods=[random, fedavg]", "search={learning-rate: [0.1]}"])
     assert {table.table: list(table.rows) for table in fewer.paper} == {"1(a)": ["fedavg"]}
     assert read(changes=["participants=3"]).paper == ()
-    # What is kept beside the results can be read again.
+    # The recipe stored with the results can be read again.
     for variant in (recipe, fewer, read(changes=["participants=3"])):
         (tmp_path / "kept.yaml").write_text(variant.to_yaml())
         assert read_recipe(tmp_path / "kept.yaml").paper == variant.paper
 
 
 def test_a_change_of_the_rows_takes_their_options_along(read):
-    """What the file set for methods that are left out is none of the others' errors."""
+    """The file's settings for methods that are left out cause no error for the other methods."""
     text = TEXT.replace("rounds: 3", "rounds: 3\n  inner-learning-rate: 0.001")
     text = text.replace("methods:", "methods:\n  - per-fedavg", 1)
     assert read(text).settings["inner-learning-rate"] == (0.001,)
@@ -234,7 +234,7 @@ def test_a_change_of_the_rows_takes_their_options_along(read):
 
 
 def test_a_method_in_an_overlay_that_is_not_applied_is_written_as_its_text(read):
-    """Writing the recipe of a run at full scale ended in a traceback."""
+    """Before, writing the recipe of a run at full scale ended in a traceback."""
     text = "title: A\nsettings: {rounds: 2}\nmethods: [{both: {method: cyclic+fedavg}}]\n"
     recipe = read(f"{text}small: {{methods: {{both: {{method: cyclic:rounds=1+fedavg}}}}}}\n")
     small = yaml.safe_load(recipe.to_yaml())["small"]

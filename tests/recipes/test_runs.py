@@ -1,4 +1,4 @@
-"""Where results lie: what their names depend on, and one process at a time."""
+"""The folders of results: what their names depend on, and one process at a time in each."""
 
 import json
 import logging
@@ -36,10 +36,10 @@ BASE = {
     "task-method": "fedprox",
 }
 
-# What a setting's value enters: the numbers of the model, of the tasks, of both, or none. A task
-# lies below its model, so what enters the model need not be said again. A new setting must be put
-# here, whoever adds it: a name that misses it would let two different results pass for one.
-# The settings of a personalised study are refused here.
+# For each setting, another value and the results that it changes: the model, the tasks, both or
+# none. A task's folder is below its model's folder, so its name need not repeat what changes the
+# model. Every new setting must be added here: if it is missing in a name, two different results
+# would count as the same. The settings of a personalised study are refused here.
 MODEL, TASK, BOTH, NONE, REFUSED = "model", "task", "both", "none", "refused"
 DECISIONS = {
     "study": ("starts", NONE),  # The other kind is tested in `test_personal_runs`.
@@ -86,7 +86,7 @@ DECISIONS = {
     "tasks": (7, NONE),
     "task-classes": (3, TASK),
     "head": ("keep", TASK),
-    "head-layer": ("fc", NONE),  # A head that is computed has it in its name.
+    "head-layer": ("fc", NONE),  # It enters the name if the head is computed.
     "diagnostics": (True, NONE),
     "start-loss": (True, NONE),
     "measurements": ("tests.common.measurements:Norm", NONE),
@@ -123,7 +123,7 @@ DECISIONS = {
 
 
 def having(key):
-    """Return a method that pre-trains and has an option: CoPreFL where it is one of its own."""
+    """Return a pre-training method that has an option: CoPreFL, if CoPreFL has it."""
     names = ["coprefl", *(name for name, method in METHODS.items() if PRETRAINING in method.roles)]
     return next(name for name in names if key in METHODS[name].options)
 
@@ -141,10 +141,10 @@ WRAPPED = {
     "client-wrapper": "examples/attacks/attackers.py:Scale",
     "client-wrapper-share": 0.3,
 }
-"""Settings of which neither can be without the other."""
+"""Two settings that must be set together."""
 
 HAVE = {key: having(key) for key in short_forms()}
-"""Of methods' own options, one that has them: a new method's need nobody's decision."""
+"""{option of methods: a method that has it}. Options of a new method need no entry above."""
 
 for key, name in HAVE.items():
     in_tasks = key in METHODS[BASE["task-method"]].options
@@ -153,7 +153,7 @@ for key, name in HAVE.items():
 
 @pytest.fixture(scope="module")
 def in_domains(tiny_images, tmp_path_factory):
-    """Two files of the tiny images, every other one a sketch."""
+    """A folder with two files of the tiny images; every second image is a sketch."""
     arrays = dict(np.load(tiny_images))
     domains = np.arange(len(arrays["labels"])) % 2
     folder = tmp_path_factory.mktemp("domains")
@@ -165,7 +165,7 @@ def in_domains(tiny_images, tmp_path_factory):
 
 @pytest.fixture
 def base(in_domains):
-    """Settings that every value of `DECISIONS` can be put into."""
+    """Settings that can be combined with every value of `DECISIONS`."""
     return BASE | {"dataset": str(in_domains / "base.npz")}
 
 
@@ -189,7 +189,7 @@ def test_names_change_with_what_enters_a_number_and_with_nothing_else(key, base,
     start = HAVE.get(key, "coprefl")
     if key in WRAPPED:
         base |= WRAPPED
-    if key in ("tolerated-share", "clip-factor"):  # A mean heeds neither.
+    if key in ("tolerated-share", "clip-factor"):  # A mean uses neither.
         base |= {"aggregation": "norm-clipping"}
     changed = base | {key: value}
     if key != "study":
@@ -198,7 +198,7 @@ def test_names_change_with_what_enters_a_number_and_with_nothing_else(key, base,
         )
     before, after = names(base, start), names(changed, value if key == "method" else start)
     assert (before[0] != after[0]) == (enters in (MODEL, BOTH)), "the model's name"
-    if enters != MODEL:  # A task of another model is another one, whatever its own name is.
+    if enters != MODEL:  # A task of another model is another task, whatever its name is.
         assert (before[1] != after[1]) == (enters in (TASK, BOTH)), "the task's name"
 
 
@@ -219,7 +219,7 @@ def test_what_only_other_methods_have_changes_nothing(key, base):
 
 
 def test_a_setting_is_the_same_however_it_is_written(base):
-    """Two recipes that need the same model find one."""
+    """Two recipes that need the same model share it."""
     plain = names(base, "coprefl")
     assert names(base, "coprefl:gamma=0.5,rounds=50") == plain
     assert names(base | {"gamma": 0.5, "learning-rate": 0.05}, "coprefl") == plain
@@ -241,7 +241,7 @@ def test_a_task_has_a_name_of_its_own(base):
 
 
 def test_grey_images_that_become_colour_make_another_model(base, in_domains):
-    """The first layer then has three channels, though the tasks alone were told of a dataset."""
+    """The first layer then has three channels, although only the tasks use the colour dataset."""
     arrays = dict(np.load(in_domains / "base.npz"))
     arrays["images"] = np.repeat(arrays["images"][..., None], 3, axis=3)
     np.savez(in_domains / "colour.npz", **arrays)
@@ -259,7 +259,7 @@ def test_samples_kept_for_the_tasks_make_another_model(base, in_domains):
     )
     assert names(reserved | {"downstream-classes": "list:3-6"})[0] != names(reserved)[0]
     assert names(seen | {"downstream-classes": "list:3-6"})[0] == names(seen)[0]
-    # Another dataset's tasks have samples of their own: nothing is kept.
+    # Tasks of another dataset have their own samples: no samples are kept for them.
     assert (
         names(reserved | {"task-dataset": str(in_domains / "other.npz")})[0] != names(reserved)[0]
     )
@@ -356,7 +356,7 @@ def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
         other.communicate("go on\n")
         waiting.join(30)
     assert inside.is_set()
-    # One that is free is not waited for.
+    # The process does not wait if the run is free.
     with store.locked(of.main):
         assert caplog.messages == [message]
 

@@ -1,4 +1,4 @@
-"""The schema of a recipe: as editors know it, of the file in the package and of every example."""
+"""The schema of recipes: its file in the package, its use in editors, and all examples."""
 
 import json
 import os
@@ -24,7 +24,7 @@ EXAMPLES = sorted(
 
 @pytest.fixture(scope="module")
 def validator():
-    """What editors check a recipe with."""
+    """The validator with which editors check a recipe."""
     schema = json.loads(FILE.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)

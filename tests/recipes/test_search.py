@@ -1,4 +1,4 @@
-"""Which runs a recipe has, and how searched values are chosen: all, by halving, by Optuna."""
+"""The runs of a recipe, and how searched values are chosen: from all, by halving, by Optuna."""
 
 import functools
 import sys
@@ -26,7 +26,7 @@ from tests.common.checks import Killed, files
 from tests.common.recipes import Witness, keep, result_file, tiny_recipe, write_recipe
 from tests.common.recipes import run as run_command
 
-# ---- which runs there are ------------------------------------------------------------------------
+# ---- the runs of a recipe ------------------------------------------------------------------------
 
 
 def classes(run):
@@ -49,7 +49,7 @@ def test_validation_runs_have_a_seed_and_classes_of_their_own(recipe_of):
         pretraining, downstream = classes(run)
         assert not used & set(downstream)
         assert not set(pretraining) & set(downstream)
-        # As many as elsewhere of both.
+        # The numbers of both kinds of classes are as in the reported runs.
         assert (len(pretraining), len(downstream)) == (6, 2)
         assert (run.settings.seed, run.settings.tasks) == (77, 1)
     assert {run.settings.seed for run in reported} == {0, 1}
@@ -95,7 +95,7 @@ def test_the_highest_mean_accuracy_on_validation_tasks_is_chosen(recipe_of, tmp_
         keep(store, table_row.selection_runs(trial)[0], validated)
         keep(store, table_row.reported(trial)[0], reported)
     assert [trial.chosen for trial in table_row.shown(store)] == ["gamma=1.0"]
-    # A run that was not finished is not chosen; of equals the first is.
+    # A value with an unfinished run is not chosen; of equal scores the first is chosen.
     result_file(store, table_row.selection_runs(trials[2])[0], 1).unlink()
     assert choose(store, table_row).chosen == "gamma=0.0"
     keep(store, table_row.selection_runs(trials[1])[0], (50, 60))
@@ -111,7 +111,7 @@ def test_test_chooses_on_what_is_reported_over_all_seeds(recipe_of, tmp_path):
         for run, accuracy in zip(table_row.reported(trial), accuracies, strict=True):
             keep(store, run, (accuracy, accuracy))
     assert choose(store, table_row).chosen == "gamma=1.0"
-    # Where a seed is missing, the others' mean would be of other tasks.
+    # If a seed is missing, the mean of the other seeds would be over other tasks.
     result_file(store, table_row.reported(trials[1])[1], 0).unlink()
     assert choose(store, table_row).chosen == "gamma=0.0"
 
@@ -174,7 +174,10 @@ HALVED = {"methods": [{"coprefl": {"gamma": [0, 1]}}], "search_by": "halving"}
 
 @pytest.fixture
 def halving_recipe(tiny_images, tmp_path):
-    """Return a tiny recipe of eight rounds, and eight in tasks, with some keys changed."""
+    """Return a function that makes a tiny recipe with some keys changed.
+
+    It has eight rounds, and eight rounds in tasks.
+    """
 
     def read(settings=None, **keys):
         rounds = {"rounds": 8, "task-rounds": 8} | (settings or {})
@@ -203,7 +206,7 @@ def test_a_trial_has_a_quarter_of_all_rounds_rounded_up():
 def test_the_best_quarter_goes_on_and_at_least_one():
     nan = float("nan")
     assert best("abcdefgh", [1, 9, 3, nan, 9, 8, 2, 0]) == ["b", "e"]
-    assert best("abc", [1, 2, 2]) == ["b"]  # Of equals the first.
+    assert best("abc", [1, 2, 2]) == ["b"]  # Of equal scores the first.
     assert best("ab", [nan, nan]) == []
     assert best("abcdefgh", [nan, nan, 5, *[nan] * 5]) == ["c"]
 
@@ -232,7 +235,7 @@ def test_the_best_after_a_quarter_go_on_and_the_best_at_the_end_is_chosen(halvin
     ]
     (table_row,) = table_rows(recipe)
     assert choose(store, table_row).chosen == "gamma=0.5"
-    # All that may be run is checked before, and each run is called what it is for.
+    # All runs that may be needed are checked before, and each run is listed with its purpose.
     runs = check_runs(recipe)
     assert len(runs) == 8 + 8 + 2 * 8
     known = purposes(recipe, runs)
@@ -242,7 +245,7 @@ def test_the_best_after_a_quarter_go_on_and_the_best_at_the_end_is_chosen(halvin
 
 
 def test_a_trial_that_is_a_reported_run_too_is_called_reported(halving_recipe):
-    """A quarter of eight rounds is another value's two, and a quarter of one is one."""
+    """A quarter of eight rounds is two, another value's rounds; a quarter of one round is one."""
     rounds = [{"coprefl": {"gamma": 0.5, "rounds": [1, 2, 8]}}]
     recipe = halving_recipe(select="test", methods=rounds, reference=None)
     known = purposes(recipe, check_runs(recipe))
@@ -270,7 +273,7 @@ def test_chosen_by_test_too_and_what_failed_does_not_go_on(halving_recipe, tmp_p
 
 
 def test_keys_of_runs_to_the_end_are_the_same(halving_recipe):
-    """What halving runs to the end is found where a whole search left it."""
+    """Halving finds the results of a whole search for the runs that halving runs to the end."""
     halved, whole = (
         halving_recipe(methods=[{"coprefl": {"gamma": [0, 1]}}], search_by=by)
         for by in ("halving", "all")
@@ -281,14 +284,14 @@ def test_keys_of_runs_to_the_end_are_the_same(halving_recipe):
 
 
 def test_halving_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsys):
-    """One of two values goes on: it is chosen, without a validation run to the end."""
+    """One of two values remains: it is chosen without a validation run to the end."""
     settings = {"rounds": 4, "task-rounds": 4, "tasks": 1}
     content = tiny_recipe(tiny_images, settings, **HALVED)
     path = write_recipe(tmp_path / "tiny.yaml", content)
 
     whole = Witness()
     assert run_command(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
-    # Two trials, of one round and one task of one round each, then the one run that is reported.
+    # Two trials, each with one round and one task of one round; then the reported run.
     assert sorted(number for _, population, number in whole.rounds() if population == "pretrain") \
         == [1, 1, 1, 2, 3, 4]  # fmt: skip
     assert len([1 for _, population, _ in whole.rounds() if population != "pretrain"]) == 2 * 1 + 4
@@ -301,7 +304,8 @@ def test_halving_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsys):
     assert fates == {"chosen", "dropped"}
     assert all(line.strip("|").split("|")[3].strip() == NONE for line in rows)
     assert "Searched by halving" in (tmp_path / "whole/out/report/report.html").read_text()
-    # Killed in a trial, and again in what is reported: nothing is done twice, nothing is different.
+    # Killed in a trial, and again in the reported run: the files are the same, and a further run
+    # sends nothing.
     for stop in (("train", "coprefl", "task-0", 1), ("train", "coprefl", "pretrain", 3)):
         with pytest.raises(Killed):
             run_command(path, tmp_path / "killed" / "out", Witness(stop), monkeypatch)
@@ -321,7 +325,7 @@ MANY = {"coprefl": {"gamma": GAMMAS, "meta-learning-rate": RATES}}
 
 @pytest.fixture
 def optuna_recipe(recipe_of):
-    """Return a tiny recipe that Optuna searches, with some keys changed."""
+    """Return a function that makes a tiny recipe searched by Optuna, with some keys changed."""
     return functools.partial(recipe_of, search_by="optuna")
 
 
@@ -331,13 +335,13 @@ def options(start):
 
 
 def accuracy(values):
-    """Return what values come to: best at gamma = 0.3 and a rate of 0.03."""
+    """Return the accuracy of values: highest at gamma = 0.3 and meta-learning-rate = 0.03."""
     far = abs(values["gamma"] - 0.3), abs(values["meta-learning-rate"] - 0.03)
     return round(90 - 50 * far[0] - 500 * far[1])
 
 
 def maker(store, calls, fails=()):
-    """Return what puts runs into the store, but for some."""
+    """Return a function that puts runs into the store; runs with a gamma in `fails` fail."""
 
     def make(runs):
         failed = {}
@@ -370,13 +374,13 @@ def test_it_tries_so_many_and_the_best_is_chosen(optuna_recipe, tmp_path):
         str(chosen.method)
         == f"coprefl:gamma={best['gamma']},meta-learning-rate={best['meta-learning-rate']}"
     )
-    # From the store the same is found again.
+    # The store gives the same trials again.
     assert [str(trial.method) for trial in table_row.runs_by_trial(store)] == list(
         dict.fromkeys(
             f"coprefl:{','.join(f'{k}={v}' for k, v in values.items())}" for values in trials
         )
     )
-    # Its runs are those of a search of all values, by their keys.
+    # The runs have the same keys as the runs of a search of all values.
     whole = optuna_recipe(methods=[MANY], search_by="all")
     assert {run.keys for run in check_runs(recipe)} == {run.keys for run in check_runs(whole)}
 
@@ -401,7 +405,7 @@ def test_it_goes_to_where_scores_are_high(optuna_recipe):
     (row,) = optuna_recipe(methods=[MANY]).rows
 
     def tried(sign):
-        """Return what 20 trials come to, of which the first 5 are drawn at random."""
+        """Return the accuracies of 20 trials, of which the first 5 are drawn at random."""
         worth = {trial: accuracy(options(trial.method)) for trial in row.trials()}
         return [
             worth[trial] for trial in optuna_trials(row, 20, 0, lambda trial: sign * worth[trial])
@@ -451,7 +455,7 @@ def test_optuna_killed_on_the_way(tiny_images, tmp_path, monkeypatch):
 
     whole = Witness()
     assert run_command(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
-    # Two trials of three, then the one that is reported.
+    # Two trials, then the reported run: each has three rounds, one of them in a task.
     assert len(whole.rounds()) == 3 * (2 + 1)
     table = (tmp_path / "whole/out/report/tables/table-search.md").read_text()
     assert table.count("gamma=") == 2

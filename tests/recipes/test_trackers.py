@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard, MLflow and Weights & Biases, while a run is under way."""
+"""Metrics for TensorBoard, MLflow and Weights & Biases, written during a run."""
 
 import json
 import pickle
@@ -20,7 +20,7 @@ from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 @pytest.fixture
 def refused(tiny_images, tmp_path, capsys):
-    """Return the line by which options are refused, after which nothing is written."""
+    """Return a function that gives the error message for options; no file is written."""
 
     def run(*options):
         path = write_recipe(tmp_path / "recipe.yaml", tiny_recipe(tiny_images))
@@ -49,7 +49,7 @@ def test_a_wandb_without_a_key_is_refused(refused, tmp_path, monkeypatch):
 
 
 def written(folder):
-    """Return {metric: [(round, value)]} of the event files of a part."""
+    """Return {metric: [(round, value)]} of the event files of a stage."""
     by_stage = {}
     for file in sorted(folder.glob("events.out.tfevents.*")):
         events = EventAccumulator(str(file)).Reload()
@@ -59,7 +59,7 @@ def written(folder):
 
 
 def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypatch):
-    """Killed on the way too: what was measured is there."""
+    """If a run is killed, the metrics of its finished rounds are written."""
     content = tiny_recipe(tiny_images, methods=["fedavg"], reference=None)
     path = write_recipe(tmp_path / "recipe.yaml", content)
     arguments = ["run", str(path), "--out", str(tmp_path / "out")]
@@ -97,7 +97,7 @@ def test_nothing_is_written_before_the_first_round(tmp_path):
 
 
 def test_a_round_is_on_the_disk_before_the_stage_ends(tmp_path):
-    """A process that is killed loses no round; and trackers go to other processes."""
+    """A killed process loses no finished round, and trackers can be sent to other processes."""
     tracker = pickle.loads(pickle.dumps(tracker_of({"tensorboard": str(tmp_path)}, tmp_path)))
     stage = Run.of({}, "fedavg", 0).main
     with tracker(stage) as (hook,):
@@ -107,7 +107,7 @@ def test_a_round_is_on_the_disk_before_the_stage_ends(tmp_path):
 
 @pytest.fixture
 def killed_then_whole(tiny_images, tmp_path, monkeypatch):
-    """Return what runs a recipe with a tracker, killed in the first task and once more."""
+    """Return a function that runs a recipe with a tracker: killed in the first task, then again."""
 
     def run(*options):
         content = tiny_recipe(
@@ -134,7 +134,7 @@ def killed_then_whole(tiny_images, tmp_path, monkeypatch):
 
 
 def test_mlflow_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatch):
-    """In a folder; a stage that was killed goes on in its run."""
+    """MLflow writes into a folder; a stage that was killed continues in the same MLflow run."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -149,7 +149,7 @@ def test_mlflow_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatc
         rounds = models[run.info.run_name]
         assert run.info.status == "FINISHED"
         for name in rounds[0]:
-            if name == "accuracy":  # It is called evaluate-client-accuracy where it is measured.
+            if name == "accuracy":  # During a run it is called evaluate-client-accuracy.
                 continue
             history = client.get_metric_history(run.info.run_id, name)
             values = {metric.step: metric.value for metric in history}
@@ -180,7 +180,7 @@ def test_mlflow_knows_a_stage_that_failed(tiny_images, tmp_path, monkeypatch):
 
 
 def test_wandb_offline_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatch):
-    """A stage that was killed goes on in a second file of the same run."""
+    """A stage that was killed continues in a second file of the same run."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     models = killed_then_whole("--wandb", "tiny")
     by_stage = {}
@@ -194,11 +194,11 @@ def test_wandb_offline_has_a_run_for_each_stage(killed_then_whole, tmp_path, mon
 
 
 def scanned(file):
-    """Return the name of a run of Weights & Biases and {round: its metrics}, from its file."""
+    """Return the name and {round: metrics} of a run of Weights & Biases, read from its file."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, name, rounds = file.read_bytes(), 7, "", {}
-    assert len(data) < 2**15  # One block of the log that it is.
+    assert len(data) < 2**15  # The file is a log with one block.
     while at < len(data):
         _, size, _ = struct.unpack_from("<IHB", data, at)
         record = Record.FromString(data[at + 7 : at + 7 + size])

@@ -1,4 +1,4 @@
-"""YAML: lines of what is wrong, and nothing but plain values."""
+"""YAML: error messages with the line of a mistake, and only plain values."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_values_and_their_lines():
         "title": "2026-01-31",
         "settings": {"rate": 0.001, "quoted": "1e-3", "list": [1, [True, None]]},
     }
-    # What a key holds may begin a line below.
+    # The value of a key may begin on the next line.
     assert lines["settings",] == "file.yaml, line 3"
     assert lines["settings", "list"] == "file.yaml, line 6"
     assert [lines["settings", "list", at] for at in (0, 1)] == [
@@ -122,7 +122,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_aliases_of_aliases_are_bounded():
-    """Each line is ten times the one before: ten lines are more than there is memory for."""
+    """Each line has ten times the values of the line before: ten lines would not fit in memory."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     line = refusal("\n".join(lines))

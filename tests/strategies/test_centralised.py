@@ -1,4 +1,4 @@
-"""Centralised training against plain SGD on the union of what the clients hold."""
+"""Compare centralised training with plain SGD on the union of all clients' samples."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def centralised(federation, training=TRAINING, **options):
 
 
 def test_two_epochs_by_hand(exact_federation):
-    """78 samples are batches of 20, 20, 20 and 18, in an order of each round's own."""
+    """78 samples make batches of 20, 20, 20 and 18; each round has a different order."""
     start, everything = exact_federation.arrays(), union(exact_federation)
     strategy = centralised(exact_federation, seed=5, population="pretrain")
     result = strategy.start(Silent(), to_record(start), 2)

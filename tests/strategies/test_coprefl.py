@@ -1,4 +1,7 @@
-"""CoPreFL against independent computations: a round in plain autograd, the meta step by hand."""
+"""Compare CoPreFL with independent calculations.
+
+A round is calculated in plain autograd, and a meta step is calculated by hand.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from tests.common.networks import tiny_model
 
 
 def printed(losses, gamma):
-    """Return L_meta as the paper has it."""
+    """Return L_meta as it is printed in the paper."""
     return gamma * losses.sum() + (1 - gamma) * ((losses - losses.mean()) ** 2).mean()
 
 
@@ -31,10 +34,10 @@ def ours(losses, gamma):
 def one_round_by_hand(
     federation, start, participants, server_round, gamma, zeta, seed=0, objective=printed
 ):
-    """Algorithm 1 in float64, in the order of its lines, without any code of the strategies.
+    """Run a round of Algorithm 1 in float64, line by line, without any code of the strategies.
 
-    The meta gradient comes from autograd through L_meta itself, not from the formula
-    sum_j c_j g_j that the package uses.
+    The meta gradient comes from autograd through L_meta itself, not from the formula sum_j c_j g_j
+    that the package uses.
     """
     sets, locals_ = {}, []
     for j in participants:
@@ -95,7 +98,7 @@ def test_a_round_is_algorithm_1(federation, gamma, nodes, strategy_class, object
         float(losses.var(unbiased=False)), abs=1e-5
     )
     assert metrics["meta-loss"] == pytest.approx(float(objective(losses, gamma)), abs=1e-5)
-    # The counter of BatchNorm: 2 steps a round at every client, so 4 after two rounds.
+    # BatchNorm's counter: every client takes 2 steps per round, so 4 after two rounds.
     assert arrays["2.num_batches_tracked"] == 4
 
 
@@ -132,7 +135,10 @@ def test_round_with_hand_made_replies():
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_number_of_nodes_does_not_matter(stochastic_federation, nodes):
-    """Hosting changes who adds up, not the sum: float64 partial sums leave no trace in float32."""
+    """The hosting decides which nodes add up the replies, but does not change the sum.
+
+    The partial sums are in float64, so their rounding errors do not matter in float32.
+    """
     results = []
     for hosts in (1, nodes):
         grid = LocalGrid(stochastic_federation.coprefl_app(), nodes=hosts)

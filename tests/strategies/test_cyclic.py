@@ -1,4 +1,7 @@
-"""Cyclic training by hand: one sequential SGD through the clients, whoever hosts them."""
+"""Compare cyclic training with a calculation by hand: one SGD run from client to client.
+
+The result does not depend on which nodes host the clients.
+"""
 
 import logging
 
@@ -19,7 +22,7 @@ START = {"w": np.zeros(1)}
 
 
 def record_chains(strategy):
-    """Return the list that will hold each attempt's clients in their order."""
+    """Return a list that will hold the clients of each attempt, in the order of the chain."""
     chains, program = [], strategy.program
 
     class Watched(RoundContext):
@@ -39,9 +42,9 @@ def nodes_of(grid):
 
 
 def by_hand(federation, chains, rates=None):
-    """Algorithm 1: client i takes i + 1 steps from where the one before it ended.
+    """Run Algorithm 1: client i takes i + 1 steps from the model of the client before it.
 
-    Returns the last model and the mean of every client's losses, in order.
+    Return the last model and the mean loss of each client, in the order of the chain.
     """
     model, losses = loaded(federation.arrays()), []
     rates = rates or [0.1] * len(chains)
@@ -68,7 +71,7 @@ def test_three_rounds_by_hand(exact_federation, hosting):
     result = strategy.start(grid, to_record(exact_federation.arrays()), 3)
     first = 2 if hosting == "plain" else 0
     ours = [[client - first for client in chain] for chain in chains]
-    assert ours == [[1, 3, 0], [1, 0, 3], [3, 0, 2]]  # What this seed draws, hosting or not.
+    assert ours == [[1, 3, 0], [1, 0, 3], [3, 0, 2]]  # The same for every hosting.
     expected, losses = by_hand(exact_federation, ours)
     assert_equal(from_record(result.arrays), expected)
     mean = np.average(losses[-3:], weights=[SIZES[client] for client in ours[-1]])
@@ -79,7 +82,7 @@ def test_three_rounds_by_hand(exact_federation, hosting):
 
 
 class Relay(NumPyClient):
-    """Client i appends the digit i + 1 to w, so that w names the chain in order."""
+    """A client i that appends the digit i + 1 to w, so that w shows the order of the chain."""
 
     def __init__(self, client_id, fault):
         self.client_id, self.fault = client_id, fault
@@ -96,7 +99,10 @@ def relay(hosting="1", fault=None, grid_class=LocalGrid):
 
 
 def run(grid, rounds=1, **options):
-    """Return the chain that the model went through, as text, and those that were drawn."""
+    """Return the chain of clients that changed the model, and the drawn chains.
+
+    A chain is a text with a digit per client.
+    """
     run = {"min_available_nodes": nodes_of(grid), "evaluate_every": 0}
     strategy = Cyclic(clients=grid.clients, **run, **options)
     chains = record_chains(strategy)
@@ -108,7 +114,7 @@ def run(grid, rounds=1, **options):
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_each_starts_where_the_one_before_it_ended(hosting):
-    """Through two rounds: the last client's model begins the next round."""
+    """The model of the last client of round 1 is the initial model of round 2."""
     went, drawn = run(relay(hosting), rounds=2)
     assert went == "".join(drawn)
     assert [sorted(chain) for chain in drawn] == [list("1234")] * 2
@@ -145,7 +151,10 @@ def has_no_samples(client, attempt, w):
 @pytest.mark.parametrize("hosting", HOSTINGS)
 @pytest.mark.parametrize("fault", [raises, returns_nan, returns_another_shape, has_no_samples])
 def test_a_bad_link_is_skipped(hosting, fault, caplog):
-    """The next one goes on from the last good model, wherever in the chain the bad ones stand."""
+    """The next client continues from the last good model.
+
+    This holds for every position of the bad clients in the chain.
+    """
     for seed in range(4):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "flwr.coprefl"):
@@ -171,7 +180,7 @@ def test_a_round_without_a_good_link_is_repeated(hosting, caplog):
 
 
 def test_min_replies_are_links_of_the_whole_chain():
-    """Two good links of four, on two nodes."""
+    """Two of the four clients train without an error; the four are hosted by two nodes."""
     grid = relay("pairs", raises)
     assert len(run(grid, min_replies=2)[0]) == 2
     with pytest.raises(RunFailedError, match="2 clients of 4 trained, needed: 3"):
@@ -189,7 +198,10 @@ class Deaf(LocalGrid):
 
 
 def test_a_silent_node_costs_its_links(caplog):
-    """Of one client a node: node 3 is client 1, digit 2; then it is not asked again."""
+    """Each node hosts one client: node 3 hosts client 1, which is digit 2.
+
+    The server does not ask node 3 again.
+    """
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         went, drawn = run(relay("own", grid_class=Deaf), rounds=2)
     assert went == (drawn[0] + drawn[1]).replace("2", "")
@@ -197,7 +209,10 @@ def test_a_silent_node_costs_its_links(caplog):
 
 
 def test_a_silent_node_costs_every_segment_it_would_have_run(caplog):
-    """Node 3 hosts clients 2 and 3, digits 3 and 4; here they stand apart in the chain."""
+    """Node 3 hosts clients 2 and 3, which are digits 3 and 4.
+
+    The two clients are not next to each other in this chain.
+    """
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         went, drawn = run(relay("pairs", grid_class=Deaf), seed=4)
     assert (went, drawn) == ("12", ["3142"])

@@ -1,4 +1,4 @@
-"""FedAdam by hand."""
+"""Compare FedAdam with a calculation by hand."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.common.by_hand import assert_equal, is_statistic, means_by_hand, run
 
 
 def by_hand(federation, rounds, strategy, second):
-    """Algorithm 2, line by line; `second(v, square)` gives the second moment."""
+    """Run Algorithm 2 line by line; `second(v, square)` returns the new second moment."""
     x = federation.arrays()
     weights = [name for name in x if not is_statistic(name)]
     m = {name: np.zeros_like(x[name]) for name in weights}

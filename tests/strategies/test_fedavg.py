@@ -1,4 +1,4 @@
-"""FedAvg by hand, and equal to Flower's in an app that knows nothing of this package."""
+"""Compare FedAvg with a calculation by hand, and with Flower's FedAvg in a plain Flower app."""
 
 import random
 
@@ -19,7 +19,7 @@ from tests.common.networks import tiny_model
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_a_round_by_hand(federation, nodes):
-    """Two full-batch steps at every client, then the mean weighted by 10, 14, 23 and 31."""
+    """Each client takes two full-batch steps; the weights of the mean are 10, 14, 23 and 31."""
     grid = LocalGrid(federation.torch_app(), nodes=nodes)
     result = FedAvg(clients=4).start(grid, to_record(federation.arrays()), num_rounds=1)
     locals_ = []
@@ -35,7 +35,10 @@ def test_a_round_by_hand(federation, nodes):
 
 
 def plain_app():
-    """A Message-API app as Flower's templates write it: one client a node, no hosting, no ids."""
+    """Return a Message API app as in Flower's templates.
+
+    Each node is one client and hosts no other clients. There are no client ids.
+    """
     app = ClientApp()
 
     @app.train()
@@ -79,7 +82,7 @@ def test_equals_flowers_fedavg_in_a_plain_app():
 
 
 def test_flowers_fedavg_drives_our_client_app(federation):
-    """One client a node, with Flower's own strategy: the reply is the one it expects."""
+    """Flower's strategy accepts the replies of our client app, with one client per node."""
     app = federation.torch_app()
     random.seed(0)
     flowers = FlowerFedAvg(min_train_nodes=4, min_available_nodes=4, fraction_evaluate=0.0).start(
@@ -91,7 +94,7 @@ def test_flowers_fedavg_drives_our_client_app(federation):
 
 
 def floats_only(federation):
-    """Return the tiny model's arrays with the counter as a float: Flower's mean wants floats."""
+    """Return the tiny model's arrays with a float counter, as Flower's mean needs floats."""
     return {
         name: array.astype(np.float32) if array.dtype == np.int64 else array
         for name, array in federation.arrays().items()

@@ -1,4 +1,4 @@
-"""FedAvgM by hand, and equal to FedAvg without its momentum."""
+"""Compare FedAvgM with a calculation by hand, and with FedAvg if the momentum is 0."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_without_momentum_it_is_fedavg(exact_federation):
 
 
 class Pushed(TorchClient):
-    """Moves every weight by 1 in round 1, and by nothing in the rounds behind it."""
+    """A client that adds 1 to every weight in round 1 and changes nothing in later rounds."""
 
     def fit(self, parameters, config):
         push = np.float16(config["server-round"] == 1)
@@ -45,7 +45,7 @@ class Pushed(TorchClient):
 
 
 def test_the_velocity_of_a_half_model_is_float32():
-    """In float16, 0.9999 times 1 is 1 again: the velocity never fell."""
+    """In float16, 0.9999 * 1 rounds to 1, so a float16 velocity would never decrease."""
     federation = Federation.full_batch()
     rounds, momentum, rate = 60, 0.9999, 0.01
     start = {"weight": np.zeros(3, np.float16)}

@@ -1,4 +1,4 @@
-"""FedDyn by hand, with clients that stay away and come back."""
+"""Compare FedDyn with a calculation by hand; clients miss rounds and take part again later."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,10 @@ from tests.common.runs import run_of
 
 
 def local_model(federation, theta, client, dual, alpha):
-    """Client k takes k + 1 steps on L_k(w) - <lambda_k, w> + alpha/2 ||w - theta||^2."""
+    """Return client k's model after k + 1 steps.
+
+    The loss is L_k(w) - <lambda_k, w> + alpha/2 ||w - theta||^2.
+    """
     model, data = loaded(theta), federation.whole(client)
     linear = {name: torch.tensor(array) for name, array in dual.items()}
     anchor = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -41,7 +44,7 @@ def local_model(federation, theta, client, dual, alpha):
 
 
 def by_hand(federation, rounds, alpha):
-    """Algorithm 1 with m = 4 clients: return theta, h and the lambda_k of those that took part."""
+    """Run Algorithm 1 with m = 4 clients; return theta, h and the lambda_k of all participants."""
     theta = federation.arrays()
     zeros = {n: np.zeros_like(array) for n, array in theta.items() if not is_statistic(n)}
     h, duals = zeros, {}
@@ -85,7 +88,10 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
 
 @pytest.mark.parametrize("hosting", ["2", "own"])
 def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path, hosting):
-    """Client 1 in round 2: that leaves theta and h alone; in round 4 its lambda is round 1's."""
+    """Client 1 fails in round 2, after it stored its new lambda.
+
+    The failure changes neither theta nor h. In round 4, client 1 uses its lambda of round 1.
+    """
     written = []
     failing = fails_in_round_2(FedDynClient, written)
     grid = exact_federation.grid(hosting, failing, states=tmp_path)
@@ -102,7 +108,7 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
 
 
 def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
-    """Client 3 is gone when its reply is in, in the middle of round 1: there are still four."""
+    """Client 3 leaves in round 1, after its reply; h is still divided by four clients."""
     app = exact_federation.app(FedDynClient, states=tmp_path)
     strategy = FedDyn(alpha=0.3, min_available_nodes=4)
     arrays, rounds = run_on(strategy, Leaving(app, nodes=4), exact_federation.arrays(), 2)
@@ -113,7 +119,7 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
 
 
 class Pushed(FedDynClient):
-    """Moves every weight by 1 in round 1, and by nothing in the rounds behind it."""
+    """A client that adds 1 to every weight in round 1 and changes nothing in later rounds."""
 
     def fit(self, parameters, config):
         push = np.float16(config["server-round"] == 1)

@@ -1,4 +1,4 @@
-"""FedMeta against finite differences, and against the network written out by hand."""
+"""Compare FedMeta with finite differences, and with the network written out by hand."""
 
 import numpy as np
 import pytest
@@ -25,9 +25,9 @@ def sets(federation, client, server_round):
 
 
 def loss_by_hand(w, data, statistics=None):
-    """Return the loss of the double model, and the mean and variance that BatchNorm saw.
+    """Return the loss of the double model, and the mean and variance that BatchNorm used.
 
-    Without `statistics` it normalises by those of the batch, as in train mode.
+    Without `statistics`, BatchNorm uses the statistics of the batch, as in train mode.
     """
     inputs, targets = data
     hidden = inputs.flatten(1) @ w["2.weight"].T + w["2.bias"]
@@ -42,7 +42,7 @@ def loss_by_hand(w, data, statistics=None):
 
 
 def adapted_loss(w, rates, running, data, inner_steps=1, second_order=True):
-    """Return L_Q(theta'), in eval mode, and the running statistics that the support set left."""
+    """Return L_Q(theta') in eval mode, and the running statistics after the support set."""
     support, query = data
     n = len(support[1])
     for _ in range(inner_steps):
@@ -59,7 +59,7 @@ def adapted_loss(w, rates, running, data, inner_steps=1, second_order=True):
 
 
 def round_by_hand(federation, start, rates, clients, server_round, beta, **adaptation):
-    """Return the new arrays and rates: one step against the mean gradient in both."""
+    """Return the new arrays and inner rates, after one step against the mean gradient of both."""
     names = [name for name in start if not is_statistic(name)]
     gradients, states = [], []
     for client in clients:
@@ -85,7 +85,7 @@ def round_by_hand(federation, start, rates, clients, server_round, beta, **adapt
 
 
 def local_steps_by_hand(federation, start, rates, learn_rates, clients, server_round, **adaptation):
-    """Return the mean of models, and of rates, after three rounds that a client has alone."""
+    """Return the mean model and the mean inner rates after three rounds of each client alone."""
     ends = []
     for client in clients:
         arrays, own = start, rates
@@ -113,7 +113,7 @@ VARIANTS = {
 
 
 def fedmeta(name, **more):
-    """Return the strategy of a name of `VARIANTS`, or of "meta-sgd", with three participants."""
+    """Return the strategy of a name in `VARIANTS`, or of "meta-sgd", with three participants."""
     return FedMeta(
         variant=name.partition(",")[0],
         inner_learning_rate=0.7,
@@ -126,7 +126,10 @@ def fedmeta(name, **more):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_two_rounds_by_hand(exact_federation, name):
-    """With BatchNorm, whose statistics are no path for gradients; inner rate 0.7, beta 0.4."""
+    """The model has BatchNorm; no gradient flows through the running statistics.
+
+    The inner learning rate is 0.7, and beta is 0.4.
+    """
     start, adaptation = exact_federation.arrays(), VARIANTS[name]
     arrays, rounds = run(fedmeta(name), exact_federation.app(FedMetaClient), start)
     expected, rates = start, rates_of(start, 0.7)
@@ -139,7 +142,7 @@ def test_two_rounds_by_hand(exact_federation, name):
 
 
 def test_meta_sgd_learns_its_rates(exact_federation):
-    """Three rounds with other clients each; the rates are state of the strategy."""
+    """Each of the three rounds has different clients; the rates are in the strategy's state."""
     start = exact_federation.arrays()
     strategy = FedMeta(
         variant="meta-sgd", inner_learning_rate=0.7, meta_learning_rate=0.4, participants=2
@@ -157,7 +160,10 @@ def test_meta_sgd_learns_its_rates(exact_federation):
 @pytest.mark.parametrize("name", [*VARIANTS, "meta-sgd"])
 @pytest.mark.parametrize("hosting", ["1", "2"])
 def test_three_local_steps_by_hand(exact_federation, name, hosting):
-    """Two rounds: three meta steps each on the same sets, then the plain mean of the models."""
+    """Clients take three meta steps per round, all on the same sets.
+
+    The server then takes the plain mean of the models. There are two rounds.
+    """
     start, adaptation = exact_federation.arrays(), VARIANTS.get(name, {})
     grid = exact_federation.grid(hosting, FedMetaClient)
     strategy = fedmeta(name, local_steps=3)
@@ -174,7 +180,7 @@ def test_three_local_steps_by_hand(exact_federation, name, hosting):
 
 @pytest.mark.parametrize("variant", ["maml", "fomaml", "meta-sgd"])
 def test_one_local_step_is_the_gradient_form(exact_federation, variant):
-    """The mean of models that took one step each is one step against the mean gradient."""
+    """If each model took one step, their mean is one step against the mean gradient."""
     ends = []
     for form in ({}, {"local-steps": 1, "meta-learning-rate": 0.4}):
 
@@ -185,7 +191,7 @@ def test_one_local_step_is_the_gradient_form(exact_federation, variant):
         strategy = FedMeta(
             variant=variant, inner_learning_rate=0.7, meta_learning_rate=0.4, participants=3
         )
-        if form:  # Take the models for what they are.
+        if form:  # The strategy then takes replies as models.
             strategy.local_steps = 2
         ends.append(run(strategy, exact_federation.app(Answers), exact_federation.arrays()))
     (gradients, clients), (models, same) = ends
@@ -217,7 +223,10 @@ def measured_gradient(federation, **options):
 
 
 def test_maml_is_the_gradient_of_the_whole_objective():
-    """Central differences in all 163 coordinates; the first order is another vector."""
+    """Compare the gradient with central differences in all 163 coordinates.
+
+    The first-order gradient is different.
+    """
     federation = Federation.exact(norm=False)
     gradient, clients = measured_gradient(federation, variant="maml")
     template = federation.arrays()

@@ -1,4 +1,7 @@
-"""FedPCL by hand: three rounds in float64, and clients and classes that come and go."""
+"""Compare FedPCL with a calculation by hand in float64.
+
+Clients and classes also join and leave during a run.
+"""
 
 import numpy as np
 import pytest
@@ -32,7 +35,10 @@ def head(norm=False):
 
 @pytest.fixture
 def federation(exact_federation):
-    """The exact federation with a head for a model; client 0 holds class 1 only, nobody 2."""
+    """The exact federation with a head as the model.
+
+    Client 0 has class 1 only, client 2 has class 0 only, and no client has class 2.
+    """
     exact_federation.model = head()
     return exact_federation.keep([(1,), (0, 1), (0,), (0, 1)])
 
@@ -58,7 +64,11 @@ def own_prototypes(model, samples):
 
 
 def loss_by_hand(model, samples, sets):
-    """L_g + L_p: the mean over `sets[0]`, the global one, plus that over the others."""
+    """Return L_g + L_p.
+
+    L_g is the mean loss of the samples with `sets[0]`, the global prototypes. L_p is the mean of
+    this loss over all other sets.
+    """
     inputs, targets = samples.batch(slice(None), torch.device("cpu"))
     z = normalize(model(inputs))
     terms = []
@@ -73,7 +83,10 @@ def loss_by_hand(model, samples, sets):
 
 
 def by_hand(federation, rounds, norm=False):
-    """Return the global set and every client's head after rounds with these participants."""
+    """Return the global prototypes and the head of every client.
+
+    `rounds` has the participants of each round.
+    """
     heads = {client: head(norm) for client in range(4)}
     shared, local = {}, []
     for clients in rounds:
@@ -114,7 +127,10 @@ def by_hand(federation, rounds, norm=False):
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_three_rounds_by_hand(federation, tmp_path, hosting):
-    """All four clients, hosted in every way; class 2 is nobody's and keeps its row of zeros."""
+    """All four clients take part, with every hosting.
+
+    No client has class 2, so class 2 keeps a row of zeros.
+    """
     grid = federation.grid(hosting, FedPCLClient, **options(tmp_path))
     strategy = FedPCL(temperature=TAU, min_available_nodes=len(list(grid.get_node_ids())))
     arrays, _ = run_on(strategy, grid, start(), 3)
@@ -127,9 +143,10 @@ def test_three_rounds_by_hand(federation, tmp_path, hosting):
 
 
 def test_three_rounds_with_batchnorm_in_the_head_by_hand(federation, tmp_path):
-    """Trained by a batch's statistics, prototypes by the running ones: at first mean 0, variance 1.
+    """Training uses the statistics of a batch, and prototypes use the running statistics.
 
-    So the prototypes of round 1, of untrained heads, are those of a head without BatchNorm.
+    The running statistics begin with mean 0 and variance 1. So the prototypes of round 1, which
+    come from untrained heads, are equal to the prototypes of a head without BatchNorm.
     """
     federation.model, ends = head(norm=True), {}
     for rounds in (1, 3):
@@ -170,7 +187,7 @@ def test_the_loss_counts(federation, tmp_path, variant):
 
 
 def test_a_client_that_vanishes_takes_its_prototypes_with_it(federation, tmp_path):
-    """Node 4 is client 3; only clients 0 to 2 count afterwards."""
+    """The last node hosts client 3 and leaves in round 1; afterwards only clients 0 to 2 count."""
     nodes = Leaving(federation.app(FedPCLClient, **options(tmp_path)), nodes=4)
     strategy = FedPCL(temperature=TAU, min_available_nodes=4)
     arrays, rounds = run_on(strategy, nodes, start(), 3)
@@ -180,7 +197,7 @@ def test_a_client_that_vanishes_takes_its_prototypes_with_it(federation, tmp_pat
 
 
 def test_the_class_that_went_with_a_client_is_gone_and_shifts_none(federation, tmp_path):
-    """Class 2 is client 3's alone: in round 1 it has a prototype, afterwards a row of zeros."""
+    """Only client 3 has class 2: it has a prototype in round 1 and a row of zeros afterwards."""
     labels = federation.samples[3].labels.copy()
     labels[:] = 2
     object.__setattr__(federation.samples[3], "labels", labels)
@@ -199,7 +216,7 @@ def test_the_class_that_went_with_a_client_is_gone_and_shifts_none(federation, t
 
 
 class Joining(LocalGrid):
-    """A grid whose last node is there from round 3 on."""
+    """A grid whose last node joins in round 3."""
 
     rounds = 0
 
@@ -215,7 +232,10 @@ class Joining(LocalGrid):
 
 
 def test_a_client_that_joins_with_a_class_of_its_own(federation, tmp_path):
-    """Client 3 brings class 2 in round 3: nothing to learn from it then, a prototype afterwards."""
+    """Client 3 joins in round 3, with samples of class 2.
+
+    In round 3 there is no prototype of class 2 to learn from. Afterwards there is one.
+    """
     labels = federation.samples[3].labels.copy()
     labels[:5] = 2
     object.__setattr__(federation.samples[3], "labels", labels)
@@ -231,7 +251,11 @@ def test_a_client_that_joins_with_a_class_of_its_own(federation, tmp_path):
 
 
 def test_every_client_is_evaluated_with_its_own_head(federation, tmp_path):
-    """Hits by hand: the largest product of z with the client's padded prototypes."""
+    """Count the hits by hand.
+
+    The predicted class is the class whose prototype has the largest product with z. The client's
+    own prototypes are padded with global prototypes.
+    """
     grid = federation.grid("2", FedPCLClient, **options(tmp_path))
     strategy = FedPCL(temperature=TAU, evaluate_every=3)
     run_on(strategy, grid, start(), 3)
@@ -261,7 +285,7 @@ def drawn(strategy, attempt, clients=4):
 
 
 def test_participants_of_one_class_are_drawn_again(federation, tmp_path, caplog):
-    """Clients 0 and 2 hold class 1 alone here, so that no round can be theirs."""
+    """Clients 0 and 2 have class 1 only, so a round cannot have these two participants."""
     only = federation.samples[2]
     object.__setattr__(only, "labels", np.ones_like(only.labels))
     strategy = next(

@@ -1,4 +1,8 @@
-"""FedProto by hand: prototypes as plain means, the distance to them, the nearest of them."""
+"""Compare FedProto with a calculation by hand.
+
+Prototypes are plain means, and the loss has the distance to them. The predicted class is the class
+of the nearest prototype.
+"""
 
 import numpy as np
 import pytest
@@ -25,7 +29,7 @@ SIZE, MU = 8, 3.0
 
 @pytest.fixture
 def federation():
-    """The exact federation; nobody has class 1, client 2 class 0 only."""
+    """The exact federation; no client has class 1, and client 2 has class 0 only."""
     return Federation.exact().keep([(0, 2), (0, 2), (0,), (0, 2)])
 
 
@@ -34,7 +38,7 @@ def start():
 
 
 def objective(model, data, shared):
-    """The class of a sample without a prototype counts as at distance 0."""
+    """Return the loss; the distance is 0 for samples whose class has no prototype."""
     inputs, targets = data
     z, total = model[:-1](inputs), 0.0
     for row, y in zip(z, targets.tolist(), strict=True):

@@ -1,4 +1,7 @@
-"""FedProx by hand, equal to FedAvg without its term, and equal to Flower's own."""
+"""Compare FedProx with a calculation by hand and with Flower's FedProx.
+
+Without the proximal term (mu = 0), FedProx is compared with FedAvg.
+"""
 
 import random
 
@@ -17,7 +20,7 @@ from tests.common.federation import Federation
 
 
 def local_model(federation, start, client, mu):
-    """Client i takes i + 1 steps on L_i(w) + mu/2 ||w - w^t||^2."""
+    """Return client i's model after i + 1 steps on L_i(w) + mu/2 ||w - w^t||^2."""
     model, data = loaded(start), federation.whole(client)
     anchor = [parameter.detach().clone() for parameter in model.parameters()]
 
@@ -64,7 +67,7 @@ def flowers(mu):
 
 
 def test_flowers_fedprox_drives_our_client():
-    """On float arrays and one client a node, as Flower's strategy wants them."""
+    """Flower's strategy needs float arrays and one client per node."""
     federation = Federation.exact(norm=False)
     app, start = federation.app(FedProxClient), federation.arrays()
     result = flowers(0.5).start(LocalGrid(app, nodes=4), to_record(start), 2)
@@ -73,7 +76,10 @@ def test_flowers_fedprox_drives_our_client():
 
 
 def proximal_app():
-    """An app that knows nothing of this package: one proximal step towards its own optimum."""
+    """Return an app that uses none of this package's clients.
+
+    A node takes four proximal gradient steps towards the node's optimum.
+    """
     app = ClientApp()
 
     @app.train()

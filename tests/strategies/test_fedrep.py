@@ -1,4 +1,7 @@
-"""FedRep by hand: heads that stay, bodies that are averaged."""
+"""Compare FedRep with a calculation by hand.
+
+The clients keep their heads, and the server averages the bodies.
+"""
 
 import pytest
 import torch
@@ -25,7 +28,7 @@ def body_of(arrays):
 
 
 def descend_on(model, data, names, steps, rate=0.1):
-    """Take plain gradient steps in some of the parameters."""
+    """Take plain gradient steps on the parameters `names` only."""
     model.train()
     chosen = [p for name, p in model.named_parameters() if name in names]
     for _ in range(steps):
@@ -36,7 +39,7 @@ def descend_on(model, data, names, steps, rate=0.1):
 
 
 def by_hand(federation, rounds):
-    """Return the body, and {client: its head}, after rounds with these participants."""
+    """Return the body and {client: head} after rounds with these participants."""
     start = federation.arrays()
     body, heads = body_of(start), {}
     for clients in rounds:

@@ -1,4 +1,4 @@
-"""FedYogi by hand."""
+"""Compare FedYogi with a calculation by hand."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,10 @@ def test_three_rounds_by_hand(exact_federation, options):
     grown, shrunk = [], []
 
     def second(v, square):
-        """Where the change is large v grows by it, elsewhere it shrinks by it."""
+        """Return the new v: v plus or minus (1 - beta2) * square.
+
+        v grows where the square is larger than v, and shrinks elsewhere.
+        """
         larger = square > v
         grown.append(larger.any())
         shrunk.append((~larger).any())

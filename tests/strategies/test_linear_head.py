@@ -1,4 +1,4 @@
-"""Heads without training against a direct solution on the pooled features of all clients."""
+"""Compare heads that need no training with a direct solution on all clients' features."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.common.networks import CLASSES
 from tests.common.runs import run_of
 from tests.common.simulation import ROOT
 
-LAYER = HeadLayer("5", "5.weight", "5.bias")  # Of the double model with BatchNorm.
+LAYER = HeadLayer("5", "5.weight", "5.bias")  # The head of the double model with BatchNorm.
 NODES = {name: nodes for name, (nodes, _) in HOSTINGS.items() if name != "plain"}
 
 
@@ -25,7 +25,10 @@ def federation():
 
 
 def pooled(federation, clients=range(4)):
-    """Return z (n, d) and labels (n,) of some clients' samples, by the layers before the last."""
+    """Return z (n, d) and labels (n,) of some clients' samples.
+
+    z has the inputs of the last layer.
+    """
     whole = [federation.whole(client) for client in clients]
     features = federation.model.eval()[:-1](torch.cat([inputs for inputs, _ in whole]))
     return features.detach().numpy(), torch.cat([targets for _, targets in whole]).numpy()
@@ -48,7 +51,10 @@ def test_ncm_is_the_nearest_class_mean(federation, hosting):
 
 
 def ridge_by_hand(z, labels, penalty):
-    """By least squares on the samples and sqrt(lambda) I below them, not by normal equations."""
+    """Solve a least-squares problem on the samples, with sqrt(lambda) I below them.
+
+    This does not use the normal equations.
+    """
     below = np.sqrt(penalty) * np.eye(z.shape[1])
     targets = np.vstack([np.eye(CLASSES)[labels], np.zeros((z.shape[1], CLASSES))])
     rows = np.linalg.lstsq(np.vstack([z, below]), targets, rcond=None)[0].T
@@ -80,7 +86,7 @@ SAMPLED = {
 @pytest.mark.parametrize("kind", SAMPLED)
 @pytest.mark.parametrize(("rounds", "of"), [(1, 2), (2, 3), (6, 4)])
 def test_of_drawn_clients_each_counts_once_over_all_rounds(federation, kind, rounds, of, tmp_path):
-    """The layer was that of the last round's participants alone."""
+    """An earlier version computed the layer from the participants of the last round only."""
     new_strategy, by_hand = SAMPLED[kind]
     grid, start = federation.grid("2", FeaturesClient), federation.arrays()
     arrays, drawn = run_on(new_strategy(), grid, start, rounds)

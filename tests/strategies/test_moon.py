@@ -1,4 +1,7 @@
-"""MOON by hand: who has a previous model, what the references are, and FedAvg where mu is 0."""
+"""Compare MOON with a calculation by hand, and with FedAvg if mu is 0.
+
+The calculation decides which clients have a previous model, and which models are the references.
+"""
 
 import pytest
 import torch
@@ -27,7 +30,7 @@ def cosine(a, b):
 
 
 def local_model(federation, start, client, previous, mu, tau):
-    """Client i takes i + 1 steps; z is what enters the last layer."""
+    """Return client i's model after i + 1 steps; z is the input of the last layer."""
     model, (inputs, targets) = loaded(start), federation.whole(client)
     received = loaded(start).eval()[:-1](inputs).detach()
     last = loaded(previous).eval()[:-1](inputs).detach() if previous else None
@@ -44,7 +47,7 @@ def local_model(federation, start, client, previous, mu, tau):
 
 
 def by_hand(federation, rounds, mu, tau):
-    """Algorithm 1: return the global model and the last local model of each participant."""
+    """Run Algorithm 1; return the global model and the last local model of each participant."""
     w, last = federation.arrays(), {}
     for clients in rounds:
         models = [local_model(federation, w, i, last.get(i), mu, tau) for i in clients]
@@ -66,7 +69,7 @@ def test_four_rounds_by_hand(exact_federation, tmp_path, mu, tau):
 
 
 def test_the_term_counts(exact_federation, tmp_path):
-    """Every client comes back in round 2, so mu makes a difference there and none in round 1."""
+    """Every client has a previous model in round 2 only, so mu changes round 2 but not round 1."""
     ends = {}
     for mu in (0.0, 5.0):
         for rounds in (1, 2):
@@ -89,7 +92,10 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
 
 
 def test_mu_0_is_fedavg_with_dropout_and_small_batches(tmp_path):
-    """To the bit: the references draw no dropout, and nothing else goes through the model."""
+    """The models are equal to the last bit.
+
+    The references draw no dropout masks, and the trained model makes no additional passes.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = nn.Sequential(

@@ -1,4 +1,7 @@
-"""Per-FedAvg by hand, with the exact product of the Hessian where HF takes a difference."""
+"""Compare Per-FedAvg with a calculation by hand.
+
+The calculation uses the exact product with the Hessian; HF uses a difference of gradients.
+"""
 
 import copy
 
@@ -30,9 +33,10 @@ def move(model, direction, scale):
 
 
 def local_model(federation, start, client, variant, alpha, beta=0.1):
-    """Take i + 1 steps of line 7; on full batches D, D' and D'' are the same samples.
+    """Take i + 1 steps of line 7; with full batches, D, D' and D'' are the same samples.
 
-    BatchNorm's statistics are those of the passes in train mode, HF's at w +- delta v among them.
+    BatchNorm's statistics come from all passes in train mode. HF's passes at w +- delta v are among
+    these passes.
     """
     model, data = loaded(start).train(), federation.whole(client)
     for _ in range(client + 1):
@@ -53,7 +57,10 @@ def local_model(federation, start, client, variant, alpha, beta=0.1):
 
 @pytest.mark.parametrize(("variant", "tolerance"), [("fo", 1e-12), ("hf", 1e-7)])
 def test_two_rounds_by_hand(exact_federation, variant, tolerance):
-    """The unweighted mean of the models; alpha = 1, so that the Hessian counts."""
+    """The server takes the unweighted mean of the models.
+
+    alpha is 1, so that the Hessian has an effect.
+    """
     start = exact_federation.arrays()
     strategy = PerFedAvg(variant=variant, inner_learning_rate=1.0, participants=3)
     arrays, rounds = run(strategy, exact_federation.app(PerFedAvgClient), start)
@@ -76,7 +83,10 @@ def test_the_hessian_counts(exact_federation):
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])
 def test_inner_rate_0_is_local_sgd(exact_federation, variant):
-    """Only the number of passes, and with it BatchNorm's statistics, is another."""
+    """The number of passes differs from local SGD, and so do BatchNorm's statistics.
+
+    The test does not compare the statistics.
+    """
     start = exact_federation.arrays()
     strategy = PerFedAvg(variant=variant, inner_learning_rate=0.0)
     arrays, (clients,) = run(strategy, exact_federation.app(PerFedAvgClient), start, rounds=1)

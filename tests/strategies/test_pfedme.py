@@ -1,4 +1,8 @@
-"""pFedMe by hand: K steps on the spring, one of w, and the server's mix."""
+"""Compare pFedMe with a calculation by hand.
+
+For every batch, a client takes K steps on theta, which a penalty pulls towards w, and then one step
+on w. The server mixes the mean of the clients' w into the global w.
+"""
 
 import pytest
 import torch
@@ -22,7 +26,7 @@ LAMBDA, K, ETA, BETA = 2.0, 3, 0.2, 0.6
 
 
 def local(federation, start, client, rate=0.1):
-    """Return (w, theta) of a client: as many batches of all samples as its steps are."""
+    """Return (w, theta) of client i after i + 1 batches, each with all samples of the client."""
     model, data = loaded(start).train(), federation.whole(client)
     names = [name for name, _ in model.named_parameters()]
     w = {name: torch.from_numpy(start[name].copy()) for name in names}

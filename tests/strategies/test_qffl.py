@@ -1,4 +1,4 @@
-"""q-FFL by hand, its special case q = 0, and equal to Flower's own."""
+"""Compare q-FFL with a calculation by hand, with its special case q = 0, and with Flower's."""
 
 import random
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tests.common.federation import HOSTINGS, Federation
 
 
 def local_model(federation, start, client, rate=0.1):
-    """Return F_k at w^t (eval mode) and the model after client i's i + 1 steps."""
+    """Return F_k at w^t, in eval mode, and client i's model after i + 1 steps."""
     model, data = loaded(start), federation.whole(client)
     with torch.no_grad():
         before = float(loss_of(model.eval(), data))
@@ -36,7 +36,7 @@ def local_model(federation, start, client, rate=0.1):
 
 
 def round_by_hand(federation, start, clients, q, rate):
-    """Algorithm 2: w^{t+1} = w^t - sum_k Delta_k / sum_k h_k, with L = 1 / rate."""
+    """Run a round: w^{t+1} = w^t - sum_k Delta_k / sum_k h_k (Algorithm 2), with L = 1 / rate."""
     locals_ = [local_model(federation, start, k, rate) for k in clients]
     lipschitz, deltas, h = 1 / rate, [], 0.0
     for loss, state in locals_:
@@ -51,7 +51,7 @@ def round_by_hand(federation, start, clients, q, rate):
 
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 3.0])
 def test_two_rounds_by_hand(exact_federation, q):
-    """In round 2 the learning rate has halved, and 1 / L with it."""
+    """In round 2 the learning rate, which is 1 / L, is half of the rate in round 1."""
     exact_federation.training = replace(exact_federation.training, learning_rate_decay=0.5)
     start = exact_federation.arrays()
     arrays, rounds = run(QFFL(q=q, participants=3), exact_federation.app(QFFLClient), start)
@@ -70,7 +70,10 @@ def test_q_0_is_the_unweighted_mean(exact_federation):
 
 
 def test_equals_flowers_qfedavg():
-    """On float arrays (theirs fails on int64), one client a node, F_k reported by our client."""
+    """Both strategies get float arrays, because Flower's strategy fails on int64.
+
+    Each node hosts one client. Our client reports F_k.
+    """
     federation = Federation.exact(norm=False)
     app, start = federation.app(QFFLClient), federation.arrays()
     random.seed(0)
@@ -105,7 +108,7 @@ CURVATURES = {
 def test_a_client_of_a_curvature_that_cannot_be_is_left_out(
     exact_federation, caplog, curvature, hosting
 ):
-    """It failed the round, or turned the others' step around."""
+    """Without the check, the client would fail the round, or reverse the other clients' step."""
 
     class Flat(QFFLClient):
         def fit(self, parameters, config):

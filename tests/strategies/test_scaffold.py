@@ -1,6 +1,7 @@
-"""SCAFFOLD by hand: the corrected steps, both renewals of the variates, and what the server keeps.
+"""Compare SCAFFOLD with a calculation by hand, with both options for the clients' control variates.
 
-The corrected step is taken as a plain one on L_i(y) + <c - c_i, y>, which has its gradient.
+The calculation takes a corrected step as a plain gradient step on L_i(y) + <c - c_i, y>. The
+gradient of this loss is the corrected gradient.
 """
 
 import numpy as np
@@ -35,7 +36,7 @@ def zeros(arrays):
 
 
 def local_round(federation, x, client, c, own, variant, rate):
-    """Lines 7 to 13: return client i's model after its i + 1 steps, and c_i^+."""
+    """Run lines 7 to 13: return client i's model after i + 1 steps, and the new c_i^+."""
     model, data, steps = loaded(x), federation.whole(client), client + 1
     if variant == "I":
         loss = loss_of(model.eval(), data)
@@ -54,7 +55,7 @@ def local_round(federation, x, client, c, own, variant, rate):
 
 
 def by_hand(federation, rounds, variant="II", eta_g=1.0, x=None, rates=None):
-    """Algorithm 1 with M = 4 clients: return x, c and the c_i of those that took part."""
+    """Run Algorithm 1 with M = 4 clients; return x, c and the c_i of all participants."""
     x = x or federation.arrays()
     c, own = zeros(x), {}
     for clients, rate in zip(rounds, rates or [0.1] * len(rounds), strict=True):
@@ -96,7 +97,10 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
 
 @pytest.mark.parametrize(("variant", "hosting"), [("I", "2"), ("II", "2"), ("II", "own")])
 def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path, variant, hosting):
-    """Client 1 in round 2: that leaves x and c alone; in round 4 its c_i is round 1's."""
+    """Client 1 fails in round 2, after it stored its new c_i.
+
+    The failure changes neither x nor c. In round 4, client 1 uses its c_i of round 1.
+    """
     written = []
     failing = fails_in_round_2(SCAFFOLDClient, written)
     grid = exact_federation.grid(hosting, failing, states=tmp_path)
@@ -115,7 +119,7 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
 
 
 def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
-    """Client 3 is gone when its reply is in, in the middle of round 1: there are still four."""
+    """Client 3 leaves in round 1, after its reply; c is still divided by four clients."""
     app = exact_federation.app(SCAFFOLDClient, states=tmp_path)
     strategy = SCAFFOLD(min_available_nodes=4)
     arrays, rounds = run_on(strategy, Leaving(app, nodes=4), exact_federation.arrays(), 2)
@@ -126,7 +130,10 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
 
 
 def test_zero_variates_correct_nothing(exact_federation, tmp_path):
-    """The first round is the unweighted mean of plain SGD; c is then the mean of all c_i."""
+    """In round 1 the server takes the unweighted mean of models that plain SGD trained.
+
+    At the end of a second run, c is the mean of all c_i.
+    """
     strategy, start = SCAFFOLD(), exact_federation.arrays()
     grid = exact_federation.grid("1", SCAFFOLDClient, states=tmp_path)
     arrays, _ = run_on(strategy, grid, start, 1)
@@ -153,7 +160,10 @@ def test_without_batchnorm_it_covers_every_array(tmp_path):
 
 
 class Little(SCAFFOLDClient):
-    """Changes its variate by 1 in round 1 and by 2^-12, which float16 has, in those behind it."""
+    """A client that changes its control variate by 1 in round 1 and by 2^-12 in later rounds.
+
+    float16 can represent 2^-12.
+    """
 
     def fit(self, parameters, config):
         change = 1.0 if config["server-round"] == 1 else 2.0**-12
@@ -163,7 +173,7 @@ class Little(SCAFFOLDClient):
 
 
 def test_the_variate_of_a_half_model_is_float32(exact_federation, tmp_path):
-    """In float16, 1 and 2^-12 more is 1 again."""
+    """In float16, 1 + 2^-12 rounds to 1, so a float16 c would not change after round 1."""
     strategy = SCAFFOLD()
     grid = exact_federation.grid("1", Little, states=tmp_path)
     run_on(strategy, grid, {"weight": np.zeros(3, np.float16)}, 9)

@@ -1,4 +1,4 @@
-"""A schedule is its phases run one after the other, each from the state it would begin with."""
+"""A schedule runs its phases one after the other; each phase begins with a fresh state."""
 
 from dataclasses import replace
 
@@ -40,13 +40,13 @@ DECAY = [0.1, 0.05, 0.025, 0.0125, 0.00625]
 
 @pytest.fixture
 def decaying(exact_federation):
-    """The exact federation, whose learning rate halves every round."""
+    """The exact federation; the learning rate is halved after every round."""
     exact_federation.training = replace(exact_federation.training, learning_rate_decay=0.5)
     return exact_federation
 
 
 def two_phase_grid(federation, folder, switch, hosting="2"):
-    """Return a grid whose clients are SCAFFOLD's after round `switch`."""
+    """Return a grid of TorchClients; after round `switch` the clients are SCAFFOLDClients."""
 
     def client(context, client_id, config):
         samples, training = federation.samples[client_id], federation.training_of(client_id)
@@ -89,7 +89,10 @@ def test_cyclic_then_scaffold(decaying, tmp_path):
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_phase_begins_with_a_fresh_state(exact_federation, tmp_path, wrapped):
-    """SCAFFOLD twice: all variates are zero again, the clients' too; also inside a wrapper."""
+    """Both phases are SCAFFOLD; in phase 2 all control variates are zero again.
+
+    This holds for the server's and the clients' control variates, and also inside a wrapper.
+    """
     phases = [SCAFFOLD(seed=4, participants=3), SCAFFOLD(participants=3)]
     sampled = [record_samples(phase) for phase in phases]
     strategy = Schedule([(phase, 2) for phase in phases])
@@ -106,7 +109,7 @@ def test_a_phase_begins_with_a_fresh_state(exact_federation, tmp_path, wrapped):
 
 
 def test_the_state_of_a_phase_ends_with_it(federation):
-    """FedAvgM's velocity is gone when FedAvg's turn has come."""
+    """FedAvgM's velocity is removed from the state in the phase of FedAvg."""
     strategy = Schedule([(FedAvgM(clients=4), 1), (FedAvg(), 1)])
     grid, start = LocalGrid(federation.torch_app()), to_record(federation.arrays())
     strategy.start(grid, start, 1)
@@ -116,7 +119,7 @@ def test_the_state_of_a_phase_ends_with_it(federation):
 
 
 def test_inside_a_refinement(decaying):
-    """Each round of either phase is followed by two full-batch steps on client 3's samples."""
+    """After each round, the server takes two full-batch steps on the samples of client 3."""
     server = ServerData(double_model(), decaying.samples[3], CPU)
     cyclic, fedavg = Cyclic(participants=2, seed=1), FedAvg(participants=3)
     chains, sampled = record_chains(cyclic), record_samples(fedavg)
@@ -160,7 +163,10 @@ def test_the_last_phase_goes_on(exact_federation):
 
 
 def test_options_of_the_run_are_those_of_the_first_phase(exact_federation):
-    """The second phase draws by the first one's seed and population, whatever its own are."""
+    """The second phase draws clients with the seed and the population of the first phase.
+
+    The seed and the population of the second phase have no effect.
+    """
     start, ends = exact_federation.arrays(), []
     for second in (FedAvg(participants=2), FedAvg(participants=2, seed=9, population="other")):
         first = Cyclic(participants=2, seed=5, population="pretrain", min_replies=2)
@@ -205,7 +211,10 @@ def test_a_schedule_is_checked(phases, line):
 
 
 def test_another_schedule_is_another_run(exact_federation, tmp_path):
-    """Not one of more nodes or more rounds; and the options do not change while a run goes."""
+    """A different seed, switch or number of participants makes another run.
+
+    More nodes or more rounds do not make another run. The options do not change during a run.
+    """
     start, grid = to_record(exact_federation.arrays()), exact_federation.grid("2", TorchClient)
 
     def run(rounds, resume=True, file="c", seed=0, switch=1, last=2, **options):

@@ -1,4 +1,4 @@
-"""Solo by hand: as many local models as clients, and nothing sent."""
+"""Compare Solo with a calculation by hand: each client has its own model and sends nothing."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.common.runs import run_of
 
 @pytest.mark.parametrize("hosting", [name for name in HOSTINGS if name != "plain"])
 def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
-    """Client i takes i + 1 steps a round; the evaluation is of its own model."""
+    """Client i takes i + 1 steps per round, and is evaluated with its own model."""
     start = exact_federation.arrays()
     grid = exact_federation.grid(hosting, SoloClient, states=tmp_path, initial=start)
     strategy = Solo(min_available_nodes=len(list(grid.get_node_ids())), evaluate_every=3)

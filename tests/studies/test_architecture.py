@@ -1,4 +1,4 @@
-"""Networks of a program's own: their head, their identity, and what is refused."""
+"""Networks that a program passes: the head, the identity, and refused networks."""
 
 import pytest
 import torch

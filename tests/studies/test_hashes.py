@@ -1,4 +1,4 @@
-"""What the name of a stored result depends on."""
+"""The inputs on which the key of a stored result depends."""
 
 import importlib
 from dataclasses import replace
@@ -21,7 +21,10 @@ def network(num_classes):
 def test_another_text_of_a_users_module_is_another_model(
     study, tiny_settings, tmp_path, monkeypatch
 ):
-    """`model` names the same function of the same module; its results are other ones."""
+    """`model` has the same function of the same module, but the text of the module changed.
+
+    So the results have other keys.
+    """
     settings = tiny_settings
     if study == "personalised":
         settings = Settings(
@@ -45,7 +48,10 @@ def test_another_text_of_a_users_module_is_another_model(
 
 
 def test_local_steps_of_fedmeta_are_its_own(tiny_settings):
-    """The setting local-steps is no meta step; behind the method it makes other results."""
+    """The setting local-steps does not set the number of FedMeta's meta steps.
+
+    The option local-steps of the method sets this number, and changes the key of the result.
+    """
 
     def identity(method, **settings):
         (stage, *_) = build(replace(tiny_settings, method=method, **settings)).stages

@@ -48,7 +48,7 @@ def test_its_numbers_are_stored_and_reported(tiny_settings, own):
     assert set(measured) == {"random", "fedavg"}
     for start, row in measured.items():
         assert row["clients"] == settings.clients
-        assert row["worst-loss"] > every[start]  # The mean over all clients.
+        assert row["worst-loss"] > every[start]  # `every` has the mean over all clients.
     page = (folder / "report" / "report.html").read_text()
     assert "worst-loss" in page
     assert f"{measured['fedavg']['worst-loss']:.3f}" in page

@@ -1,4 +1,7 @@
-"""Who holds what in a personalised study: Tables 8 to 10, and datasets that do not fit."""
+"""The samples of every client in a personalised study: Tables 8 to 10.
+
+Datasets that do not fit are refused.
+"""
 
 from dataclasses import replace
 
@@ -46,7 +49,7 @@ def labels_of(samples):
 
 
 def test_feature_shift_gives_every_client_the_same_of_each_class(two):
-    """Table 8: one client a dataset."""
+    """As in Table 8, there is one client per dataset."""
     assert (data(two).num_clients, data(two).shift) == (2, "feature")
     for client, samples in enumerate(data(two).images):
         assert labels_of(samples.train) == [5] * CLASSES
@@ -55,7 +58,11 @@ def test_feature_shift_gives_every_client_the_same_of_each_class(two):
 
 
 def test_datasets_go_round_and_nobody_shares_a_sample(two):
-    """b has 25 of a class: 10 to train on, so 7 of the 20 to be tested on, each, are left."""
+    """Clients 1 and 3 share dataset b, which has 25 samples per class.
+
+    Each trains on 5 samples per class, so 15 are left. Each should be tested on 10 samples per
+    class, but gets 7.
+    """
     settings = replace(two, personal_clients=4)
     clients = data(settings).images
     assert [data(settings).domain_of(client).name for client in range(4)] == ["a", "b", "a", "b"]
@@ -70,7 +77,7 @@ def test_datasets_go_round_and_nobody_shares_a_sample(two):
 
 @pytest.mark.parametrize("kind", ["label", "both"])
 def test_label_shift_deals_the_same_number_out_unevenly(two, kind):
-    """Tables 9 and 10: the sizes differ, their sum is that of feature shift."""
+    """As in Tables 9 and 10, the clients' sizes differ; their sum is equal to feature shift's."""
     datasets = two.personal_datasets.split()[0] if kind == "label" else two.personal_datasets
     settings = replace(two, personal_datasets=datasets, shift=kind, personal_clients=2, seed=3)
     even, key = np.full((2, CLASSES), 5), (3, "personal")
@@ -114,7 +121,7 @@ def test_domains_of_one_file(tmp_path):
 
 
 def test_classes_in_another_order_are_refused(tmp_path):
-    """Their labels would mean other things to other clients."""
+    """Otherwise, the same label would mean different classes for different clients."""
     first = write(tmp_path / "a.npz", classes=["cat", "dog", "elk"])
     other = write(tmp_path / "b.npz", classes=["dog", "cat", "elk"])
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""A personalised study of a few seconds: every method, stopped and resumed, and what it writes."""
+"""A personalised study of a few seconds: all methods, stopping, resuming, and the files."""
 
 import json
 from dataclasses import replace
@@ -64,7 +64,10 @@ def first_arrays(settings, name):
 
 
 def files(folder):
-    """Return {path: bytes} of all that a run leaves, but for other settings and for times."""
+    """Return {path: content} of all files of a run.
+
+    Files with settings and times, and the output folder in model.json, are left out.
+    """
     contents = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(Path(folder).rglob("*"))
@@ -94,7 +97,7 @@ def test_all_methods_learn_something_of_their_own(settings):
     assert all(count > 1.3 * chance for name, count in hits.items() if name != "pfedme"), hits
     assert sorted(path.name for path in (folder / "methods").iterdir()) == sorted(PERSONAL_METHODS)
     assert not (folder / "features").exists()
-    # The clients' own models are what such a study is about: they stay.
+    # The clients' own models are results of the study, so they are kept.
     stateful = {path.name for path in folder.glob("methods/*") if (path / "client-state").exists()}
     assert stateful == {"fedpcl", "fedproto", "fedrep", "pfedme", "solo"}
     tables = (folder / "report" / "tables" / "table.md").read_text()
@@ -105,7 +108,11 @@ def test_all_methods_learn_something_of_their_own(settings):
 
 
 def test_what_a_client_sends_is_counted_as_the_paper_does(settings):
-    """Table 2 with 36 pixels for 512 features: 36 x 256 + 256 x 4, without the head, 4 x 256."""
+    """The numbers are those of Table 2, with 36 pixels instead of 512 features.
+
+    FedAvg sends 36 x 256 + 256 x 4 weights. FedRep sends 36 x 256 weights, without the head. The
+    prototypes of FedPCL and FedProto are 4 x 256 numbers.
+    """
     expected = {
         "fedavg": 36 * 256 + 256 * CLASSES,
         "fedrep": 36 * 256,
@@ -118,12 +125,12 @@ def test_what_a_client_sends_is_counted_as_the_paper_does(settings):
         (only,) = read_result(folder / "methods" / name)["rounds"]
         assert only["weights-sent"] == weights
     (fedavg,) = read_result(folder / "methods" / "fedavg")["rounds"]
-    # Biases, BatchNorm's weights and statistics, and its counter besides.
+    # Also the biases, and BatchNorm's weights, statistics and counter.
     assert fedavg["numbers-sent"] == expected["fedavg"] + 256 + 4 * 256 + 1 + CLASSES
 
 
 class Dying(LocalGrid):
-    """A grid whose process is killed in round 3, when a client has kept its state already."""
+    """A grid whose process is killed in round 3, after a client stored its state."""
 
     def _handle(self, message):
         reply = super()._handle(message)
@@ -143,7 +150,10 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(name, settings, tmp_pat
 
 
 def test_a_result_is_written_before_the_last_checkpoint(settings, tmp_path):
-    """Killed between the two, it is not run again, though no evaluation could be resumed."""
+    """If the process is killed between the two, the method is not run again.
+
+    The evaluation could not be resumed from an earlier checkpoint.
+    """
     whole = files(run(replace(settings, output_dir=str(tmp_path / "whole"))))
     folder = run(settings)
     result = folder / "methods" / "fedpcl" / "result.json"
@@ -184,8 +194,11 @@ def test_features_of_this_packages_models(settings, tmp_path):
 
 
 def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings, monkeypatch):
-    """From the folder that a study wrote to features of the 8 numbers before its last layer."""
-    monkeypatch.setenv("COPREFL_ALLOW", "tests.common.networks")  # The network is no built-in one.
+    """A folder that a study wrote is the backbone.
+
+    The features are the 8 numbers before the last layer.
+    """
+    monkeypatch.setenv("COPREFL_ALLOW", "tests.common.networks")  # The network is not built in.
     study = replace(tiny_settings, method="fedavg", tasks=0, run_name="first")
     folder = run_study(LocalGrid(app, 1, study.to_config()), build(study)) / "starts" / "fedavg"
     settings = replace(settings, backbones=str(folder))
@@ -233,7 +246,7 @@ def test_the_papers_training_is_the_default(settings, tmp_path):
 
 
 def test_the_kind_of_a_study_is_said(settings):
-    """It is not guessed from what is set."""
+    """The setting `study` decides; the kind is not guessed from other settings."""
 
     def kind(settings):
         return type(build(settings).stages[0])
@@ -270,7 +283,10 @@ def test_a_client_that_was_not_evaluated_ends_the_study(settings):
 
 
 def test_tables_over_runs(settings, capsys):
-    """The mean and the sample standard deviation of the runs' means over clients."""
+    """The tables show the mean and the sample standard deviation over the runs.
+
+    The value of a run is its mean over the clients.
+    """
     folders = [run(replace(settings, run_name=f"r{seed}", seed=seed)) for seed in (0, 1)]
     main([str(folder) for folder in folders])
     means = [

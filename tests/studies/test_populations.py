@@ -1,4 +1,7 @@
-"""Who holds what: everything used once, nothing seen twice, and the same for every start."""
+"""The samples of every client: each sample of a population is used exactly once.
+
+The samples are the same for every start.
+"""
 
 import copy
 import functools
@@ -27,7 +30,7 @@ def population(settings, name):
     if name == PRETRAIN:
         return clients.population
     tasks = copy.copy(tasks)
-    tasks.number = 100  # More than a study of these settings has.
+    tasks.number = 100  # More tasks than the study has.
     return tasks[int(name.removeprefix("task-"))]
 
 
@@ -82,7 +85,7 @@ def test_pretraining_uses_every_sample_of_its_classes_once(tiny_settings):
 
 
 def test_a_smaller_server_share_leaves_the_clients_what_they_hold(tiny_settings):
-    """150 samples, 8 in reserve: a share of 2 % is the first 3 of them."""
+    """Of 150 samples, 8 are in reserve: a server share of 2 % is the first 3 of them."""
     small = replace(tiny_settings, server_share=0.02)
     before, after = (population(tiny_settings, PRETRAIN), population(small, PRETRAIN))
     for client, other in zip(before.clients, after.clients, strict=True):
@@ -95,7 +98,7 @@ def test_a_smaller_server_share_leaves_the_clients_what_they_hold(tiny_settings)
 
 
 def test_the_clients_can_be_given_everything(tiny_settings):
-    """Table 41: no data at the server, all of it at the clients."""
+    """As in Table 41, the server has no data, and the clients have all data."""
     settings = replace(tiny_settings, server_reserve=0.0, server_share=0.0)
     group = population(settings, PRETRAIN)
     indices = [index for client in group.clients for index in indices_of(client.train)]
@@ -129,7 +132,7 @@ def test_labels_are_positions_of_the_classes(tiny_settings):
 
 
 def test_tasks_are_paired(tiny_settings):
-    """Nothing of how a start was pre-trained changes a task; otherwise starts could not compete."""
+    """No setting of the pre-training changes a task, so that starts can be compared."""
     start = replace(
         tiny_settings,
         run_name="other",
@@ -173,7 +176,7 @@ def test_input_shape(tiny_settings):
 
 
 def in_domains(**changes):
-    """Return settings of the glyphs in domains, all 7 classes in both phases."""
+    """Return settings of the glyphs in domains; both phases have all 7 classes."""
     every = {"pretraining_classes": "list:0-6", "downstream_classes": "list:0-6"}
     split = {"pretraining_domains": "plain inverted outlined", "downstream_domains": "turned"}
     sizes = {"clients": 6, "participants": 3, "task_clients": 4, "task_classes": 7}
@@ -181,7 +184,7 @@ def in_domains(**changes):
 
 
 def used(settings, name):
-    """Return the rows that the clients of a population hold, ascending."""
+    """Return the rows of all samples of a population's clients, ascending."""
     group = population(settings, name)
     parts = [part for c in group.clients for part in (c.train, c.test) if part is not None]
     return sorted(index for part in parts for index in indices_of(part))
@@ -227,7 +230,7 @@ def test_the_pretrained_model_is_tested_on_the_domains_it_saw():
     assert domains_of(settings, tested) == {"plain", "inverted", "outlined"}
 
 
-# --- samples of classes of both phases
+# --- classes that are in both phases
 
 
 MIXED = {
@@ -238,7 +241,10 @@ MIXED = {
 
 
 def test_seen_and_unseen_classes_are_mixed_as_in_the_paper(tiny_settings):
-    """Table 4: the pre-training has its usual classes; tasks draw from some of them and others."""
+    """As in Table 4, the pre-training has its usual classes.
+
+    Tasks draw from some of these classes and from other classes.
+    """
     settings = replace(tiny_settings, **MIXED)
     assert class_split(settings) == ((0, 1, 2, 3, 4), (3, 4, 5, 6))
     apart = replace(tiny_settings, pretraining_classes="list:0-4", downstream_classes="list:5-7")
@@ -289,7 +295,10 @@ def test_of_domains_in_both_phases_only_the_shared_one_is_split():
 
 
 def test_no_task_draws_a_class_without_samples(tiny_settings, tmp_path):
-    """Named classes that have none are known to a source; a task of them trained on nothing."""
+    """A dataset may have names of classes without samples.
+
+    In an earlier version, a task with these classes trained on no samples.
+    """
     images = np.zeros((80, 6, 6), np.uint8)
     names = [f"class {number}" for number in range(9)]
     np.savez(tmp_path / "few.npz", images=images, labels=2 * (np.arange(80) % 4), classes=names)
@@ -310,7 +319,10 @@ def test_no_task_draws_a_class_without_samples(tiny_settings, tmp_path):
 
 @pytest.fixture
 def two_datasets(tiny_settings, tmp_path):
-    """Grey images to pre-train with, colour ones of 4 other classes and another size for tasks."""
+    """Grey images for the pre-training, and colour images for the tasks.
+
+    The colour images have 4 other classes and another size.
+    """
     rng = np.random.default_rng(5)
     images = rng.integers(90, 256, (80, 9, 7, 3), dtype=np.uint8)
     np.savez(tmp_path / "colour.npz", images=images, labels=np.arange(80) % 4)
@@ -397,7 +409,7 @@ def made(folder, classes=6, side=6, seed=0):
 
 
 def test_images_of_floats_can_be_the_tasks_too(tiny_settings, tmp_path):
-    """Both were refused as "texts"."""
+    """An earlier version refused both datasets as "texts"."""
     (tmp_path / "floats.py").write_text(FLOATS)
     here = f"{tmp_path / 'floats.py'}:made"
     both = replace(

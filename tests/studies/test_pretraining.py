@@ -1,4 +1,4 @@
-"""The settings `method` and `task-method`: what they say, and one line for what they cannot say."""
+"""The settings `method` and `task-method`: their meaning, and one-line errors for wrong values."""
 
 from dataclasses import replace
 
@@ -107,9 +107,9 @@ def test_steps_or_epochs():
     assert chosen("fedavg") == (None, None, None)
     assert chosen("cyclic") == (None, 5, 20)
     assert chosen("cyclic", local_epochs=1) == (None, 1, 20)
-    # Steps that somebody set are taken, all of them.
+    # If a user sets the number of steps, max-steps does not limit it.
     assert chosen("cyclic:local-steps=30") == chosen("cyclic", local_steps=30) == (30, None, None)
-    # What a method says takes the place of what is said for all.
+    # An option of a method overrides the setting for all methods.
     assert chosen("cyclic:local-epochs=2", local_steps=5) == (None, 2, 20)
     assert chosen("fedavg:local-steps=7", local_epochs=1) == (7, None, None)
 
@@ -176,7 +176,7 @@ OTHER = {
     "local-steps": 4,
     "aggregation": "krum",
 }
-"""Values that are no default; of settings not here, 0.321."""
+"""Values that differ from the defaults; a setting that is not in this dict gets 0.321."""
 FOUND_AS = {
     "feddyn-alpha": "alpha",
     "max-local-steps": "max_steps",
@@ -277,7 +277,7 @@ def test_a_task_is_run_by_its_own_method():
 
 
 def client(settings, data, **config):
-    """Return the first client of a study in which every population is one client of a dataset."""
+    """Return the first client of a study; every population has one client, with `data`."""
     study = build(settings)
 
     only = Population("one client", (0, 1, 2), (data,))
@@ -327,7 +327,7 @@ def test_local_training(federation):
     )
 
 
-# --- the kind of a study is said
+# --- the setting for the kind of a study
 
 
 @pytest.mark.parametrize("name", sorted(with_role(PERSONALISED).keys() - TRAINED.keys()))

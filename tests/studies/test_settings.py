@@ -1,4 +1,4 @@
-"""The settings: defaults in one place, and one clear line for whatever cannot be used."""
+"""The settings: defaults in one place, and a clear one-line error for every wrong value."""
 
 import itertools
 import re
@@ -23,12 +23,12 @@ ROWS += [("tiny", {key: bad}, [key, bad, allowed]) for key, _, bad, allowed in E
 
 
 def typed(config):
-    """Return {key: (type, value)}: in Python 1, 1.0 and True are equal, to Flower they are not."""
+    """Return {key: (type, value)}: 1, 1.0 and True are equal in Python, but not for Flower."""
     return {key: (type(value), value) for key, value in config.items()}
 
 
 def refusal(config):
-    """Return the one line that refuses a run-config."""
+    """Return the one-line error message for a run-config."""
     with pytest.raises(SettingsError) as caught:
         Settings.from_config(config)
     assert "\n" not in str(caught.value)
@@ -37,7 +37,7 @@ def refusal(config):
 
 @pytest.fixture(scope="module")
 def three_datasets(tmp_path_factory):
-    """The paths of what the clients of a personalised study have, in one text."""
+    """The paths of the datasets of a personalised study, in one text."""
     folder = tmp_path_factory.mktemp("datasets")
     paths = [folder / f"{name}.npz" for name in ("plain", "noisy", "noisier")]
     for number, path in enumerate(paths):
@@ -62,7 +62,7 @@ def bases(tiny_settings, three_datasets):
 
 @pytest.mark.parametrize(("of", "changes", "named"), ROWS, ids=excerpt)
 def test_what_cannot_be_is_one_line_before_any_work(of, changes, named, bases, tmp_path):
-    """There is no grid: what began to work would fail otherwise."""
+    """There is no grid, so a study that starts to work would fail with another error."""
     with pytest.raises(SettingsError) as caught:
         run_study(None, build(Settings.from_config(bases[of] | changes)))
     line = str(caught.value)
@@ -143,7 +143,7 @@ def test_limits_hold_however_settings_are_made():
 def test_every_option_of_a_method_has_a_short_form_that_is_not_set_by_itself():
     config = Settings().to_config()
     for method in METHODS.values():
-        if method.roles != (HEAD,):  # Their options are written behind the head alone.
+        if method.roles != (HEAD,):  # Options of heads are written after the head only.
             assert set(method.options) <= config.keys()
     assert {config[key] for key in short_forms()} == {""}
     assert config.keys() - short_forms().keys() == declared(Settings).keys()
@@ -197,7 +197,10 @@ def test_a_seed_may_be_large():
     [("a\nb", "a\\nb"), ("\x1b[2J", "\\x1b[2J"), ("\ud800", "\\ud800"), ("\u2028", "\\u2028")],
 )
 def test_what_does_not_print_is_escaped_in_the_line_about_it(key, shown):
-    """A line of two lines could be taken for another, and half a letter cannot be printed."""
+    """A message with two lines could look like two messages.
+
+    Half of a character cannot be printed.
+    """
     line = refusal({key: 1})
     assert line.startswith(f"unknown setting '{shown}': ")
     assert line.isprintable()
@@ -210,7 +213,10 @@ def test_a_line_has_an_end():
 
 
 def test_a_personalised_study_refuses_each_setting_that_it_does_not_use():
-    """Each alone, and set to what a study of starting models allows."""
+    """The settings are tested one by one.
+
+    Each gets a value that a study of starting models allows.
+    """
     texts = {"partition": "iid", "task-dataset": "MNIST", "client-wrapper": "a.py:Wrapper"}
     for key, option in declared(Settings).items():
         if not option.starts_only or key.startswith("client-wrapper"):

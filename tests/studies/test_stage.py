@@ -1,4 +1,4 @@
-"""A stage's result on disk."""
+"""The result of a stage on disk."""
 
 import json
 import math
@@ -35,7 +35,10 @@ class Mine(FedAvg):
 def test_a_metric_called_as_a_column_is_refused_in_the_first_round(
     name, tiny_settings, tmp_path, caplog
 ):
-    """It took that column's place, and the study failed when all its rounds were done."""
+    """In an earlier version the metric replaced the column.
+
+    The study then failed after all its rounds were done.
+    """
     (tmp_path / "own.py").write_text(OWN.replace("NAME", name))
     settings = replace(tiny_settings, method=f"{tmp_path / 'own.py'}:Mine", tasks=0)
     with pytest.raises(RunFailedError, match=r"^round 1 failed"):
@@ -69,7 +72,10 @@ def test_a_node_that_answers_with_such_a_metric_changes_no_column(tiny_settings)
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
-    """Others than Python's reader refuse NaN in JSON; what a server measures may be that."""
+    """JSON readers in other languages refuse NaN.
+
+    A value that the server measures may be NaN.
+    """
     rows = [{"start": "a", "client": 0, "loss": 0.5}]
     rounds = [
         {"round": 1, "server-loss": math.nan, "loss": math.inf, "accuracy": None},

@@ -1,4 +1,4 @@
-"""Results that were damaged on disk: found, named, put aside and made again; never reported."""
+"""Results that are damaged on disk: named, renamed and made again, but never reported."""
 
 import logging
 from dataclasses import replace
@@ -41,7 +41,7 @@ def folder(tmp_path):
 def damage(file, how):
     if how == "flip":
         position = file.read_bytes().index(b"0.5") + 2
-        flip(file, position)  # 0.5 becomes 0.4: nothing else would tell.
+        flip(file, position)  # 0.5 becomes 0.4: only the checksum shows it.
         assert b"0.4" in file.read_bytes()
     else:
         file.write_bytes(how)
@@ -72,7 +72,7 @@ def test_a_damaged_result_is_named_and_put_aside(folder, how, caplog):
 
 @pytest.mark.parametrize("content", [b"[]", b"null", b"{}", b'{"num-classes": "5"}', b"\xff", b"["])
 def test_how_a_model_was_made_is_read_or_named(folder, content):
-    """A list in the place of its keys ended in a traceback when all else was done."""
+    """In an earlier version, a list instead of keys raised a traceback at the end of a study."""
     (folder / "model.json").write_bytes(content)
     with pytest.raises(SettingsError, match=r"model\.json is damaged: "):
         read_about(folder, num_classes=int)
@@ -80,7 +80,10 @@ def test_how_a_model_was_made_is_read_or_named(folder, content):
 
 @pytest.mark.parametrize("cut", [-1, -20, 77])
 def test_checksums_that_are_cut_short_are_damage(folder, cut):
-    """Where a line ended, they were taken for those of a folder without a result."""
+    """A file that is cut at the end of a line is damaged, too.
+
+    An earlier version took it for the checksums of a folder without a result.
+    """
     (folder / "a.safetensors").write_bytes(b"1")
     write_result(folder, ROWS, [])
     whole = (folder / SUMS).read_text()
@@ -116,7 +119,10 @@ def test_a_process_that_died_before_the_result_leaves_a_stage_to_be_made(folder)
 
 
 def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplog):
-    """A task's result and a start's weights, of which one bit would change what is reported."""
+    """The test damages a task's result and the weights of a start.
+
+    A single changed bit in these files would change the report.
+    """
     settings = replace(tiny_settings, method="fedavg", tasks=1, rounds=1, task_rounds=1)
     grid = LocalGrid(app, 1, settings.to_config())
     folder = run_study(grid, build(settings))
@@ -137,7 +143,10 @@ def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplo
 
 
 def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings, monkeypatch):
-    """No round was left that writes the result: it was put aside, and never made again."""
+    """In an earlier version the damaged result was renamed, but never made again.
+
+    After the last checkpoint there was no round left that writes the result.
+    """
     settings = replace(tiny_settings, method="fedavg", rounds=2, tasks=0)
 
     def kill(*_):
@@ -208,7 +217,10 @@ def test_a_folder_that_may_not_be_written_to(tiny_settings, monkeypatch):
 
 
 def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
-    """Its own run-config does, or its node's; a name that leads out of that is refused."""
+    """The client's run-config or the node's config sets the folder.
+
+    A path in a message that leads out of this folder is refused.
+    """
     settings = replace(tiny_settings, method="scaffold", rounds=2, tasks=0, participants=6)
     seen, states = [], []
 
@@ -235,7 +247,10 @@ def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
 
 
 def test_a_node_says_itself_where_its_clients_keep_files(tiny_settings, tmp_path):
-    """In a deployment by its node-config; a run-config of the server's does not count there."""
+    """In a deployment, the folder is in the node-config.
+
+    The run-config of the server is then not used.
+    """
     config = replace(tiny_settings, method="scaffold").to_config()
     message = {"population": "pretrain", "stage": "starts/scaffold", "server-round": 1}
     message["folder"] = "tiny/starts/scaffold"

@@ -1,4 +1,4 @@
-"""Studies from beginning to end on a grid in this process: what they leave, and how they go on."""
+"""Complete studies on a grid in this process: their files, and how they resume."""
 
 import html
 import json
@@ -38,7 +38,10 @@ TASKS = tuple((f"task-{n}", f"tasks/{n}/{folder_name}") for n in (0, 1) for fold
 
 
 class Witness(LocalGrid):
-    """Notes (population, round, method) of every message to train; is killed before a given one."""
+    """A grid that records (population, round, stage) of every train message.
+
+    The process is killed before the message `kill`.
+    """
 
     def __init__(self, settings, kill=None, app=shipped.app, nodes=2):
         super().__init__(app, nodes, settings.to_config())
@@ -155,7 +158,7 @@ def test_the_page_has_the_command_that_repeats_the_study(whole, module_settings)
 
 
 def test_the_page_begins_with_data_clients_rounds_and_seed(whole, module_settings):
-    """Settings at their defaults are in the line too."""
+    """The line also has settings with default values."""
     page = html.unescape((whole / "report" / "report.html").read_text())
     chosen = module_settings
     assert f"{chosen.dataset}, {chosen.clients} clients ({chosen.participants} per round)" in page
@@ -192,7 +195,7 @@ def test_models_load_into_any_pytorch_program(whole, module_settings):
         model.load_state_dict(arrays, strict=True)
         changed = (arrays["1.weight"].numpy() != initial["1.weight"]).any()
         assert changed == (start != "random")
-        # Two steps a round at each client, three rounds.
+        # Each client takes two steps per round, for three rounds.
         assert int(model[2].num_batches_tracked) == (0 if start == "random" else 6)
         about = json.loads((whole / "starts" / folder / "model.json").read_text())
         assert (about["start"], about["num-classes"]) == (start, 5)
@@ -220,7 +223,7 @@ def test_every_start_of_a_task_gets_the_same_head(module_settings, whole):
 
 
 def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
-    """PACS's way: all classes in both phases, in domains of their own."""
+    """As in PACS, both phases have all classes, and each phase has its own domains."""
     arrays = dict(np.load(tiny_images))
     of_two = np.arange(len(arrays["labels"])) % 2
     np.savez(tmp_path / "domains.npz", **arrays, domains=of_two, domain_names=["photo", "sketch"])
@@ -260,14 +263,14 @@ def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
     ids=["in the second pre-training", "after the first task"],
 )
 def test_an_interrupted_study_goes_on_to_the_same_results(kill, still_to_do, tiny_settings, whole):
-    """More nodes to wait for, another time limit and other checkpoints change no number."""
+    """Another minimum of nodes, timeout or checkpoint interval does not change the results."""
     with pytest.raises(Killed):
         run_study(Witness(tiny_settings, kill), build(tiny_settings))
     grid = Witness(tiny_settings)
     settings = replace(tiny_settings, min_available_nodes=2, timeout=60.0, checkpoint_every=2)
     folder = run_study(grid, build(settings))
     assert {(population, stage) for population, _, stage in grid.seen} == still_to_do
-    # Nor were finished rounds of the unfinished part run again.
+    # Finished rounds of an unfinished stage are not run again either.
     assert grid.seen[0] == kill
     assert results(folder) == results(whole)
     assert not list(folder.rglob("checkpoint*"))
@@ -293,7 +296,7 @@ def test_number_of_nodes_does_not_matter(tiny_settings, whole):
 def test_what_a_changed_setting_makes_anew_is_said_and_the_earlier_results_stay(
     tiny_settings, caplog
 ):
-    """A task of more rounds, for every start: the starts are as they were."""
+    """The tasks get more rounds, so they are run again for every start; the starts are not."""
     settings = replace(tiny_settings, method="random fedavg", tasks=1)
     folder = run_study(Witness(settings), build(settings))
     before = results_of_tasks(folder)
@@ -310,7 +313,7 @@ def test_what_a_changed_setting_makes_anew_is_said_and_the_earlier_results_stay(
     ]
     assert results_of_tasks(folder, "earlier-1") == before
     assert results_of_tasks(folder) != before
-    run_study(grid := Witness(settings), build(settings))  # The first settings again: a third time.
+    run_study(grid := Witness(settings), build(settings))  # A third run, with the first settings.
     assert len(grid.seen) > 0
     assert results_of_tasks(folder) == before
     assert sorted(path.name for path in (folder / "tasks/0/random").glob("earlier-*")) == [
@@ -336,7 +339,10 @@ def test_a_run_without_a_name_is_called_by_date_and_time(tiny_settings):
 
 
 def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
-    """A mean over the others would flatter the start; what was finished before stays."""
+    """A mean without this client could be too good.
+
+    Results that were finished earlier are kept.
+    """
 
     def client_fn(context, client_id, config):
         client = shipped.client_fn(context, client_id, config)
@@ -382,7 +388,7 @@ def test_scenario_two_end_to_end(tiny_settings):
 
 
 def test_a_measured_loss_of_the_starts_stands_beside_the_rounds(tiny_settings):
-    """It ended with "unknown phase 'start-loss'" when all was done."""
+    """An earlier version failed at the end of the study: "unknown phase 'start-loss'"."""
     settings = replace(tiny_settings, method="fedavg", rounds=1, tasks=0, start_loss=True)
     folder = run_study(LocalGrid(shipped.app, 1, settings.to_config()), build(settings))
     rounds = read_rounds(folder / "rounds.jsonl")
