@@ -15,7 +15,7 @@ os.environ.setdefault("COPREFL_WORKERS", "1")
 
 @pytest.fixture(autouse=True)
 def _same_threads():
-    """Give every test the number of threads that the process began with: rounding depends on it."""
+    """Reset the number of threads after every test, because rounding depends on it."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -23,19 +23,19 @@ def _same_threads():
 
 @pytest.fixture
 def federation():
-    """The tiny federation, training by full-batch steps."""
+    """The tiny federation, which trains with full-batch steps."""
     return Federation.full_batch()
 
 
 @pytest.fixture
 def exact_federation():
-    """The tiny federation in float64, client i training by i + 1 full-batch steps."""
+    """The tiny federation in float64, whose client i trains with i + 1 full-batch steps."""
     return Federation.exact()
 
 
 @pytest.fixture
 def stochastic_federation():
-    """The tiny federation, training by small batches."""
+    """The tiny federation, which trains with small batches."""
     return Federation.stochastic()
 
 
@@ -49,5 +49,5 @@ def tiny_images(tmp_path_factory):
 
 @pytest.fixture
 def tiny_settings(tiny_images, tmp_path):
-    """The settings of a tiny study in a folder of its own."""
+    """The settings of a tiny study in a separate folder."""
     return tiny_study(tiny_images, tmp_path)

@@ -1,4 +1,4 @@
-"""The examples in docstrings, and what a pre-training leaves: history, curve, and checkpoint."""
+"""The examples in docstrings, and the results of a pre-training: history, curve, checkpoint."""
 
 import doctest
 import json
@@ -151,7 +151,7 @@ def test_no_client_needs_to_have_every_class(tmp_path):
 def test_every_option_of_a_strategy_belongs_to_what_a_checkpoint_is_of(
     strategy, other, clients, tmp_path
 ):
-    """The finished run of another strategy was returned."""
+    """Earlier, the finished run of another strategy was returned."""
     options = {"rounds": 1, "checkpoint": tmp_path / "run", **SMALL}
     cp.pretrain(strategy(clients), Perceptron(), clients, **options)
     model = cp.pretrain(other(clients), Perceptron(), clients, **options)
@@ -165,7 +165,7 @@ def refined(samples, steps=5):
 
 
 def test_a_text_may_be_given_its_participants(clients):
-    """It was an unknown option, while a text could name it."""
+    """Earlier, `participants` was an unknown option, although a text could contain it."""
     by_option = cp.pretrain("fedavg", Perceptron(), clients, rounds=1, participants=2, **SMALL)
     by_text = cp.pretrain("fedavg:participants=2", Perceptron(), clients, rounds=1, **SMALL)
     assert bytes_of(by_option) == bytes_of(by_text)
@@ -183,7 +183,7 @@ def test_tasks_take_every_setting_of_local_training():
 
 
 def test_what_is_done_for_one_start_does_not_depend_on_the_others(tmp_path):
-    """The first network is the architecture of all, and no part of another start's results."""
+    """The first network gives the architecture of all starts, but is not part of their results."""
     tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
     start, other = Perceptron(), Perceptron(seed=1)
     for starts in ({"one": start, "other": other}, {"other": other, "one": start}):

@@ -63,7 +63,7 @@ def test_what_is_read_is_a_copy():
     ],
 )
 def test_whole_numbers_are_rounded(dtype, expected):
-    """Not cut off: 2.6 is 3 and -1.6 is -2; halves go to the even one."""
+    """They are not cut off: 2.6 becomes 3 and -1.6 becomes -2; halves become even numbers."""
     rounded = cast(np.array([-1.6, -1.4, -0.4, 0.5, 1.5, 2.4, 2.6]), np.dtype(dtype))
     assert rounded.dtype == dtype
     np.testing.assert_array_equal(rounded, expected)
@@ -190,7 +190,7 @@ def test_it_is_what_flower_makes_of_the_array(array, copied):
     assert (own.dtype, own.flags.fnc) == (expected.dtype, expected.flags.fnc)
     np.testing.assert_array_equal(own, expected)
     for other in (pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
-        assert type(other) is flwr.app.Array  # So that the other process needs nothing of ours.
+        assert type(other) is flwr.app.Array  # The other process needs none of our code.
         assert other == flowers
 
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_serialised_is_refused_at_once():
 
 
 def test_a_round_on_the_local_grid_serialises_nothing(monkeypatch):
-    """But for what Flower logs of the model's size, at the start and the end."""
+    """Only Flower serialises the model, to log its size at the start and at the end."""
     federation, serialised = Federation.stochastic(), []
     real = arrays_module.FlowerArray
 

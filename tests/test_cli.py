@@ -1,4 +1,4 @@
-"""The command line by itself: what is loaded before a command is known."""
+"""The command line: which packages are loaded before a command is known."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Errors as one short line."""
+"""Error messages in one short line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Files: half written, damaged, of somebody else's name, and held by another process."""
+"""Files: half written, damaged, with names from other people, and locked by another process."""
 
 import os
 import subprocess
@@ -61,7 +61,7 @@ def test_what_killed_processes_were_writing_is_removed(tmp_path):
         file.touch()
         os.utime(file, (time.time() - 30, time.time() - 30))
     remove_unfinished(tmp_path, shared=True)
-    assert all(file.exists() for file in unfinished)  # Somebody may be writing them now.
+    assert all(file.exists() for file in unfinished)  # A process may be writing them now.
     os.utime(unfinished[1], (time.time() - 100, time.time() - 100))
     remove_unfinished(tmp_path, shared=True)
     assert [file.exists() for file in unfinished] == [True, False]
@@ -70,7 +70,7 @@ def test_what_killed_processes_were_writing_is_removed(tmp_path):
 
 
 def test_a_folder_in_a_files_place_is_what_is_named(tmp_path):
-    """It was the half written file that was told of, which nobody can look at."""
+    """Earlier, the error named the half-written file, which nobody can look at."""
     (tmp_path / "a.json").mkdir()
     with pytest.raises(OSError, match="directory") as caught:
         write_atomically(tmp_path / "a.json", b"{}")
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_replaced_stays_whole(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_vanished_while_a_file_was_written(tmp_path, monkeypatch):
-    """What is told is what the system said first."""
+    """The error is the first error of the system, not a later error."""
 
     def full(descriptor):
         raise OSError(28, "No space left on device")
@@ -112,13 +112,13 @@ def test_one_process_at_a_time(tmp_path):
         assert other.stdout.readline() == b"in\n"
         with pytest.raises(SettingsError, match=r"^it is taken$"), alone(lock, "it is taken"):
             pass
-        other.kill()  # Nothing is left to be removed by hand.
+        other.kill()  # A user does not have to remove any file.
     with alone(lock, "it is taken"):
         pass
 
 
 def test_the_folder_of_a_user_that_there_is_not(monkeypatch):
-    """It ended in a RuntimeError, in settings as in COPREFL_ALLOW."""
+    """Earlier, it ended in a RuntimeError, both in settings and in COPREFL_ALLOW."""
     with pytest.raises(SettingsError, match=r"^~nobody\.here/a: there is no user"):
         expanded("~nobody.here/a")
     monkeypatch.setenv("COPREFL_ALLOW", "~nobody.here/")
@@ -167,15 +167,15 @@ def test_a_folder_in_the_place_of_checksums_is_damage(folder):
 
 
 def test_a_folder_in_the_place_of_a_file_is_damage(folder):
-    """It was taken for whole, and the file was missing when all else was done."""
+    """Earlier, the folder counted as undamaged, and the missing file was noticed too late."""
     (folder / "a.json").unlink()
-    assert damaged(folder) == []  # Left to whoever needs it.
+    assert damaged(folder) == []  # The code that needs the file reports it.
     (folder / "a.json").mkdir()
     assert damaged(folder) == ["a.json"]
 
 
 def test_without_checksums_only_a_file_that_needs_one_is_damaged(folder):
-    """A folder with a model of somebody else's needs none."""
+    """A folder with a model from another person needs no checksums."""
     (folder / SUMS).unlink()
     (folder / "a.json").write_text("")
     assert damaged(folder) == []
@@ -183,7 +183,7 @@ def test_without_checksums_only_a_file_that_needs_one_is_damaged(folder):
 
 
 def test_checksums_of_any_order(folder):
-    """As another program writes them."""
+    """Another program may write them in another order."""
     lines = (folder / SUMS).read_text().splitlines(keepends=True)
     (folder / SUMS).write_text("".join(reversed(lines)))
     assert damaged(folder, needed="a.json") == []

@@ -1,4 +1,4 @@
-"""What every method says of itself, where nothing else would notice that it is wrong."""
+"""Declarations of every method, if no other test would notice that they are wrong."""
 
 import importlib
 import inspect
@@ -76,7 +76,7 @@ def test_a_method_finds_its_client_and_its_own_options(name):
     training = declared(LocalTraining)
     assert method.training_defaults.keys() <= training.keys()
     own = declared(method).keys() - OF_A_RUN
-    # Where it does not heed the settings of local training, an own option may have such a name.
+    # A method that ignores the settings of local training may have an option with their names.
     heeded = training.keys() if KINDS[name].trains_locally else set()
     assert not own & (heeded | declared(client_class).keys())
 

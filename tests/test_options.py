@@ -1,4 +1,4 @@
-"""Values that declared options do not allow, of methods, of local training and of noise."""
+"""Values that are not allowed for declared options of methods, local training and noise."""
 
 import math
 
@@ -75,7 +75,7 @@ OPTIONS = {
     "'gaussian'": [(PersonalOptions, "noise_kind", "gausian")],
     "'krum'": [(FedAvg, "aggregation", "kurm")],
 }
-"""By what is allowed, or the nearest name: what has an option, and a value that is not allowed."""
+"""By allowed values, or nearest name: a class, its option, and a value that is not allowed."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a user brings is found by its place, told apart by its text, and refused in one line."""
+"""A user's code is found by module and name, identified by its text, or refused in one line."""
 
 import importlib.metadata
 import linecache
@@ -19,7 +19,7 @@ CALLED = "def width(times=1, more=0):\n    return WIDTH * times + more\n"
 
 @pytest.fixture(autouse=True)
 def _own_process(monkeypatch, tmp_path):
-    """What a test imports from its folder, registers and allows ends with it."""
+    """After each test, undo imports from its folder, registrations and COPREFL_ALLOW."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plugins, "REGISTERED", {})
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
@@ -31,7 +31,7 @@ def _own_process(monkeypatch, tmp_path):
 
 @pytest.fixture
 def file(tmp_path):
-    """A file with a function, and one beside it that it imports."""
+    """Write a file with a function, and a file in the same folder that it imports."""
     (tmp_path / "beside_mine.py").write_text("WIDTH = 3\n")
     path = tmp_path / "mine.py"
     path.write_text(f"from beside_mine import WIDTH\n\n{CALLED}")
@@ -98,7 +98,7 @@ def test_a_relative_file_is_looked_for_in_the_folder(file, tmp_path):
 
 
 def test_a_file_is_read_again_once_it_is_another(file, monkeypatch):
-    """Also where the text has the same size and second: a .pyc would be that of the first."""
+    """Also if the new text has the same size and second, so that a .pyc would be outdated."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     first = plugins.find("model", f"{file}:width")
     assert plugins.find("model", f"{file}:width") is first
@@ -109,7 +109,7 @@ def test_a_file_is_read_again_once_it_is_another(file, monkeypatch):
 
 
 def test_a_changed_file_is_read_again_through_another(tmp_path):
-    """The file between them, which has not changed, holds what it imported."""
+    """The unchanged file between them holds the value that it imported."""
     (tmp_path / "inner_one.py").write_text("X = 1\n")
     (tmp_path / "between.py").write_text("from inner_one import X\n")
     (tmp_path / "outer.py").write_text("from between import X\n\ndef f():\n    return X\n")
@@ -174,7 +174,7 @@ def test_a_name_that_another_folder_has_taken_is_refused(tmp_path):
         plugins.find("model", f"{tmp_path / 'two' / 'own.py'}:f")
 
 
-# ---- telling apart ------------------------------------------------------------------------------
+# ---- hashes -------------------------------------------------------------------------------------
 
 
 def test_another_text_has_another_hash(file):
@@ -203,7 +203,7 @@ def test_a_block_takes_a_file_for_what_it_was_when_first_read(file):
     "changed", ["part/__init__.py", "part/inner.py", "other.py", "bare/net.py", "both.py"]
 )
 def test_files_that_are_imported_by_others_count(tmp_path, changed):
-    """Also a folder without an `__init__.py`, and the package around what is imported."""
+    """Folders without an `__init__.py`, and the package of an imported module, count too."""
     texts = {
         "part/__init__.py": "",
         "part/inner.py": "import numpy\nfrom ..other import X\nfrom . import Y\n",
@@ -221,7 +221,7 @@ def test_files_that_are_imported_by_others_count(tmp_path, changed):
 
 
 def test_a_relative_path_in_a_package(file, monkeypatch):
-    """To look for the package's folder went on for ever."""
+    """Earlier, the search for the package's folder never ended."""
     (file.parent / "__init__.py").write_text("")
     monkeypatch.chdir(file.parent)
     assert plugins.hash_at("model", "mine.py:width") == plugins.hash_at("model", f"{file}:width")
@@ -257,7 +257,7 @@ def test_a_registered_name():
 
 
 def test_a_class_of_a_notebook_has_the_text_of_its_cell(monkeypatch):
-    """Its module has no file, and what Python knows of it are the functions."""
+    """Its module has no file, and Python only knows where its functions are."""
 
     def cell(text, name="<cell 1>"):
         module = types.ModuleType("cells")
@@ -276,12 +276,12 @@ def test_a_class_of_a_notebook_has_the_text_of_its_cell(monkeypatch):
         cell("class Mine:\n    step = 1\n")
 
 
-# ---- what COPREFL_ALLOW says --------------------------------------------------------------------
+# ---- COPREFL_ALLOW ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def marking(tmp_path):
-    """A file that leaves a mark when it is run."""
+    """Write a file that makes another file, `mark`, when it is run."""
     path = tmp_path / "nets" / "own.py"
     path.parent.mkdir()
     mark = tmp_path / "mark"
@@ -301,7 +301,7 @@ def is_allowed(place):
 def test_without_it_all_may_be_named(allow, text):
     allow(text)
     assert is_allowed("os:system")
-    assert not plugins.is_listed("os:system")  # As a model.json asks.
+    assert not plugins.is_listed("os:system")  # Code that a model.json names must be listed.
     with plugins.without_code("coprefl report"):
         assert not is_allowed("os:system")
     assert is_allowed("os:system")
@@ -345,7 +345,7 @@ def test_code_that_is_not_allowed_is_not_run(allow, marking, tmp_path):
         line = f"^{re.escape(f'{place}: COPREFL_ALLOW = {text} does not list this code; add it')}$"
         with pytest.raises(SettingsError, match=line):
             plugins.find("model", place)
-    assert plugins.hash_at("model", place)  # Its text is read, and not run.
+    assert plugins.hash_at("model", place)  # Its text is read, but not run.
     assert not mark.exists()
     with plugins.without_code("coprefl report"), pytest.raises(SettingsError, match="report` runs"):
         plugins.find("model", place)
@@ -355,7 +355,7 @@ def test_code_that_is_not_allowed_is_not_run(allow, marking, tmp_path):
 
 
 def test_not_even_the_package_of_a_module_is_imported(allow, tmp_path, monkeypatch):
-    """Python runs a to look for a.b."""
+    """To find a.b, Python would run a."""
     package = tmp_path / "leaves_a_mark"
     package.mkdir()
     (package / "__init__.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
@@ -376,7 +376,7 @@ def test_what_a_program_registered_and_built_in_parts_stay(allow):
     plugins.register("model", "mine", is_allowed)
     assert plugins.find("model", "mine") is is_allowed
     assert plugins.find("partition", "IidPartitioner").__name__ == "IidPartitioner"
-    for method in METHODS.values():  # Each was refused for its client.
+    for method in METHODS.values():  # Earlier, each method was refused because of its client.
         assert issubclass(method.client_class, TorchClient)
     with pytest.raises(SettingsError, match="does not list this code; add it"):
         plugins.find("model", "coprefl_flwr.files:write_atomically")
@@ -392,7 +392,7 @@ def test_an_entry_point_is_allowed_by_the_code_it_names(allow, entry_point):
 
 
 def test_methods_are_called_as_papers_call_them():
-    """Each built-in method has such a name, of the same letters; options tell two apart."""
+    """A built-in method's display name has the same letters; options distinguish equal names."""
     names = display_names(METHODS)
     for method, name in names.items():
         assert re.sub("-", "", name.lower()) == re.sub("-", "", method)

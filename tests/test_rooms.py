@@ -1,4 +1,4 @@
-"""How the package and its tests are laid out: imports, lengths of files, places of tests."""
+"""The layout of the package and its tests: imports, lengths of files, and places of tests."""
 
 import ast
 from pathlib import Path
@@ -28,7 +28,7 @@ ABOVE = {
     "models": {"data"},
     "data": set(),
 }
-"""By room what it may import besides the small files at the top."""
+"""By room (a subpackage or top module): the rooms that it may import in addition to FOUNDATION."""
 LOWER = {"strategies", "clients", "grids", "federation", "learning", "data", "models"}
 UPPER = (
     "cli",
@@ -52,17 +52,17 @@ FOUNDATION = {
     "seeds",
     "transfer",
 }
-"""Small files that every room may import, and that import nothing but each other."""
+"""Small files that every room may import, and that import only each other."""
 
 
 PROGRAMS = {"chaos", "faults", "kept", "mistakes", "records"}
-"""Folders of tests/ that hold programs, of which pytest runs little or nothing."""
+"""Folders of tests/ with programs, from which pytest runs few tests or none."""
 OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "integration"}
-"""Folders with tests of several modules, or of what is outside the package."""
+"""Folders with tests of several modules, or of files outside the package."""
 
 
 BUDGET = 18_550
-"""Lines of code at most (`python -m tests.common.lines`); who takes mechanisms out lowers it."""
+"""Maximum lines of code (`python -m tests.common.lines`); lower it if you remove mechanisms."""
 
 
 def room_of(module):
@@ -113,7 +113,7 @@ def test_no_two_rooms_import_each_other():
 
 
 def imports_of(path):
-    """Return the modules of the package that a file imports when it is loaded, as files."""
+    """Return the files of the package's modules that a file imports when it is loaded."""
     files = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("coprefl_flwr"):
@@ -124,7 +124,7 @@ def imports_of(path):
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """Taken away are, again and again, modules that import none of those that are left."""
+    """The loop removes the modules that import no remaining module, until none is left."""
     remaining = {path: imports_of(path) for path in PACKAGE.rglob("*.py")}
     while free := {path for path, imports in remaining.items() if not imports & remaining.keys()}:
         remaining = {path: imports for path, imports in remaining.items() if path not in free}
@@ -146,7 +146,7 @@ def test_the_package_keeps_to_its_budget():
 
 
 def outside(*folders):
-    """Return the Python files of tests/, with paths from there, that are in none of the folders."""
+    """Return the Python files of tests/ outside these folders, with paths relative to tests/."""
     paths = (path.relative_to(TESTS) for path in TESTS.rglob("*.py"))
     return sorted(path for path in paths if not {*folders} & {path.parts[0]})
 

@@ -1,4 +1,4 @@
-"""A misspelt setting of `flwr run` is named, and no other app is interfered with."""
+"""A misspelt setting of `flwr run` is named, and other apps are not affected."""
 
 import os
 import socket
@@ -37,7 +37,7 @@ def test_a_misspelt_setting_is_named(options, tmp_path):
         (ROOT, ["-c", str(ROOT / "examples" / "quickstart.toml")]),
         (ROOT, ["--stream"]),
         (ROOT, ["-c"]),
-        (ROOT, ["-c", "rounds='"]),  # Flower says what is wrong with it.
+        (ROOT, ["-c", "rounds='"]),  # Flower reports the error.
         (ROOT, ["-c", "nowhere.toml"]),
         (ROOT / "examples" / "own_app", ["-c", "ronds=3"]),
         (ROOT / "no-app", ["-c", "ronds=3"]),
@@ -49,7 +49,7 @@ def test_all_else_is_left_to_flower(app, options, capsys):
 
 
 def test_the_script_starts_nothing_for_a_misspelt_setting(tmp_path):
-    """Was half a minute, and then "[code: 15] Invalid run configuration." alone."""
+    """Earlier, half a minute passed before the error "[code: 15] Invalid run configuration."."""
     home = tmp_path / "home"
     paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

@@ -7,5 +7,5 @@ from benchmarks import idle
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch):
-    """Begin to measure at once."""
+    """Start to measure at once."""
     monkeypatch.setattr(idle, "PATIENCE", 0.0)

@@ -1,4 +1,4 @@
-"""The plain loops that everything is measured against do what the package does, without it."""
+"""The plain loops, with which all runners are compared, give the package's results without it."""
 
 import ast
 import itertools
@@ -25,7 +25,7 @@ class EnoughError(Exception):
 
 
 def plain_arrays(workload, method, loop=one_process, **given):
-    """Return what a plain loop has after some rounds, begun with the package's weights."""
+    """Return the weights of a plain loop after some rounds from the package's initial weights."""
     found, rounds = [], itertools.count(1)
 
     def after_round(weights):
@@ -45,7 +45,7 @@ def plain_fedpcl(workload, _method, after_round, **given):
 
 @pytest.fixture(scope="module")
 def packaged(tmp_path_factory):
-    """Return what gives the arrays of the package's method, each run once."""
+    """Return a function that returns the arrays of the package's method; each method runs once."""
     kept = {}
 
     def run(workload, method):
@@ -70,7 +70,7 @@ def assert_alike(found, expected, start=()):
 
 
 def assert_nearly_alike(found, expected):
-    """Adam divides a gradient that is all rounding by its size: such numbers differ by more."""
+    """Adam enlarges gradients that are only rounding errors: such numbers may differ by more."""
     for one, other in zip(found, expected, strict=True):
         difference = np.abs(one - other)
         assert np.quantile(difference, 0.98) < 1e-6
@@ -84,7 +84,7 @@ def test_one_process_gives_the_packages_weights(packaged, method):
 
 
 def test_coprefls_meta_step_is_in_it(packaged):
-    """Without it, or without the variance, the weights would be others."""
+    """FedAvg, which has no meta step, ends with weights that differ from CoPreFL's."""
     assert np.abs(plain_arrays(TINY, "fedavg")[0] - packaged(TINY, "coprefl")[0]).max() > 1e-4
 
 
@@ -110,7 +110,7 @@ def test_resnet18_has_the_packages_arrays():
 
 @pytest.mark.parametrize("method", ["coprefl", "fedpcl"])
 def test_a_device_that_is_not_the_cpu_gives_the_same(packaged, method):
-    """On the simulated one; nobody has run the benchmark on a GPU yet."""
+    """The device is simulated; nobody has run the benchmark on a GPU yet."""
     workload = HEADS if method == "fedpcl" else TINY
     loop = plain_fedpcl if method == "fedpcl" else one_process
     with accelerator() as operations:
@@ -121,7 +121,7 @@ def test_a_device_that_is_not_the_cpu_gives_the_same(packaged, method):
 
 @pytest.mark.parametrize("name", ["workloads", "processes", "bare", "bare_heads", "residents"])
 def test_the_plain_loops_use_nothing_of_the_package(name):
-    """Nor of Flower, when they are imported; where the grids run, a function imports them."""
+    """Neither do they import Flower; only functions that run the grids import both."""
     tree = ast.parse((Path(benchmarks.__file__).parent / f"{name}.py").read_text())
     found = {one.module for one in tree.body if isinstance(one, ast.ImportFrom)}
     found |= {a.name for one in tree.body if isinstance(one, ast.Import) for a in one.names}

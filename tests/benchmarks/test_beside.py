@@ -1,4 +1,4 @@
-"""A run beside busy processes, from made-up times and by stand-ins for the runs."""
+"""The benchmark of a run next to busy processes, with made-up times and replaced runs."""
 
 import multiprocessing
 import sys
@@ -29,11 +29,11 @@ def test_the_busy_processes_are_busy_and_end():
     def taken():
         return {one for one in multiprocessing.active_children() if one.is_alive()}
 
-    others = taken()  # Of other tests, and may end meanwhile.
+    others = taken()  # They are from other tests, and may end in the meantime.
     with beside.busy(2):
         begun = taken() - others
         assert len(begun) == 2
-        end = time.monotonic() + 60  # Only to give up on one that is not busy.
+        end = time.monotonic() + 60  # Only to give up if a process is not busy.
         while min(others_cpu(one.pid) for one in begun) < 0.05:
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -58,7 +58,7 @@ def test_both_runs_take_turns_in_folders_of_their_own(monkeypatch, tmp_path):
 
 
 def test_each_run_has_its_threads_and_one_that_fails_says_why(monkeypatch, tmp_path):
-    """The default's are not those of the process that measures."""
+    """The default run does not use the thread setting of the process that measures."""
     told = "import os, sys; print(os.environ.get('OMP_NUM_THREADS'), *sys.argv[1:]); sys.exit(3)"
     monkeypatch.setattr(beside, "COMMAND", (sys.executable, "-c", told))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")

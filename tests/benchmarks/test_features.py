@@ -1,4 +1,4 @@
-"""The benchmark of cached features: what it holds against each other is the same learning."""
+"""The benchmark of cached features: without the cache, the features are the same."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_without_the_cache_the_same_features_come():
 
 
 def test_bytes_by_hand(monkeypatch):
-    """FedPCL: up a prototype set a client, down the global one and every client's."""
+    """FedPCL: a client sends one prototype set, and gets the global set and all clients' sets."""
     monkeypatch.setattr(features, "SAMPLES", 10)
     found = features.compare("lenet5", 1, 1)
     rows, counts = 10 * 256 * 4, 10 * 4

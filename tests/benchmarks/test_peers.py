@@ -1,4 +1,4 @@
-"""The comparison with other packages: its smallest workload run, and the page of made-up times."""
+"""The comparison with other packages: a run of the smallest workload, and made-up times."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def comparison(task="lr-mnist", load=0.5):
 def test_the_smallest_workload_runs_and_what_is_not_installed_is_named(
     monkeypatch, tmp_path, capsys
 ):
-    """Both train the same network on the same data, so that they end with about the same loss."""
+    """Both packages train the same network on the same data, and both losses decrease."""
     monkeypatch.setattr(packages, "FOLDER", tmp_path / "none")
     given = ["smoke", "--turns", "1", "--packages", "coprefl", "fluke", "pfl", "fedlab"]
     peers.main([*given, "--output", str(tmp_path)])

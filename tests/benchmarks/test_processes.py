@@ -10,7 +10,7 @@ from benchmarks.processes import Peak, child_of, memory, tree, watched
 
 
 def test_children_count():
-    """In a tree of its own: this process has whatever earlier tests left, and gives it back."""
+    """The tree is separate, because this process may free memory of earlier tests meanwhile."""
     held = 100 * 2**20
     holding = f"x = bytearray(b'1') * {held}; print('ready', flush=True); input()"
     starting = (
@@ -65,12 +65,12 @@ read()
 
 
 def test_cpu_seconds_are_of_the_process_and_of_what_it_started():
-    """In a tree of its own, held to each process's own clock: another's load changes nothing."""
+    """The tree is separate, and compared with its processes' own clocks: other load is ignored."""
     found = subprocess.run([sys.executable, "-c", WATCHED], check=True, capture_output=True)
     first, second, (ended,), (asked,), third, (last,), again = (
         [float(word) for word in line.split()] for line in found.stdout.splitlines()
     )
-    tick = 2 / os.sysconf("SC_CLK_TCK")  # How exactly an ended process's time is known, doubled.
+    tick = 2 / os.sysconf("SC_CLK_TCK")  # Twice the precision of an ended process's time.
     for before, after, others in (
         (first, second, (0.0, 0.0)),
         (second, third, (ended + asked, ended + last)),

@@ -1,4 +1,4 @@
-"""Ratios, the page and the picture, from made-up measurements."""
+"""The benchmark's ratios, page and picture, from made-up measurements."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def measurement():
         "load_before": 0.1,
         "date": "2026-01-01",
     }
-    # Twice the wall time, so that the two cannot be mixed up; of the Ray grid thrice.
+    # CPU times are twice the wall times (Ray grid: three times), so that a mix-up is noticed.
     factor = {runner: 3 if runner.endswith("ray") else 2 for runner in WALL}
     seconds = {
         runner: {"wall": list(wall), "cpu": [factor[runner] * one for one in wall]}
@@ -103,9 +103,9 @@ def test_the_picture_has_a_bar_as_long_as_the_ratio(measurement, tmp_path):
     draw([measurement], tmp_path / "picture.png")
     pixels = np.asarray(Image.open(tmp_path / "picture.png").convert("RGB"))
     blue = (np.abs(pixels.astype(int) - (0x00, 0x72, 0xB2)) < 8).all(axis=2)
-    # Behind the names, where no patch of the legend is.
+    # The blue pixels of each row, without the bottom of the picture, where the legend is.
     lengths = [int(n) for n in blue[: -blue.shape[0] // 8].sum(axis=1)]
-    # The longest is CoPreFL's on the Ray grid: 4 to the 0.5 of two plain processes'.
+    # The longest bar is CoPreFL on the Ray grid, 4; the shortest is two plain processes, 0.5.
     assert max(lengths) / min(n for n in lengths if n > 20) == pytest.approx(4 / 0.5, rel=0.1)
 
 
@@ -142,7 +142,7 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_line(capsys, monkeypatch):
 def test_on_a_gpu_the_time_is_shared_and_a_text_to_paste_is_printed(
     measurement, monkeypatch, capsys, tmp_path
 ):
-    """As far as it can be tried without one: what is measured comes from a stand-in."""
+    """The test needs no GPU: the measurement is replaced."""
     asked = []
 
     def measure(name, *_args, limit, device, simulate, **_more):

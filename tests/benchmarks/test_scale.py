@@ -1,4 +1,4 @@
-"""How growth is measured, from made-up points and from the smallest sizes there are."""
+"""The benchmark of growth, with made-up points and with very small sizes."""
 
 import json
 from statistics import median
@@ -32,7 +32,7 @@ MACHINE = {
 
 
 def grown(power, sizes=(100, 1000, 3162, 10000)):
-    """Return points whose time grows by a power after a first decade without any growth."""
+    """Return points whose time is constant up to size 1000, then grows by a power."""
     return [Point(n, max(n / 1000, 1.0) ** power, 2**22) for n in sizes]
 
 
@@ -104,7 +104,7 @@ def test_a_model_that_is_trained_takes_some_copies_of_itself():
 
 
 def test_a_round_that_grows_is_seen_to_grow(monkeypatch):
-    """Each takes as much longer as there were rounds before, by a clock that only rounds move."""
+    """Round n takes n times as long as round 1, by a clock that only the rounds move."""
     clock = SimpleNamespace(now=0.0, process_time=lambda: clock.now)
 
     class Slower(scale.CoPreFL):
@@ -116,13 +116,13 @@ def test_a_round_that_grows_is_seen_to_grow(monkeypatch):
     monkeypatch.setattr(scale, "CoPreFL", Slower)
     first, last = rounds([2, 20])
     assert (first.size, last.size) == (2, 20)
-    # The rounds behind whose hooks the checkpoints of 2 and of 16 to 20 are written.
+    # The checkpoint of a round is written before the next round: 3, and 17 to 21.
     assert first.seconds == pytest.approx(0.002 * 3)
     assert last.seconds == pytest.approx(0.002 * median(range(17, 22)))
 
 
 def test_time_and_memory_are_those_of_the_size():
-    """Counted from where the imports end, in a process whose log goes nowhere."""
+    """They are counted from the end of the imports, in a process without log output."""
 
     def run(size):
         assert bytearray(b"1") * (size * 2**20)
@@ -139,7 +139,7 @@ def test_a_size_that_fails_is_named():
 
 
 def test_the_page_keeps_its_other_part(tmp_path, monkeypatch):
-    """Whichever of the two commands writes it."""
+    """Each of the two commands that write the page keeps the other command's part."""
     kept = {"machine": MACHINE, "points": {"nodes": [vars(one) for one in grown(1)]}}
     (tmp_path / "scale.json").write_text(json.dumps(kept))
     assert growth_in(tmp_path) == section(Growth.of(kept))

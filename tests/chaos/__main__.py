@@ -1,4 +1,4 @@
-"""`make chaos`: the properties of this folder at length, and a table of what held.
+"""`make chaos`: run many cases of the property tests in this folder, and print a table.
 
 python -m tests.chaos [KIND ...] [--seed N] [--count KIND=N ...]
 """
@@ -21,7 +21,7 @@ FILES = {
     "simulated": ("simulated.py", 1000),
     "deployed": ("deployed.py", 4),
 }
-"""By kind its file and its number of cases; of a table that has fewer, all."""
+"""By kind: its file and its number of cases. If a table has fewer cases, all of them run."""
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""What a client or a node may answer that no honest one would; each must be left out, alone.
+"""Replies of a client or a node that no honest one would send; only the sender must be left out.
 
-A client's behaviour is given its honest (arrays, number of samples, metrics), where the arrays are
-{name: array}, or its loss where it evaluates, and returns what it answers instead. A node's is
-given the records of its reply by name, and changes them.
+A client's behaviour is called with the honest answer: the arrays {name: array} (in an evaluation:
+the loss), the number of samples, and the metrics. It returns the answer that is sent instead. A
+node's behaviour is called with the records of the reply by name, and changes them.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ FIT, QUERY, EVALUATE = "fit", "query", "evaluate"
 NAMES = ("w", "b", "n")
 NAN, INF = float("nan"), float("inf")
 LOSS_RANGE = (0.0, 100.0)
-"""Of the strategies that these clients answer."""
+"""The range of losses of the strategies that these clients answer."""
 
 
 class Mute(Exception):
-    """Cannot say what it is."""
+    """An exception that cannot be converted to a text."""
 
     def __str__(self):
         raise ValueError("no text")
@@ -39,7 +39,7 @@ FIRST_ARRAY = [
     print, [[1.0], [1.0, 2.0]], np.zeros(3, np.float32), np.zeros((1, 2), np.float32),
     np.float32(1), np.zeros(0, np.float32), np.zeros(10**6, np.float32),
 ]  # fmt: skip
-"""In the place of the array `w` of two float32."""
+"""Values instead of the array `w` of two float32."""
 
 ALL_ARRAYS = {
     "one missing": lambda arrays: {k: a for k, a in arrays.items() if k != "w"},
@@ -90,7 +90,7 @@ def changed_in_place(arrays, n, metrics):
 
 
 def clients_behave(exchange):
-    """Return {name: behaviour} of all that a client can do in an exchange."""
+    """Return {name: behaviour} of everything that a client can do in an exchange."""
     found = {}
 
     def add(what, values, behaviour):
@@ -140,7 +140,7 @@ def failed(**lists):
 
 
 def array(**changes):
-    """Return a lie about what an array is."""
+    """Return a lie that changes attributes of an array, such as its dtype or its bytes."""
 
     def lie(content):
         where = data(content)
@@ -156,7 +156,7 @@ def cut_short(content):
 
 
 class Program:
-    """What would be run by whoever unpickles it."""
+    """A pickled program, which would run if somebody unpickled it."""
 
     def __reduce__(self):
         return os._exit, (3,)
@@ -179,7 +179,7 @@ def only(*names):
 
 
 def of_others(content):
-    """Say that the results are all clients'."""
+    """Claim that the results are those of all clients."""
     n = 5
     each = {k: v for k, v in content["metrics"].items() if k != "clients"}
     lists = {k: [v[0]] * n if isinstance(v, list) else v for k, v in each.items()}

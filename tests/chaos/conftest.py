@@ -1,4 +1,4 @@
-"""Runs that nothing interrupts, which those that are killed or damaged are compared with."""
+"""Uninterrupted runs, with which killed and damaged runs are compared."""
 
 from unittest import mock
 
@@ -15,6 +15,6 @@ def study_without_figures(images, home):
 
 @pytest.fixture(scope="session")
 def wholes(tiny_images, tmp_path_factory):
-    """A study; at length also a recipe, and figures, which take most of the time."""
+    """A study; under `make chaos` also a recipe, and figures, which take most of the time."""
     works = (study, recipe) if LENGTHS else (study_without_figures,)
     return [Whole(work, tiny_images, tmp_path_factory.mktemp("whole")) for work in works]

@@ -1,4 +1,4 @@
-"""A SuperNode that lies over TLS: the model is what the other nodes make without it."""
+"""A SuperNode that lies over TLS: the model is the model of the other nodes without it."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ app = Lying(app, {name!r})
 
 
 def lies():
-    """Return {name: (message type, what it does to a reply's records)}."""
+    """Return {name: (message type, function that changes the records of a reply)}."""
     known = NODES_LIE | NODES_LIE_IN_ARRAYS
     return {
         "a program for an array": ("train", known["a program for an array"]),
@@ -45,7 +45,7 @@ def lies():
 
 
 class Lying(ClientApp):
-    """An honest app, of which the node with the partition LIAR tells a lie, or fails cleanly."""
+    """An honest app, except that the node with the partition LIAR lies, or fails cleanly."""
 
     def __init__(self, honest, name, cleanly=False):
         super().__init__()
@@ -68,9 +68,9 @@ class Lying(ClientApp):
 @pytest.mark.parametrize("name", list(lies())[: LENGTHS.get("deployed")])
 @counted("deployed")
 def test_a_lying_node_costs_itself_alone(name, tmp_path):
-    """Deploy the example with a lying node; compare with where that node fails cleanly."""
+    """Deploy the example with a lying node; compare with a run in which the node fails cleanly."""
     example = changed_example(tmp_path, name)
-    # A node whose roster is false is none: there are fewer to draw from.
+    # A node with a false roster is not used, so there are fewer participants to draw from.
     participants = NODES - (lies()[name][0] == ROSTER)
     config = f"rounds={ROUNDS} seed={SEED} participants={participants}"
     config += f" min-available-nodes={participants}"
@@ -95,7 +95,7 @@ def test_a_lying_node_costs_itself_alone(name, tmp_path):
 
 
 def changed_example(folder, name):
-    """Copy the example, and let its app lie."""
+    """Copy the example, and make its app lie."""
     example = folder / "example"
     shutil.copytree(EXAMPLE, example)
     with (example / "deployment_app" / "client_app.py").open("a") as file:
@@ -104,7 +104,7 @@ def changed_example(folder, name):
 
 
 def without_liar(example, folder, data, participants):
-    """Return the model of the same app in this process, in which the liar fails cleanly."""
+    """Return the model of the same app in this process, where the liar fails cleanly."""
     for module in [one for one in sys.modules if one.split(".")[0] == "deployment_app"]:
         del sys.modules[module]
     sys.path.insert(0, str(example))

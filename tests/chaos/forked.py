@@ -1,6 +1,7 @@
 """A run in a forked process, which is killed at a random moment or at a file operation.
 
-It is forked from this one, in which everything is imported: a new Python would take seconds.
+The process is forked from this one, which has imported everything. A new Python process would take
+seconds to start.
 """
 
 import builtins
@@ -23,7 +24,7 @@ from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line
 
 @dataclass(frozen=True)
 class Kill:
-    """At the n-th file operation, or after so many seconds; neither is never."""
+    """At the n-th file operation, or after a number of seconds; if both are 0, never."""
 
     operation: int = 0
     seconds: float = 0.0
@@ -31,7 +32,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended; `operations` and `seconds` are of one that was not killed."""
+    """How a process ended; `operations` and `seconds` are 0 if it was killed."""
 
     killed: bool
     status: int
@@ -41,10 +42,10 @@ class Ended:
 
 
 class Counter:
-    """Counts this process's file operations, and kills it at one of them.
+    """Counts the file operations of this process, and kills the process at one of them.
 
-    That is before a file is renamed, removed, flushed or a folder made, and in the middle of what
-    is written.
+    The process is killed before a file is renamed, removed or flushed, before a folder is made, or
+    in the middle of a write.
     """
 
     def __init__(self, at: int) -> None:
@@ -77,7 +78,7 @@ class Counter:
 
 
 class Halved:
-    """A file that is written to: of the content at which the process is killed, half is written."""
+    """A file open for writing; if a write kills the process, half of the content is written."""
 
     def __init__(self, file, counter) -> None:
         self._file, self._counter = file, counter
@@ -105,7 +106,7 @@ class Halved:
 
 @contextlib.contextmanager
 def quiet():
-    """Let nothing be printed, nor logged."""
+    """Print and log nothing."""
     nowhere = io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
@@ -120,7 +121,7 @@ def die() -> None:
 
 
 def forked(program: Callable[[], object], kill: Kill, folder: Path) -> Ended:
-    """Run a program in a process of its own, which may be killed; `folder` is for its output."""
+    """Run a program in a separate process, which may be killed; `folder` is for its output."""
     folder.mkdir(parents=True, exist_ok=True)
     log, told = folder / "log", folder / "told.json"
     told.unlink(missing_ok=True)
@@ -139,7 +140,7 @@ def forked(program: Callable[[], object], kill: Kill, folder: Path) -> Ended:
 
 
 def _refusing(program) -> int:
-    """Return the status of a program, of which a refusal is printed in one line, as commands do."""
+    """Return the exit status of a program; print a refusal in one line, as the commands do."""
     try:
         return int(program() or 0)
     except (SettingsError, RunFailedError, OSError) as error:
@@ -149,16 +150,16 @@ def _refusing(program) -> int:
 
 
 def _run(program, kill, log, told) -> None:
-    """Be the child: never return."""
+    """Run the program in the child process; never return."""
     status = 1
     begun = time.monotonic()
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(descriptor, stream)
-        sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)  # Not a test's own.
+        sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)  # Not pytest's.
         for handler in logging.getLogger("flwr").handlers:
-            if isinstance(handler, logging.StreamHandler):  # Its stream is that of the import.
+            if isinstance(handler, logging.StreamHandler):  # Its stream is from the import.
                 handler.setStream(sys.stderr)
         counter, opened = Counter(kill.operation), io.open
         counter.install()

@@ -1,7 +1,8 @@
-"""What strategies come to where one client or node answers as no honest one would.
+"""Results of strategies if one client or node sends replies that no honest one would send.
 
-For FedAvg and CoPreFL that is computed here by NumPy from the papers' formulas; for others it is
-what the same strategy comes to where the bad client fails with an ordinary exception.
+For FedAvg and CoPreFL, NumPy computes the expected result from the papers' formulas. For the other
+strategies, a run in which the bad client fails gives the expected result; it fails with an ordinary
+exception.
 """
 
 import functools
@@ -38,11 +39,11 @@ OTHERS = {
     FedMeta: (QUERY,),
     **dict.fromkeys((QFFL, Cyclic, FedAdam, FedAvgM, FedProx, FedYogi), (FIT,)),
 }
-"""By strategy the exchanges in which its clients answer."""
+"""By strategy: the exchanges in which its clients answer."""
 
 
 class Client(NumPyClient):
-    """Client i: everything says which one it is, so that a sum shows who is in it.
+    """Client i, whose arrays and metrics contain i, so that a sum shows which clients are in it.
 
     `faults` are behaviours by (client, exchange).
     """
@@ -78,15 +79,15 @@ def query_loss(number):
     return 1.0 + number * number / 4
 
 
-# ---- what good clients make alone ---------------------------------------------------------------
+# ---- the expected results of good clients -------------------------------------------------------
 
 
 def by_numpy(strategy, good, rounds=ROUNDS):
-    """Return the arrays after all rounds; `good` are the clients of each exchange."""
+    """Return the arrays after all rounds; `good` lists the good clients of each exchange."""
     arrays = {name: array.astype(np.float64) for name, array in START.items()}
     for _ in range(rounds):
         more = np.array([i + 1.0 for i in good[FIT]])
-        mean = (more * more).sum() / more.sum()  # Samples are as many.
+        mean = (more * more).sum() / more.sum()  # A client's step equals its number of samples.
         arrays = {name: array + mean for name, array in arrays.items()}
         arrays["n"] = np.rint(arrays["n"])
         if strategy is CoPreFL:
@@ -104,7 +105,7 @@ def accuracy_of(good):
 
 
 def good_without(bad, exchange):
-    """Return the clients of each exchange: all, without the bad ones of one."""
+    """Return the good clients of each exchange; the bad clients are missing in one exchange."""
     others = [i for i in CLIENTS if i not in bad]
     return {one: others if one == exchange else list(CLIENTS) for one in TYPES}
 
@@ -113,7 +114,7 @@ def good_without(bad, exchange):
 
 
 class Heard(logging.Handler):
-    """Keeps the lines of warnings, which nothing else then prints."""
+    """Keeps the lines of warnings, which are then not printed."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -139,7 +140,7 @@ class Heard(logging.Handler):
 
 
 def strategy_of(strategy, **options):
-    """Return a strategy that measures every round and knows the range of these losses."""
+    """Return a strategy that evaluates in every round and knows the range of these losses."""
     own = {"gamma": GAMMA, "meta_learning_rate": ZETA} if strategy is CoPreFL else {}
     bounds = Bounds(loss_range=LOSS_RANGE)
     return strategy(evaluate_every=1, bounds=bounds, **own, **options)
@@ -162,7 +163,7 @@ def run(strategy, kind, faults, lie=lambda *_: None):
 
 
 def check_lines(lines, bad, shift=0):
-    """Each line names a bad client, is short and prints; each bad client has one."""
+    """Check that each line is short, printable and names a bad client, and that none is missing."""
     for line in lines:
         assert line.isprintable(), f"does not print: {line!r}"
         assert len(line) <= 260, f"a line of {len(line)} characters"
@@ -181,7 +182,7 @@ def check_arrays(found, expected):
 
 
 def check_client(strategy, kind, client, exchange, behaviour):
-    """Check that a client's behaviour costs the client alone."""
+    """Check that a client's behaviour affects only the results of this client."""
     arrays, accuracies, lines = run(strategy, kind, {(client, exchange): behaviour})
     check_lines(lines, {client}, shift=2 if kind == "plain" else 0)
     good = good_without({client}, exchange)
@@ -198,12 +199,12 @@ def fails(*_):
 
 @functools.cache
 def reference(strategy, kind, client, exchange):
-    """Return what a strategy comes to where the client fails cleanly."""
+    """Return the arrays of a strategy if the client fails with an ordinary exception."""
     return run(strategy, kind, {(client, exchange): fails})[0]
 
 
 def check_node(strategy, kind, node, exchange, change):
-    """Check that a node's lie costs its clients alone."""
+    """Check that a node's lie affects only the results of the clients on this node."""
     bad = set()
 
     def lie(asked, message_type, reply):

@@ -1,4 +1,4 @@
-"""What is put in: strategies of settings, methods, recipes, commands, replies, files and places."""
+"""Hypothesis strategies for inputs: settings, methods, recipes, commands, replies and files."""
 
 import functools
 import io
@@ -31,7 +31,7 @@ ODD = [
 
 
 def joined(parts: list[str], most: int, by: str = "") -> st.SearchStrategy[str]:
-    """Draw texts of some of these parts."""
+    """Draw texts that join some of these parts."""
     return st.lists(st.sampled_from(parts), max_size=most).map(by.join)
 
 
@@ -58,7 +58,7 @@ def untyped_settings() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def value_of(option: Option) -> st.SearchStrategy[Any]:
-    """Draw a value of an option's kind, often at its limits or beyond any size."""
+    """Draw a value of a type of the option, often at its limits or far beyond them."""
     ends = [one for one in (option.minimum, option.maximum, option.above) if one is not None]
     words = [*option.choices, *(str(option.default).split()), "list:0-3", "1,2", "3", "0-2"]
     near = [int(end) + step for end in ends for step in (-1, 0, 1)]
@@ -77,7 +77,7 @@ def value_of(option: Option) -> st.SearchStrategy[Any]:
 
 NOT_FUZZED = ("output-dir", "dataset", "task-dataset", "data-dir", "method", "model", "backbones",
               "personal-datasets")  # fmt: skip
-"""What would look at other places of this machine, or download; methods have a property."""
+"""Settings that would read other folders or download; `method_texts` draws the methods."""
 
 
 @st.composite
@@ -122,7 +122,7 @@ YAML_VALUES = [
 
 
 def changed_recipes() -> st.SearchStrategy[str]:
-    """Draw a recipe of the examples of which some lines or values are others."""
+    """Draw a recipe of the examples with some changed lines or values."""
     small = sorted(one for one in RECIPES.glob("*.yaml") if one.stat().st_size < 2500)
     values = st.sampled_from([*YAML_VALUES, *KEYS])
     indents = st.sampled_from(["", "  ", "    ", "- ", "\t", "? "])
@@ -168,7 +168,7 @@ def commands() -> st.SearchStrategy[list[str]]:
 
 
 def header(kind: str, shape: tuple[int, ...], fortran: bool = False, large: bool = False) -> bytes:
-    """Return what stands before the numbers of an array in NumPy's format."""
+    """Return the header of an array in NumPy's file format."""
     file = io.BytesIO()
     about = {"descr": kind, "fortran_order": fortran, "shape": shape}
     write = np.lib.format.write_array_header_2_0 if large else np.lib.format.write_array_header_1_0
@@ -182,7 +182,7 @@ def shapes(most: int) -> st.SearchStrategy[tuple[int, ...]]:
 
 @st.composite
 def arrays(draw) -> Array:
-    """Draw arrays of a reply, whose bytes may be anything."""
+    """Draw an array of a reply; its bytes may be anything."""
     shape = draw(shapes(2))
     kinds = ["<f4", "<f8", "<f2", "<i8", "<u1", "|b1", "<c8", "<U2", "|S2", "|O"]
     kind = draw(st.sampled_from(kinds))
@@ -192,7 +192,7 @@ def arrays(draw) -> Array:
 
 
 def replies() -> st.SearchStrategy[tuple[str, dict[str, Any], bool]]:
-    """Draw (message type, records by name, whether they are added to an honest reply's)."""
+    """Draw (message type, records by name, whether an honest reply's records are kept)."""
     integers = st.integers(-(2**62), 2**62)
     few = st.lists(st.integers(-2, 9), max_size=3)
     metric = st.one_of(st.floats(), integers, st.lists(st.floats(), max_size=3), few)
@@ -222,7 +222,7 @@ def replies() -> st.SearchStrategy[tuple[str, dict[str, Any], bool]]:
 
 @st.composite
 def changed(draw, whole: Callable[[], Sequence[Any]], changes: st.SearchStrategy[Any]) -> list[Any]:
-    """Draw a sequence of which pieces are cut out, repeated or changed; `changes` are functions."""
+    """Draw a sequence with pieces cut out, repeated or changed; `changes` draws functions."""
     found = list(whole())
     for _ in range(draw(st.integers(1, 4))):
         at, what = draw(st.integers(0, max(0, len(found) - 1))), draw(st.integers(0, 6))
@@ -268,7 +268,7 @@ ABOUT = {
 
 @st.composite
 def odd_models(draw) -> bytes:
-    """Draw a model's description of which one thing is odd and another may be missing."""
+    """Draw the description of a model with one odd value; another value may be missing."""
     odd = [
         None, True, "", "x", 0, -1, 4, 0.5, 1e400, 10**400, [], [0.0], ["x"], [[1]], {}, {"a": 1},
     ]  # fmt: skip
@@ -285,7 +285,7 @@ def models() -> st.SearchStrategy[bytes]:
 
 @st.composite
 def archives(draw) -> bytes:
-    """Draw .npz files: of odd arrays, of odd headers, and of changed bytes."""
+    """Draw .npz files with odd arrays, odd headers or changed bytes."""
     n = draw(st.integers(0, 5))
     good = {"images": np.zeros((n, 6, 6), np.uint8), "labels": np.arange(n)}
     names = ["images", "labels", "groups", "domains", "classes", "train_images", "test_labels", "x"]

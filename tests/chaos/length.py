@@ -1,4 +1,4 @@
-"""How long the properties run: a sample, always the same, or at length under `make chaos`."""
+"""Number of cases of the property tests: a fixed sample, or many cases under `make chaos`."""
 
 import functools
 import random
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
 LENGTHS: dict[str, int] = {}
-"""Cases by kind, as `python -m tests.chaos` sets them before it collects; without it the sample."""
+"""Number of cases by kind, which `python -m tests.chaos` sets; if empty, the sample is run."""
 SEED = 0
 
 settings.register_profile(
@@ -27,7 +27,7 @@ Test = Callable[..., None]
 
 @dataclass
 class Count:
-    """Cases of a kind, with those that make a failing one smaller, and their time in seconds."""
+    """Cases of a kind and their seconds, including the cases that shrink a failing case."""
 
     tried: int = 0
     held: int = 0
@@ -35,7 +35,7 @@ class Count:
     reported: float = field(default_factory=time.monotonic)
 
     def add(self, tried: int, held: int, seconds: float) -> None:
-        """Count cases; at length, print what held so far every 20 seconds."""
+        """Count cases; under `make chaos`, print every 20 seconds how many held so far."""
         self.tried, self.held = self.tried + tried, self.held + held
         self.seconds += seconds
         if LENGTHS and time.monotonic() - self.reported > 20:
@@ -48,7 +48,7 @@ COUNTS: defaultdict[str, Count] = defaultdict(Count)
 
 
 def counted(kind: str) -> Callable[[Test], Test]:
-    """Count the calls of a test, and those that raise nothing."""
+    """Count the calls of a test, and the calls that raise nothing."""
 
     def of(test: Test) -> Test:
         @functools.wraps(test)
@@ -68,20 +68,26 @@ def counted(kind: str) -> Callable[[Test], Test]:
 def examples(
     kind: str, few: int, parts: int = 1, **inputs: SearchStrategy[Any]
 ) -> Callable[[Test], Test]:
-    """Make a property of a test: `few` examples, or at length a kind's number by its `parts`."""
+    """Make a property test of a test, with `few` examples.
+
+    Under `make chaos` the number of cases of the kind is divided by `parts`.
+    """
     profile = settings.get_profile("chaos" if LENGTHS else "sample")
     number = -(-LENGTHS.get(kind, few * parts) // parts)
     return lambda test: settings(profile, max_examples=number)(given(**inputs)(counted(kind)(test)))
 
 
 def draws(kind: str, few: int) -> pytest.MarkDecorator:
-    """Parametrise a test by `rng`, a generator for each case; at length by a kind's number."""
+    """Parametrise a test by `rng`, a random generator for each of `few` cases.
+
+    Under `make chaos` the number of cases is the number of the kind.
+    """
     names = [f"{kind} {number} of seed {SEED}" for number in range(LENGTHS.get(kind, few))]
     return pytest.mark.parametrize("rng", [random.Random(name) for name in names], ids=names)
 
 
 def table() -> str:
-    """Return a line for each kind that ran."""
+    """Return a table with a line for each kind that ran."""
     lines = [f"{'kind':<12}{'cases':>8}{'held':>8}{'seconds':>10}"]
     for kind, one in COUNTS.items():
         lines.append(f"{kind:<12}{one.tried:>8}{one.held:>8}{one.seconds:>10.0f}")

@@ -1,4 +1,4 @@
-"""Hostile replies in Flower's simulation: in other processes, and through its serialisation."""
+"""Hostile replies in Flower's simulation, which runs clients in other processes and serialises."""
 
 import json
 import random
@@ -30,17 +30,18 @@ from tests.common.replies import START
 
 HERE = Path(__file__).parent
 TOGETHER = 30
-"""Cases of a simulation, which takes some 20 seconds to start and to end."""
+"""Number of cases in a simulation, because a simulation takes some 20 seconds to start and end."""
 EXIT = "os._exit"
 WHERE = {FIT: 0, QUERY: 2, EVALUATE: 4}
 """The hostile client of each exchange."""
 
 
 def parts(seed, most):
-    """Return (clients of all nodes, or 0 where each has its own; cases) of each simulation.
+    """Return (clients, cases) of each simulation.
 
-    Every behaviour is in one exchange, a third of them also where nodes host several clients;
-    `os._exit`, which ends a worker, has simulations of its own.
+    `clients` is the number of clients that all nodes share, or 0 if each node has its own client.
+    Every behaviour is in one exchange, and a third of the behaviours are also in a simulation whose
+    nodes host several clients. `os._exit`, which ends a worker, has separate simulations.
     """
     rng = random.Random(seed)
     known = {}
@@ -79,7 +80,7 @@ def test_what_a_client_answers_costs_it_alone(part, tmp_path):
 
 
 def check_case(grid, clients, exchange, behaviour):
-    """Run a strategy of one round, and check that the hostile client is all that is missing."""
+    """Run a strategy for one round, and check that only the hostile client is missing."""
     of, hostile = (CoPreFL if exchange == QUERY else FedAvg), WHERE[exchange]
     strategy = strategy_of(
         of, min_available_nodes=2 if clients else 5, participants=5, clients=clients or None
@@ -107,10 +108,11 @@ def check_case(grid, clients, exchange, behaviour):
 
 
 def without_some(bad, hostile, exchanges):
-    """Yield the good clients of exchanges from that on in which a client takes its worker with it.
+    """Yield the possible good clients of each exchange, after a client has ended its worker.
 
-    Flower goes on to hand clients to the dead worker, which fail with it: each is named, and what
-    the run comes to is exactly what those make who did not.
+    `exchanges` are the exchange in which the worker ended and the exchanges after it. Flower
+    continues to hand clients to the dead worker, and these clients fail too. The log names each of
+    them, and the result is exactly the result of the clients that did not fail.
     """
     some = [set(one) for k in range(len(bad) + 1) for one in combinations(bad, k)]
     for lost in product(some, repeat=len(exchanges)):

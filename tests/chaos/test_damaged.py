@@ -1,7 +1,7 @@
-"""Damaged files of every kind that a study or a recipe leaves: nothing of them is reported.
+"""Damaged files of every kind that a study or a recipe writes: no damaged result is reported.
 
-A damaged file is named, put aside and made again, so that the end has the bytes of an undamaged
-run; or it is refused in one line, and what is good stays.
+A damaged file is named, put aside and made again, so that at the end the files have the bytes of an
+undamaged run. Otherwise the run is refused with an error message of one line, and good files stay.
 """
 
 import os
@@ -18,10 +18,10 @@ UNSUMMED = {
     "model.json": "says when and where a model was made, and has no checksum",
     "model.safetensors": "where it is gone, whoever needs it says so; results stay",
 }
-"""Files of which a change may stay, and why."""
+"""Files that may stay changed, and why."""
 
 LOST = ("state of round", "is left out: IsADirectoryError")
-"""What is said of a client whose state is damaged: it is left out, as where it had been lost."""
+"""Log lines if the state of a client is damaged: the client is left out, as if it had no state."""
 
 
 def flip(file, rng):
@@ -41,7 +41,7 @@ def folder(file, rng):
 
 
 def another(file, rng):
-    """Put another file's content in: of the same kind where there is one."""
+    """Copy the content of another file, with the same name if there is such a file."""
     others = [one for one in file.parents[3].rglob("*") if one.is_file() and one != file]
     alike = [one for one in others if one.name == file.name] or others
     file.write_bytes(rng.choice(sorted(alike)).read_bytes())
@@ -63,7 +63,7 @@ if os.geteuid():  # Root may read everything.
 
 
 class Scene:
-    """A work that ended, or that was killed, of which each case damages one file of a copy."""
+    """A study or recipe that ended or was killed; each case damages one file in a copy of it."""
 
     def __init__(self, whole, place, stopped=False):
         self.whole, self.place, self.stopped = whole, place, stopped
@@ -73,7 +73,7 @@ class Scene:
 
 
 def stopped(whole):
-    """Return a scene of a work that was killed while a checkpoint and clients' states are there."""
+    """Return a scene of a work that was killed when it had a checkpoint and clients' states."""
     for at in range(10, whole.ended.operations, 5):
         place = whole.folder / f"stopped-{at}"
         whole.forked(place, Kill(operation=at))
@@ -85,7 +85,7 @@ def stopped(whole):
 
 @pytest.fixture(scope="module")
 def scenes(wholes):
-    """Works that ended; at length also works that were stopped."""
+    """Scenes of studies and recipes that ended; under `make chaos` also of killed runs."""
     found = [Scene(whole, whole.folder / "1") for whole in wholes]
     return found + [stopped(whole) for whole in wholes if LENGTHS]
 
@@ -93,7 +93,7 @@ def scenes(wholes):
 @draws("damaged", 2)
 @counted("damaged")
 def test_a_damaged_file_is_made_again_or_refused(rng, scenes, tmp_path):
-    """A file of a copy is damaged, and the run goes on with it."""
+    """The test damages a file in a copy, and continues the run with it."""
     scene, file = rng.choice([(scene, file) for scene in scenes for file in scene.files])
     damage, run = rng.choice(list(DAMAGES)), tmp_path / "run"
     about = f"{file}, {damage}: "
@@ -102,20 +102,20 @@ def test_a_damaged_file_is_made_again_or_refused(rng, scenes, tmp_path):
     DAMAGES[damage](run / file, rng)
     readable = (run / file).is_file() and damage != "no permission"
     if readable and (run / file).read_bytes() == before:
-        return  # It is what was written over it.
+        return  # The damage happened to write the same bytes.
     if scene.whole.work is recipe and rng.random() < 1 / 3:
         check_readers(scene, run, about)
     ended = scene.whole.forked(run)
     assert "Traceback" not in ended.output, about + ended.output[-400:]
     if ended.status:
         check_refused(ended, file, about)
-        # By what the line says: without the file, or the folder, that it names.
+        # The error message names the file or folder that a user has to remove or to change.
         return
     if "client-state" in file.parts and any(one in ended.output for one in LOST):
-        return  # That client was left out of a round, and the log says so.
+        return  # A client was left out of a round, and the log names it.
     if file.name == MADE_OF and (earlier := (run / file).parent / "earlier-1").exists():
         assert str(earlier) in ended.output, f"{about}the log does not say what is made again"
-        shutil.rmtree(earlier)  # What it was made of is not known any more: it is made again.
+        shutil.rmtree(earlier)  # Without a record of its inputs, the result is made again.
     expected = dict(scene.whole.left)
     gone = damage == "gone" and not (run / file).exists()
     if file.name == "model.json" or (gone and file.name in UNSUMMED):
@@ -125,7 +125,7 @@ def test_a_damaged_file_is_made_again_or_refused(rng, scenes, tmp_path):
 
 
 def check_readers(scene, run, about):
-    """Check what commands say that only read: figures of whole results, or what is not whole."""
+    """Check the commands that only read: a report of damaged files must not differ silently."""
     for command in ("report", "list", "show"):
         ended = scene.whole.forked(
             run, program=lambda command=command: recipe(scene.whole.images, run, COMMANDS[command])
@@ -141,7 +141,7 @@ def check_readers(scene, run, about):
 
 
 def check_refused(ended, file, about):
-    """Check that the last line says which file, or what of it, is wrong."""
+    """Check that the last line names the wrong file, its folder or the wrong setting."""
     lines = [line for line in ended.output.splitlines() if line.strip()]
     assert lines, f"{about}it ended without a word"
     known = (file.name, file.parent.name, "state of round", "resume", "run-name")

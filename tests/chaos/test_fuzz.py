@@ -1,4 +1,4 @@
-"""Whatever is put in is accepted, or refused in one line, soon, and without leaving a file."""
+"""Every input is accepted, or soon refused with an error message of one line and without a file."""
 
 import contextlib
 import functools
@@ -48,11 +48,11 @@ from tests.common.studies import tiny_study
 
 PROPERTIES = 15
 SECONDS = 60
-"""That one input may take."""
+"""The time that one input may take."""
 LARGEST = 20_000
-"""Characters of a line."""
+"""The maximum number of characters of an error message."""
 GIVEN = Path("given")
-"""The folder of what is read, in the working folder, in which nothing else may be left."""
+"""The folder with the input files; no other file may be left in the working folder."""
 
 
 class Late(BaseException):
@@ -60,7 +60,7 @@ class Late(BaseException):
 
 
 def fuzz(drawn):
-    """Make a property of a function that puts inputs in; each is put in from a new folder."""
+    """Make a property test of a function that uses an input; each input gets a new folder."""
 
     def property_of(put):
         @functools.wraps(put)
@@ -75,7 +75,7 @@ def fuzz(drawn):
 
 @contextlib.contextmanager
 def alone():
-    """Work in an empty folder, without a word, and not for long."""
+    """Work in an empty folder without output, and raise `Late` if it takes too long."""
 
     def late(*_):
         raise Late(f"not within {SECONDS} s")
@@ -92,7 +92,7 @@ def alone():
 
 
 def refused(put):
-    """Call a function; return whether it refused its input, which must be in one line."""
+    """Call a function; return whether it refused its input. The error message must be one line."""
     try:
         put()
     except SettingsError as error:
@@ -130,7 +130,7 @@ def test_settings(given):
 
 @fuzz(inputs.studies())
 def test_studies(given, tiny_images):
-    """Under what is drawn is a study of which everything is good, and its data."""
+    """The drawn settings are added to a correct study with data."""
     build(Settings.from_config(tiny_study(tiny_images, Path()).to_config() | given)).check()
 
 
@@ -157,7 +157,7 @@ def test_yaml(given):
 @fuzz(inputs.commands())
 @example(given=["run", "good.yaml", "--set", "seeds=[1"])
 def test_commands(given, tiny_images):
-    """Give arguments to `coprefl`, which makes no run: what it refuses them with is one line."""
+    """Pass arguments to `coprefl`, which runs nothing; wrong arguments are refused in one line."""
     write_recipe(Path("good.yaml"), tiny_recipe(tiny_images))
     before = set(Path().rglob("*"))
     errors = io.StringIO()
@@ -177,7 +177,7 @@ def test_commands(given, tiny_images):
         assert lines[0].startswith("coprefl: "), lines[0]
         left = set(Path().rglob("*")) - before
         assert not left, f"left {left}"
-    if status == 2:  # argparse's.
+    if status == 2:  # From argparse.
         assert any(re.match(r"coprefl.*: error: ", line) for line in lines), lines[-3:]
 
 
@@ -186,7 +186,7 @@ def test_commands(given, tiny_images):
 
 @fuzz(inputs.replies())
 def test_replies(given):
-    """The middle one of three nodes answers so: the others' work ends, in finite numbers."""
+    """The middle node of three sends this reply; the run still ends, with finite numbers."""
     message_type, records, merged = given
 
     def lie(node, asked, reply):
@@ -212,7 +212,7 @@ STATE = {"run": "r", "population": "p", "client": 1, "server-round": 2}
 
 
 def write_files():
-    """Write a result and its checksum, a checkpoint, and a client's state; return them by name."""
+    """Write a result and its checksum, a checkpoint, and a client's state; return their paths."""
     write_result(GIVEN, [{"start": "a", "client": 0, "loss": 0.5, "n": 4, "correct": 1}], [])
     arrays = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3)}
     state = {"momentum": arrays, "loss": 0.5}
@@ -240,8 +240,8 @@ def whole_files():
 
 
 def never_believed(name):
-    """Return the property that a damaged file is refused, or read as what was written."""
-    # Of a damaged number all but its checksum is as it was.
+    """Return the property test that a damaged file is refused or read with its old content."""
+    # A file with one changed digit is well-formed; only its checksum does not match.
     number = st.integers(0, 9).map(
         lambda n: re.sub(rb"\d", b"%d" % n, whole_files()[name], count=1)
     )

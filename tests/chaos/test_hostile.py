@@ -1,6 +1,7 @@
-"""One client or node that answers as no honest one would costs only itself.
+"""One client or node that sends replies as no honest one would affects only its own results.
 
-Of the roster, which tells who hosts whom, all lies are tested in tests/federation/test_hostile.py.
+A node's roster states which clients the node hosts. All lies about the roster are tested in
+tests/federation/test_hostile.py.
 """
 
 import pytest
@@ -23,7 +24,7 @@ from tests.common.replies import KINDS
 
 @st.composite
 def of_clients(draw):
-    """Draw a strategy, who hosts, a client, an exchange, and the name of a behaviour in it."""
+    """Draw a strategy, a kind of hosting, a client, an exchange, and the name of a behaviour."""
     strategy = draw(st.sampled_from([*BY_NUMPY, *BY_NUMPY, *OTHERS]))
     exchange = draw(st.sampled_from((BY_NUMPY | OTHERS)[strategy]))
     name = draw(st.sampled_from(list(clients_behave(exchange))))
@@ -33,11 +34,11 @@ def of_clients(draw):
 
 @st.composite
 def of_nodes(draw):
-    """Draw a strategy, who hosts, a node, an exchange, and the name of a lie in it."""
+    """Draw a strategy, a kind of hosting, a node, an exchange, and the name of a lie."""
     strategy = draw(st.sampled_from(list(BY_NUMPY)))
     exchange = draw(st.sampled_from(BY_NUMPY[strategy]))
     kind, nodes = draw(st.sampled_from([("own", (2, 4, 6)), ("two", (2, 3))]))
-    # In a query a NaN says that there are no samples, and none are needed.
+    # In a query, NaN means that the client reports no number of samples; none is needed.
     lies = [name for name in lies_in(exchange) if (exchange, name) != (QUERY, "NaN samples")]
     return strategy, kind, draw(st.sampled_from(nodes)), exchange, draw(st.sampled_from(lies))
 
@@ -61,7 +62,7 @@ def test_what_a_node_answers_costs_its_clients_alone(case):
 
 
 def test_a_hostile_client_that_is_not_left_out_is_noticed():
-    """Its weights are finite: nothing can tell, but the sum is another than the good ones'."""
+    """Its weights are finite, so the server does not warn; the check misses the warning."""
 
     def more(arrays, n, metrics):
         return {k: a + 1 for k, a in arrays.items()}, n, metrics

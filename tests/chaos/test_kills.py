@@ -1,4 +1,4 @@
-"""Kills at random moments and file operations: resumed, a run ends with the very bytes."""
+"""A run killed at random moments or file operations and resumed ends with the same bytes."""
 
 import os
 
@@ -10,7 +10,7 @@ from tests.chaos.works import check_whole
 @draws("kills", 1)
 @counted("kills")
 def test_killed_twice_a_run_ends_with_the_same_bytes(rng, wholes, tmp_path):
-    """The second kill comes sooner, as what is resumed has less to do."""
+    """The second kill comes sooner, because a resumed run has less to do."""
     whole = rng.choice(wholes)
     for part in (rng.random(), rng.random() / 2):
         kill = Kill(operation=1 + int(part * whole.ended.operations))

@@ -1,7 +1,8 @@
-"""Runs into folders that hold a user's files: killed and resumed, they change none of these.
+"""Runs into folders that hold a user's files: killed and resumed, they change none of these files.
 
-The files have every name that the package gives its own files, in every folder that a run is given
-or uses unasked. Where a run needs such a place for itself, it is refused and writes nothing.
+The files have every name that the package gives its own files. They are in every folder that a run
+is given or uses by default. If a run needs one of these folders for itself, it is refused and
+writes nothing.
 """
 
 import os
@@ -29,16 +30,16 @@ NAMES = [
     "client-state/a/b/0/1-0.safetensors", "llama.partial", "sub/big.gguf.partial", ".part",
     ".mine.part", ".mine.7.part", "mine.7.coprefl-part",
 ]  # fmt: skip
-"""Of a user's files, in each folder."""
+"""Names of the user's files in each folder."""
 
 FULL = (".", "full", "models", "outputs", "outputs/models", "../elsewhere")
-"""The folders that hold them, from where the commands are given; `link` leads to the last."""
+"""The folders with the user's files, relative to the working folder; `link` leads to the last."""
 
 AGED = 1_000_000_000
-"""When they were written, in seconds: long ago, as leftovers of a kill would be."""
+"""Modification time of the user's files, in seconds: as old as leftovers of a killed run."""
 
 
-# ---- what is run --------------------------------------------------------------------------------
+# ---- the runs -----------------------------------------------------------------------------------
 
 
 def run_recipe(images, home, out, models):
@@ -84,18 +85,18 @@ TAKEN = [
     (run_study, "full", "new"),
     (run_checkpoint, "models/new"),
 ]
-"""What is run, and the places that it is told to use."""
+"""A function that starts a run, and the folders or the name that it is given."""
 
 
 def name_of(case):
     return " ".join([case[0].__name__, *case[1:]])
 
 
-# ---- what must hold -----------------------------------------------------------------------------
+# ---- the tests ----------------------------------------------------------------------------------
 
 
 def filled(place, images):
-    """Fill a folder with a user's files; return the one in which commands are given."""
+    """Fill a folder with a user's files; return the working folder for the commands."""
     home = place / "home"
     home.mkdir()
     for folder in FULL:
@@ -113,7 +114,7 @@ def write(path):
 
 
 def content_of(place):
-    """Return {path: content} of all files in a folder; of a link, where it leads."""
+    """Return {path: content} of all files in a folder; the content of a link is its target."""
     return {
         one: os.readlink(one).encode() if one.is_symlink() else one.read_bytes()
         for one in place.rglob("*")
@@ -122,7 +123,7 @@ def content_of(place):
 
 
 def put_among_ours(place):
-    """Put files of the user's own into the folders that a killed run has made; return them all."""
+    """Put the user's files into the folders that a killed run has made; return all of them."""
     for ours in {mark.parent for mark in place.rglob(".coprefl")}:
         for folder in (ours, *(one for one in ours.iterdir() if one.is_dir())):
             for name in ("mine.partial", ".mine.part", "notes.md", "mine/notes.md"):
@@ -141,7 +142,7 @@ def test_a_run_that_needs_a_users_folder_is_refused(case, tiny_images, tmp_path)
     told = tmp_path / "told"
     ended = forked(lambda: run(tiny_images, home, *places), Kill(operation=1), told)
     assert (ended.killed, ended.status) == (False, 1), ended.output
-    line = ended.output.splitlines()[-1]  # Behind lines of the log.
+    line = ended.output.splitlines()[-1]  # After lines of the log.
     assert line.startswith(("coprefl: ", "refused: ")), ended.output
     assert "did not write" in line or "is a symbolic link" in line, line
     assert content_of(place) == before
@@ -150,7 +151,7 @@ def test_a_run_that_needs_a_users_folder_is_refused(case, tiny_images, tmp_path)
 @draws("overlaps", 6)
 @counted("overlaps")
 def test_a_users_files_stay_as_they_are(rng, tiny_images, tmp_path):
-    """A run among them is killed, more of them are put in, and the run goes on."""
+    """A run is killed, more of the user's files are added, and the run is resumed."""
     run, *places = rng.choice(TAKEN)
     place = tmp_path / "place"
     place.mkdir()

@@ -1,4 +1,4 @@
-"""What is killed and damaged: a tiny study and a tiny recipe, and what they left."""
+"""Works to kill and to damage: a tiny study and a tiny recipe, and the files that they write."""
 
 import contextlib
 import os
@@ -25,8 +25,8 @@ COMMANDS = {
 
 
 def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes: object) -> None:
-    """Run a study with states of clients in a folder, or go on with it as its user would."""
-    os.chdir(home)  # As results say where they lie.
+    """Run a study with client states in a folder, or continue it as its user would."""
+    os.chdir(home)  # Results contain the path of their folder.
     settings = replace(
         tiny_study(images, Path()), method=method, rounds=2, tasks=1, task_rounds=1, **changes
     )
@@ -34,13 +34,13 @@ def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes:
 
 
 def recipe(_: Path, home: Path, arguments: list[str] = COMMANDS["run"]) -> int:
-    """Give a command in a folder with a recipe; the same `run` goes on with what it began."""
+    """Run a command in a folder with a recipe; the same `run` continues an earlier run."""
     os.chdir(home)
     return cli.main(arguments)
 
 
 def write_tiny(images: Path, home: Path, reference: str) -> None:
-    """Write a recipe of a method with states of clients and of another."""
+    """Write a recipe of two methods; the first one has client states."""
     content = tiny_recipe(
         images,
         {"rounds": 2, "task-rounds": 1, "tasks": 1},
@@ -52,13 +52,13 @@ def write_tiny(images: Path, home: Path, reference: str) -> None:
 
 
 class Whole:
-    """A work that nothing interrupted: what it left, its file operations and seconds."""
+    """A work without interruptions: its files, its number of file operations and its seconds."""
 
     def __init__(self, work, images: Path, folder: Path) -> None:
         self.work, self.images, self.folder = work, images, folder
         self.prepare(folder / "0")
         with quiet(), contextlib.chdir("."):
-            self.run(folder / "0")  # Here, so that what is forked has imported all it needs.
+            self.run(folder / "0")  # In this process, so that forked processes have all imports.
         self.ended = self.forked(folder / "1")
         assert self.ended.status == 0, self.ended.output
         self.left = left(folder / "1")
@@ -75,13 +75,13 @@ class Whole:
             write_tiny(self.images, place, "coprefl")
 
     def forked(self, place: Path, kill: Kill = Kill(), program=None) -> Ended:  # noqa: B008
-        """Run it, or another program, in a process of its own."""
+        """Run the work, or another program, in a separate process."""
         self.prepare(place)
         return forked(program or (lambda: self.run(place)), kill, self.folder / "told")
 
 
 def left(folder: Path) -> dict[str, bytes]:
-    """Return what a work left: {path: content}, but for locks and what was put aside."""
+    """Return {path: content} of the files of a work, except locks and damaged files put aside."""
     return {
         name: content
         for name, content in files(folder / "outputs").items()
@@ -94,7 +94,7 @@ def is_lock(file: Path) -> bool:
 
 
 def check_whole(folder: Path, expected: dict[str, bytes], about: str = "") -> None:
-    """Raise an AssertionError unless all is there, to the byte, and nothing is half written."""
+    """Check that all files are there, with the expected bytes, and that none is half written."""
     halves = [str(one) for one in folder.rglob("*.coprefl-part")]
     assert not halves, f"{about}half written: {halves}"
     wrong = [str(one) for one in folder.rglob(SUMS) if damaged(one.parent)]

@@ -1,9 +1,10 @@
-"""A device that is not the CPU, for machines without one: what would fail on a GPU fails here.
+"""A simulated GPU for machines without one: code that would fail on a GPU fails here too.
 
-Its tensors call themselves torch's `lazy` device, whose autograd runs on the CPU's thread, and hold
-CPU tensors, which do the computing: results are the CPU's to the last bit. What CUDA refuses is
-refused in its words: an operation on tensors of both devices, NumPy's view of a tensor there, a
-generator of the CPU's. What is copied to the CPU without a wait is no number until there was one.
+The tensors of the simulated GPU report torch's `lazy` device, whose autograd runs on the CPU's
+thread. Each of them holds a CPU tensor that does the computing, so results equal the CPU's results
+to the last bit. The device refuses what CUDA refuses, with CUDA's error messages: an operation on
+tensors of both devices, a NumPy view of a tensor on the device, and a generator of the CPU. After a
+copy to the CPU without a wait, the numbers are wrong until the program waits.
 """
 
 import sys
@@ -23,15 +24,15 @@ DEVICE, CPU = torch.device("lazy"), torch.device("cpu")
 aten = torch.ops.aten
 
 BETWEEN = {aten.copy_.default, aten._to_copy.default}
-"""Operations that bring values from one device to the other."""
+"""Operations that copy values from one device to the other."""
 READING = aten._local_scalar_dense.default
-"""What gives a tensor's only number to Python."""
+"""The operation that gives the only number of a tensor to Python."""
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
 """Operations whose indices may be on the CPU."""
 
 
 class Remote(Tensor):
-    """A tensor of the simulated device; `held` is the CPU's that computes for it."""
+    """A tensor of the simulated device; `held` is the CPU tensor that computes for it."""
 
     held: Tensor
 
@@ -51,18 +52,18 @@ class Remote(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Compute with what a test left on the device when it ended."""
+        """Compute with tensors that are still on the device after a test has ended."""
         return run(func, args, kwargs or {})
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Refuse, as CUDA's tensors do."""
+        """Raise an error as CUDA's tensors do, unless `force` is set."""
         if not force:
             told = f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() "
             raise TypeError(f"{told}to copy the tensor to host memory first.")
         return self.detach().cpu().numpy()
 
     def tolist(self) -> Any:
-        """Return its values, as CUDA's tensors do."""
+        """Return the tensor's values, as CUDA's tensors do."""
         return self.detach().cpu().tolist()
 
     def new_tensor(self, data: Any, **options: Any) -> Tensor:
@@ -71,7 +72,10 @@ class Remote(Tensor):
 
 
 def filled(data: Any, *, device: Any = None, requires_grad: bool = False, **options: Any) -> Tensor:
-    """Do what `torch.tensor` does, which fills by itself what it makes: let it, on the CPU."""
+    """Replace `torch.tensor`: fill the tensor on the CPU, then move it to the device.
+
+    `torch.tensor` fills a new tensor without an operation that the device could see.
+    """
     made = _TENSOR(data, **options)
     return (made if device is None else made.to(device)).requires_grad_(requires_grad)
 
@@ -80,7 +84,7 @@ _TENSOR = torch.tensor
 
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run one operation on the CPU, after checking what a GPU's would."""
+    """Run one operation on the CPU, after the checks that a GPU would make."""
     tensors = [one for one in _leaves((*args, *kwargs.values())) if isinstance(one, Tensor)]
     remote = {id(one.held): one for one in tensors if isinstance(one, Remote)}
     asked = kwargs.get("device")
@@ -95,13 +99,13 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     found = func(*_mapped(_held, args), **named)
     if func is aten._to_copy.default and not there and kwargs.get("non_blocking"):
         return _underway(found)
-    if func is aten.copy_.default:  # The CPU's, where that was written into.
+    if func is aten.copy_.default:  # The result is on the CPU if it was copied to the CPU.
         there = id(found) in remote
     return _mapped(lambda one: _remote(one, remote), found) if there else found
 
 
 def _check(func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
-    """Refuse CPU tensors among those of the device, but for the numbers and indices CUDA takes."""
+    """Refuse CPU tensors in an operation of the device, except numbers and indices as in CUDA."""
     indices = {id(one) for one in _leaves([args[1]])} if func in INDEXING else set()
     for position, one in enumerate(tensors):
         written = position == 0 and func._schema.is_mutable
@@ -114,11 +118,11 @@ def _check(func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
 
 
 _UNDERWAY: list[tuple[Tensor, Tensor]] = []
-"""Copies to the CPU that nobody has waited for, and the numbers they will hold."""
+"""Copies to the CPU that no code has waited for, with the numbers they will hold."""
 
 
 def _underway(numbers: Tensor) -> Tensor:
-    """Return what holds something else until somebody waits."""
+    """Return a copy that holds wrong numbers until the program waits."""
     unknown = float("nan") if numbers.is_floating_point() else -1
     copy = torch.full_like(numbers, unknown, dtype=numbers.dtype)
     _UNDERWAY.append((copy, numbers))
@@ -130,7 +134,7 @@ def _held(value: Any) -> Any:
 
 
 def _remote(value: Any, known: dict[int, Remote]) -> Any:
-    """Return what stands for a result of the CPU's; what was written into stands for itself."""
+    """Return a result as a tensor of the device; a tensor that was written into stays the same."""
     if not isinstance(value, Tensor):
         return value
     return known[id(value)] if id(value) in known else Remote(value)
@@ -142,17 +146,18 @@ def _leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return the function of every leaf; torch's own `tree_map` takes most of a test's time."""
+    """Apply the function to every leaf; torch's `tree_map` would take most of a test's time."""
     if isinstance(value, list | tuple):
         return type(value)(_mapped(function, one) for one in value)
     return function(value)
 
 
 class Operations(TorchDispatchMode):
-    """Takes every operation to `run`: one that makes a tensor has none of ours to be known by.
+    """Passes every operation to `run`, also an operation that makes a tensor and gets no `Remote`.
 
-    `on_device` counts the device's operations; `waits` how often the program has waited until it
-    had done them all, as a copy from one device to the other does unless it is told not to.
+    `on_device` counts the operations of the device. `waits` counts how often the program has waited
+    until all of them were done. A copy from one device to the other waits, unless it is
+    non-blocking.
     """
 
     def __init__(self) -> None:
@@ -160,14 +165,14 @@ class Operations(TorchDispatchMode):
         self.on_device = self.waits = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and count it if it was the device's."""
+        """Run an operation, and count it if it ran on the device."""
         found = run(func, args, kwargs or {})
         self.on_device += any(isinstance(one, Remote) for one in _leaves([found]))
         self.waits += _waits(func, args, kwargs or {}, found)
         return found
 
     def arrive(self, _device: torch.device) -> None:
-        """Wait until what is copied to the CPU is there."""
+        """Wait until the copies to the CPU have arrived."""
         self.waits += 1
         for copy, numbers in _UNDERWAY:
             copy.copy_(numbers)
@@ -175,7 +180,7 @@ class Operations(TorchDispatchMode):
 
 
 def _waits(func: Any, args: Any, kwargs: Any, found: Any) -> bool:
-    """Tell whether an operation on CUDA returns only when all before it is done."""
+    """Return whether CUDA finishes all earlier operations before this operation returns."""
     if func is READING:
         return isinstance(args[0], Remote)
     if func is aten.copy_.default:
@@ -189,7 +194,7 @@ def _waits(func: Any, args: Any, kwargs: Any, found: Any) -> bool:
 
 @contextmanager
 def accelerator() -> Iterator[Operations]:
-    """Let this process compute on the simulated device where nobody says otherwise."""
+    """Let this process compute on the simulated device if no device is chosen."""
     real = device.default_device
     users = [one for one in sys.modules.values() if vars(one).get("default_device") is real]
     try:

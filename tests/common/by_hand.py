@@ -1,4 +1,4 @@
-"""Pieces of a round by hand: plain autograd in float64, without any code of the strategies."""
+"""Parts of a round computed by hand: plain autograd in float64, without the strategies' code."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.common.runs import run_of
 
 
 def record_samples(strategy, choose=lambda drawn: drawn):
-    """Return the list that will hold each round's participants, drawn or chosen."""
+    """Return a list that will hold the participants of each round, as `choose` returns them."""
     asked, program = [], strategy.program
 
     class Watched(RoundContext):
@@ -28,16 +28,17 @@ def record_samples(strategy, choose=lambda drawn: drawn):
 
 
 def run(strategy, app, start, rounds=2, nodes=1):
-    """Return the arrays that a run ends with, and each round's participants.
+    """Return the arrays at the end of a run, and the participants of each round.
 
-    One node runs all of a `Federation`'s clients; of several, each is one client.
+    If there is one node, it runs all clients of a `Federation`. If there are several nodes, each of
+    them is one client.
     """
     strategy.clients = len(SIZES) if nodes == 1 else None
     return run_on(strategy, LocalGrid(app, nodes=nodes), start, rounds)
 
 
 def run_on(strategy, grid, start, rounds=2):
-    """Return the arrays that a run ends with, and each round's participants."""
+    """Return the arrays at the end of a run, and the participants of each round."""
     strategy.clients = getattr(grid, "clients", strategy.clients)
     asked = record_samples(strategy)
     result = strategy.start(grid, to_record(start), rounds)
@@ -45,7 +46,7 @@ def run_on(strategy, grid, start, rounds=2):
 
 
 def fails_in_round_2(client_class, written):
-    """Return a class whose client 1 fails in round 2, after it wrote a state into `written`."""
+    """Return a class whose client 1 fails in round 2, after it added its state to `written`."""
 
     class Fails(client_class):
         def fit(self, parameters, config):
@@ -59,7 +60,7 @@ def fails_in_round_2(client_class, written):
 
 
 class Leaving(LocalGrid):
-    """A grid whose last node is gone as soon as it has answered in round 1."""
+    """A grid whose last node disappears after it has answered in round 1."""
 
     left = False
 
@@ -75,7 +76,7 @@ class Leaving(LocalGrid):
 
 
 def states_of(strategy, folder):
-    """Return {client: the state that counts} below `folder`, names in alphabetical order."""
+    """Return {client: committed state} from `folder`; array names are in alphabetical order."""
     found = {}
     for client, version in run_of(strategy).versions.committed.items():
         config = {"run": "run", "population": "train", "client": client, "state-version": version}
@@ -84,14 +85,14 @@ def states_of(strategy, folder):
 
 
 def assert_same_states(found, expected):
-    """Compare {client: arrays}."""
+    """Check that two {client: arrays} are equal."""
     assert found.keys() == expected.keys()
     for client, arrays in expected.items():
         assert_equal(found[client], dict(sorted(arrays.items())))
 
 
 def loaded(arrays):
-    """Return the double model of these arrays, with BatchNorm if they have its statistics."""
+    """Return the float64 model with these arrays; it has BatchNorm if the arrays have."""
     model = double_model(norm="3.running_mean" in arrays)
     model.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
     return model
@@ -114,7 +115,7 @@ def descend(model, objective, steps, rate=0.1):
 
 
 def full_batch_sgd(model, inputs, targets, steps, rate):
-    """Train by plain gradient steps on the whole set."""
+    """Train with plain gradient steps on all samples."""
     descend(model, lambda: loss_of(model, (inputs, targets)), steps, rate)
 
 
@@ -128,9 +129,9 @@ def sizes(clients):
 
 
 def mean(states, weights, clients, counts=None):
-    """Return the mean of parameters by `weights`, of BatchNorm's statistics by sample counts.
+    """Return the mean of parameters by `weights`, and of BatchNorm statistics by sample counts.
 
-    These are the clients' sizes where `counts` says nothing else.
+    Without `counts`, the sample counts are the clients' numbers of samples.
     """
     counts, result = counts or sizes(clients), {}
     for name in states[0]:
@@ -141,7 +142,7 @@ def mean(states, weights, clients, counts=None):
 
 
 def assert_equal(found, expected, tolerance=1e-12):
-    """Compare all arrays, dtypes included."""
+    """Check that names, dtypes and values agree; values may differ by `tolerance`."""
     assert list(found) == list(expected)
     for name, array in expected.items():
         assert found[name].dtype == array.dtype, name
@@ -149,7 +150,7 @@ def assert_equal(found, expected, tolerance=1e-12):
 
 
 def means_by_hand(federation, start, clients, rate=0.1):
-    """Return FedAvg's round: client i takes i + 1 plain steps; the mean, statistics included."""
+    """Return the mean, statistics included, after client i has taken i + 1 plain steps (FedAvg)."""
     states = []
     for client in clients:
         model, data = loaded(start), federation.whole(client)

@@ -1,4 +1,4 @@
-"""Comparisons, patterns of messages, and damage, that several tests share."""
+"""Helpers that several tests share: comparisons, error messages, and damage to files."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from coprefl_flwr.files import SUMS
 
 
 class Killed(BaseException):
-    """Stands for a signal: no `except Exception` may catch it."""
+    """Simulates a signal that kills the process: no `except Exception` may catch it."""
 
 
 def warnings_of(caplog):
@@ -20,7 +20,7 @@ def warnings_of(caplog):
 
 
 def refusal(function, *arguments, **more):
-    """Return the one line that refuses a call."""
+    """Return the error message with which a call is refused; it must have one line."""
     with pytest.raises(SettingsError) as caught:
         function(*arguments, **more)
     assert "\n" not in str(caught.value)
@@ -35,7 +35,7 @@ def flip(file, position, bit=0):
 
 
 def files(folder):
-    """Return {path: bytes} of every file in a folder, but for a folder's name and for times."""
+    """Return {path: bytes} of every file in a folder, except files with its path or with times."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -44,7 +44,7 @@ def files(folder):
 
 
 def assert_close(found, expected):
-    """Compare what JSON holds; numbers may differ by rounding."""
+    """Compare parsed JSON values; floats may differ by rounding."""
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for key, one in expected.items():
@@ -58,7 +58,7 @@ def assert_close(found, expected):
 
 
 def assert_same_results(found, expected):
-    """Compare two folders of models: how many nodes a stage had changes numbers by rounding."""
+    """Compare two folders of models; the number of nodes changes numbers by rounding."""
     assert files(found).keys() == files(expected).keys()
     for name in files(expected):
         one, other = found / name, expected / name

@@ -1,5 +1,7 @@
-"""The modules of examples/claims, which import each other as those beside a script do; and reports
-of runs that nobody made."""
+"""The modules of examples/claims, and made-up reports of runs.
+
+The modules import each other as modules in the folder of a script do.
+"""
 
 import importlib
 import sys
@@ -45,10 +47,11 @@ Mean accuracy.
 
 
 def made_up_run(out, path, protocol="", worth=None, seed=0, changes=()):
-    """Write the report of a run of a recipe, as if it had been made.
+    """Write the report of a run of a recipe, with made-up results.
 
-    `worth` is what rows are better by, in points; seeds differ by 3 points for all rows alike, and
-    by 1 for each.
+    `worth` states by how many points a row is better. Seeds (and their tasks) differ by 3 points
+    for all rows together, and each row differs by 1 more point between seeds; both numbers are
+    standard deviations.
     """
     recipe = read_recipe(path, changes, protocol=protocol)
     rng, found, worth = np.random.default_rng(seed), [], worth or {}
@@ -74,7 +77,7 @@ def made_up_run(out, path, protocol="", worth=None, seed=0, changes=()):
 
 
 def units_of(metrics, accuracy, row, first):
-    """Return the metrics of a task: those of the start with the first task alone."""
+    """Return the metrics of a task; only the first task has the metrics of the start."""
     found = {}
     for metric in metrics:
         if reached := TO_REACH.fullmatch(metric):

@@ -1,4 +1,4 @@
-"""What the tests of clients that keep a state start from."""
+"""What tests of clients with a state have in common: settings, clients and requests."""
 
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning import LocalTraining
@@ -10,14 +10,14 @@ FULL_BATCH = LocalTraining(local_steps=3, batch_size=1000, learning_rate=0.1)
 
 
 def make(client_class, model, federation, folder, training=FULL_BATCH):
-    """Return a client with client 1's samples, and the arrays of its model."""
+    """Return a client with the samples of client 1, and the arrays of the model."""
     samples = federation.samples[1]
     client = client_class(model, samples, state=ClientState(folder), training=training, device=CPU)
     return client, list(model_arrays(model).values())
 
 
 def later(config, **changes):
-    """Return the request of the next round, for a client whose state was committed."""
+    """Return the config of the next round, for a client whose state was committed."""
     version = f"{config['server-round']}-{config['attempt']}"
     number = config["server-round"] + 1
     return {**config, "server-round": number, "state-version": version, **changes}

@@ -1,4 +1,4 @@
-"""Results that nobody measured: rows of clients and of rounds, and a comparison of three rows."""
+"""Made-up results: rows of clients and of rounds, and a comparison of three rows."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ def result_row(
 
 
 def comparison(**changes: Any) -> Comparison:
-    """fedavg, coprefl (the reference, gamma chosen), and a row that failed in one task."""
+    """Return three rows: fedavg, coprefl (reference, chosen gamma), and one with a failed task."""
     parts: dict[str, Any] = {
         "name": "participants-20",
         "title": "participants = 20",

@@ -12,11 +12,11 @@ from coprefl_flwr.data import load_dataset
 from coprefl_flwr.errors import SettingsError
 
 CLASSES = 8
-"""Of the datasets of torch."""
+"""The number of classes in the torch datasets below."""
 
 
 def write_images(path):
-    """Write an .npz of 8 classes of 30 noisy 6x6 images, each class with a pattern of its own."""
+    """Write an .npz of 8 classes of 30 noisy 6x6 images; each class has its own pattern."""
     rng = np.random.default_rng(11)
     labels = rng.permutation(np.repeat(np.arange(8), 30))
     patterns = rng.integers(0, 200, (8, 6, 6))
@@ -25,7 +25,7 @@ def write_images(path):
 
 
 def write_domain(path, seed):
-    """Write an .npz of 4 classes of 60 6x6 images, the same patterns under noise of its own."""
+    """Write an .npz of 4 classes of 60 6x6 images; only the noise depends on the seed."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(4), 60))
     patterns = np.random.default_rng(1).integers(0, 150, (4, 6, 6))
@@ -38,7 +38,7 @@ def pixels(rng, *shape):
 
 
 def write_idx(path, array, kind=8):
-    """Write MNIST's format, big-endian; `kind` 8 is uint8 and 12 int32."""
+    """Write an array in MNIST's big-endian format; `kind` 8 is uint8 and 12 is int32."""
     path.parent.mkdir(parents=True, exist_ok=True)
     header = struct.pack(">HBB", 0, kind, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
     path.write_bytes(header + array.tobytes())
@@ -55,7 +55,7 @@ def write_image(path, array):
 
 
 def refused(message, name, data_dir=""):
-    """Assert that the dataset is refused in one line that matches `message`."""
+    """Assert that the dataset is refused with an error of one line that matches `message`."""
     with pytest.raises(SettingsError, match=message) as caught:
         load_dataset(str(name), data_dir)
     assert "\n" not in str(caught.value)
@@ -63,7 +63,7 @@ def refused(message, name, data_dir=""):
 
 
 def images():
-    """Return 240 float images (1, 6, 6) in 8 classes, each with a pattern of its own."""
+    """Return 240 float images (1, 6, 6) in 8 classes; each class has its own pattern."""
     generator = torch.Generator().manual_seed(1)
     labels = torch.arange(240) % CLASSES
     patterns = torch.rand(CLASSES, 1, 6, 6, generator=generator)
@@ -80,7 +80,7 @@ def table():
 
 
 def sequences():
-    """Return 240 sequences of 12 tokens of 20 in 8 classes, each with tokens of its own."""
+    """Return 240 sequences of 12 tokens (of 20) in 8 classes; each class has its own token."""
     generator = torch.Generator().manual_seed(3)
     labels = torch.arange(240) % CLASSES
     own = torch.randint(0, 2, (240, 12), generator=generator) == 1
@@ -89,7 +89,7 @@ def sequences():
 
 
 def on_disk(folder):
-    """Write the images as a Hugging Face dataset of {"image", "label"}; return it, read again."""
+    """Write the images as a Hugging Face dataset of {"image", "label"}; load and return it."""
     import datasets
 
     values, labels = images().tensors

@@ -1,4 +1,4 @@
-"""A tiny federation of image clients, with what many tests start from."""
+"""A tiny federation of image clients, which many tests use."""
 
 from dataclasses import replace
 
@@ -31,14 +31,18 @@ HOSTINGS = {
     "own": (4, None),
     "plain": (4, None),
 }
-"""Number of nodes, and the clients: their number, which any node can run, or what each node says
-of its own; "plain" ones do not know the question."""
+"""Number of nodes, and the clients, by kind of hosting.
+
+The clients are a number if any node can run any client. Otherwise each node states the clients that
+it hosts, by a function or by its partition-id (None). "plain" nodes do not know the question which
+clients they host.
+"""
 
 
 def hosted(hosting, client_fn, grid_class=LocalGrid, around=lambda app: app):
-    """Return a grid of clients hosted as one of `HOSTINGS` says.
+    """Return a grid whose clients are hosted as described by an entry of `HOSTINGS`.
 
-    Its `clients` are what the strategy must be given; its nodes run what `around` makes of the app.
+    The grid's `clients` must be given to the strategy. The nodes run `around(app)`.
     """
     nodes, clients = HOSTINGS[hosting]
     shared = clients if isinstance(clients, int) else None
@@ -49,7 +53,7 @@ def hosted(hosting, client_fn, grid_class=LocalGrid, around=lambda app: app):
 
 
 def renamed(app, ids):
-    """Return an app whose nodes have these partition-ids, {node: id}; with None they have none."""
+    """Return an app whose nodes have the partition-ids {node: id}; an id of None removes it."""
 
     def answer(message, context):
         if context.node_id in ids:
@@ -62,7 +66,10 @@ def renamed(app, ids):
 
 
 def without_roster(app):
-    """Return an app whose nodes are clients of the nodes' ids, which are 2 more than ours."""
+    """Return an app whose nodes answer no roster query, so that each node is one client.
+
+    The client's id is the id of the node, which is 2 more than the client's usual id.
+    """
 
     def answer(message, context):
         if message.metadata.message_type == ROSTER:
@@ -99,17 +106,17 @@ class Federation:
 
     @classmethod
     def full_batch(cls):
-        """Return one that trains by two full-batch steps: nothing random is left."""
+        """Return a federation that trains with two full-batch steps, so nothing is random."""
         return cls(LocalTraining(local_steps=2, batch_size=1000, learning_rate=0.1))
 
     @classmethod
     def stochastic(cls):
-        """Return one that trains by five steps of eight samples."""
+        """Return a federation that trains with five steps of eight samples."""
         return cls(LocalTraining(local_steps=5, batch_size=8, learning_rate=0.1))
 
     @classmethod
     def exact(cls, norm=True):
-        """Return one in float64 whose client i takes i + 1 full-batch steps of rate 0.1."""
+        """Return a float64 federation; client i takes i + 1 full-batch steps of rate 0.1."""
         federation = cls(
             LocalTraining(batch_size=1000, learning_rate=0.1), model=double_model(norm)
         )
@@ -121,13 +128,13 @@ class Federation:
         return self.samples[client_id].batch(slice(None), CPU)
 
     def training_of(self, client_id):
-        """Return how a client trains."""
+        """Return the training settings of a client."""
         if self.uneven:
             return replace(self.training, local_steps=client_id + 1)
         return self.training
 
     def client(self, client_class, client_id, states=None, **more):
-        """Return a client of a class, its states below `states`."""
+        """Return a client of `client_class`, which keeps its states in the folder `states`."""
         samples, training = self.samples[client_id], self.training_of(client_id)
         options = {"test": samples, "training": training, "device": CPU, **more}
         if states is not None:
@@ -135,11 +142,11 @@ class Federation:
         return client_class(self.model, samples, **options)
 
     def app(self, client_class, states=None, **more):
-        """Return the app whose clients are of `client_class`, their states below `states`."""
+        """Return an app whose clients are of `client_class` and keep their states in `states`."""
         return client_app(lambda _, client_id: self.client(client_class, client_id, states, **more))
 
     def grid(self, hosting, client_class, around=lambda app: app, **more):
-        """Return a grid of the same four clients, as `hosted` does."""
+        """Return a grid of the same four clients, hosted as in `hosted`."""
 
         def client_fn(_, client_id):
             return self.client(client_class, client_id, **more)
@@ -147,7 +154,7 @@ class Federation:
         return hosted(hosting, client_fn, around=around)
 
     def keep(self, classes_of_clients):
-        """Leave every client only samples of its classes."""
+        """Keep only the samples of the given classes at each client."""
         for client, classes in enumerate(classes_of_clients):
             samples = self.samples[client]
             self.samples[client] = samples.take(np.flatnonzero(np.isin(samples.labels, classes)))

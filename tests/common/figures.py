@@ -1,4 +1,4 @@
-"""Rows to draw, and what is seen in a picture of them."""
+"""Rows to draw, and functions that read the pixels and colours of a picture."""
 
 import io
 from pathlib import Path

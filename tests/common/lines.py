@@ -1,6 +1,6 @@
 """Count lines of code: without docstrings, comments and blank lines.
 
-python -m tests.common.lines [FOLDER ...]     by folder; not given: the package
+python -m tests.common.lines [FOLDER ...]     counts by folder; default: the package
 """
 
 import ast
@@ -28,7 +28,7 @@ def lines_of(text):
 
 
 def by_folder(root):
-    """Return {folder below `root`, or a file's name: its lines of code}."""
+    """Return {name of a folder or file directly in `root`: its lines of code}."""
     found = Counter()
     for path in sorted(root.rglob("*.py")):
         found[path.relative_to(root).parts[0]] += lines_of(path.read_text(encoding="utf-8"))

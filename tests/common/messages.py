@@ -1,4 +1,4 @@
-"""A message for a ClientApp and its reply, without a grid, a strategy or torch."""
+"""Send a message to a ClientApp and read the reply, without a grid, a strategy or torch."""
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
@@ -7,7 +7,7 @@ from coprefl_flwr.federation.flower import enter_run, name_message
 
 
 def ask(app, message_type, arrays=None, node_config=None, **config):
-    """Return the content of the app's reply; keys of `config` are written with underscores."""
+    """Return the content of the app's reply; underscores in keys of `config` become hyphens."""
     enter_run(run_id=1, node_id=1)
     named = {name.replace("_", "-"): value for name, value in config.items()}
     content = RecordDict({"config": ConfigRecord(named)})

@@ -1,4 +1,4 @@
-"""Small networks, most of them with weights that are always the same."""
+"""Small networks; most of them always have the same weights."""
 
 import torch
 from torch import nn
@@ -7,14 +7,14 @@ CLASSES = 3
 
 
 class ToDouble(nn.Module):
-    """Makes float64 of the images, so that the layers behind it can be float64."""
+    """Converts the images to float64, so that the layers after it can be float64."""
 
     def forward(self, images):
         return images.double()
 
 
 def tiny_model():
-    """A network with everything that travels: weights, BatchNorm statistics, an int64 counter."""
+    """Return a network with weights, BatchNorm statistics and an int64 counter: all are sent."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(
@@ -23,13 +23,13 @@ def tiny_model():
 
 
 def double_model(norm=True):
-    """The tiny model in float64, in which nothing hides in rounding, or it without BatchNorm."""
+    """Return the tiny model in float64, where rounding hides no error; BatchNorm is optional."""
     layers = [layer for layer in tiny_model() if norm or not isinstance(layer, nn.BatchNorm1d)]
     return nn.Sequential(ToDouble(), *layers).double()
 
 
 class Scaled(nn.Module):
-    """A network with a parameter that is a single number, and one that is not trained."""
+    """A network with a parameter that is a single number, and a parameter that is not trained."""
 
     def __init__(self):
         super().__init__()
@@ -57,12 +57,12 @@ def network(num_classes):
 
 
 def plain_network(num_classes):
-    """Return a network of one layer, all of whose arrays are trained."""
+    """Return a network of one layer whose arrays are all trained."""
     return nn.Sequential(nn.Flatten(), nn.Linear(36, num_classes))
 
 
 class Perceptron(nn.Module):
-    """A network of two layers, the second one its last."""
+    """A network of two layers; the last layer is called `last`."""
 
     def __init__(self, inputs=36, classes=8, seed=0):
         super().__init__()
@@ -76,7 +76,7 @@ class Perceptron(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A network of sequences of tokens."""
+    """A network for sequences of tokens."""
 
     def __init__(self, classes=8):
         super().__init__()

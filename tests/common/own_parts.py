@@ -1,4 +1,4 @@
-"""Parts of a user's own, for tests that name them by their places."""
+"""Parts as a user would write them, for tests that name them as `module:name`."""
 
 import os
 from pathlib import Path
@@ -21,22 +21,22 @@ entropy.better = "lower"
 
 
 class WithoutHitsClient(TorchClient):
-    """A client whose evaluation leaves out how many samples were classified correctly."""
+    """A client whose evaluation does not report how many samples were classified correctly."""
 
     def evaluate(self, parameters, config):
-        """Return the loss and the number of samples alone."""
+        """Return only the loss and the number of samples."""
         loss, n, _ = super().evaluate(parameters, config)
         return loss, n, {}
 
 
 class WithoutHits(FedAvg):
-    """FedAvg of such clients."""
+    """FedAvg with `WithoutHitsClient`."""
 
     client = "tests.common.own_parts:WithoutHitsClient"
 
 
 def tracker(folder):
-    """A tracker: end the process, once, after the second round of FedAvg's pre-training."""
+    """Return a tracker that ends the process once, after round 2 of FedAvg's pre-training."""
 
     def track(stage):
         def die(report):
@@ -51,7 +51,7 @@ def tracker(folder):
 
 
 def nodes(folder):
-    """A tracker: leave an empty file called as the node that makes a stage."""
+    """Return a tracker that writes an empty file, named after the node that runs a stage."""
 
     def track(stage):
         import ray

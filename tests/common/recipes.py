@@ -1,4 +1,4 @@
-"""A recipe of a few seconds, what its runs send, and results that nobody measured."""
+"""A recipe that runs in a few seconds, a record of the messages it sends, and made-up results."""
 
 import json
 
@@ -16,9 +16,9 @@ SETTINGS = {"downstream-classes": "2", **studies.SETTINGS}
 
 
 def tiny_recipe(images, settings=None, **keys):
-    """Return a recipe's content: 6 classes to pre-train on, two tasks of the other 2, no figures.
+    """Return a recipe: pre-training on 6 classes, two tasks of the other 2 classes, no figures.
 
-    What is None is left out.
+    Keys whose value is None are left out.
     """
     recipe = {
         "title": "A tiny comparison",
@@ -41,18 +41,19 @@ def write_recipe(path, content):
 
 
 def run(path, out, witness, monkeypatch):
-    """Run a recipe on the command line, its models beside its folder; return the exit status."""
+    """Run a recipe on the command line; return the exit status. `witness` replaces `LocalGrid`."""
     monkeypatch.setattr(execute, "LocalGrid", witness)
     return main(["run", str(path), "--out", str(out)])
 
 
 class Witness:
-    """Stands in the place of `LocalGrid`: notes every message of a round, and stops at one.
+    """Replaces `LocalGrid`: records every message of a round, and raises an error at one of them.
 
     Parameters
     ----------
     at : tuple, optional
-        (message type, run's name begins with, population, round) before which `error` is raised.
+        (message type, first characters of the run's name, population, round) of the message before
+        which `error` is raised.
     """
 
     def __init__(self, at=None, error=Killed):
@@ -83,20 +84,20 @@ class Witness:
             raise self.error
 
     def rounds(self):
-        """Return (run, population, round) of every round, each once."""
+        """Return (run, population, round) of every round, without repetitions."""
         return list(dict.fromkeys(entry[1:] for entry in self.seen))
 
 
 def result_file(store: Store, run, number=None):
-    """Return the file that a task of a run leaves, or what comes before its tasks."""
+    """Return the result file of a task of a run, or of the stage before the tasks."""
     stage = run.main if number is None else run.client_stages[number]
     return store.folder(stage) / RESULT
 
 
 def keep(store: Store, run, accuracies=(), tested=(), models=4.0, losses=()):
-    """Put a run into the store whose tasks have these accuracies (%, the same at two clients).
+    """Store a run whose tasks have these accuracies (%, the same for two clients).
 
-    `losses` are those of its pre-training's rounds; one that is None was not finite.
+    `losses` are the losses of the pre-training rounds; None means that a loss was not finite.
     """
     about = {"phase": "pretraining", "start": "x", "task": None, "models-down": models}
     rounds = [
@@ -113,7 +114,7 @@ def keep(store: Store, run, accuracies=(), tested=(), models=4.0, losses=()):
 
 
 def keep_task(store: Store, run, number, accuracy):
-    """Put one task of a run into the store."""
+    """Store one task of a run."""
     rows = [
         {"start": "x", "task": number, "client": c, "n": 100, "correct": accuracy, "loss": 1.0}
         for c in (0, 1)

@@ -1,4 +1,4 @@
-"""Clients and nodes that answer with what no honest one would, and a grid that they are on."""
+"""Clients and nodes whose replies no honest client would send, and a grid that runs them."""
 
 import io
 
@@ -14,17 +14,20 @@ from tests.common.federation import without_roster
 
 START = {"w": np.zeros(2, np.float32), "b": np.zeros(3, np.float32), "n": np.array(0)}
 KINDS = {"one": (1, 5), "two": (2, 5), "own": (5, None), "plain": (5, None)}
-"""Number of nodes, and the strategy's `clients`; "plain" nodes do not know the question."""
+"""Number of nodes, and the strategy's `clients`; "plain" nodes do not know the roster query."""
 
 
 def of_kind(kind):
-    """Return the options of a strategy on the `grid` of a kind."""
+    """Return the strategy's options for a run on the `grid` of a kind."""
     nodes, clients = KINDS[kind]
     return {"min_available_nodes": nodes, "clients": clients}
 
 
 class Good(NumPyClient):
-    """Adds 1 to everything; every gradient is 1. What `fault(client, answer)` returns counts."""
+    """Adds 1 to all arrays; every gradient is 1. `fault` may return another answer.
+
+    The arguments of `fault` are the client, the method and the parts of the answer.
+    """
 
     def __init__(self, client, fault, method=""):
         self.client, self.fault, self.method = client, fault, method
@@ -53,7 +56,7 @@ class Lying(LocalGrid):
     """A grid on which `lie(node, message type, reply)` may return another reply."""
 
     asked = 0
-    own_nodes = False  # As in a deployment: they are others'.
+    own_nodes = False  # As in a deployment, where the nodes belong to other people.
 
     def __init__(self, app, nodes, lie):
         super().__init__(app, nodes)
@@ -76,7 +79,7 @@ def grid(kind, fault=lambda *_: None, lie=lambda *_: None):
 
 
 def of(client, method, change):
-    """Return a fault of one client's answers to one method."""
+    """Return a fault that changes the answers of one client to one method."""
     return lambda number, asked, *answer: (
         change(*answer) if (number, asked) == (client, method) else None
     )
@@ -133,7 +136,7 @@ ROSTERS = {
 
 
 def lie_of(node, change):
-    """Return a lie about the training replies of a node: its records, changed in place."""
+    """Return a lie that changes the records of a node's train and evaluate replies in place."""
 
     def lie(asked, message_type, reply):
         if asked != node or message_type not in ("train", "evaluate"):
@@ -150,12 +153,12 @@ def blame(content):
 
 
 def data(content):
-    """Return the name of the record of arrays: one client's, or a sum."""
+    """Return the name of the record with the arrays of a client, or with a sum."""
     return next(name for name, one in content.items() if isinstance(one, ArrayRecord))
 
 
 def with_arrays(arrays):
-    """Return a lie that puts arrays in, in the place of those of the same names."""
+    """Return a lie that adds arrays to a reply and replaces arrays of the same names."""
 
     def lie(content):
         where = data(content)
@@ -165,7 +168,7 @@ def with_arrays(arrays):
 
 
 def huge_array(content):
-    """An array of 250 bytes whose header says that it has 10^11 numbers."""
+    """Replace an array by 250 bytes whose header states 10^11 numbers."""
     file = io.BytesIO()
     about = {"descr": "<f8", "fortran_order": False, "shape": (10**11,)}
     np.lib.format.write_array_header_1_0(file, about)

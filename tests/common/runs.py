@@ -1,4 +1,4 @@
-"""The latest runs of strategies that a test started: strategies hold nothing of a run."""
+"""The latest runs that tests started, because a strategy keeps nothing of its runs."""
 
 from collections import deque
 

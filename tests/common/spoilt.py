@@ -1,4 +1,4 @@
-"""Methods spoilt on purpose, each in one way, and a good one; all are FedAvg otherwise."""
+"""Methods with one planted error each, and a correct method; all are FedAvg otherwise."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ ALL = ("pretraining", "task", "personalised")
 
 
 class CountsNodes(FedAvg):
-    """Not exact under hosting: its step is the shorter, the more nodes there are."""
+    """Not exact under hosting: the more nodes there are, the shorter is its step."""
 
     roles = ("pretraining",)
 
@@ -30,7 +30,7 @@ class CountsNodes(FedAvg):
 
 
 class LeavesItself(TorchClient):
-    """Not exact under hosting: adds to its weights what the client before it has left."""
+    """Not exact under hosting: adds a weight of the previous client to its first array."""
 
     before = 0.0
 
@@ -43,7 +43,7 @@ class LeavesItself(TorchClient):
 
 
 class Leaves(FedAvg):
-    """Leaves something to the next client of the process, and so forgets it on resume too."""
+    """Leaves a weight to the next client of the process; a resumed run has forgotten it."""
 
     roles = ("pretraining",)
     client = LeavesItself
@@ -64,7 +64,7 @@ class Forgets(FedAvg):
 
 
 class InClass(StatefulClient):
-    """Keeps its weights in an attribute of the class, and mixes in those of the last round."""
+    """Keeps its first array in a class attribute, and averages it with the next round's."""
 
     kept = {}  # noqa: RUF012
 
@@ -76,14 +76,14 @@ class InClass(StatefulClient):
 
 
 class KeepsInClass(FedAvg):
-    """Keeps clients' states in a class, from one run to the next."""
+    """Keeps clients' states in a class attribute, from one run to the next."""
 
     roles = ("pretraining",)
     client = InClass
 
 
 class MutatesInRound(FedAvg):
-    """Its round takes the new global model for the old one."""
+    """Its round writes the new global model into the arrays of the old model."""
 
     roles = ("pretraining",)
 
@@ -95,7 +95,7 @@ class MutatesInRound(FedAvg):
 
 
 class Raises(TorchClient):
-    """Fails in the second round, as client 1."""
+    """Fails in the second round if it is client 1."""
 
     def fit(self, parameters, config):
         if (config["client"], config["server-round"]) == (1, 2):
@@ -104,7 +104,7 @@ class Raises(TorchClient):
 
 
 class Fails(FedAvg):
-    """One of its clients fails, which the others hide."""
+    """One of its clients fails, and the results of the other clients hide it."""
 
     roles = ("pretraining",)
     client = Raises
@@ -120,7 +120,7 @@ class Writes(StatefulClient):
 
 
 class NotStateful(FedAvg):
-    """Its exchange does not say stateful=True, so that no client ever reads its state."""
+    """Its exchange lacks stateful=True, so no client ever reads its state."""
 
     roles = ("pretraining",)
     client = Writes
@@ -128,7 +128,7 @@ class NotStateful(FedAvg):
 
 @dataclass(kw_only=True, eq=False)
 class Options(FedAvg):
-    """Has an option that is not declared, and one that is checked only where studies read it."""
+    """Has an undeclared option, and an option that is checked only when a study reads it."""
 
     rate: float = option(0.5, "step size", minimum=0, maximum=1)
     other: int = 3
@@ -141,7 +141,7 @@ class Options(FedAvg):
 
 
 class HalfOwn(StatefulClient):
-    """Trains from the mean of the first weight that it is sent and of its own last one."""
+    """Trains from the mean of the first array it receives and the first array it stored."""
 
     def fit(self, parameters, config):
         own = self.state.read(config) or {"first": parameters[0]}
@@ -152,7 +152,7 @@ class HalfOwn(StatefulClient):
 
 
 class KeepsAll(FedAvg):
-    """A method of one's own with a state, in several roles, that does all as it should."""
+    """A correct method with a client state, in several roles."""
 
     roles = ALL
     client = HalfOwn

@@ -1,4 +1,4 @@
-"""A study of a few seconds."""
+"""A study that runs in a few seconds."""
 
 from coprefl_flwr.studies.settings import Settings
 
@@ -20,11 +20,11 @@ SETTINGS = {
     "task-local-steps": 2,
     "task-learning-rate": 0.05,
 }
-"""6 clients to pre-train and two tasks of 3 clients; of a dataset and its classes nothing."""
+"""6 clients to pre-train and two tasks of 3 clients; dataset and classes are not set."""
 
 
 def tiny_study(images, folder):
-    """Return settings of a study of three starts, with 5 classes to pre-train."""
+    """Return the settings of a study of three starts, with 5 classes for pre-training."""
     more = {
         "run-name": "tiny",
         "output-dir": str(folder / "outputs"),

@@ -10,7 +10,7 @@ from tests.common.recipes import tiny_recipe, write_recipe
 
 
 def add_node(cluster, tries=3):
-    """Ray gives a node 30 seconds to start, which it may need more of on a busy machine."""
+    """Add a node; try again, because a busy machine may need more than Ray's 30 seconds."""
     for left in reversed(range(tries)):
         try:
             cluster.add_node(num_cpus=1, include_dashboard=False)
@@ -23,10 +23,10 @@ def add_node(cluster, tries=3):
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A Ray cluster of two nodes of one CPU each, on this machine, that RAY_ADDRESS names."""
+    """Start a Ray cluster of two nodes of one CPU each on this machine; RAY_ADDRESS names it."""
     ray = pytest.importorskip("ray")
     cluster_utils = pytest.importorskip("ray.cluster_utils")
-    # By its folder others would find it; the path of a socket must be short.
+    # In Ray's usual folder other programs would find it; the path of a socket must be short.
     with tempfile.TemporaryDirectory(prefix="ray.", dir="/tmp", ignore_cleanup_errors=True) as one:
         monkeypatch.setenv("RAY_TMPDIR", one)
         made = cluster_utils.Cluster()
@@ -40,7 +40,7 @@ def cluster(monkeypatch):
 
 @pytest.mark.deployment
 def test_workers_on_the_nodes_of_a_cluster(cluster, tiny_images, tmp_path, capfd):
-    """The numbers are those of this process; the cluster stays."""
+    """The numbers equal those of a run in this process; the cluster continues to run."""
     settings = {"rounds": 2, "tasks": 1, "task-rounds": 1}
     content = tiny_recipe(tiny_images, settings, methods=["fedavg"], reference=None, seeds=[0, 1])
     path = write_recipe(tmp_path / "recipe.yaml", content)

@@ -1,7 +1,7 @@
 """The deployment example with real SuperLinks and SuperNodes.
 
-Flower polls every few seconds and starts a process per message, so this takes minutes: `pytest`
-leaves it out, `make deployment-test` runs it.
+Flower polls every few seconds and starts a process per message, so these tests take minutes.
+`pytest` leaves them out; `make deployment-test` runs them.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.deployment
 
 
 class Deployment:
-    """`run.sh` under way, with a home of its own."""
+    """A running `run.sh`, with a separate home folder."""
 
     def __init__(self, tmp_path, mode, nodes, *options, example=EXAMPLE):
         self.folder = tmp_path / "deployment"
@@ -73,7 +73,7 @@ class Deployment:
             try:
                 if mark in (process / "environ").read_bytes():
                     found.append((process / "cmdline").read_bytes().replace(b"\0", b" "))
-            except OSError:  # Ended meanwhile, or another user's.
+            except OSError:  # The process has ended, or belongs to another user.
                 continue
         return found
 
@@ -85,7 +85,7 @@ class Deployment:
 
 @pytest.fixture(scope="module")
 def tls_run(tmp_path_factory):
-    """A finished run with TLS, two nodes, two rounds, and a stranger who tried to join it."""
+    """A finished run with TLS, two nodes and two rounds; an unregistered node tried to join."""
     deployment = Deployment(tmp_path_factory.mktemp("tls"), "tls", 2, "-c", "rounds=2 seed=3")
     try:
         deployment.wait_for(lambda: "[ROUND 1/2]" in deployment.log.read_text(), "round 1")
@@ -117,7 +117,7 @@ def join_unregistered(deployment):
     try:
         return process.wait(120), log.read_text()
     finally:
-        # Flower's SuperNode leaves its SuperExec behind when it is refused.
+        # If Flower's SuperNode is refused, its SuperExec continues to run.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -128,7 +128,7 @@ def free_port():
 
 
 def local_weights(folder, data, monkeypatch, rounds, seed, nodes, **more):
-    """Run the same app on a `LocalGrid` and return the model that it leaves."""
+    """Run the same app on a `LocalGrid` and return the model that it stores."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
     from deployment_app.client_app import app as client_app
     from deployment_app.server_app import app as server_app
@@ -161,7 +161,7 @@ def test_two_nodes_under_tls_learn_what_the_local_grid_learns(tls_run, tmp_path,
     assert deployed.keys() == expected.keys() == start.keys()
     for name, weights in expected.items():
         torch.testing.assert_close(deployed[name], weights, rtol=0, atol=1e-4)
-    # The tolerance must be far below what two rounds change, or the comparison says nothing.
+    # The comparison has a meaning only if two rounds change far more than the tolerance.
     assert max(float((expected[n] - start[n]).abs().max()) for n in start) > 1e-3
 
 

@@ -1,4 +1,4 @@
-"""The drawings of who sends what."""
+"""The drawings of the messages between server and nodes."""
 
 import re
 from xml.etree import ElementTree
@@ -24,7 +24,7 @@ def test_a_line_that_is_neither_is_refused():
 
 
 def test_no_text_of_a_page_is_wider_than_its_place():
-    """Words are not cut, so a long one would stand over the edge."""
+    """Lines are not broken, so a long text would cross the edge."""
     blocks = [
         block
         for path in tables.PAGES.rglob("*.md")

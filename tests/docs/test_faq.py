@@ -1,4 +1,4 @@
-"""The page of questions and problems quotes messages as the package gives them."""
+"""The FAQ page quotes error messages exactly as the package prints them."""
 
 import pytest
 import torch
@@ -69,6 +69,6 @@ def test_a_part_of_a_message_is_quoted(wrong, part, tmp_path):
 
 
 def train(model, folder):
-    """Begin a pre-training on two clients that hold images of 8x8 pixels."""
+    """Start a pre-training on two clients that hold images of 8x8 pixels."""
     clients = cp.partition(images(0, 1), clients=2, scheme="iid")
     cp.pretrain(cp.FedAvg(), model, clients, rounds=1, checkpoint=folder)

@@ -1,4 +1,4 @@
-"""The pages of the notebooks are those of their scripts."""
+"""The pages of the notebooks have the cells of their scripts."""
 
 import re
 
@@ -10,7 +10,7 @@ SCRIPTS = sorted((ROOT / "examples" / "notebooks").glob("*.py"))
 
 
 def cells(script):
-    """Return the text of every cell as its page has it."""
+    """Yield the text of every cell of a script as the page has it."""
     for part in script.read_text().split("# %%")[1:]:
         head, _, body = part.partition("\n")
         prefix = "# " if "markdown" in head else "# (?=%)"
@@ -22,7 +22,7 @@ def test_a_page_has_every_cell_of_its_script(script):
     page = (ROOT / "docs" / "notebooks" / f"{script.stem}.md").read_text()
     at = 0
     for cell in cells(script):
-        # The script's name stands below the title.
+        # On the page, the name of the script is below the title.
         first, _, rest = cell.partition("\n")
         for text in (first, rest.strip()):
             at = page.find(text, at)

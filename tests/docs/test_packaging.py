@@ -1,4 +1,4 @@
-"""What lands in site-packages, and that the package's names clash with nobody's."""
+"""The files of the wheel and the sdist, name clashes with users' packages, and the version."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from tests.common.simulation import ROOT
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, built from the sources as they are."""
+    """Build the wheel from the current sources."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT],
@@ -42,7 +42,7 @@ def test_the_wheel_holds_coprefl_flwr_and_nothing_else_at_its_top(wheel):
 
 
 def test_an_app_with_its_own_strategies_package_imports_ours(wheel, tmp_path):
-    """The wheel beside an app in another folder whose top-level package is called `strategies`."""
+    """The wheel works next to an app whose top-level package is called `strategies`."""
     (tmp_path / "strategies").mkdir()
     (tmp_path / "strategies" / "__init__.py").write_text("MINE = 'mine'\n")
     code = (
@@ -71,7 +71,7 @@ def test_the_links_at_the_top_lead_into_the_package():
 
 
 def test_the_readme_says_how_to_end_what_flwr_run_leaves_and_how_to_install_less():
-    """Neither was said; both cost a first hour."""
+    """Earlier, the README stated neither, and a new user lost the first hour with it."""
     text = (ROOT / "README.md").read_text()
     for page in (text, (ROOT / "docs" / "start" / "flwr-run.md").read_text()):
         begun = page.index("\nflwr run . --stream")
@@ -92,7 +92,7 @@ def test_the_version_is_one_wherever_it_stands():
 
 
 def test_the_sdist_is_made_without_the_links_at_the_top():
-    """Through them the strategies and clients were found first, and left out of the package."""
+    """Earlier, the build found strategies and clients through the links, not in the package."""
     built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     named = built["targets"]["sdist"]["only-include"]
     assert {"coprefl_flwr", "docs", "tests", "mkdocs.yml"} <= set(named)
@@ -102,7 +102,7 @@ def test_the_sdist_is_made_without_the_links_at_the_top():
 
 
 def test_no_torch_is_allowed_that_runs_code_from_weights_alone():
-    """CVE-2025-32434: before 2.6 `torch.load(weights_only=True)` could."""
+    """CVE-2025-32434: before torch 2.6, `torch.load(weights_only=True)` could run code."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = "\n".join(project["dependencies"])
     lowest = dict(re.findall(r"^(torch|torchvision)>=([\d.]+)$", needed, re.MULTILINE))
@@ -116,7 +116,7 @@ def test_no_torch_is_allowed_that_runs_code_from_weights_alone():
     [(30_000_000, 4), (13_000_000, 3), (5_000_000, 1), (500_000, 1), (None, 4)],
 )
 def test_fewer_jobs_of_tests_run_at_once_where_memory_is_short(kilobytes, jobs, tmp_path):
-    """Four jobs ran on any machine; where memory was short, Ray killed workers of two tests."""
+    """Earlier, four jobs always ran; if memory was short, Ray killed the workers of two tests."""
     file = tmp_path / "meminfo"
     if kilobytes is not None:
         file.write_text(f"MemTotal: 32000000 kB\nMemAvailable: {kilobytes} kB\n")

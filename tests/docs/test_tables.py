@@ -1,4 +1,4 @@
-"""The documentation and pyproject.toml say what the code declares, and links lead somewhere."""
+"""The documentation and pyproject.toml agree with the code, and links lead to existing files."""
 
 import inspect
 import itertools
@@ -18,7 +18,7 @@ from coprefl_flwr.studies.settings import Settings
 from docs import examples, interface, tables
 
 SHARED = {"centralised-hybrid", "coprefl-std-sgd", *(n for n in METHODS if n.endswith("-refined"))}
-"""Methods that are told of on the page of another."""
+"""Methods that are described on the page of another method."""
 FUNCTIONS = (
     *("partition", "tasks", "pretrain", "evaluate_starts", "plot_history"),
     *("load_dataset", "of_flower", "register", "ServerData", "RoundStrategy.start"),
@@ -45,7 +45,7 @@ def test_they_are_as_the_command_writes_them():
 
 
 def test_every_table_and_every_method_has_one_place():
-    """A method without a page, or a table that no page shows, was not found before."""
+    """Earlier, a method without a page, or a table that no page shows, was not noticed."""
     pages = [path.read_text() for path in tables.PAGES.rglob("*.md")]
     shown = sorted(name for text in pages for name in tables.parts(text))
     frames = {f"{tables.FRAME}{name}" for name in METHODS if name not in SHARED}
@@ -55,14 +55,14 @@ def test_every_table_and_every_method_has_one_place():
 
 
 def strategies():
-    """Return the names of the strategies as pages name them: those of a head by their room."""
+    """Return the strategies' names as pages write them; for a head, with the module."""
     found = {name for name in dir(cp) if isinstance(getattr(cp, name), type)}
     methods = {name for name in found if issubclass(getattr(cp, name), cp.RoundStrategy)}
     return methods - {"RoundStrategy"} | {"strategies.NCM", "strategies.Ridge"}
 
 
 def test_every_public_name_has_an_entry_in_the_reference():
-    """CoPreFL and all other built-in strategies had none."""
+    """Earlier, CoPreFL and all other built-in strategies had no entry."""
     pages = "".join(path.read_text() for path in API_PAGES)
     documented = set(re.findall(r"^::: coprefl_flwr\.(?:\w+\.)?(\w+)$", pages, flags=re.MULTILINE))
     public = {name for name in dir(cp) if not name.startswith("_")}
@@ -96,7 +96,7 @@ def test_a_parameter_that_no_text_describes_is_refused(monkeypatch):
 
 
 def test_types_of_arguments_are_those_of_the_signature():
-    """`quiet` had the type and the default of the parameter next to it."""
+    """Earlier, `quiet` had the type and the default of the parameter next to it."""
     text = interface.parameters("evaluate_starts")
     assert "`quiet`{ #evaluate_starts.quiet } `bool`, default `False`\n" in text
     assert "`gamma`{ #coprefl.gamma } `float`, default `0.5`, between 0 and 1\n" in (
@@ -125,7 +125,7 @@ def test_a_methods_page_has_all_its_parts(page):
         assert part in text
     assert re.search("## Where (it|they) deviates? from the paper|in no paper|`Schedule`", text)
     assert examples.commands(page)[-1][:2] == ["coprefl", "run"]
-    # The drawing shows the exchanges that the strategy names, in their order.
+    # The drawing shows the exchanges that the strategy names, in the same order.
     for name in (one.removeprefix(tables.FRAME) for one in tables.parts(text)):
         drawn = list(dict.fromkeys(re.findall(r": (train(?:\.query)?): ", text)))
         if name in METHODS and drawn:
@@ -143,7 +143,7 @@ def test_the_pages_of_recipes_name_every_key_and_figure():
 
 @pytest.mark.parametrize("part", ["data", "method", "model", "metric"])
 def test_a_how_to_shows_the_example_itself(part):
-    """With its imports: what is copied from the page runs."""
+    """The page includes the imports, so that code copied from the page runs."""
     text = (tables.PAGES / "how-to" / f"{part}.md").read_text()
     source = (tables.ROOT / "examples" / "own_parts" / f"{part}.py").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^\1```$", text, flags=re.MULTILINE | re.DOTALL)
@@ -153,7 +153,7 @@ def test_a_how_to_shows_the_example_itself(part):
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
 def test_links_outside_the_site_lead_somewhere(path):
-    """The site's own are checked as it is built."""
+    """Links of the site are checked when the site is built."""
     found = list(LINK.finditer(path.read_text()))
     assert found
     for link in found:
@@ -164,7 +164,7 @@ def test_links_outside_the_site_lead_somewhere(path):
     "path", [*WRITTEN, *sorted(tables.PAGES.rglob("*.md"))], ids=lambda path: path.name
 )
 def test_lists_begin_after_an_empty_line(path):
-    """Without one the site shows a list as a paragraph with dashes, as that on security did."""
+    """Otherwise the site shows a list as a paragraph with dashes, as on the security page once."""
     prose = re.sub(r"^( *)```.*?^\1```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     lines = prose.splitlines()
     for before, line in itertools.pairwise(lines):
@@ -173,7 +173,7 @@ def test_lists_begin_after_an_empty_line(path):
 
 
 def test_the_readme_fits_on_two_screens():
-    """It had 806 lines."""
+    """Earlier, it had 806 lines."""
     readme = (tables.ROOT / "README.md").read_text()
     assert readme.count("\n") <= 200
     for page in METHOD_PAGES:
@@ -189,6 +189,6 @@ def test_the_examples_of_the_python_reference_run(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", API_PAGES, ids=lambda page: page.stem)
 def test_every_name_of_the_python_reference_exists(page):
-    """A renamed class is otherwise noticed only where the site is built."""
+    """Otherwise a renamed class is noticed only when the site is built."""
     for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE):
         assert pydoc.locate(name) is not None, name

@@ -14,11 +14,11 @@ GENERATED = ("changelog", "notebooks")
 TOP = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")
 OTHERS = [tables.ROOT / f"{name}.md" for name in TOP]
 OTHERS += sorted((tables.ROOT / "examples").glob("*/README.md"))
-"""Pages outside docs/; both are checked."""
+"""Pages outside docs/, which are also checked."""
 
 COLUMNS, PRINTED = 80, 100
-"""Characters of a line of code that the site shows without scrolling, and of a line of `text`,
-which a program printed and a page cannot break."""
+"""The maximum number of characters of a line of code, which the site then shows without scrolling,
+and of a line of `text`, which is the output of a program and cannot be broken."""
 
 WORDS = {
     r"in (the )?place of": "old-fashioned: write 'instead of'",
@@ -39,19 +39,20 @@ WORDS = {
     r"says (of|nothing)": "write 'states', 'describes' or 'shows'",
     r"at hand": "write 'available'",
 }
-"""Regular expressions of what strangers had to read twice: why, or what to write."""
+"""Regular expressions of phrases that new readers had to read twice, with a reason or a better
+phrase."""
 
 BLOCK = re.compile(r"^( *)(`{3,})([^\n]*)\n(.*?)^\1\2$", re.M | re.S)
 CODE_OR_LINK = re.compile(
     r"`[^`]*`|\]\([^)]*\)|\{ ?#[^}]*\}|<!--.*?-->|[\w.-]+(?:[/.][\w-]+)+", re.S
 )
-"""Text whose words are names: also a path or a module without backticks."""
+"""Text whose words are names: code, links, and also a path or a module without backticks."""
 
 SENTENCE = re.compile(r"[^.:;!?|]+(?:[.:;!?](?!\s)[^.:;!?|]*)*[.:;!?|]?")
 
 
 def pages():
-    """Return {name: path} of all pages that somebody writes."""
+    """Return {name: path} of all pages that are written by hand."""
     docs = (path.relative_to(tables.PAGES) for path in tables.PAGES.rglob("*.md"))
     written = sorted(path for path in docs if path.with_suffix("").parts[0] not in GENERATED)
     paths = [*(tables.PAGES / path for path in written), *OTHERS]
@@ -64,16 +65,16 @@ PROGRAMS = {
     for folder in ("coprefl_flwr", "examples", "benchmarks", "docs")
     for path in sorted((tables.ROOT / folder).rglob("*.py"))
 }
-"""The modules of the package and the programs: docstrings, messages and helps are checked."""
+"""The modules of the package, and the programs: their texts are checked, including docstrings."""
 
 
 def blank(found):
-    """Return what is found as blanks, so that places stay those of the page."""
+    """Return the match as blanks, so that other text keeps its position on the page."""
     return re.sub(r"[^\n]", " ", found[0])
 
 
 def unclear(text):
-    """Return a line for each phrase of WORDS in a page's prose: its place, sentence and reason."""
+    """Return a line for each phrase of WORDS in a page's prose: line number, sentence, reason."""
     prose = CODE_OR_LINK.sub(blank, BLOCK.sub(blank, text))
     lines = []
     for phrase, reason in WORDS.items():
@@ -87,7 +88,7 @@ def unclear(text):
 
 
 def wide(text):
-    """Return a line for each line of code that is too long, indentation of its block aside."""
+    """Return a line for each line of code that is too long without its block's indentation."""
     lines = []
     for block in BLOCK.finditer(text):
         first = text.count("\n", 0, block.start(4)) + 1
@@ -99,7 +100,7 @@ def wide(text):
 
 
 def texts(program):
-    """Return (line, text) of a program's texts of several words, its docstrings among them."""
+    """Return (line, text) of a program's texts of several words, including docstrings."""
     constants = (node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Constant))
     found = ((node.lineno, node.value) for node in constants if isinstance(node.value, str))
     return [(line, text) for line, text in found if " " in text.strip()]

@@ -1,4 +1,4 @@
-"""The example attackers, from what an honest client answers; and the recipes that compare them."""
+"""The example attackers, compared with an honest client; and the recipes that use them."""
 
 import numpy as np
 import pytest
@@ -48,13 +48,13 @@ def honest(federation, client_id=1, client_class=TorchClient, **more):
 
 
 def replies(federation, client_class, method, sent, attack, config=CONFIG, **more):
-    """Return what an honest client answers, and an attacker in its place: (arrays, metrics)."""
+    """Return the answers of an honest client and of an attacker instead: (arrays, metrics)."""
     made = [honest(federation, 1, client_class, **more) for _ in range(2)]
     return [call_client(one, method, sent, config) for one in (made[0], attacker(attack, made[1]))]
 
 
 def expected(attack, update, *key):
-    """Return the update of an attacker, by hand."""
+    """Return the update of an attacker, computed by hand."""
     if attack == SIGN_FLIP:
         return -update
     if attack == SCALE:
@@ -86,7 +86,7 @@ def test_a_trained_model(federation, attack):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_gradient(federation, attack):
-    """Not turned around at what was sent, as a model is: a gradient is an update itself."""
+    """The attack changes the gradient itself; of a model, it changes the update."""
     plain, attacked = replies(federation, CoPreFLClient, "query", federation.arrays(), attack)
     assert attacked[1] == plain[1]
     assert attacked[0].keys() == plain[0].keys()
@@ -109,7 +109,7 @@ def test_noise_is_ten_times_as_long_and_another_every_round_and_client(federatio
 
 
 def test_the_change_of_a_control_variate_is_turned_around_as_such(federation, tmp_path):
-    """SCAFFOLD's c is 1 here: an answer that was turned around at it would be 2 - (c^+ - c)."""
+    """SCAFFOLD's c is 1 here: if the whole answer were attacked, it would be 2 - (c^+ - c)."""
     model = federation.arrays()
     control = {name: array + 1 for name, array in zeros_like(weights_of(model)).items()}
     sent, config = model, CONFIG | {"scaffold-variant": "II", "extra": {"control": control}}
@@ -153,7 +153,7 @@ def started(federation, strategy, attack):
 
 
 def trained(federation, strategy, client_id, arrays):
-    """Return what an honest client makes of the arrays in the first round."""
+    """Return the arrays that an honest client makes of these arrays in the first round."""
     config = {"seed": 1, "population": strategy.population, "server-round": 1, "client": client_id}
     return call_client(honest(federation, client_id), "fit", arrays, config)[0]
 
@@ -179,7 +179,7 @@ def test_a_round_of_fedavg_by_hand(federation, attack):
 
 
 def test_a_link_of_a_chain_sends_on_what_it_made_of_the_model(federation):
-    """Client 2 is the attacker; the chain by hand, link by link."""
+    """Client 2 is the attacker; the chain is computed by hand, client by client."""
     strategy, arrays = Cyclic(participants=4, seed=1), federation.arrays()
     found = started(federation, strategy, SIGN_FLIP)
     drawn = RoundContext(strategy, Listed(range(4)))

@@ -1,4 +1,4 @@
-"""The example in the form of a Flower Baseline: its files, its commands, and two rounds of it."""
+"""The example in the form of a Flower Baseline: its files, its commands, and a short run."""
 
 import io
 import sys
@@ -29,12 +29,12 @@ SMALLER = {
     "task-rounds": 2,
     "task-clients": 3,
 }
-"""Two rounds of the pre-training and of a task."""
+"""Settings for two rounds of the pre-training and of a task."""
 
 
 @pytest.fixture
 def app(monkeypatch):
-    """The apps of server and clients, imported as Flower imports them."""
+    """Return the apps of server and clients, imported as Flower imports them."""
     monkeypatch.syspath_prepend(str(BASELINE))
     for name in [name for name in sys.modules if name.split(".")[0] == "coprefl"]:
         monkeypatch.delitem(sys.modules, name)
@@ -60,7 +60,7 @@ def test_flower_builds_it_with_all_that_it_needs():
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)
 def test_a_table_is_a_study_that_can_be_built(table, monkeypatch):
-    """Flower refuses a setting that the app lacks, or one of another type; so do the settings."""
+    """Flower and our settings both refuse an unknown setting, and a setting of another type."""
     monkeypatch.syspath_prepend(str(BASELINE))
     usual, given = config(), tomllib.loads(table.read_text(encoding="utf-8"))
     assert {key: type(usual[key]) for key in given} == {key: type(given[key]) for key in given}

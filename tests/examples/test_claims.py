@@ -1,4 +1,4 @@
-"""Recipes of claims and starts can be read under each protocol; the pages are their tables'."""
+"""Recipes of claims and starts can be read under each protocol; pages match the stored tables."""
 
 import pytest
 import yaml
@@ -14,7 +14,7 @@ PRIMARY = yaml.safe_load((FOLDER / "primary.yaml").read_text())
 
 
 def protocols():
-    """Return each recipe with each of its protocols."""
+    """Return (recipe, protocol) for every protocol of every recipe."""
     written = {name: yaml.safe_load(path.read_text()) for name, path in RECIPES.items()}
     return [(name, one) for name, of in written.items() for one in of.get("protocols", [""])]
 
@@ -24,7 +24,7 @@ def test_it_can_be_read_and_would_run(name, protocol):
     recipe = read_recipe(RECIPES[name], protocol=protocol)
     assert recipe.protocol == protocol
     assert len(recipe.seeds) >= 5 or protocol == "tune"
-    if not name.startswith("startbench/"):  # The data that small ones have are not like theirs.
+    if not name.startswith("startbench/"):  # The small data of these recipes differ too much.
         small = read_recipe(RECIPES[name], ("seeds=[0]",), "small", protocol)
         assert check_runs(small)
 
@@ -48,7 +48,7 @@ def test_every_recipe_has_claims():
 
 
 def test_a_paper_has_at_most_ten_primary_claims_on_seeds_of_their_own():
-    """Each with a name that fits into the figure."""
+    """Each claim has a short name that fits into the figure."""
     for claims in PRIMARY.values():
         assert 1 <= len(claims) <= 10
         assert len({one["short"] for one in claims}) == len(claims)

@@ -1,4 +1,4 @@
-"""The two pages of what was measured: from reports of runs to tables, from tables to pages."""
+"""The two pages of measured results: from reports of runs to tables, from tables to pages."""
 
 import json
 import math
@@ -46,7 +46,7 @@ PROTOCOLS = {
 
 @pytest.fixture
 def recipe(tiny_images, tmp_path):
-    """A recipe with claims, one with primary claims, and one of startbench, in their folders."""
+    """Write a recipe with claims, one with primary claims, and one of startbench."""
     claims, bench = tmp_path / "examples" / "claims", tmp_path / "examples" / "startbench"
     (claims / "primary").mkdir(parents=True)
     bench.mkdir()
@@ -70,7 +70,7 @@ def write_claims(recipe, claims, primary=(MAIN, LESS)):
 
 
 def run_of(path, out, accuracies, changes=(), extra="", protocol=""):
-    """Keep results of a recipe as if it had been run: {label: an accuracy a seed}, two tasks."""
+    """Store made-up results of a recipe with two tasks: {label: an accuracy for each seed}."""
     found = read_recipe(path, changes, protocol=protocol)
     out.mkdir(parents=True)
     (out / "recipe.yaml").write_text(found.to_yaml() + extra)
@@ -92,13 +92,13 @@ def make(tmp_path, *options):
 
 
 def made(tmp_path):
-    """Make the pages; return that of claims, and the stored tables by name."""
+    """Make the pages; return the page of claims, and the stored tables by name."""
     assert make(tmp_path) == 0
     return (tmp_path / "docs" / "claims.md").read_text(), tables.read(tmp_path / "docs" / "tables")
 
 
 def lines_of(text, cells):
-    """Return the cells of each line of tables with so many."""
+    """Return the cells of each line in tables with this number of cells."""
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     found = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in lines]
     return [row for row in found if len(row) == cells and row[0] not in ("Claim", "Start")]
@@ -116,7 +116,7 @@ def judged(text):
 
 
 def test_an_exploratory_claim_has_a_plain_interval_and_no_verdict(recipe, tmp_path):
-    """Differences of seeds 7, 8, 6, 7, 6."""
+    """The differences of the five seeds are 7, 8, 6, 7 and 6."""
     run_of(recipe, tmp_path / "outputs" / "tiny", {"random": RANDOM, "fedavg": FEDAVG})
     text, stored = made(tmp_path)
     differences = [a - b for a, b in zip(FEDAVG, RANDOM, strict=True)]
@@ -130,7 +130,7 @@ def test_an_exploratory_claim_has_a_plain_interval_and_no_verdict(recipe, tmp_pa
     assert "Images of 4 x 4: nobody's.\n" in text
     assert f"coprefl run {recipe}\n" in text
     html = MarkdownIt().enable("table").render(text)
-    assert html.count("<table>") == 2  # The primary claims, and the recipe's.
+    assert html.count("<table>") == 2  # For the primary claims, and for the recipe's claims.
     assert "not measured yet" in text
     one = stored["tiny"]
     assert list(one.rows) == ["table", "row", "seed", "task", "metric", "value"]
@@ -145,7 +145,7 @@ def test_an_exploratory_claim_has_a_plain_interval_and_no_verdict(recipe, tmp_pa
 
 
 def test_the_pages_can_be_made_where_the_results_are_not(recipe, tmp_path):
-    """And the tables are the same bytes, but for what is run anew."""
+    """The stored tables are then used, and all files keep the same bytes."""
     run_of(recipe, tmp_path / "outputs" / "tiny", {"random": RANDOM, "fedavg": FEDAVG})
     text, _ = made(tmp_path)
     files = {path: path.read_bytes() for path in (tmp_path / "docs").rglob("*.*")}
@@ -156,7 +156,7 @@ def test_the_pages_can_be_made_where_the_results_are_not(recipe, tmp_path):
 
 
 def test_means_of_earlier_runs_stand_until_there_is_a_table(recipe, tmp_path):
-    """A seed counts where both rows have as many tasks."""
+    """A seed counts if both rows have the same number of tasks."""
     lines = [
         f"tiny,as set,table,{row},accuracy,{seed},{value},{tasks if seed == 4 else 2}"
         for row, values, tasks in (("random", RANDOM, 2), ("fedavg", FEDAVG, 1))
@@ -171,7 +171,7 @@ def test_means_of_earlier_runs_stand_until_there_is_a_table(recipe, tmp_path):
 
 
 def test_a_seed_counts_where_both_rows_have_all_its_tasks(recipe, tmp_path):
-    """FedAvg has seeds 0 to 3, and of seed 3 one task."""
+    """FedAvg has seeds 0 to 2, and only one task of seed 2."""
     out = tmp_path / "outputs" / "tiny"
     store, found = run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG[:3]})
     table_row = table_rows(found)[1]
@@ -200,7 +200,7 @@ def test_runs_of_other_settings_are_left_out(recipe, tmp_path, capsys):
 
 
 def test_a_table_whose_recipe_was_changed_is_left_out(recipe, tmp_path, capsys):
-    """It stays where it is: the recipe may be put right."""
+    """The table is kept, because the recipe may be changed back."""
     run_of(recipe, tmp_path / "outputs" / "tiny", {"random": RANDOM, "fedavg": FEDAVG})
     text, _ = made(tmp_path)
     shutil.rmtree(tmp_path / "outputs")
@@ -225,7 +225,7 @@ def test_a_report_from_before_the_last_run_is_left_out(recipe, tmp_path, capsys)
 
 @pytest.mark.parametrize(("select", "row"), [("test", "fedavg"), ("all", "fedavg:mu=0.1")])
 def test_a_row_is_named_by_its_label_where_no_other_row_has_it(recipe, tmp_path, select, row):
-    """Of FedProx with two values of mu, the first is better: the only row, or one of two."""
+    """The first of two values of FedProx's mu is better: it is the only row, or one of two rows."""
     searched = {"fedavg": {"method": "fedprox", "mu": [0.1, 0.2]}}
     content = {"methods": ["random", searched], "select": select}
     write_recipe(recipe, read_recipe(recipe).effective | content)
@@ -239,7 +239,7 @@ def test_a_row_is_named_by_its_label_where_no_other_row_has_it(recipe, tmp_path,
     text, stored = made(tmp_path)
     assert {*stored["tiny"].rows["row"]} >= {"random", row}
     assert f"{row} 47.00, random 40.20; 5 seeds" in text
-    if select == "test":  # What was tried, from the report's own table.
+    if select == "test":  # The values that were tried, from the report's table of the search.
         heading, first, second = stored["tiny"].about["trials"][:3]
         assert heading == ["Method", "Values", "Accuracy %", "Chosen"]
         assert first == ["fedavg", "mu=0.1", "47.00", "chosen"]
@@ -247,7 +247,7 @@ def test_a_row_is_named_by_its_label_where_no_other_row_has_it(recipe, tmp_path,
 
 
 def test_files_may_lie_elsewhere(recipe, tmp_path, tiny_images):
-    """The same data under another path is the recipe's."""
+    """The same data under another path belongs to the recipe."""
     worth = {"random": RANDOM, "fedavg": FEDAVG}
     run_of(recipe, tmp_path / "outputs" / "tiny", worth)
     moved = tmp_path / "moved" / tiny_images.name
@@ -267,7 +267,7 @@ def test_seeds_of_several_folders_count_once(recipe, tmp_path):
 
 
 def test_protocols_are_lines_of_a_claim(recipe, tmp_path):
-    """Each with its cause and its command."""
+    """Each protocol has its cause and its command."""
     protocols = {
         "printed": {"because": "as the paper has it"},
         "ratio": {"because": "rates that train", "settings": {"learning-rate": 5.0}},
@@ -289,7 +289,7 @@ def test_protocols_are_lines_of_a_claim(recipe, tmp_path):
 
 
 def test_a_start_that_never_came_to_its_loss_has_no_difference(recipe, tmp_path):
-    """As a report says it of seed 3: the first task has the figure of the pre-training."""
+    """The report has an infinity for seed 3, in the first task, which has pre-training metrics."""
     out = tmp_path / "outputs" / "tiny"
     run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG})
     units = pd.read_csv(out / "report" / "units.csv")
@@ -302,9 +302,9 @@ def test_a_start_that_never_came_to_its_loss_has_no_difference(recipe, tmp_path)
 
 
 def test_two_tables_of_a_recipe_can_be_compared(recipe, tmp_path):
-    """FedAvg with 3 participants a round is better by 10, 11, 9, 10, 10 points.
+    """FedAvg with 3 participants per round is better by 10, 11, 9, 10, 10 points.
 
-    Std √(1 / 2), and t(4) at 5 % is 2.776: half the interval is 2.776 · √(1 / 10) = 0.878.
+    The std is √(1 / 2), and t(4) at 5 % is 2.776: half the interval is 2.776 · √(1 / 10) = 0.878.
     """
     of_both = ["participants=3", "participants=2"]
     write_recipe(recipe, read_recipe(recipe, ["participants=[2, 3]"]).effective)
@@ -373,7 +373,7 @@ def first_run(recipe, tmp_path, changes=(), **more):
 
 
 def test_primary_claims_have_verdicts_intervals_and_a_figure(recipe, tmp_path):
-    """Of the seeds' means over two tasks; of variances the logarithms, shown as a ratio."""
+    """Verdicts use the seeds' means over two tasks; for variances, logarithms, shown as a ratio."""
     units = first_run(recipe, tmp_path, worth={"fedavg": 4.0})
     text, _ = made(tmp_path)
     seeds = units["unit"].str.extract(r"seed (\d+)")[0]
@@ -529,7 +529,7 @@ def test_settings_without_tables_are_named_and_have_no_figures(recipe, tmp_path)
 
 
 def test_a_start_whose_training_diverged_has_means_over_the_other_seeds():
-    """In seed 2, scaffold failed; while runs are not done, a seed needs all starts."""
+    """In seed 2, scaffold failed; while runs are not done, only seeds with all starts count."""
     rows = [
         {"table": "table", "row": row, "seed": seed, "task": 0, "metric": "accuracy",
          "value": 50.0 + seed + 5 * number}
@@ -550,7 +550,7 @@ def test_a_start_whose_training_diverged_has_means_over_the_other_seeds():
 
 
 def test_a_task_that_never_came_to_the_target_counts_with_all_its_rounds():
-    """A round sends 2 MB; of three tasks one came there in 4 rounds."""
+    """A round sends 2 MB; one of three tasks reached the target, after 4 rounds."""
     rounds, sent = [4.0, math.inf, math.inf], [8.0, math.inf, math.inf]
     rows = [
         {"table": "table", "row": "fedavg", "seed": 7, "task": task, "metric": metric, "value": v}

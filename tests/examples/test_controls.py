@@ -1,4 +1,4 @@
-"""The controls of CoPreFL's claims, against CoPreFL and against plain autograd."""
+"""The control methods of CoPreFL's claims, compared with CoPreFL and with plain autograd."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def control(name):
 
 
 def test_fedavg_on_support_is_coprefl_without_its_step(stochastic_federation):
-    """Three rounds end with the very bytes of CoPreFL with zeta = 0."""
+    """Three rounds end with the same bytes as CoPreFL with zeta = 0."""
     federation, ends = stochastic_federation, []
     on_support = control("FedAvgOnSupport")
     for strategy in (on_support(participants=3), CoPreFL(participants=3, meta_learning_rate=0.0)):
@@ -37,7 +37,7 @@ def test_fedavg_on_support_is_coprefl_without_its_step(stochastic_federation):
 
 
 def step_by_hand(federation, arrays, participants, server_round, along, rate):
-    """One step at a model against the sum, or mean, of the gradients on CoPreFL's query sets."""
+    """Take a step against the sum or mean of the gradients on CoPreFL's query sets."""
     model, losses = load(arrays).eval(), []
     for j in participants:
         inputs, targets = federation.samples[j].batch(slice(None), CPU)
@@ -57,7 +57,7 @@ def step_by_hand(federation, arrays, participants, server_round, along, rate):
 @pytest.mark.parametrize("along", ["sum", "mean"])
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_fedavg_then_step_by_hand(federation, along, nodes):
-    """Two rounds: FedAvg on all samples, then the step, weighted by nothing."""
+    """Two rounds: FedAvg on all samples, then the step without weights."""
     strategy = control("FedAvgThenStep")(
         step_learning_rate=0.3, step_along=along, participants=3, clients=4
     )

@@ -1,4 +1,4 @@
-"""The deployment example's app, without a deployment: `make deployment-test` takes minutes."""
+"""The app of the deployment example without a deployment, which takes minutes to test."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tests.deployment.test_deployment import local_weights
 
 
 def test_it_runs_with_its_own_settings(tmp_path, monkeypatch):
-    """Its options of CoPreFL were read as settings of every run, which they had been once."""
+    """Earlier, the app's options of CoPreFL were read as settings of every run."""
     rng = np.random.default_rng(0)
     for node in range(2):
         images = rng.integers(0, 256, (20, 28, 28), dtype=np.uint8)
@@ -18,7 +18,7 @@ def test_it_runs_with_its_own_settings(tmp_path, monkeypatch):
 
 
 def test_the_operators_file_says_which_node_is_which_client(tmp_path, monkeypatch):
-    """A run-config's `node-clients`; here it is wrong, which is told before any work."""
+    """The run-config's `node-clients` names the file; an error in it is found before any work."""
     file = tmp_path / "nodes.toml"
     file.write_text("2 = [0]\n3 = [0]\n")
     with pytest.raises(SettingsError, match="client 0 is listed for two nodes, 2 and 3"):

@@ -1,4 +1,4 @@
-"""The recipe with Flower's strategies: run, killed on the way, resumed, reported."""
+"""The recipe with Flower's strategies: it is run, killed, resumed and reported."""
 
 import re
 
@@ -18,7 +18,7 @@ PLACE = "flwr.serverapp.strategy"
 
 @pytest.fixture(scope="module")
 def recipe(tiny_images, tmp_path_factory):
-    """The example's rows, in a study of seconds whose rounds have three participants."""
+    """Write a recipe with the example's rows and three participants, which runs in seconds."""
     rows = yaml.safe_load(EXAMPLE.read_text())["methods"]
     rows[-1]["private"]["num-sampled-clients"] = 3
     content = tiny_recipe(tiny_images, {"tasks": 1}, methods=rows)

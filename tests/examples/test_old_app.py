@@ -1,4 +1,4 @@
-"""The app of Flower's old kind: FedAvg before, CoPreFL after the diff, and what a mistake says."""
+"""An app in Flower's old style: FedAvg before, CoPreFL after the diff, and error messages."""
 
 import logging
 import re
@@ -21,7 +21,7 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the app, to change."""
+    """Return a copy of the app, which a test may change."""
     return Path(shutil.copytree(EXAMPLES / "old_app", tmp_path / "old_app"))
 
 
@@ -42,7 +42,7 @@ def run_app(folder, monkeypatch):
         config = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
     config["num-server-rounds"] = 2
     grid = LocalGrid(client_app, nodes=4, run_config=config)
-    grid.set_run(SimpleNamespace(run_id=1))  # Which the old kind asks for.
+    grid.set_run(SimpleNamespace(run_id=1))  # Apps in the old style ask for the run.
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
 
 
@@ -58,7 +58,7 @@ def test_the_diff_applies_and_both_apps_train_and_evaluate(copy, monkeypatch, ca
 
 
 def test_our_strategy_in_the_unchanged_app_says_what_to_do_instead(copy, monkeypatch):
-    """Not that a CoPreFL has no attribute 'initialize_parameters'."""
+    """The error is not that CoPreFL has no attribute 'initialize_parameters'."""
     server = copy / "old_app" / "server_app.py"
     text = server.read_text()
     text = text.replace(

@@ -1,4 +1,4 @@
-"""A user's app: FedAvg before, CoPreFL after the diff that its page shows."""
+"""A user's app: FedAvg before, CoPreFL after the diff, which a page shows."""
 
 import ast
 import inspect
@@ -56,7 +56,7 @@ def run_app(folder, monkeypatch, **config):
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the app, to change."""
+    """Return a copy of the app, which a test may change."""
     return Path(shutil.copytree(EXAMPLES / "own_app", tmp_path / "own_app"))
 
 
@@ -73,7 +73,7 @@ def accuracy_per_node(folder, state):
 
 
 def test_the_diff_applies_and_both_apps_learn(copy, monkeypatch, caplog):
-    """Both train half of the four nodes in each of the five rounds and evaluate on all of them."""
+    """Both apps train half of the four nodes in each of five rounds, and evaluate on all nodes."""
     caplog.set_level(logging.INFO, "flwr")
     before, sent = run_app(copy, monkeypatch)
     assert sent == {"train": 10, "evaluate": 20}
@@ -104,7 +104,7 @@ def test_our_fedavg_in_the_unchanged_app_equals_flowers(copy, monkeypatch):
 
 
 def test_a_page_shows_coprefls_round():
-    """Line breaks aside: the page has at most 80 columns."""
+    """Line breaks may differ, because the page has at most 80 columns."""
     (source,) = ast.parse(textwrap.dedent(inspect.getsource(CoPreFL.round))).body
     del source.body[0]  # The docstring.
     page = (HOW_TO / "method.md").read_text()
@@ -120,5 +120,5 @@ def test_a_page_shows_the_diff_and_the_readme_its_ten_lines():
     readme = (ROOT / "README.md").read_text()
     shown = readme.partition('@app.train("query")')[2].partition("```")[0]
     added = [line[1:].split("#")[0].strip() for line in diff.splitlines() if line[:1] == "+"]
-    for line in shown.strip().splitlines()[1:]:  # Without the signature, which has types there.
+    for line in shown.strip().splitlines()[1:]:  # Without the signature: the diff's has types.
         assert line.split("#")[0].strip() in added

@@ -1,6 +1,7 @@
-"""Everything of a user's own by name, in this process.
+"""Every kind of part that a user can write, named in a recipe, in this process.
 
-On workers: tests/recipes/test_execute.py. Under `flwr run`: tests/federation/test_flower.py.
+Tests on workers are in tests/recipes/test_execute.py, and tests under `flwr run` are in
+tests/federation/test_flower.py.
 """
 
 import csv
@@ -21,7 +22,7 @@ FEW = ["--set", "seeds=0", "--set", "tasks=1", "--set", "rounds=2", "--set", "cl
 
 @pytest.fixture
 def parts(tmp_path):
-    """A folder outside of the package with a method, a model, data, a partition and a metric."""
+    """Copy the folder with a method, a model, data, a partition and a metric out of the package."""
     return Path(shutil.copytree(ROOT / "examples" / "own_parts", tmp_path / "parts"))
 
 
@@ -30,13 +31,13 @@ def run(parts, out, *more):
 
 
 def results(out):
-    """Return {name: bytes} of all results, and when each was written."""
+    """Return {name: time of the last change} of all results."""
     found = [*(out.parent / "models").rglob("result.json")]
     return {str(path.relative_to(out.parent)): path.stat().st_mtime_ns for path in found}
 
 
 def test_one_recipe_names_all_five_beside_built_in_methods(parts, tmp_path):
-    """Run again it makes nothing; a changed number makes what depends on it, and that alone."""
+    """A second run makes nothing; after a change, a run makes only what depends on it."""
     out = tmp_path / "here" / "out"
     assert run(parts, out) == 0
     first = results(out)
@@ -58,7 +59,7 @@ def test_one_recipe_names_all_five_beside_built_in_methods(parts, tmp_path):
     after = results(out)
     new = {name for name in after if name not in first}
     assert {name: after[name] for name in first} == first
-    # Two values of `step`, each a pre-training and a task.
+    # For each of the two values of `step`: a pre-training and a task.
     assert len(new) == 4
     assert all(Path(name).parts[1].startswith("PartWay-") for name in new)
 

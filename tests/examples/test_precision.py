@@ -1,4 +1,4 @@
-"""The recipe of precisions: the same pre-training twice, and a report that tells them apart."""
+"""The recipe of precisions: the same pre-training twice, and a report that shows the precision."""
 
 from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.load import read_recipe

@@ -1,4 +1,4 @@
-"""The recipes in examples/: each can be read at both scales, and begins to run at the small one."""
+"""The recipes in examples/ can be read at both scales, and start to run at the small scale."""
 
 import pytest
 
@@ -16,10 +16,10 @@ RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 PAGE = costs.PAGE.read_text()
 PERSONALISED = [name for name in RECIPES if name.startswith("fedpcl")]
 ALL_ROWS = ("coprefl-table-1b.yaml", "cyclic-table-2.yaml")
-"""Recipes whose rows together are most methods."""
+"""Recipes whose rows together contain most methods."""
 
 WITH_FOLDERS = ("fedpcl-table-4-digit-5.yaml", "fedpcl-table-4-office-10.yaml")
-"""Recipes with backbones that are folders of the user's."""
+"""Recipes with backbones in folders that a user has to provide."""
 
 LEAST = ["rounds=1", "participants=2", "local-steps=1", "seeds=[0]"]
 LEAST_TASKS = ["tasks=1", "task-rounds=1", "task-clients=2", "task-local-steps=1"]
@@ -30,9 +30,9 @@ def test_it_can_be_read(name):
     full, small = read_recipe(FOLDER / name), read_recipe(FOLDER / name, (), "small")
     assert full.source.startswith(("CoPreFL", "CyclicFL", "FedPCL"))
     assert [row.label for row in small.rows] == [row.label for row in full.rows]
-    # Backbones are none at the small scale, and what the paper has of several stands beside once.
+    # The small scale has no backbones, so only one of the paper's tables by backbone is used.
     assert set(full.compared) - set(small.compared) <= {"backbones"}
-    # Every table that the paper printed stands beside one of ours, at both scales.
+    # Every table that the paper printed is compared with one of our tables, at both scales.
     for recipe in (full, small):
         found = [recipe.paper_table(combination) for combination in recipe.combinations()]
         beside = sorted((table.table, str(table.where)) for table in found if table)
@@ -45,7 +45,7 @@ def test_it_can_be_read(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_page_says_how_many_runs_it_makes(name):
-    """Counted by settings: a pre-training by those that are not of tasks, a task by all."""
+    """A pre-training is counted by all settings except the settings of tasks, a task by all."""
     recipe = read_recipe(FOLDER / name)
     deciding, reported = Counted(), Counted()
     for table_row in table_rows(recipe):
@@ -54,7 +54,7 @@ def test_the_page_says_how_many_runs_it_makes(name):
             of_validation = table_row.combination | {"tasks": recipe.validation_tasks}
             for one in trials:
                 deciding.add(Run.of(of_validation, one.method, recipe.validation_seed))
-        # Of a row that is searched on validation tasks one value is reported.
+        # If a row is searched on validation tasks, only one of its values is reported.
         for one in trials[:1] if table_row.validated else trials:
             for run in table_row.reported(one):
                 reported.add(run)
@@ -116,7 +116,7 @@ def test_a_personalised_one_begins_to_run(name, tmp_path):
 
 @pytest.mark.parametrize("name", sorted({*RECIPES} - {*PERSONALISED}))
 def test_it_begins_to_run(name, tmp_path):
-    """A round of the pre-training and of a task, on embedded data."""
+    """Run one round of the pre-training and of a task, on data in the package."""
     tasks = read_recipe(FOLDER / name).settings["tasks"][0]
     changes = LEAST + (LEAST_TASKS if tasks else [])
     recipe = read_recipe(FOLDER / name, changes, "small")

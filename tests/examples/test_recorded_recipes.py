@@ -1,4 +1,4 @@
-"""A recipe of examples/ sets what it depends on: other defaults do not make it another one."""
+"""Recipes in examples/ set all values that they depend on: new defaults do not change them."""
 
 import json
 

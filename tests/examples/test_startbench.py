@@ -1,4 +1,4 @@
-"""The comparison of starts: its rule, and the rates that a search chose."""
+"""The comparison of starts: its rule of equal effort, and the rates that a search chose."""
 
 import importlib
 import shutil

@@ -1,4 +1,4 @@
-"""The script of the Python interface, cut down."""
+"""The example script of the Python interface, with fewer rounds."""
 
 import runpy
 

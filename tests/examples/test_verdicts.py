@@ -1,4 +1,4 @@
-"""Verdicts on claims: by hand, against scipy's own tests, and on simulated papers."""
+"""Verdicts on claims: computed by hand, compared with scipy's tests, and on simulated papers."""
 
 import math
 
@@ -18,10 +18,10 @@ holm, judge, needed_seeds, power = (
 
 
 def test_holm_by_hand():
-    """Of four: 0.011 * 4 and 0.016 * 3 are at most 0.05, and 0.03 * 2 is not; nor is 0.04 then."""
+    """0.011 * 4 and 0.016 * 3 are at most 0.05; 0.03 * 2 is not, and so 0.04 fails too."""
     assert holm(np.array([0.03, 0.011, 0.04, 0.016])).tolist() == [False, True, False, True]
     assert holm(np.array([0.04])).tolist() == [True]
-    # One that was not measured counts in the number of tests.
+    # A claim that was not measured counts in the number of tests.
     assert holm(np.array([0.04, math.nan])).tolist() == [False, False]
 
 
@@ -31,7 +31,7 @@ def test_holm_is_the_adjustment_of_reports():
 
 
 def test_words_are_those_of_scipys_tests():
-    """Thirty papers of five claims, each family of p-values stepped down in a loop."""
+    """Thirty papers of five claims; Holm's method is a loop over each family of p-values."""
     rng, seen = np.random.default_rng(1), set()
     for _ in range(30):
         paper = rng.normal(
@@ -76,7 +76,7 @@ def test_needed_seeds_are_those_of_the_textbooks():
 
 
 def test_a_claim_has_no_verdict_before_it_has_all_seeds():
-    """Nor has one whose seeds do not differ; all of them count in the family."""
+    """A claim with equal differences has none either; all claims count in the family of tests."""
     clear, part, none, alike = [2.0, 3.0, 2.5, 2.7], [2.0, 3.0, 2.5], [], [1.0] * 4
     found = judge([clear, part, none, alike], [1.0] * 4, [4] * 4)
     words = [HOLDS, "3 of 4 seeds so far", "not measured yet", OPEN]
@@ -97,12 +97,12 @@ def normal(rng, shape):
 
 
 def of_skewed_rows(rng, shape):
-    """Differences of two rows that are exponential, of skewness 2."""
+    """Draw differences of two rows with an exponential distribution, of skewness 2."""
     return rng.exponential(size=shape) - rng.exponential(size=shape)
 
 
 def skewed(skewness):
-    """Differences that are gamma themselves."""
+    """Return a function that draws differences with a gamma distribution."""
 
     def draw(rng, shape):
         of = 4 / skewness**2
@@ -112,7 +112,7 @@ def skewed(skewness):
 
 
 def papers(draw, correlation, seed=0, seeds=SEEDS, claims=CLAIMS):
-    """Draw differences of mean 0: what all claims of a paper share, and what is their own."""
+    """Draw differences of mean 0: a part that a paper's claims share, and a part of each claim."""
     rng = np.random.default_rng(seed)
     own, shared = (draw(rng, (PAPERS, number, seeds)) for number in (claims, 1))
     return math.sqrt(1 - correlation) * own + math.sqrt(correlation) * shared
@@ -124,7 +124,7 @@ def words_of(differences, margin):
 
 
 def share(words, *wanted):
-    """Return the share of papers with a word that has one of these parts."""
+    """Return the share of papers with a word that contains one of the wanted texts."""
     return np.mean([any(part in word for word in paper for part in wanted) for paper in words])
 
 
@@ -133,27 +133,27 @@ def share(words, *wanted):
 def test_papers_without_an_effect_have_a_false_difference_in_five_percent(draw, correlation):
     words = words_of(papers(draw, correlation), 1.0)
     assert share(words, HOLDS, OTHERWISE) <= TOLERATED
-    # Within a wide margin everything is equal, and said to be.
+    # With a wide margin, the verdict in every paper is that no difference matters.
     assert share(words_of(papers(draw, correlation), 3.0), NOTHING) == 1
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
 @pytest.mark.parametrize("draw", [normal, of_skewed_rows, skewed(0.5)])
 def test_differences_at_the_margin_are_called_equal_in_five_percent(draw, correlation):
-    """Half of them on either side."""
+    """Half of the differences are at +1 and half at -1, the two ends of the margin."""
     sides = np.where(np.arange(CLAIMS) % 2, 1.0, -1.0)[:, None]
     words = words_of(papers(draw, correlation) + sides, 1.0)
     assert share(words, NOTHING, LESS) <= TOLERATED
 
 
 def test_t_tests_do_not_withstand_differences_of_skewness_two():
-    """As the docstring says, about a fifth of papers: of independent claims, each with mean 0."""
+    """As the module states, about a fifth of papers with independent claims, each with mean 0."""
     assert 0.15 < share(words_of(papers(skewed(2.0), 0.0), 1.0), HOLDS, OTHERWISE) < 0.3
 
 
 @pytest.mark.parametrize("std", [0.8, 1.5])
 def test_an_effect_at_the_margin_is_found_with_the_announced_power(std):
-    """Of a claim alone, within two standard errors."""
+    """The power is the power of a single claim; the tolerance is two standard errors."""
     seeds = needed_seeds(std, 1.0, 1)
     announced = power(seeds, std, 1.0, 0.05)
     assert announced >= 0.8 > power(seeds - 1, std, 1.0, 0.05)
@@ -163,7 +163,7 @@ def test_an_effect_at_the_margin_is_found_with_the_announced_power(std):
 
 
 def test_among_ten_claims_the_announced_power_is_the_least():
-    """It is that of Holm's first step: one effect alone has it, and ten together have more."""
+    """It is the power of Holm's first step: a single effect has it, and ten effects have more."""
     seeds = needed_seeds(1.0, 1.0, CLAIMS)
     announced = power(seeds, 1.0, 1.0, 0.05 / CLAIMS)
     error = math.sqrt(announced * (1 - announced) / PAPERS)

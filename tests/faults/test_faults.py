@@ -1,4 +1,4 @@
-"""Under Flower's simulation, one client a node: a run survives clients that fail in every way."""
+"""In Flower's simulation with one client per node, a run survives every kind of failing client."""
 
 import json
 import re
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.ray
 def test_the_run_completes_and_the_log_names_each(tmp_path):
-    """Every good client adds 1 a round, so whoever is left out, four rounds make 4."""
+    """Every good client adds 1 per round: four rounds make 4, whichever clients are left out."""
     result = tmp_path / "result.json"
     done = simulate(HERE, tmp_path, {"result": str(result)}, nodes=8, workers=4)
     assert done.returncode == 0, done.stdout
@@ -22,10 +22,10 @@ def test_the_run_completes_and_the_log_names_each(tmp_path):
     def lines(pattern):
         return re.findall(pattern, done.stdout)
 
-    # The worker dies in round 3; from then on Flower may hand it other clients, which fail with it.
+    # The worker dies in round 3; Flower may then hand it other clients, which fail with it.
     assert len(lines(r"client 1 on node \d+ is left out: ArithmeticError: boom")) >= 2
     assert len(lines(r"client 2 on node \d+ is left out: array 'w' holds a NaN")) >= 2
     assert len(lines(r"node \d+ did not answer within 20 s and is not asked again")) == 1
-    # Flower's, one for every failure, or Ray's.
+    # Neither Flower, which logs every failure, nor Ray may print a traceback.
     assert "Traceback" not in done.stdout
     assert len(lines(r"client 4 on node \d+ is left out: .*[Dd]ied")) >= 1

@@ -1,11 +1,12 @@
-"""Run small studies as they were run before a change of the structure, and compare the rows.
+"""Run small studies that were also run before a change of the structure, and compare the rows.
 
     python -m tests.kept [--into FOLDER] [--write]
 
-Four recipes at `--scale small` with one worker and one thread, and the quickstart's settings on the
-local grid: ten minutes on one core. The rows that are kept here (a report's `units.csv`, the
-study's `rows.jsonl`) are of one processor, and another one may round otherwise: compare on the
-machine that wrote them (`--write`, on the commit before the change).
+The studies are four recipes at `--scale small` with one worker and one thread, and the quickstart's
+settings on the local grid. They take ten minutes on one core. The rows kept in this folder (a
+report's `units.csv`, the study's `rows.jsonl`) come from one processor, and another processor may
+round differently. So compare on the machine that wrote them (`--write`, on the commit before the
+change).
 """
 
 import argparse
@@ -51,7 +52,7 @@ def quickstart_rows(folder: Path) -> bytes:
 
 
 def main() -> int:
-    """Compare, or write; the exit status is 0 if all rows are those that were kept."""
+    """Compare or write the rows; the exit status is 0 if all rows equal the kept rows."""
     parser = argparse.ArgumentParser(prog="python -m tests.kept", description=__doc__)
     parser.add_argument("--into", type=Path, help="a folder, to go on in after an interruption")
     parser.add_argument("--write", action="store_true", help="keep these rows in place of the old")

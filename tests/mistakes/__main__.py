@@ -1,11 +1,11 @@
-"""Plant small mistakes in the package, each alone, and say which of them the tests catch.
+"""Plant small mistakes in the package, one at a time, and print which of them the tests catch.
 
     python -m tests.mistakes [--only NAME ...] [--outcomes FILE]
 
-`mistakes.yaml` holds the mistakes: a file of the package, the code to replace, what replaces it,
-and the tests that must fail then. Each is planted in a copy of the checkout. A mistake counts as
-caught if pytest ran and a test failed (exit status 1); a run that cannot collect its tests is an
-error. A mistake whose outcome FILE has is not planted again, so that an interrupted run goes on.
+`mistakes.yaml` lists the mistakes: a file of the package, the code to replace, the new code, and
+the tests that must then fail. Each mistake is planted in a copy of the checkout. A mistake counts
+as caught if pytest ran and a test failed (exit status 1). A run that cannot collect its tests is an
+error. A mistake whose outcome is in FILE is not planted again, so an interrupted run can continue.
 """
 
 import argparse
@@ -28,7 +28,7 @@ CAUGHT, MISSED, ERROR = "caught", "MISSED", "ERROR"
 
 @dataclass(frozen=True)
 class Mistake:
-    """A piece of code, what replaces it, and the tests that must notice."""
+    """A piece of code, the code that replaces it, and the tests that must notice the change."""
 
     name: str
     file: str
@@ -45,7 +45,7 @@ class Mistake:
 
 
 def mistakes() -> list[Mistake]:
-    """Read the list; raise a ValueError if a piece of code is not in the package any more."""
+    """Read the list; raise a ValueError if a piece of code is no longer in the package."""
     found = [Mistake(**one) for one in yaml.safe_load(LIST.read_text())]
     for mistake in found:
         mistake.planted((ROOT / "coprefl_flwr" / mistake.file).read_text())
@@ -53,7 +53,7 @@ def mistakes() -> list[Mistake]:
 
 
 def outcome(mistake: Mistake, copy: Path) -> tuple[str, str]:
-    """Plant a mistake in the copy, run its tests, take it out; return the outcome and a line."""
+    """Plant a mistake in the copy, run its tests, remove it; return the outcome and a line."""
     file = copy / "coprefl_flwr" / mistake.file
     text = file.read_text()
     file.write_text(mistake.planted(text))

@@ -1,8 +1,8 @@
-"""A tiny run of every method in every role, and the figures it came to when they were recorded.
+"""A tiny run of every method in every role, and the recorded figures of these runs.
 
 Results are stored under a method's `version`. So the figures of a method and version never change:
-`python -m tests.records.methods` (or `make tables`) adds those of new methods and new versions, and
-leaves all others as they are.
+`python -m tests.records.methods` (or `make tables`) adds the figures of new methods and versions,
+and leaves all other figures as they are.
 """
 
 import json
@@ -39,7 +39,7 @@ TINY = SETTINGS | {
 OF_METHODS = dict.fromkeys(
     ("meta-learning-rate", "inner-learning-rate", "server-learning-rate"), 0.001
 )
-"""Set for those that have them, as they were recorded: a default is no part of a version."""
+"""Set for methods with these options, as in the recorded runs: versions exclude defaults."""
 
 PERSONAL = {
     "study": "personalised",
@@ -47,8 +47,9 @@ PERSONAL = {
     "train-per-class": 4,
     "learning-rate": 0.001,
 }
-"""Trained by Adam, whose steps are of one size however small the gradient. At its own rate figures
-differ by 1e-6 between AVX512, AVX2 and SSE4; at 0.05 they did by up to 94 %."""
+"""Settings of the personalised study, which trains with Adam: its steps have the same size, however
+small the gradient is. At Adam's usual rate, 0.001, figures differ by 1e-6 between AVX512, AVX2 and
+SSE4; at 0.05 they differed by up to 94 %."""
 
 
 def settings(name, role, folder):
@@ -70,9 +71,9 @@ def settings(name, role, folder):
 
 
 def measured(name, role, folder):
-    """Return the figures of a method's tiny run: what it learnt, and what that was worth.
+    """Return the figures of a method's tiny run: the losses, and the norm of the model.
 
-    On one thread, as they were recorded: others round otherwise.
+    The run uses one thread, as the recorded runs did, because more threads round differently.
     """
     torch.set_num_threads(1)
     chosen = settings(name, role, folder)
@@ -88,12 +89,12 @@ def measured(name, role, folder):
 
 
 def key(name, role):
-    """Return the name under which figures are recorded: another version, another entry."""
+    """Return the name under which figures are recorded; each version has its own name."""
     return f"{name}, {role}, version {METHODS[name].version}"
 
 
 def main():
-    """Record the figures of every method and version that has none."""
+    """Record the figures of every method and version without recorded figures."""
     recorded = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name, role in CASES:
         if key(name, role) not in recorded:

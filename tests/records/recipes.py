@@ -1,7 +1,8 @@
-"""What the runs of every recipe in examples/ are, as hashes: `python -m tests.records.recipes`.
+"""Hashes of the runs of every recipe in examples/: `python -m tests.records.recipes`.
 
-Recorded when the defaults of rates were changed: a recipe must not mean another experiment because
-a default has another value now. It says every run's methods with all that they heed, and its tasks.
+They were recorded when the defaults of the learning rates were changed: a recipe must not mean
+another experiment because a default has another value now. A hash contains the methods of every
+run, with all settings that they use, and the run's tasks.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ FOLDER = ROOT / "examples"
 RECIPES = sorted(
     str(path.relative_to(FOLDER))
     for path in FOLDER.glob("*/*.yaml")
-    # The rates of startbench's are what their search chose, and change with it.
+    # The rates in startbench's recipes were chosen by their search, and change with it.
     if path.stem not in ("claims", "primary") and path.parent.name != "startbench"
 )
 
@@ -48,7 +49,7 @@ def _hash(recipe):
         for run in [Run.of(table_row.combination, trial.method, seed)]
     ]
     text = json.dumps([_described(run) for run in runs], sort_keys=True, default=str)
-    text = text.replace(f"{FOLDER}/", "")  # Wherever the checkout lies.
+    text = text.replace(f"{FOLDER}/", "")  # The hash must not depend on the checkout's folder.
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -64,7 +65,7 @@ def _described(run):
     how = tasks[0].how
     of_tasks = [one.about() for one in (how.trained, how.head) if one]
     training = values_of(how.trained.training)
-    chosen = values_of(settings.part(TaskSettings), "measurements")  # No recipe here sets it.
+    chosen = values_of(settings.part(TaskSettings), "measurements")  # Recipes here do not set it.
     chosen |= values_of(settings.part(TaskDataSettings))
     return [phases, data, chosen, of_tasks, training]
 

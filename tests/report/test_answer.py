@@ -1,4 +1,4 @@
-"""What a report says in sentences."""
+"""The sentences of a report: the answers, and the summary of the settings."""
 
 from dataclasses import replace
 

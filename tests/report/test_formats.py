@@ -5,7 +5,7 @@ from coprefl_flwr.report.tables import simple
 
 
 def test_in_a_notebook_a_text_leaves_no_output_of_its_own(monkeypatch):
-    """Each table displayed an empty HTML output, next to the text that the program prints."""
+    """Earlier, each table displayed an empty HTML output next to the text that is printed."""
     displayed = []
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr("rich.jupyter.display", lambda *output: displayed.append(output))

@@ -1,4 +1,4 @@
-"""Rows of results: summed up over tasks, written, and read again."""
+"""Rows of results: summarised over tasks, written, and read again."""
 
 import csv
 import io
@@ -16,11 +16,12 @@ from tests.common.comparisons import row, two_starts
 
 
 def test_summary() -> None:
-    """Oracle. random: task 0 has 80 and 60 (mean 70, variance 100), task 1 90 and 90 (90, 0).
+    """By hand: random has 80 and 60 in task 0 (mean 70, variance 100), 90 and 90 in task 1 (90, 0).
 
-    Over tasks: accuracy (70 + 90) / 2 = 80, sample std = |70 - 90| / √2; variance 50, 100 / √2;
-    every worst-k % is one client: 60 and 90, 75, 30 / √2; best: 80 and 90, 85, 10 / √2. Sampling
-    gives (80 · 20 + 60 · 40) / 9 / 2 / 2 = 1000 / 9 in task 0, 90 · 10 / 9 / 2 = 50 in task 1.
+    Over tasks: accuracy (70 + 90) / 2 = 80, sample std |70 - 90| / √2; variance 50, std 100 / √2;
+    every worst-k % is one client: 60 and 90, mean 75, std 30 / √2; best: 80 and 90, mean 85, std
+    10 / √2. The variance from sampling is (80 · 20 + 60 · 40) / 9 / 2 / 2 = 1000 / 9 in task 0 and
+    90 · 10 / 9 / 2 = 50 in task 1.
     """
     random, coprefl = frames.summary(pd.DataFrame(two_starts())).to_dict("records")
     root = math.sqrt(2)
@@ -44,7 +45,7 @@ def test_summary() -> None:
 
 
 def test_clients_count_the_same_whatever_their_samples() -> None:
-    """100 % of 1 sample and 50 % of 100 have the mean 75, not 51 / 101."""
+    """100 % of 1 sample and 50 % of 100 samples have the mean 75 %, not 51 / 101."""
     rows = [row("a", 0, 0, 1, n=1), row("a", 0, 1, 50, n=100)]
     (entry,) = frames.summary(pd.DataFrame(rows)).to_dict("records")
     assert entry["accuracy"] == 75
@@ -114,7 +115,7 @@ def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_rounds_come_back(tmp_path: Path) -> None:
-    """A metric that a round lacks is not in its line; whole numbers stay whole."""
+    """The line of a round has only the round's metrics; whole numbers stay whole."""
     records = [
         {"phase": "pretraining", "start": "a", "task": None, "round": 1, "wire-bytes-up": 7},
         {"phase": "downstream", "start": "a", "task": 0, "round": 1, "accuracy": 50.0},
@@ -156,7 +157,7 @@ def pretraining(start, accuracies, models=4.0):
             "models-up": models / 2,
             "client-bytes-down": 2_000_000,
             "client-bytes-up": 1_000_000,
-            # Of the messages of this run alone, so in no table that compares.
+            # These are the bytes of this run's messages, so no table compares them.
             "wire-bytes-down": 500_000,
             "wire-bytes-up": 700_000,
         }
@@ -180,7 +181,7 @@ def test_pretraining_summary_by_hand():
         "start": "fedavg", "rounds": 4, "models": 24.0, "megabytes": 12.0, "final": 35.0,
         "best": 40.0, "best-round": 3,
     }  # fmt: skip
-    # At round 3 it is as good as FedAvg alone ever was; the other never is.
+    # In round 3, cyclic reaches the best accuracy of FedAvg alone; the slower start never does.
     assert cyclic["catches-up"] == 3
     assert (cyclic["final"], cyclic["best"], cyclic["best-round"]) == (50.0, 50.0, 4)
     assert cyclic["models"] == 48
@@ -203,7 +204,7 @@ def test_a_plain_start_is_found_by_its_last_phase():
 
     two = ("fedavg:q=1", "fedavg:q=2")
     assert catches_up(*two, "cyclic+fedavg:q=2")["cyclic+fedavg:q=2"] == 2
-    # Which of the two would it be?
+    # Two plain starts match the last phase, so neither of them is chosen.
     assert math.isnan(catches_up(*two, "cyclic+fedavg")["cyclic+fedavg"])
     assert catches_up("fedavg:q=1", "cyclic+fedavg")["cyclic+fedavg"] == 2
     assert math.isnan(catches_up("fedavg", "cyclic+scaffold")["cyclic+scaffold"])

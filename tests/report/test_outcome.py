@@ -1,4 +1,4 @@
-"""The report of a study's or a Python result's frames, from memory and from a folder."""
+"""The report of a study or of a Python result, from frames in memory and from a folder."""
 
 import json
 import math
@@ -19,7 +19,7 @@ SENT = {"weights-sent": 1234567, "numbers-sent": 2000}
 
 
 def personalised(domains: str = "aabb", seed: int = 0, **methods: list[int]) -> Outcome:
-    """Clients with ten test samples, and how many of them each method has right."""
+    """Return results of clients with ten test samples; `methods` states how many are correct."""
     rows: list[dict[str, Any]] = [
         {"start": method, "task": 0, "client": client, "n": 10, "correct": right, "loss": 1.0,
          "domain": domains[client]}
@@ -35,7 +35,7 @@ def personalised(domains: str = "aabb", seed: int = 0, **methods: list[int]) -> 
 
 
 def values(outcome: Outcome, *more: Outcome) -> dict[str, dict[str, list[float]]]:
-    """Return {start: {column: a number per unit}} of the report."""
+    """Return {start: {column: one value per unit}} of the report."""
     (table,) = report_of([outcome, *more]).comparisons
     return {row.name: {key: list(of) for key, of in row.values.items()} for row in table.rows}
 
@@ -43,7 +43,7 @@ def values(outcome: Outcome, *more: Outcome) -> dict[str, dict[str, list[float]]
 def test_a_personalised_run_by_hand() -> None:
     """solo has 90, 70, 50, 30 %: mean 60, deviations 30, 10, 10, 30, variance 2000 / 4.
 
-    The worst 40 % are ceil(1.6) = 2 clients, (30 + 50) / 2. fedpcl has 60 throughout.
+    The worst 40 % are ceil(1.6) = 2 clients, (30 + 50) / 2. fedpcl has 60 % for all clients.
     """
     by_start = values(personalised(solo=[9, 7, 5, 3], fedpcl=[6, 6, 6, 6]))
     assert by_start["solo"] == {
@@ -127,7 +127,7 @@ def test_metrics_of_the_users_own_keep_their_titles(tmp_path: Path) -> None:
 
 
 def test_nothing_but_starts_still_has_a_page(tmp_path: Path) -> None:
-    """Random weights without tasks leave neither rows nor rounds."""
+    """Random weights without tasks give neither rows of clients nor rows of rounds."""
     empty = Outcome(pd.DataFrame(), pd.DataFrame(), {"starts": ["random"]})
     assert "random" in empty.write(tmp_path).read_text(encoding="utf-8")
     assert Outcome.read(tmp_path).starts == ["random"]

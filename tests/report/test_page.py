@@ -17,12 +17,12 @@ from tests.common.comparisons import NASTY, client_rows, comparison, one_unit
 
 VOID = {"meta", "img", "link", "br"}
 
-# It has no diagnostics and no noise.
+# The report in these tests has no diagnostics and no noise.
 FIGURES = tuple(kind for kind in EVERY_FIGURE if kind not in ("diagnostics", "noise"))
 
 
 class Page(HTMLParser):
-    """What is on a page: tags with their attributes, texts by tag; closed as they were opened."""
+    """The tags of a page with their attributes, and its texts by tag; every tag must be closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def with_everything() -> Report:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a report with everything."""
+    """Return the page of a report with all parts."""
     return write_report(with_everything(), tmp_path_factory.mktemp("reports") / "new")
 
 
@@ -116,7 +116,7 @@ def test_the_page_needs_no_other_file(index: Path) -> None:
 
 
 def test_figures_have_the_colours_of_the_page_and_ids_of_their_own(index: Path) -> None:
-    """They were white boxes on a dark page."""
+    """Earlier, they were white boxes on a dark page."""
     text = index.read_text(encoding="utf-8")
     assert "fill: Canvas" in text
     assert not re.findall("#ffffff|#222222|#d9d9d9", text)
@@ -161,7 +161,7 @@ def test_failed_runs_and_missing_figures_are_on_the_page(tmp_path: Path) -> None
 def test_the_same_report_is_the_same_bytes(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Matplotlib would put this into a PDF as its date.
+    # Matplotlib would write this date into a PDF.
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     again = write_report(with_everything(), tmp_path).parent
     files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
@@ -171,7 +171,7 @@ def test_the_same_report_is_the_same_bytes(
 
 
 def test_what_is_no_longer_in_the_report_goes(tmp_path: Path) -> None:
-    """And nothing else does: files of the user's own beside them stay."""
+    """Nothing else is removed: the user's files in the same folder stay."""
     mine = tmp_path / "tables" / "mine.md"
     for name in ("gone", "here"):
         write_report(Report("t", "", [], [replace(comparison(), name=name)]), tmp_path)
@@ -194,7 +194,7 @@ def test_a_report_is_not_written_among_other_files(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_at_all(tmp_path: Path) -> None:
-    """Every run failed: a page all the same."""
+    """There is a page even if every run failed."""
     nothing = [math.nan] * 4
     rows = [ResultRow("coprefl", "", {"accuracy": nothing, "variance": nothing})]
     report = Report("t", "", [], [comparison(rows=rows, paper={})], FIGURES)
@@ -203,14 +203,14 @@ def test_nothing_measured_at_all(tmp_path: Path) -> None:
 
 
 def test_one_comparison_has_its_title_once(tmp_path: Path) -> None:
-    """It stood above the page and again above its only table."""
+    """Earlier, the title was above the page and again above the page's only table."""
     page = Page(write_report(Report("T", "", [], [comparison(title="T")]), tmp_path).read_text())
     assert [text for tag, text in page.texts if tag in ("h1", "h2") and text == "T"] == ["T"]
     assert ("h2", "Results") in page.texts
 
 
 def test_here_stands_beside_the_papers_numbers_alone(tmp_path: Path) -> None:
-    """A column of p-values made a heading "here" where there was nothing else to be there."""
+    """Earlier, a column of p-values added the heading "here" also without numbers of a paper."""
     without = comparison(paper={})
     page = Page(write_report(Report("T", "", [], [without]), tmp_path / "a").read_text())
     heads = [text for tag, text in page.texts if tag == "th"]

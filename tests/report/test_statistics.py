@@ -1,4 +1,4 @@
-"""Statistics by hand: of clients in a task, of tasks, and of pairs."""
+"""Statistics computed by hand: of the clients in a task, of tasks, and of pairs."""
 
 import math
 
@@ -21,7 +21,7 @@ from coprefl_flwr.report.statistics import (
 
 
 def test_summary_by_hand() -> None:
-    """2, 4, 9: mean 5, deviations 9 + 1 + 16 = 26, sample variance 13."""
+    """2, 4, 9: mean 5, squared deviations 9 + 1 + 16 = 26, sample variance 13."""
     summary = summarise([2.0, math.nan, 4.0, 9.0])
     assert (summary.mean, summary.std, summary.n) == (5, pytest.approx(math.sqrt(13)), 3)
 
@@ -37,9 +37,9 @@ def test_summary_of_little() -> None:
 
 
 def test_paired_test_by_hand() -> None:
-    """Oracle. Differences 1, 2, 3: mean 2, std 1, t = 2 / (1 / √3) = 2 √3 with 2 degrees.
+    """By hand: differences 1, 2, 3: mean 2, std 1, t = 2 / (1 / √3) = 2 √3, 2 degrees of freedom.
 
-    With 2 degrees of freedom the distribution is closed: p = 1 - t / √(t² + 2), t² = 12.
+    With 2 degrees of freedom p has a closed form: p = 1 - t / √(t² + 2), t² = 12.
     """
     difference, p = paired([11.0, 22.0, 33.0, math.nan, 5.0], [10.0, 20.0, 30.0, 7.0, math.nan])
     assert difference == (2, 1, 3)
@@ -57,7 +57,7 @@ def test_sides_do_not_matter() -> None:
         ([5.0], [4.0]),
         ([5.0, math.nan], [4.0, 3.0]),
         ([5.0, 6.0], [5.0, 6.0]),
-        ([70.1, 60.1, 50.1], [70.0, 60.0, 50.0]),  # 0.1 each, but for rounding
+        ([70.1, 60.1, 50.1], [70.0, 60.0, 50.0]),  # each differs by 0.1, except for rounding
         ([math.inf, 1.0], [2.0, 1.0]),
     ],
 )
@@ -66,7 +66,7 @@ def test_no_test_without_spread(values: list[float], reference: list[float]) -> 
 
 
 def test_holm_by_hand() -> None:
-    """Three tests: 0.01 · 3, 0.02 · 2, then 0.03 · 1, which may not be below the one before."""
+    """Three tests: 0.01 · 3, 0.02 · 2, then 0.03 · 1, which is raised to the value before it."""
     adjusted = holm(pd.Series({"c": 0.03, "reference": math.nan, "a": 0.01, "b": 0.02}))
     assert [adjusted[name] for name in "abc"] == pytest.approx([0.03, 0.04, 0.04])
     assert math.isnan(adjusted["reference"])
@@ -84,17 +84,20 @@ def test_seed_means_by_hand() -> None:
 
 
 def test_variance_beyond_sampling_by_hand() -> None:
-    """50 % of 5 and 100 % of 3: variance 25² = 625; sampling (50 · 50 / 4 + 0) / 2 · 1 / 2."""
+    """50 % of 5 samples and 100 % of 3 samples, by hand.
+
+    The variance is 25² = 625; its part from sampling is (50 · 50 / 4 + 0) / 2 · 1 / 2 = 156.25.
+    """
     assert variance_beyond_sampling([50, 100], [5, 3]) == pytest.approx(625 - 156.25)
-    assert variance_beyond_sampling([50], [5]) == 0  # Of one client there is none, by any count.
+    assert variance_beyond_sampling([50], [5]) == 0  # A single client has no variance.
     assert math.isnan(variance_beyond_sampling([50, 100], [5, 1]))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.12])
 def test_variance_beyond_sampling_is_that_of_the_probabilities(spread: float) -> None:
-    """10,000 draws of test sets of 8 clients, of 15 to 85 samples: right on average.
+    """10,000 draws of the test sets of 8 clients with 15 to 85 samples: the mean is correct.
 
-    The plain variance is not: it has 25 %² or more of sampling in it.
+    The plain variance is too large: sampling adds 25 %² or more to it.
     """
     rng = np.random.default_rng(7)
     n = np.arange(15, 95, 10)
@@ -108,7 +111,7 @@ def test_variance_beyond_sampling_is_that_of_the_probabilities(spread: float) ->
 
 
 def test_ten_clients() -> None:
-    """Oracle, |G| = 10: 50, 55, ..., 95, shuffled.
+    """By hand, for 10 clients: 50, 55, ..., 95, shuffled.
 
     mean = (50 + 95) / 2 = 72.5; variance = 5² (10² - 1) / 12 = 206.25.
     Worst 1, 2, 3, 4 of 10: 50; (50 + 55) / 2 = 52.5; 165 / 3 = 55; 230 / 4 = 57.5. Best 1: 95.
@@ -125,7 +128,7 @@ def test_ten_clients() -> None:
 
 
 def test_seven_clients() -> None:
-    """Oracle, |G| = 7: 10, 20, 30, 40, 60, 80, 90.
+    """By hand, for 7 clients: 10, 20, 30, 40, 60, 80, 90.
 
     mean = 330 / 7; variance = 21100 / 7 - (330 / 7)² = (7 * 21100 - 330²) / 49 = 38800 / 49.
     ceil(0.7) = 1: 10; ceil(1.4) = 2: 15; ceil(2.1) = 3: 20; ceil(2.8) = 3: 20; best 1: 90.
@@ -153,7 +156,7 @@ def test_summary_has_every_metric_in_order() -> None:
     [(0.3, 10, 3), (0.1 + 0.2, 10, 3), (0.07, 100, 7), (0.29, 100, 29), (0.3, 11, 4), (1, 9, 9)],
 )
 def test_shares_are_the_decimals_written(share: float, clients: int, counted: int) -> None:
-    """Of 0, 1, 2, ... the lowest c have the mean (c - 1) / 2; 0.07 * 100 exceeds 7 in floats."""
+    """The lowest c of 0, 1, 2, ... have the mean (c - 1) / 2; in floats 0.07 * 100 exceeds 7."""
     values = np.arange(clients)
     assert worst(values, share) == (counted - 1) / 2
     assert best(values, share) == clients - 1 - (counted - 1) / 2

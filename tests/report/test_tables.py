@@ -1,4 +1,4 @@
-# ruff: noqa: RUF001  The dash that stands for a missing number.
+# ruff: noqa: RUF001  The dash that means a missing number.
 import csv
 import io
 import math
@@ -19,43 +19,43 @@ from coprefl_flwr.report.tables import NONE, Table, overviews, search_table, tab
 from tests.common.comparisons import NASTY, UNITS, comparison, one_unit, result_row
 from tests.common.simulation import ROOT
 
-METRICS = ["accuracy", "variance"]  # those of the made-up comparison
-SEEDS = [f"seed {seed}" for seed in range(4)]  # as units: enough to decide its differences
-# fedavg less coprefl: -5, -3 of seed 0 and -6, -6 of seed 1. Means of seeds -4 and -6: mean -5, std
-# √2, t = -5 with 1 degree of freedom, whose distribution is Cauchy's.
+METRICS = ["accuracy", "variance"]  # the metrics of the made-up comparison
+SEEDS = [f"seed {seed}" for seed in range(4)]  # as units: enough for significant differences
+# fedavg minus coprefl: -5, -3 in seed 0 and -6, -6 in seed 1. The seeds' means are -4 and -6: mean
+# -5, std √2, t = -5 with 1 degree of freedom, whose distribution is the Cauchy distribution.
 P_ACCURACY = 1 - 2 / math.pi * math.atan(5)
 
 
 def entry(of: Comparison, row: str, metric: str) -> Any:
-    """The numbers of a row's metric."""
+    """Return the numbers of one metric of a row."""
     data = numbers(of)
     (record,) = data[(data["label"] == row) & (data["metric"] == metric)].to_dict("records")
     return record
 
 
 def cell(of: Comparison, line: int, metric: str, part: str = "here") -> str:
-    """The text of a cell."""
+    """Return the text of a cell."""
     text = table(of).cells[column(metric).title, part].iloc[line]
     assert isinstance(text, str)
     return text
 
 
 def best(of: Comparison, metric: str) -> list[bool]:
-    """Which lines are marked."""
+    """Return which lines are marked as best."""
     marks = table(of).best
     assert marks is not None
     return [bool(mark) for mark in marks[column(metric).title, "here"]]
 
 
 def as_lines(data: pd.DataFrame) -> list[dict[str, str]]:
-    """What a reader of the CSV file sees."""
+    """Return the lines that a reader of the CSV file sees."""
     return list(csv.DictReader(io.StringIO(data.to_csv(index=False))))
 
 
 def test_numbers_of_a_row() -> None:
-    """fedavg: 70 to 76, mean 73, std √(20 / 3) = 2.58; p is Holm's over two tested rows.
+    """fedavg: 70 to 76, mean 73, std √(20 / 3) = 2.58; Holm's p is for two tested rows.
 
-    The failed row less coprefl is 15 in seed 0 (one task is missing), 10 and 8 in seed 1: means 15
+    The failed row minus coprefl is 15 in seed 0 (one task is missing), 10 and 8 in seed 1: means 15
     and 9, mean 12, std √18, t = 12 / 3 = 4 with 1 degree of freedom.
     """
     fedavg, coprefl, fedmeta = 0, 1, 3
@@ -86,7 +86,7 @@ def test_a_row_that_lacks_units_is_not_best() -> None:
 
 
 def test_only_what_is_decided_is_marked() -> None:
-    """Two seeds decide nothing here; four do, of the reference and of another row alike."""
+    """Two seeds give no significant difference here; four do, whichever row is the reference."""
     for metric in METRICS:
         assert best(comparison(), metric) == [False] * 4
         assert best(comparison(units=SEEDS[:1] * 4), metric) == [False] * 4
@@ -121,7 +121,7 @@ def test_costs_are_not_tested_and_never_is_a_word() -> None:
 
 
 def test_markdown_shows_every_character() -> None:
-    """Rendered by a CommonMark reader, the labels come out as they went in."""
+    """A CommonMark reader shows the labels exactly as they were written."""
     text = markdown(table(comparison(units=SEEDS)))
     html = MarkdownIt().enable("table").render(text)
     shown = NASTY.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -148,7 +148,10 @@ def test_the_note_says_what_was_tested() -> None:
 
 
 def test_the_note_counts_what_is_of_the_pretraining() -> None:
-    """Once a seed beside tasks; a start that is not pre-trained lacks it without having failed."""
+    """Metrics of the pre-training have one value per seed, not one per task.
+
+    A start that is not pre-trained has no value, but that is not a failure.
+    """
     nan = math.nan
     rows = [
         ResultRow("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "final": [nan] * 4}),
@@ -158,7 +161,7 @@ def test_the_note_counts_what_is_of_the_pretraining() -> None:
     assert "Final accuracy %: 2 values per row." in text
     assert "not marked best" not in text
     assert "| coprefl | 5.00 ± 2.58 | – | 51.00 ± 1.41 |" in text
-    # A cell without a number says why.
+    # The note explains a cell without a number.
     reason = "the initial model was not trained, or test-every is not set (Final accuracy %)."
     assert f"– random: {reason}" in text
     assert "– below p (Holm): the reference row, fewer than two seeds, or the same" in text
@@ -176,7 +179,7 @@ def test_one_unit_has_no_deviation_and_no_test() -> None:
 
 
 def test_tasks_of_one_seed_are_no_test() -> None:
-    """However many there are: they share the pre-training that is compared."""
+    """However many tasks there are, they share the pre-trained model that is compared."""
     of_one_seed = [f"seed 0, task {task}" for task in range(4)]
     same_seed = comparison(units=of_one_seed)
     assert numbers(same_seed)["p"].isna().all()
@@ -186,7 +189,7 @@ def test_tasks_of_one_seed_are_no_test() -> None:
 
 
 def test_units_of_another_name_are_tested_each() -> None:
-    """fedavg less coprefl over four runs: mean -5, std √2, t = -5 √2 with 3 degrees of freedom."""
+    """fedavg minus coprefl over four runs: mean -5, std √2, t = -5 √2, 3 degrees of freedom."""
     other_units = comparison(units=["a, 1", "a, 2", "b, 1", "b, 2"])
     of_fedavg = entry(other_units, "fedavg", "accuracy")
     assert of_fedavg["pairs"] == 4
@@ -230,7 +233,7 @@ def test_text_says_nothing_of_what_it_does_not_show() -> None:
 
 
 def test_costs_are_a_table_of_their_own() -> None:
-    """Once a seed, they are not said to be of tasks; what was not pre-trained has none."""
+    """Costs have one value per seed, not per task; a start without pre-training has none."""
     nan = math.nan
     rows = [
         ResultRow("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "models": [nan] * 4}),
@@ -253,7 +256,7 @@ def test_costs_are_a_table_of_their_own() -> None:
 
 
 def test_every_character_of_the_text() -> None:
-    """Signs and stars are below each other; the note is about what is shown."""
+    """Signs and stars are aligned; the note explains only the columns of this text."""
     assert text_tables(comparison(units=SEEDS, rows=comparison().rows[:2])) == (
         "participants = 20\n"
         "\n"
@@ -269,7 +272,7 @@ def test_every_character_of_the_text() -> None:
 
 
 def test_the_table_of_the_readme() -> None:
-    """Its cells, from left to right, give its very characters."""
+    """The cells of the README's table, formatted again, give exactly the same characters."""
     (shown,) = re.findall(
         r"```text\n(Method .*?)\n```", (ROOT / "README.md").read_text(), flags=re.DOTALL
     )
@@ -331,7 +334,7 @@ def test_overview_has_a_column_a_comparison() -> None:
 
 
 def flagged() -> Comparison:
-    """The most even row diverged, the most accurate one has not learnt."""
+    """Return a comparison: the most even row diverged, the most accurate row did not learn."""
     rows = [
         result_row("fedavg", [70.0, 71.0, 72.0, 71.0], [50.0, 52.0, 51.0, 50.0]),
         result_row("coprefl", [75.0] * 4, [40.0] * 4),
@@ -342,7 +345,7 @@ def flagged() -> Comparison:
 
 
 def test_what_diverged_or_did_not_learn_is_never_best() -> None:
-    """A loss of 1.96e31 took the bold "best variance" of four equal nothings."""
+    """Earlier, a row with a loss of 1.96e31 had the best variance, because no client learned."""
     assert [best(flagged(), metric) for metric in METRICS] == [[False, True, False, False]] * 2
     for text in (markdown(table(flagged())), text_tables(flagged())):
         assert "burst †" in text
@@ -362,7 +365,7 @@ def test_an_overview_marks_them_too() -> None:
 
 
 def test_no_cell_is_empty() -> None:
-    """Neither where the paper has nothing, nor p, nor what was measured, nor what was chosen."""
+    """A cell has a dash if the paper's number, p, the measured or the chosen value is missing."""
     for compared in (comparison(), flagged(), one_unit()):
         assert (table(compared).cells != "").all(axis=None)
         assert "| |" not in markdown(table(compared)).replace("  ", " ")

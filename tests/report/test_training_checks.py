@@ -10,10 +10,10 @@ GUESSING = math.log(80)
 @pytest.mark.parametrize(
     ("losses", "more", "what"),
     [
-        ([4.386, 4.38, 4.376], {}, NOT_LEARNT),  # README's first run of before, of 80 classes.
+        ([4.386, 4.38, 4.376], {}, NOT_LEARNT),  # An earlier first run of the README, 80 classes.
         ([4.386, 4.3, 4.29], {}, None),  # 2 % below ln 80 is 4.294.
         ([4.386, 1.96e31], {}, DIVERGED),
-        ([4.386, None], {}, DIVERGED),  # As results have what is not finite.
+        ([4.386, None], {}, DIVERGED),  # Results contain None if a loss is not finite.
         ([4.386, math.inf], {}, DIVERGED),
         ([9.0, 8.7], {}, NOT_LEARNT),  # Below twice ln 80, 8.76.
         ([None, 3.0], {}, None),
@@ -21,14 +21,14 @@ GUESSING = math.log(80)
         # The last tenth of 20 rounds is two: 4.0 and 4.8 are no better than guessing.
         ([3.0] * 18 + [4.0, 4.8], {}, NOT_LEARNT),
         ([3.0] * 19 + [4.8], {}, None),
-        # A chain's loss is that of one client's data after another's.
+        # The loss of a chain is measured on one client's data after another's.
         ([4.38, 4.379], {"chained": True}, NOT_LEARNT),
         ([4.38, 9.5], {"chained": True}, None),
         ([4.38, 44.0], {"chained": True}, DIVERGED),
-        # With another term in it, a loss above ln C says nothing.
+        # If the loss contains another term, a value above ln C has no meaning.
         ([4.5], {"comparable": False}, None),
         ([44.0], {"comparable": False}, DIVERGED),
-        # The start's own loss over all clients' data counts before the rounds'.
+        # The start's loss over all clients' data takes precedence over the losses of the rounds.
         ([3.0], {"start_loss": 4.38}, NOT_LEARNT),
         ([4.38], {"start_loss": 3.0}, None),
         ([3.0], {"start_loss": math.nan}, DIVERGED),

@@ -1,4 +1,4 @@
-"""Every built-in method keeps every property; one that is spoilt fails the check of its fault."""
+"""Every built-in method keeps every property; each method with an error fails the right check."""
 
 import re
 
@@ -93,7 +93,7 @@ def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
 
 @pytest.mark.ray
 def test_a_method_of_ones_own_under_flower(tmp_path, monkeypatch):
-    """A file that is named from the current folder, and lies in another than the app."""
+    """The file's path is relative to the current folder, which is not the app's folder."""
     (tmp_path / "mine.py").write_text(SPOILT.read_text())
     monkeypatch.chdir(tmp_path)
     *_, last = findings("mine.py:KeepsAll", flower=True)
@@ -101,7 +101,7 @@ def test_a_method_of_ones_own_under_flower(tmp_path, monkeypatch):
 
 
 def test_the_commands_exit_status_and_lines(tmp_path, monkeypatch, capsys):
-    """A line for each check; a relative file is one of the current folder."""
+    """Each check prints a line; a relative path starts in the current folder."""
     (tmp_path / "mine.py").write_text(SPOILT.read_text())
     monkeypatch.chdir(tmp_path)
     assert main(["check-method", "mine.py:Forgets", "ncm", "--no-flower"]) == 1

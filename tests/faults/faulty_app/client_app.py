@@ -1,4 +1,4 @@
-"""One client a node; 1 raises, 2 returns NaN, 3 never answers, 4 takes its worker with it."""
+"""One client per node: 1 raises, 2 returns NaN, 3 never answers, 4 kills its worker process."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ class Faulty(NumPyClient):
         if self.client_id == 2:
             return [np.full_like(parameters[0], np.nan)], 1, {}
         if self.client_id == 3:
-            # Far beyond the time limit; Flower's engine ends only when the last client has.
+            # Far beyond the time limit; Flower's engine ends only after the last client ends.
             time.sleep(40)
         if self.client_id == 4 and config["server-round"] == 3:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Four rounds of FedAvg over clients that fail."""
+"""Four rounds of FedAvg with clients that fail."""
 
 import json
 from pathlib import Path

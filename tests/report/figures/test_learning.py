@@ -30,8 +30,8 @@ def test_histogram_shows_every_start(tmp_path: Path, count: int) -> None:
 
 
 def bins(values: list[float]) -> tuple[list[float], float]:
-    """Return the edges of the histogram's bins, and how many percent of the clients they hold."""
-    values = values * 61  # Of few clients each has a dot.
+    """Return the edges of the histogram's bins, and the percentage of clients in all bins."""
+    values = values * 61  # With few clients, the figure has a dot for each client.
     clients = [row("a", 0, c, round(v * 10**4), n=10**6) for c, v in enumerate(values)]
     bars = figures.accuracy_figure(pd.DataFrame(clients)).axes[0].patches
     ends = [bars[0].get_x(), *(bar.get_x() + bar.get_width() for bar in bars)]
@@ -52,7 +52,7 @@ def test_bin_edges(values: list[float], edges: list[float]) -> None:
 
 
 def test_each_of_few_clients_has_a_dot() -> None:
-    """Those of about the same accuracy are above each other."""
+    """Dots of clients with about the same accuracy are above each other."""
     clients = [row("a", 0, c, v * 10**4, n=10**6) for c, v in enumerate([90, 50, 51, 10, 90, 90])]
     (panel,) = figures.accuracy_figure(pd.DataFrame(clients)).axes
     dots = panel.lines[0].get_xydata().tolist()
@@ -61,7 +61,7 @@ def test_each_of_few_clients_has_a_dot() -> None:
 
 
 def test_few_curves_have_their_names_beside_them() -> None:
-    """Equal ends have names one above the other; many or long names are a legend."""
+    """Names of curves with equal ends do not overlap; many or long names are in a legend."""
     figure = figures.learning_figure(frame(curve_rows(["fedavg", "coprefl"])))
     assert not figure.legends
     for panel in figure.axes:
@@ -113,7 +113,7 @@ def test_curves_show_every_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("phase", ["pretraining", "downstream"])
 def test_panel_without_data_is_left_out(tmp_path: Path, phase: str) -> None:
-    """With one panel a line crosses the middle of the picture, where two would leave a gap."""
+    """With one panel a line crosses the middle of the picture; two panels would leave a gap."""
     path = tmp_path / "curves.png"
     rows = [row for row in curve_rows(["coprefl"]) if row["phase"] == phase]
     figures.save(figures.learning_figure(frame(rows)), path)
@@ -122,7 +122,7 @@ def test_panel_without_data_is_left_out(tmp_path: Path, phase: str) -> None:
 
 
 def test_curve_values() -> None:
-    """Round 1 has 60 and 64: mean 62, sample std √8; a loss that is not finite is no point."""
+    """Round 1 has 60 and 64: mean 62, sample std √8; a loss that is not finite is not drawn."""
     rows = [
         curve("downstream", "a", 0, 2, 70),
         curve("downstream", "a", 0, 1, 60),
@@ -139,14 +139,14 @@ def test_curve_values() -> None:
 
 
 def lines_with_bands(count: int) -> tuple[int, int]:
-    """Return how many bands and bars stand in the panel of tasks of so many starts."""
+    """Return the number of bands and of bars in the panel of tasks, for `count` starts."""
     (_, tasks) = figures.learning_figure(frame(curve_rows(STARTS[:count]))).axes
     bands = [band for band in tasks.collections if type(band).__name__.startswith("Fill")]
     return len(bands), len(tasks.containers)
 
 
 def test_spreads_of_many_starts_are_bars_beside_each_other() -> None:
-    """Five bands over each other were one grey."""
+    """Earlier, five bands on top of each other looked like one grey band."""
     assert lines_with_bands(2) == (2, 0)
     assert lines_with_bands(5) == (0, 5)
 
@@ -176,8 +176,8 @@ def test_one_that_diverged_does_not_hide_the_others() -> None:
     ("rounds", "window"),
     [
         (range(1, 1001), 41),
-        (range(1, 31), 29),  # as many as there are, but odd
-        (range(2, 1001, 2), 19),  # 20 tested rounds lie in 41
+        (range(1, 31), 29),  # all 30 rounds, minus one, because a window is odd
+        (range(2, 1001, 2), 19),  # 41 rounds contain 20 tested rounds
         (range(10, 1001, 10), 5),
         (range(1, 5), 0),
         ([], 0),

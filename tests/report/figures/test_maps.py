@@ -28,7 +28,7 @@ def test_one_colour_scale_for_all() -> None:
 
 
 def test_the_first_direction_runs_to_the_right() -> None:
-    """The loss grows with the first step only: filled below it, on the left, at every height."""
+    """The loss grows along the first direction only: the lowest level is on the left."""
     rising = landscape(np.repeat(np.array([[1.0], [2.0], [3.0]]), 3, axis=1))
     panel, _ = landscape_figure({"a": rising}).axes
     lowest = panel.collections[0].get_paths()[0].get_extents()

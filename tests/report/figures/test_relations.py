@@ -1,4 +1,4 @@
-"""Accuracies against gamma, the length of the first phase, diagnostics; the meta objective."""
+"""Figures of accuracy against gamma, first-phase length or diagnostics; the meta objective."""
 
 import math
 
@@ -45,7 +45,7 @@ def test_one_value_of_gamma_is_refused() -> None:
 
 
 def lengths(rounds: list[int]) -> pd.DataFrame:
-    """On the cubic 50 + (r - 5)³ / 100, with a deviation of 2."""
+    """Return points on the cubic 50 + (r - 5)³ / 100, with a standard deviation of 2."""
     points = [(number, 50 + (number - 5) ** 3 / 100, 2.0) for number in rounds]
     return pd.DataFrame(points, columns=["at", "mean", "std"])
 
@@ -100,7 +100,7 @@ def test_one_value_everywhere_is_one_tick():
 
 
 def rounds(level: str, spread: str, values: list[tuple[float, ...]]) -> pd.DataFrame:
-    """Return rows of rounds with the metrics that a round reports of its objective."""
+    """Return rows of rounds with the metrics that a round reports for the meta objective."""
     names = [f"meta-{name}{of}" for of in ("", "-gradient") for name in (level, spread)]
     data = pd.DataFrame(values, columns=["round", *names])
     return data.assign(phase="pretraining")
@@ -125,7 +125,7 @@ def test_terms_are_weighted_by_gamma_and_what_is_left_of_it() -> None:
 
 
 def test_rounds_without_the_terms_are_none() -> None:
-    """Those of the phase before it, and of a method that has no such objective."""
+    """Rounds of an earlier phase and of a method without a meta objective are left out."""
     before = pd.DataFrame({"round": [1], "loss": [3.0]})
     together = pd.concat([before, PRINTED], ignore_index=True)
     assert list(weighted(together, 0.5)["round"]) == [2, 1]
@@ -134,7 +134,7 @@ def test_rounds_without_the_terms_are_none() -> None:
 
 
 def test_both_terms_are_drawn() -> None:
-    """Two seeds of CoPreFL, averaged; gamma 1 has no second term."""
+    """Two seeds of CoPreFL are averaged; gamma 1 has no second term."""
     other = PRINTED.assign(**{"meta-sum": [20.0, 40.0]})
     parts = {"coprefl": weighted(pd.concat([PRINTED, other]), 0.25), "only": weighted(PRINTED, 1.0)}
     weighted_rounds = pd.concat([part.assign(start=start) for start, part in parts.items()])

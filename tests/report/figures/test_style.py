@@ -1,4 +1,4 @@
-"""What all figures share: colours, formats, legends, and what cannot be drawn."""
+"""Properties of all figures: colours, formats, legends, and refusals of wrong input."""
 
 import subprocess
 import sys
@@ -68,7 +68,7 @@ def test_import_is_light() -> None:
 
 
 def test_legends_of_long_names_fit(tmp_path: Path) -> None:
-    """A line of names that is wider than the figure was cut off at both sides."""
+    """Earlier, a line of names wider than the figure was cut off at both sides."""
     searched = ",".join(f"learning-rate-{number}=0.001" for number in range(9))
     names = ["fedavg", f"coprefl:{searched}"]
     figure = figures.learning_figure(frame(curve_rows(names)))

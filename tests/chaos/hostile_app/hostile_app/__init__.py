@@ -1,1 +1,1 @@
-"""An app whose clients behave as none must."""
+"""An app with hostile clients."""

@@ -1,4 +1,4 @@
-"""Clients of the table of behaviours: a message's config says which of them does what."""
+"""Clients with hostile behaviours: the config of a message names the client and the behaviour."""
 
 import os
 

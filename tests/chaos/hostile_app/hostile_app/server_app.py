@@ -1,4 +1,4 @@
-"""A run of a strategy for each case, one after the other; why it does not hold, "" if it does."""
+"""Run a strategy for each case; write why a case fails, or an empty text if it passes."""
 
 import json
 from pathlib import Path
