@@ -15,8 +15,8 @@ from tests.chaos.length import LENGTHS, counted, draws
 from tests.chaos.works import COMMANDS, check_whole, is_lock, left, recipe
 
 UNSUMMED = {
-    "model.json": "says when and where a model was made, and has no checksum",
-    "model.safetensors": "where it is gone, whoever needs it says so; results stay",
+    "model.json": "describes when and where a model was made, and has no checksum",
+    "model.safetensors": "if it is missing, a run that needs it reports this; results stay",
 }
 """Files that may stay changed, and why."""
 
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_made_again_or_refused(rng, scenes, tmp_path):
     if "client-state" in file.parts and any(one in ended.output for one in LOST):
         return  # A client was left out of a round, and the log names it.
     if file.name == MADE_OF and (earlier := (run / file).parent / "earlier-1").exists():
-        assert str(earlier) in ended.output, f"{about}the log does not say what is made again"
+        assert str(earlier) in ended.output, f"{about}the log does not name the results that are computed again"
         shutil.rmtree(earlier)  # Without a record of its inputs, the result is made again.
     expected = dict(scene.whole.left)
     gone = damage == "gone" and not (run / file).exists()

@@ -54,8 +54,8 @@ def quickstart_rows(folder: Path) -> bytes:
 def main() -> int:
     """Compare or write the rows; the exit status is 0 if all rows equal the kept rows."""
     parser = argparse.ArgumentParser(prog="python -m tests.kept", description=__doc__)
-    parser.add_argument("--into", type=Path, help="a folder, to go on in after an interruption")
-    parser.add_argument("--write", action="store_true", help="keep these rows in place of the old")
+    parser.add_argument("--into", type=Path, help="a folder, so that an interrupted run continues")
+    parser.add_argument("--write", action="store_true", help="replace the kept rows by these rows")
     given = parser.parse_args()
     folder = (given.into or Path(tempfile.mkdtemp())).resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ class Mistake:
         """Return the text of the file with the mistake in it."""
         count = text.count(self.old)
         if count != 1:
-            raise ValueError(f"{self.name}: its code stands {count} times in {self.file}, not once")
+            raise ValueError(f"{self.name}: its code is {count} times in {self.file}, not once")
         return text.replace(self.old, self.new)
 
 
