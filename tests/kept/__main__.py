@@ -54,7 +54,7 @@ def quickstart_rows(folder: Path) -> bytes:
 def main() -> int:
     """Compare or write the rows; the exit status is 0 if all rows equal the kept rows."""
     parser = argparse.ArgumentParser(prog="python -m tests.kept", description=__doc__)
-    parser.add_argument("--into", type=Path, help="a folder, so that an interrupted run continues")
+    parser.add_argument("--into", type=Path, help="a folder; an interrupted run continues in it")
     parser.add_argument("--write", action="store_true", help="replace the kept rows by these rows")
     given = parser.parse_args()
     folder = (given.into or Path(tempfile.mkdtemp())).resolve()
