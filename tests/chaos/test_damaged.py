@@ -114,7 +114,7 @@ def test_a_damaged_file_is_made_again_or_refused(rng, scenes, tmp_path):
     if "client-state" in file.parts and any(one in ended.output for one in LOST):
         return  # A client was left out of a round, and the log names it.
     if file.name == MADE_OF and (earlier := (run / file).parent / "earlier-1").exists():
-        assert str(earlier) in ended.output, f"{about}the log does not name the results that are computed again"
+        assert str(earlier) in ended.output, f"{about}the log does not name {earlier}"
         shutil.rmtree(earlier)  # Without a record of its inputs, the result is made again.
     expected = dict(scene.whole.left)
     gone = damage == "gone" and not (run / file).exists()
