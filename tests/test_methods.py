@@ -158,7 +158,7 @@ def test_samples_that_are_needed():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"min_evaluate_nodes": 2}, "'min_evaluate_nodes' of Flower: use min_replies, "),
+        ({"min_evaluate_nodes": 2}, "'min_evaluate_nodes' of Flower: use fraction_evaluate, "),
         ({"min_train_nodes": 2}, "'min_train_nodes' of Flower: use participants, "),
         ({"participant": 2}, "unknown option 'participant': did you mean 'participants'"),
     ],

@@ -41,7 +41,7 @@ DRAWN = ("participants", "fraction_train")
 ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 
 FLOWER_ARGUMENTS = {
-    "min_evaluate_nodes": "min_replies, the good replies that an exchange needs",
+    "min_evaluate_nodes": "fraction_evaluate, the fraction of the clients that evaluates",
     "min_train_nodes": "participants, the clients of a round",
     "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
     "evaluate_metrics_aggr_fn": "a hook of `start`, which is given every client's metrics",
