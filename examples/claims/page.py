@@ -117,12 +117,17 @@ def read_claims(
     for paper, entries in read_yaml(primary)[0].items():
         for entry in entries:
             name, place = f"primary/{entry.get('recipe')}", f"{primary}: {paper}"
-            primaries.append(of({**entry, "paper": paper}, name, place))
+            claim = of({**entry, "paper": paper}, name, place)
+            if not claim.width > 0:
+                problem = "a margin is above 0, a factor above 1"
+                raise SettingsError(f"{place}, '{claim.claim}': {problem}")
+            primaries.append(claim)
     for name, entries in read_yaml(exploratory)[0].items():
         for entry in entries:
             paper, _, source = entry.get("source", "").partition(", ")
             about = {"paper": paper, "source": source or paper}
-            others.append(of(entry | about, f"claims/{name}", f"{exploratory}: {name}"))
+            full = name if "/" in name else f"claims/{name}"
+            others.append(of(entry | about, full, f"{exploratory}: {name}"))
     return primaries, others, recipes
 
 
@@ -141,8 +146,6 @@ def checked(entry: Mapping[str, Any], recipe: Recipe, place: str) -> Claim:
         if value not in allowed:
             found = unknown(what, value, list(allowed))
             raise SettingsError(f"{place}, '{claim.claim}': {found}")
-    if claim.recipe.startswith("primary/") and not claim.width > 0:
-        raise SettingsError(f"{place}, '{claim.claim}': a margin is above 0, a factor above 1")
     return claim
 
 
@@ -185,7 +188,7 @@ def judged(
     return found
 
 
-def primary_cells(claim: Claim, verdict: Verdict) -> list[str]:
+def primary_cells(claim: Claim, verdict: Verdict, pairs: pd.DataFrame) -> list[str]:
     """Return the cells of a claim in the table of primary claims."""
     word = f"**{verdict.word}**" if verdict.decided else verdict.word
     if verdict.needs:
@@ -196,9 +199,9 @@ def primary_cells(claim: Claim, verdict: Verdict) -> list[str]:
     ours = difference_of(claim, claim.sign * verdict.mean, *limits)
     margin = f"factor {claim.margin:g}" if claim.scale == LOG else f"{claim.margin:g}"
     texts = [
-        claim.claim,
+        f"{claim.claim}\n{claim.cause}",
         f"{printed(claim)}\n{claim.source}",
-        ours,
+        f"{ours}\n{means_of(claim, pairs)}" if ours else "",
         margin,
         str(verdict.seeds or ""),
     ]
@@ -247,17 +250,25 @@ def explored_cells(
 
 def explored(claim: Claim, pairs: pd.DataFrame) -> str:
     """Return the difference with its interval, and the means of both rows over seeds."""
-    heading, means = column(claim.metric), []
-    same = claim.sides[0][0] == claim.sides[1][0]
-    for (table, row), side in zip(claim.sides, pairs, strict=True):
-        mean = shown(pairs[side].mean(), spec=heading.decimals)
-        means.append(f"{row} {mean}" if same else f"{row} ({table}) {mean}")
     differences = claim.differences(pairs)
     found = summarise(differences)
     every = found.n == len(differences)  # A start that never reached its loss has no difference.
     difference = difference_of(claim, found.mean, *interval(found)) if every else ""
     seeds = f"{len(pairs)} seed{'s' * (len(pairs) != 1)}"
-    return f"{heading.title}: {difference}\n{', '.join(means)}; {seeds}"
+    return f"{column(claim.metric).title}: {difference}\n{means_of(claim, pairs)}; {seeds}"
+
+
+def means_of(claim: Claim, pairs: pd.DataFrame) -> str:
+    """Return the names of both rows with their means over seeds."""
+    same, decimals, means = (
+        claim.sides[0][0] == claim.sides[1][0],
+        column(claim.metric).decimals,
+        [],
+    )
+    for (table, row), side in zip(claim.sides, pairs, strict=True):
+        mean = shown(pairs[side].mean(), spec=decimals)
+        means.append(f"{row} {mean}" if same else f"{row} ({table}) {mean}")
+    return ", ".join(means)
 
 
 def printed(claim: Claim) -> str:
@@ -277,6 +288,7 @@ def page_of(
     claims: Sequence[Claim],
     verdicts: Mapping[Claim, Verdict],
     values: pd.DataFrame,
+    recipes: Mapping[str, Recipe],
     paths: Mapping[str, Path],
     picture: str,
 ) -> str:
@@ -295,7 +307,8 @@ def page_of(
         })  # fmt: skip
     papers = {one.paper: [] for one in verdicts}
     for claim, verdict in verdicts.items():
-        papers[claim.paper].append(primary_cells(claim, verdict))
+        pairs = claim.pairs(values, recipes[claim.recipe].protocol or tables.UNNAMED)
+        papers[claim.paper].append(primary_cells(claim, verdict, pairs))
     ours = [row[3] for one in sections for row in one["rows"]]
     return rendered(
         "page.md.jinja", papers=papers, sections=sections, picture=picture, explored=len(ours),
@@ -350,7 +363,7 @@ def make(examples: Path, outputs: Path, docs: Path, check: bool) -> int:
     forest, worth = (name if figure else "" for name, figure in drawn.items())
     about = starts.page(settings, missing, usable)
     pages = {
-        docs / "claims.md": page_of(others, verdicts, values, paths, forest),
+        docs / "claims.md": page_of(others, verdicts, values, recipes, paths, forest),
         docs / "which-start.md": rendered("starts.md.jinja", picture=worth, **about),
     }
     if check:

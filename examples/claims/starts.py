@@ -30,9 +30,10 @@ COLUMNS = {
     "rounds-to": ("Rounds to it", 1), "megabytes-to": ("MB to it", 1),
     "ncm": ("NCM %", 1), "ridge": ("Ridge %", 1),
     "megabytes": ("MB of the start", 0), "gradients": ("Its million gradients", 2),
+    "step-size": ("Its summed step size", 1),
 }  # fmt: skip
 """By column of a setting, its heading and decimals."""
-COSTS = ("megabytes", "gradients")  # equal in all seeds, or nearly
+COSTS = ("megabytes", "gradients", "step-size")  # equal in all seeds, or nearly
 
 
 class Difference(NamedTuple):
