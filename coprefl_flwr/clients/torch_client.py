@@ -148,7 +148,8 @@ class TorchClient(NumPyClient):
         SettingsError if the client has no test samples.
         """
         if self.test is None or len(self.test) == 0:
-            raise SettingsError("this client has no test samples: pass test=SAMPLES")
+            remedy = "pass test=SAMPLES, or set evaluate_every=0 in the strategy"
+            raise SettingsError(f"this client has no test samples: {remedy}")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
         with self.computing():
             metrics = dict(evaluate(model, batches, own=self.metrics))
