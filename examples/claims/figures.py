@@ -76,8 +76,8 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     """Draw, for each setting, the starts' accuracies minus the reference's, by megabytes sent.
 
     A filled marker is a difference from the reference by the test, in which centralised training
-    does not take part. A start that failed in a seed has no interval. Random weights may be
-    beyond the axis.
+    does not take part. Seeds in which a start failed are left out. Random weights may be beyond
+    the axis.
     """
     rows = list(dict.fromkeys(row for setting in settings for row in setting.rows))
     looks = style.colours(rows)
@@ -88,11 +88,11 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
         end
         for setting in settings
         for row in setting.rows
-        if row != RANDOM and not setting.failures(row)
+        if row != RANDOM
         for end in setting.less(row, "accuracy")[1:3]
         if end == end
     ]
-    limits = 1.08 * min(-1.0, *ends), 1.08 * max(1.0, *ends)
+    limits = 1.08 * min([-1.0, *ends]), 1.08 * max([1.0, *ends])
     panel.axvline(0, color=style.INK, linewidth=0.8)
     at, ticks = 0.0, []
     for setting in settings:
@@ -105,9 +105,8 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
             if lost := setting.failures(row):
                 what = f"failed in {lost} of {len(setting.values)} seeds"
             ticks.append((at, f"{row} ({what})"))
-            if not lost:
-                values = setting.less(row, "accuracy")[:3]
-                _interval(panel, at, values, limits, looks[row][0], row in found)
+            values = setting.less(row, "accuracy")[:3]
+            _interval(panel, at, values, limits, looks[row][0], row in found)
     reference = settings[0].reference
     label = f"Points of accuracy against {reference}"
     _axis(panel, ticks, [setting.title for setting in settings], at, limits, label)

@@ -34,6 +34,8 @@ COLUMNS = {
 }  # fmt: skip
 """By column of a setting, its heading and decimals."""
 COSTS = ("megabytes", "gradients", "step-size")  # equal in all seeds, or nearly
+LEARNT = 0.1
+"""A start failed if its tasks come at most this part of the way from guessing to 100 %."""
 
 
 class Difference(NamedTuple):
@@ -135,9 +137,11 @@ def measured(
         )
         values = values_of(of(FRESH), {head: of(head) for head in HEADS}, rounds)
         # If runs have failed, all runs have ended, and a seed may lack a start.
+        values = values if failed else with_all_starts(values)
+        guessing = 100 / int(recipe.settings["task-classes"][0])
         setting = Setting(
             title, recipe.reference, [one.label for one in recipe.rows],
-            values if failed else with_all_starts(values),
+            without_failures(values, guessing + LEARNT * (100 - guessing)),
             next((f"{m[2]} %" for one in recipe.metrics if (m := TO_REACH.fullmatch(one))), ""),
             rounds,
         )  # fmt: skip
@@ -177,6 +181,18 @@ def values_of(fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: in
 def with_all_starts(values: pd.DataFrame) -> pd.DataFrame:
     """Return the seeds in which all starts have an accuracy."""
     return values.dropna(subset=[one for one in values if one[1] == "accuracy"])
+
+
+def without_failures(values: pd.DataFrame, least: float) -> pd.DataFrame:
+    """Return the values without those of starts whose accuracy in a seed is at most `least`.
+
+    The training of such a start diverged. Random weights are not trained.
+    """
+    found = values.copy()
+    for row in {row for row, _ in values} - {RANDOM}:
+        failed = values[row, "accuracy"] <= least
+        found.loc[failed, [one for one in values if one[0] == row]] = math.nan
+    return found
 
 
 # ---- in words ------------------------------------------------------------------------------------
@@ -241,10 +257,11 @@ def details(setting: Setting) -> str:
         side = "better" if more.low > 0 else "worse" if more.high < 0 else "not clearly better"
         sentences.append(f"`{best}` is {side} than random weights: {more.text()} points")
         sooner = setting.less(RANDOM, "rounds-to", best)
-        if sooner.low > 0:
-            sentences[-1] += (
-                f", and reaches {setting.target} {sooner.text().replace('+', '')} rounds sooner"
-            )
+        # Without an interval, the difference is the same in all seeds.
+        if sooner.mean > 0 and not sooner.low <= 0:
+            bound = "at least " * (setting.mean(RANDOM, "reached") < 100)
+            rounds = sooner.text().replace("+", "")
+            sentences[-1] += f", and reaches {setting.target} {bound}{rounds} rounds sooner"
     done = [row for row in setting.starts if not setting.failures(row)]
     heads = [(setting.mean(row, head), row, head) for row in done for head in HEADS]
     if known := [one for one in heads if one[0] == one[0]]:
@@ -257,8 +274,8 @@ def details(setting: Setting) -> str:
     for row in setting.rows:
         if lost := setting.failures(row):
             sentences.append(
-                f"`{row}` failed in {lost} of {seeds} seeds, because training diverged at the "
-                "chosen rate; its means are over the other seeds"
+                f"`{row}` failed in {lost} of {seeds} seeds: its training diverged at the chosen "
+                "rate. Its means, and its differences from other starts, are over the other seeds"
             )
     return " ".join(f"{one}." for one in sentences)
 
@@ -277,9 +294,8 @@ def summary(settings: list[Setting]) -> list[list[str]]:
             lost, text = setting.failures(row), setting.less(row, "accuracy").text()
             if row == setting.reference:
                 text = f"{setting.mean(row, 'accuracy'):.1f} %"
-            elif lost:
-                text = f"failed in {lost} of {len(setting.values)} seeds"
-            cells.append(f"**{escaped(text)}**" if row in differs and not lost else escaped(text))
+            text = f"**{escaped(text)}**" if row in differs else escaped(text)
+            cells.append(text + f"<br>failed in {lost} of {len(setting.values)} seeds" * (lost > 0))
         lines.append(cells)
     return lines
 

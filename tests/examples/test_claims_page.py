@@ -479,7 +479,7 @@ def test_a_start_that_is_ahead_is_named_with_its_price(recipe, tmp_path):
     interval = f"+{of.mean():.1f} [+{low:.1f}, +{high:.1f}]"
     assert f"use `coprefl`: {interval} points of accuracy against `fedavg`, for 2.0 times" in said
     assert "`coprefl` is better than random weights: +" in said
-    assert re.search(r"reaches 60 % [\d.]+ \[[\d.]+, [\d.]+\] rounds sooner", said)
+    assert re.search(r"reaches 60 % (at least )?[\d.]+ \[[\d.]+, [\d.]+\] rounds sooner", said)
     assert "use `centralised`" not in said  # It sees all data.
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| coprefl |")]
     shown = interval.replace("[", r"\[").replace("]", r"\]")
@@ -553,8 +553,22 @@ def test_a_start_whose_training_diverged_has_means_over_the_other_seeds():
     assert setting.mean("scaffold", "accuracy") == pytest.approx(60 + 4 / 3)
     assert setting.less("scaffold", "accuracy").mean == pytest.approx(5)
     said = starts.details(setting)
-    assert "`scaffold` failed in 1 of 4 seeds, because training diverged at the chosen" in said
+    assert "`scaffold` failed in 1 of 4 seeds: its training diverged at the chosen rate" in said
     assert "`fedavg` failed" not in said
+
+
+def test_a_start_that_ends_at_guessing_has_failed():
+    """Random weights are not trained, so they cannot fail."""
+    columns = [(row, one) for row in ("random", "fedavg") for one in ("accuracy", "ncm")]
+    index = pd.MultiIndex.from_tuples(columns)
+    values = pd.DataFrame([[14, 30, 15, 20], [14, 30, 90, 80]], [7, 8], index, float)
+    setting = starts.Setting(
+        "made up", "fedavg", ["random", "fedavg"], starts.without_failures(values, 15.0)
+    )
+    assert [setting.failures(row) for row in setting.rows] == [0, 1]
+    assert setting.mean("fedavg", "accuracy") == 90
+    assert setting.mean("fedavg", "ncm") == 80
+    assert values.notna().all(axis=None)  # The given values are not changed.
 
 
 def test_a_task_that_never_came_to_the_target_counts_with_all_its_rounds():
