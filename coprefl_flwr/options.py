@@ -118,18 +118,6 @@ class Option:
         annotation: Any = Annotated[self.kind, Field(strict=True, **checks)]
         return TypeAdapter(annotation)
 
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the option in run-config and recipes, with its meaning and default."""
-        is_text = self.kind not in _KINDS  # Such as Method, written as a string.
-        schema: dict[str, Any] = {"type": "string"} if is_text else self._adapter.json_schema()
-        if self.choices:
-            places = [{"pattern": ":"}] if self.own else []
-            schema["anyOf"] = [{"enum": list(self.choices)}, *places]
-        if self.default is not None:
-            schema["default"] = str(self.default) if is_text else self.default
-        return {**schema, "description": self.meaning}
-
     def read(self, value: object) -> Any:
         """Return a value of the run-config in the option's type, or None for "" if None is allowed.
 
@@ -262,8 +250,3 @@ class Checked:
     def __post_init__(self) -> None:
         """Raise a SettingsError if an option has a wrong type or is outside its limits."""
         check_declared(self)
-
-
-def schema(owner: type[Any]) -> dict[str, dict[str, Any]]:
-    """Return {key: JSON Schema} of the options that a class declares."""
-    return {key: option.schema for key, option in declared(owner).items()}

@@ -7,7 +7,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.options import checked_options, declared, schema
+from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.strategies import (
     MOON,
     QFFL,
@@ -88,14 +88,6 @@ def test_options_are_checked(kind, name, value, allowed):
     line = str(caught.value)
     assert line.startswith((f"{name} = {value}: ", f"{name}: unknown value '{value}': ")), line
     assert allowed in line
-
-
-def test_an_option_has_its_json_schema():
-    of_fedavg, of_fedmeta = schema(FedAvg), schema(FedMeta)
-    assert of_fedavg["fraction-train"]["exclusiveMinimum"] == 0
-    assert of_fedavg["fraction-train"]["type"] == "number"
-    assert of_fedmeta["variant"]["anyOf"] == [{"enum": ["maml", "fomaml", "meta-sgd"]}]
-    assert all(entry["description"] for entry in of_fedavg.values())
 
 
 def test_a_value_of_numpy_is_a_number_and_a_truth_value_is_none():
