@@ -201,7 +201,7 @@ def primary_cells(claim: Claim, verdict: Verdict, pairs: pd.DataFrame) -> list[s
     texts = [
         f"{claim.claim}\n{claim.cause}",
         f"{printed(claim)}\n{claim.source}",
-        f"{ours}\n{means_of(claim, pairs)}" if ours else "",
+        "\n".join([unbroken(ours), *means_of(claim, pairs)]) if ours else "",
         margin,
         str(verdict.seeds or ""),
     ]
@@ -255,11 +255,13 @@ def explored(claim: Claim, pairs: pd.DataFrame) -> str:
     every = found.n == len(differences)  # A start that never reached its loss has no difference.
     difference = difference_of(claim, found.mean, *interval(found)) if every else ""
     seeds = f"{len(pairs)} seed{'s' * (len(pairs) != 1)}"
-    return f"{column(claim.metric).title}: {difference}\n{means_of(claim, pairs)}; {seeds}"
+    return (
+        f"{column(claim.metric).title}: {difference}\n{', '.join(means_of(claim, pairs))}; {seeds}"
+    )
 
 
-def means_of(claim: Claim, pairs: pd.DataFrame) -> str:
-    """Return the names of both rows with their means over seeds."""
+def means_of(claim: Claim, pairs: pd.DataFrame) -> list[str]:
+    """Return the name of each row with its mean over seeds."""
     same, decimals, means = (
         claim.sides[0][0] == claim.sides[1][0],
         column(claim.metric).decimals,
@@ -268,7 +270,12 @@ def means_of(claim: Claim, pairs: pd.DataFrame) -> str:
     for (table, row), side in zip(claim.sides, pairs, strict=True):
         mean = shown(pairs[side].mean(), spec=decimals)
         means.append(f"{row} {mean}" if same else f"{row} ({table}) {mean}")
-    return ", ".join(means)
+    return means
+
+
+def unbroken(difference: str) -> str:
+    """Return a difference with its interval, between which a narrow column has no line breaks."""
+    return difference.replace(" [", "\u00a0[").replace(", ", ",\u00a0")
 
 
 def printed(claim: Claim) -> str:

@@ -383,19 +383,20 @@ def test_primary_claims_have_verdicts_intervals_and_a_figure(recipe, tmp_path):
     low, high = stats.ttest_1samp(points, 0).confidence_interval()
     accuracy, variance = judged(text)
     both = {
-        metric: ", ".join(
+        metric: "<br>".join(
             f"{row} {means.loc[row][metric].mean():.2f}" for row in ("fedavg", "random")
         )
         for metric in ("accuracy", "variance")
     }
     assert accuracy == [
         "FedAvg is more accurate", "78.96 against 75.30<br>Table 1",
-        f"+{points.mean():.2f} \\[+{low:.2f}, +{high:.2f}\\] points<br>{both['accuracy']}",
-        "1", "12", "**holds**",
+        f"+{points.mean():.2f}\u00a0\\[+{low:.2f},\u00a0+{high:.2f}\\] points<br>"
+        f"{both['accuracy']}", "1", "12", "**holds**",
     ]  # fmt: skip
     low, high = np.exp(stats.ttest_1samp(ratios, 0).confidence_interval())
     assert variance[2:4] == [
-        f"factor {math.exp(ratios.mean()):.2f} \\[{low:.2f}, {high:.2f}\\]<br>{both['variance']}",
+        f"factor {math.exp(ratios.mean()):.2f}\u00a0\\[{low:.2f},\u00a0{high:.2f}\\]<br>"
+        f"{both['variance']}",
         "factor 1.25",
     ]  # fmt: skip
     assert '<img src="claims_forest.png"' in text
