@@ -199,7 +199,7 @@ def primary_cells(claim: Claim, verdict: Verdict, pairs: pd.DataFrame) -> list[s
     ours = difference_of(claim, claim.sign * verdict.mean, *limits)
     margin = f"factor {claim.margin:g}" if claim.scale == LOG else f"{claim.margin:g}"
     texts = [
-        f"{claim.claim}\n{claim.cause}",
+        f"{claim.claim}\n" + f"Note: {claim.cause}" * bool(claim.cause),
         f"{printed(claim)}\n{claim.source}",
         "\n".join([unbroken(ours), *means_of(claim, pairs)]) if ours else "",
         margin,
