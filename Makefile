@@ -11,15 +11,16 @@ OF_MESSAGES := $(addprefix tests/grids/test_ray.py::test_,the_numbers_of_the_gri
 # What is run with other versions of flwr than that which is installed.
 WITH_OTHERS := tests/federation tests/grids/test_local.py $(OF_MESSAGES) tests/federation/test_client_state.py $(SOME_STRATEGIES) $(OF_ROUNDS)
 FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting
-# Of the tests that start no Ray those that take longest, in two jobs of their own.
+# Of the tests that start no Ray, those that take longest, in three separate jobs.
 RECIPES := tests/recipes $(wildcard tests/integration/test_recipes_*.py)
 EXAMPLES := tests/examples tests/testing
+INTEGRATION := $(filter-out $(RECIPES),$(wildcard tests/integration/test_*.py))
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests recipes-tests examples-tests other-tests lowest-tests newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check costs startbench clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests recipes-tests examples-tests integration-tests other-tests lowest-tests newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check costs startbench clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -124,7 +125,7 @@ tests: export RAY_worker_niceness = 0
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target other-tests examples-tests flower-tests recipes-tests other-ray-tests lowest-flower-tests lowest-tests types
+	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target other-tests examples-tests flower-tests recipes-tests integration-tests other-ray-tests lowest-flower-tests lowest-tests types
 
 # Rays find each other by their folder: of those that run at once each has its own, with a short name.
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder
@@ -145,7 +146,10 @@ examples-tests:
 	$(FILLING) pytest -m "not ray and not deployment" $(EXAMPLES)
 
 other-tests:
-	$(FILLING) pytest -m "not ray and not deployment" $(patsubst %,--ignore=%,$(RECIPES) $(EXAMPLES))
+	$(FILLING) pytest -m "not ray and not deployment" --ignore=tests/integration $(patsubst %,--ignore=%,$(RECIPES) $(EXAMPLES))
+
+integration-tests:
+	$(FILLING) pytest -m "not ray and not deployment" $(INTEGRATION)
 
 lowest-tests:
 	PYTHONPATH=$(CURDIR)/.lowest $(FILLING) pytest $(WITH_OTHERS)
