@@ -339,7 +339,8 @@ def table(setting: Setting) -> list[list[str]]:
 def chosen(stored: Mapping[str, tables.Stored]) -> list[list[str]]:
     """Return a line per setting and start: the chosen rates, and the accuracy in the search."""
     found = {}
-    for protocol, one in itertools.product(SEARCHES, stored.values()):
+    tables_of = [stored[name] for name in sorted(stored)]  # As when they are read again.
+    for protocol, one in itertools.product(SEARCHES, tables_of):
         folder, _, name = one.about["recipe"].partition("/")
         heading, *trials = one.about.get("trials", [[]])
         for trial in trials if (folder, one.about["protocol"]) == (BENCH, protocol) else []:

@@ -597,10 +597,11 @@ def test_a_later_search_replaces_the_choice_of_an_earlier_search():
     late = ["scaffold", "learning-rate=0.3", "9.00", "chosen"]
     stable = ["scaffold", "learning-rate=0.05", "58.00", "chosen"]
     stored = {"a": search("tune-scaffold", stable), "b": search("tune", fedavg, late)}
-    assert starts.chosen(stored) == [
-        ["glyphs", "fedavg", "learning-rate=0.1", "60.00"],
-        ["glyphs", "scaffold", "learning-rate=0.05", "58.00"],
-    ]
+    for given in (stored, dict(reversed(stored.items()))):
+        assert starts.chosen(given) == [
+            ["glyphs", "fedavg", "learning-rate=0.1", "60.00"],
+            ["glyphs", "scaffold", "learning-rate=0.05", "58.00"],
+        ]
 
 
 def test_the_provenance_of_a_table_is_that_of_its_report(recipe, tmp_path):
