@@ -177,7 +177,7 @@ def judged(
     found = {}
     for paper in dict.fromkeys(one.paper for one in claims):
         own = [one for one in claims if one.paper == paper]
-        pairs = [one.pairs(values, recipes[one.recipe].protocol or tables.UNNAMED) for one in own]
+        pairs = [primary_pairs(one, values, recipes) for one in own]
         differences = [
             [one.sign * value for value in one.differences(both)]
             for one, both in zip(own, pairs, strict=True)
@@ -186,6 +186,13 @@ def judged(
         verdicts = judge(differences, [one.width for one in own], wanted)
         found |= dict(zip(own, verdicts, strict=True))
     return found
+
+
+def primary_pairs(
+    claim: Claim, values: pd.DataFrame, recipes: Mapping[str, Recipe]
+) -> pd.DataFrame:
+    """Return the values of a primary claim's rows, under its recipe's first protocol."""
+    return claim.pairs(values, recipes[claim.recipe].protocol or tables.UNNAMED)
 
 
 def primary_cells(claim: Claim, verdict: Verdict, pairs: pd.DataFrame) -> list[str]:
@@ -255,26 +262,20 @@ def explored(claim: Claim, pairs: pd.DataFrame) -> str:
     every = found.n == len(differences)  # A start that never reached its loss has no difference.
     difference = difference_of(claim, found.mean, *interval(found)) if every else ""
     seeds = f"{len(pairs)} seed{'s' * (len(pairs) != 1)}"
-    return (
-        f"{column(claim.metric).title}: {difference}\n{', '.join(means_of(claim, pairs))}; {seeds}"
-    )
+    means = ", ".join(means_of(claim, pairs))
+    return f"{column(claim.metric).title}: {difference}\n{means}; {seeds}"
 
 
 def means_of(claim: Claim, pairs: pd.DataFrame) -> list[str]:
     """Return the name of each row with its mean over seeds."""
-    same, decimals, means = (
-        claim.sides[0][0] == claim.sides[1][0],
-        column(claim.metric).decimals,
-        [],
-    )
-    for (table, row), side in zip(claim.sides, pairs, strict=True):
-        mean = shown(pairs[side].mean(), spec=decimals)
-        means.append(f"{row} {mean}" if same else f"{row} ({table}) {mean}")
-    return means
+    (first, _), (second, _) = claim.sides
+    names = [row if first == second else f"{row} ({table})" for table, row in claim.sides]
+    means = [shown(pairs[side].mean(), spec=column(claim.metric).decimals) for side in pairs]
+    return [f"{name} {mean}" for name, mean in zip(names, means, strict=True)]
 
 
 def unbroken(difference: str) -> str:
-    """Return a difference with its interval, between which a narrow column has no line breaks."""
+    """Return a difference whose interval is not broken over lines in a narrow column."""
     return difference.replace(" [", "\u00a0[").replace(", ", ",\u00a0")
 
 
@@ -314,7 +315,7 @@ def page_of(
         })  # fmt: skip
     papers = {one.paper: [] for one in verdicts}
     for claim, verdict in verdicts.items():
-        pairs = claim.pairs(values, recipes[claim.recipe].protocol or tables.UNNAMED)
+        pairs = primary_pairs(claim, values, recipes)
         papers[claim.paper].append(primary_cells(claim, verdict, pairs))
     ours = [row[3] for one in sections for row in one["rows"]]
     return rendered(

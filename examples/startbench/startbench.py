@@ -62,8 +62,10 @@ def main(given: Sequence[str] | None = None) -> int:
                 return status
             if protocol in SEARCHES:
                 rates |= chosen(out)
-                wrong = set_rates(path, rates) if asked.write_rates else []
-                if protocol == SEARCHES[-1] and not wrong:
+                wrong = []
+                if asked.write_rates:
+                    wrong = set_rates(path, rates)
+                elif protocol == SEARCHES[-1]:
                     wrong = unlike(path, rates)
                 if wrong:
                     print("\n".join(wrong), file=sys.stderr)
