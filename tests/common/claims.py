@@ -1,4 +1,4 @@
-"""The modules of examples/claims, and made-up reports of runs.
+"""The modules of examples/claims, a made-up folder of examples, and made-up reports of its runs.
 
 The modules import each other as modules in the folder of a script do.
 """
@@ -8,16 +8,41 @@ import sys
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.report.columns import TO_REACH
 from coprefl_flwr.report.tables import NONE
+from tests.common.recipes import tiny_recipe, write_recipe
 from tests.common.simulation import ROOT
 
 FOLDER = ROOT / "examples" / "claims"
 sys.path.append(str(FOLDER))
 NAMES = ("figures", "page", "starts", "tables", "verdicts")
 figures, page, starts, tables, verdicts = map(importlib.import_module, NAMES)
+
+SEEDS = [0, 1, 2, 3, 4]
+RANDOM, FEDAVG = [40, 42, 38, 41, 40], [47, 50, 44, 48, 46]
+SIDES = {"of": "fedavg", "against": "random", "metric": "accuracy"}
+MORE = SIDES | {
+    "claim": "FedAvg is better than | random",
+    "source": "CoPreFL, AAAI text, Table 1(a)",
+    "printed": "78.96 75.3",
+    "cause": "It learns.",
+}
+OPEN = {"claim": "On ImageNet too", "source": "CyclicFL, Table II", "open": "ImageNet"}
+MAIN = SIDES | {"claim": "FedAvg is more accurate", "short": "accuracy", "source": "Table 1",
+                "recipe": "first", "says": "higher", "margin": 1.0,
+                "printed": "78.96 75.3"}  # fmt: skip
+LESS = MAIN | {"claim": "FedAvg has less variance", "metric": "variance", "says": "lower",
+               "scale": "log", "margin": 1.25, "short": "variance"}  # fmt: skip
+ROWS = ["random", "fedavg", "coprefl", {"centralised": {"local-steps": 9, "local-epochs": ""}}]
+PROTOCOLS = {
+    "fresh": {"because": "tasks are trained"},
+    "ncm": {"because": "no training", "settings": {"head": "ncm", "task-rounds": 0}},
+    "tune": {"because": "the search", "seeds": [900], "search-by": "halving", "select": "test",
+             "methods": {"fedavg": {"learning-rate": [0.1, 0.2]}}},
+}  # fmt: skip
 
 MADE = """## How it was made
 
@@ -44,6 +69,46 @@ SEARCH = f"""## Search
 
 Mean accuracy.
 """
+
+
+def write_examples(folder, images):
+    """Write a recipe with claims, one with primary claims, and one of startbench.
+
+    Return the path of the first recipe.
+    """
+    claims, bench = folder / "examples" / "claims", folder / "examples" / "startbench"
+    (claims / "primary").mkdir(parents=True)
+    bench.mkdir()
+    given = {"methods": ["random", "fedavg"], "reference": "random", "seeds": SEEDS}
+    path = write_recipe(claims / "tiny.yaml", tiny_recipe(images, **given))
+    path.write_text("# Images of 4 x 4:\n# nobody's.\n\n# Not this.\n" + path.read_text())
+    given |= {"title": "First", "seeds": list(range(1000, 1012))}
+    write_recipe(claims / "primary" / "first.yaml", tiny_recipe(images, **given))
+    given |= {"title": "Which start: made up", "methods": ROWS, "reference": "fedavg"}
+    metrics = ["accuracy", "worst-10%", "rounds-to-60%", "megabytes-to-60%", "megabytes"]
+    longer = {"task-rounds": 20}
+    content = tiny_recipe(images, longer, **given, metrics=metrics, protocols=PROTOCOLS)
+    write_recipe(bench / "made-up.yaml", content)
+    write_claims(path, [MORE, OPEN])
+    return path
+
+
+def write_claims(recipe, claims, primary=(MAIN, LESS)):
+    """Write the exploratory claims of a recipe, and the primary claims."""
+    recipe.with_name("claims.yaml").write_text(yaml.safe_dump({recipe.stem: claims}))
+    recipe.with_name("primary.yaml").write_text(yaml.safe_dump({"CoPreFL": list(primary)}))
+
+
+def make(tmp_path, *options):
+    """Make the pages; return the exit status."""
+    places = [f"--{name}={tmp_path / name}" for name in ("examples", "outputs", "docs")]
+    return page.main([*places, *options])
+
+
+def made(tmp_path):
+    """Make the pages; return the page of claims, and the stored tables by name."""
+    assert make(tmp_path) == 0
+    return (tmp_path / "docs" / "claims.md").read_text(), tables.read(tmp_path / "docs" / "tables")
 
 
 def made_up_run(out, path, protocol="", worth=None, seed=0, changes=()):

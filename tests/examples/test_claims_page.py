@@ -1,6 +1,5 @@
-"""The two pages of measured results: from reports of runs to tables, from tables to pages."""
+"""The page of measured claims: from reports of runs to tables, from tables to pages."""
 
-import json
 import math
 import os
 import re
@@ -9,7 +8,6 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from markdown_it import MarkdownIt
 from scipy import stats
 
@@ -17,56 +15,27 @@ from coprefl_flwr.cli import main
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.studies.store import Store
-from tests.common.claims import figures, made_up_run, page, starts, tables
-from tests.common.recipes import keep, result_file, tiny_recipe, write_recipe
-
-SEEDS = [0, 1, 2, 3, 4]
-RANDOM, FEDAVG = [40, 42, 38, 41, 40], [47, 50, 44, 48, 46]
-SIDES = {"of": "fedavg", "against": "random", "metric": "accuracy"}
-MORE = SIDES | {
-    "claim": "FedAvg is better than | random",
-    "source": "CoPreFL, AAAI text, Table 1(a)",
-    "printed": "78.96 75.3",
-    "cause": "It learns.",
-}
-OPEN = {"claim": "On ImageNet too", "source": "CyclicFL, Table II", "open": "ImageNet"}
-MAIN = SIDES | {"claim": "FedAvg is more accurate", "short": "accuracy", "source": "Table 1",
-                "recipe": "first", "says": "higher", "margin": 1.0,
-                "printed": "78.96 75.3"}  # fmt: skip
-LESS = MAIN | {"claim": "FedAvg has less variance", "metric": "variance", "says": "lower",
-               "scale": "log", "margin": 1.25, "short": "variance"}  # fmt: skip
-ROWS = ["random", "fedavg", "coprefl", {"centralised": {"local-steps": 9, "local-epochs": ""}}]
-PROTOCOLS = {
-    "fresh": {"because": "tasks are trained"},
-    "ncm": {"because": "no training", "settings": {"head": "ncm", "task-rounds": 0}},
-    "tune": {"because": "the search", "seeds": [900], "search-by": "halving", "select": "test",
-             "methods": {"fedavg": {"learning-rate": [0.1, 0.2]}}},
-}  # fmt: skip
+from tests.common.claims import (
+    FEDAVG,
+    LESS,
+    MAIN,
+    MORE,
+    RANDOM,
+    figures,
+    made,
+    made_up_run,
+    make,
+    page,
+    tables,
+    write_claims,
+    write_examples,
+)
+from tests.common.recipes import keep, result_file, write_recipe
 
 
 @pytest.fixture
 def recipe(tiny_images, tmp_path):
-    """Write a recipe with claims, one with primary claims, and one of startbench."""
-    claims, bench = tmp_path / "examples" / "claims", tmp_path / "examples" / "startbench"
-    (claims / "primary").mkdir(parents=True)
-    bench.mkdir()
-    given = {"methods": ["random", "fedavg"], "reference": "random", "seeds": SEEDS}
-    path = write_recipe(claims / "tiny.yaml", tiny_recipe(tiny_images, **given))
-    path.write_text("# Images of 4 x 4:\n# nobody's.\n\n# Not this.\n" + path.read_text())
-    given |= {"title": "First", "seeds": list(range(1000, 1012))}
-    write_recipe(claims / "primary" / "first.yaml", tiny_recipe(tiny_images, **given))
-    given |= {"title": "Which start: made up", "methods": ROWS, "reference": "fedavg"}
-    metrics = ["accuracy", "worst-10%", "rounds-to-60%", "megabytes-to-60%", "megabytes"]
-    longer = {"task-rounds": 20}
-    content = tiny_recipe(tiny_images, longer, **given, metrics=metrics, protocols=PROTOCOLS)
-    write_recipe(bench / "made-up.yaml", content)
-    write_claims(path, [MORE, OPEN])
-    return path
-
-
-def write_claims(recipe, claims, primary=(MAIN, LESS)):
-    recipe.with_name("claims.yaml").write_text(yaml.safe_dump({recipe.stem: claims}))
-    recipe.with_name("primary.yaml").write_text(yaml.safe_dump({"CoPreFL": list(primary)}))
+    return write_examples(tmp_path, tiny_images)
 
 
 def run_of(path, out, accuracies, changes=(), extra="", protocol=""):
@@ -83,18 +52,6 @@ def run_of(path, out, accuracies, changes=(), extra="", protocol=""):
             keep(store, run, [value - 1, value + 1])
     assert main(["report", str(out)]) == 0
     return store, found
-
-
-def make(tmp_path, *options):
-    """Make the pages; return the exit status."""
-    places = [f"--{name}={tmp_path / name}" for name in ("examples", "outputs", "docs")]
-    return page.main([*places, *options])
-
-
-def made(tmp_path):
-    """Make the pages; return the page of claims, and the stored tables by name."""
-    assert make(tmp_path) == 0
-    return (tmp_path / "docs" / "claims.md").read_text(), tables.read(tmp_path / "docs" / "tables")
 
 
 def lines_of(text, cells):
@@ -455,161 +412,3 @@ def test_the_forest_shows_what_lies_beyond_it_as_arrows(recipe, tmp_path):
     panel.figure.canvas.draw()
     arrows = [line for line in panel.lines if line.get_marker() in "<>"]
     assert sorted(float(line.get_xdata()[0]) for line in arrows) == [-10.0, 10.0]
-
-
-# ---- which start ---------------------------------------------------------------------------------
-
-
-def bench(recipe, tmp_path, worth=None, heads=("ncm",)):
-    path = recipe.parents[1] / "startbench" / "made-up.yaml"
-    for protocol in ("fresh", *heads, "tune"):
-        out = tmp_path / "outputs" / f"startbench-made-up-{protocol}"
-        made_up_run(out, path, protocol, worth if protocol == "fresh" else {"coprefl": 1})
-    made(tmp_path)
-    return (tmp_path / "docs" / "which-start.md").read_text()
-
-
-def test_a_start_that_is_ahead_is_named_with_its_price(recipe, tmp_path):
-    text = bench(recipe, tmp_path, {"random": -5.0, "coprefl": 3.0, "centralised": 20.0})
-    units = pd.read_csv(tmp_path / "outputs" / "startbench-made-up-fresh" / "report" / "units.csv")
-    seeds = units["unit"].str.extract(r"seed (\d+)")[0]
-    means = units.groupby(["row", seeds])["accuracy"].mean()
-    of = means.loc["coprefl"] - means.loc["fedavg"]
-    low, high = stats.ttest_1samp(of, 0).confidence_interval()
-    said = " ".join(text.split())
-    interval = f"+{of.mean():.1f} [+{low:.1f}, +{high:.1f}]"
-    assert f"use `coprefl`: {interval} points of accuracy against `fedavg`, for 2.0 times" in said
-    assert "`coprefl` is better than random weights: +" in said
-    assert re.search(r"reaches 60 % at least [\d.]+ \[[\d.]+, [\d.]+\] rounds sooner", said)
-    assert "use `centralised`" not in said  # It sees all data.
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| coprefl |")]
-    shown = interval.replace("[", r"\[").replace("]", r"\]")
-    assert rows[0][1] == f"**{shown}** |"
-    assert rows[1][1] == f"{means.loc['coprefl'].mean():.1f}<br>{shown}"
-    assert "| made-up | fedavg | learning-rate=0.1 | 61.25 |" in text
-    assert "- made up: head ridge." in text
-    assert (tmp_path / "docs" / "which_start.png").stat().st_size > 10_000
-    html = MarkdownIt().enable("table").render(text)
-    assert html.count("<table>") == 3
-
-
-def test_two_settings_have_a_table_each_and_a_table_of_both(recipe, tmp_path):
-    first = recipe.parents[1] / "startbench" / "made-up.yaml"
-    other = first.with_name("other.yaml")
-    other.write_text(first.read_text().replace("made up", "made up too"))
-    means, more = [], []
-    for path, worth in ((first, {"coprefl": 3.0}), (other, {"coprefl": 9.0})):
-        out = tmp_path / "outputs" / f"startbench-{path.stem}-fresh"
-        made_up_run(out, path, "fresh", worth)
-        units = pd.read_csv(out / "report" / "units.csv")
-        of = units.groupby("row")["accuracy"].mean()
-        means.append(of["coprefl"])
-        more.append(of["coprefl"] - of["fedavg"])
-    made(tmp_path)
-    text = (tmp_path / "docs" / "which-start.md").read_text()
-    assert (
-        "In 2 of 2 measured settings, `coprefl` is the best start, or is not clearly worse" in text
-    )
-    assert "| Start | Made up | Made up too |" in text
-    both, *each = [line for line in text.splitlines() if line.startswith("| coprefl |")]
-    shown = [float(cell.strip("* ").split()[0]) for cell in both.split("|")[2:4]]
-    assert shown == pytest.approx(more, abs=0.051)
-    of_settings = [float(row.split(" | ")[1].partition("<br>")[0]) for row in each]
-    assert of_settings == pytest.approx(means, abs=0.051)
-    assert text.count("<summary>All results with made up") == 2
-    assert MarkdownIt().enable("table").render(text).count("<table>") == 3
-    assert (tmp_path / "docs" / "which_start.png").stat().st_size > 10_000
-
-
-def test_where_no_start_is_ahead_the_page_says_so(recipe, tmp_path):
-    said = " ".join(bench(recipe, tmp_path, {"random": -5.0}).split())
-    assert "**Tasks with made up**: no start is shown to be better than `fedavg`." in said
-    assert "`fedavg` is better than random weights: +" in said
-    assert "- made up: no start is shown to be better than `fedavg`" in said
-    assert "use `" not in said
-
-
-def test_settings_without_tables_are_named_and_have_no_figures(recipe, tmp_path):
-    made(tmp_path)
-    text = (tmp_path / "docs" / "which-start.md").read_text()
-    assert "- made up: not measured yet." in text
-    assert "|" not in text
-    assert not [*(tmp_path / "docs").glob("*.png")]
-
-
-def test_a_start_whose_training_diverged_has_means_over_the_other_seeds():
-    """In seed 2, scaffold failed; while runs are not done, only seeds with all starts count."""
-    rows = [
-        {"table": "table", "row": row, "seed": seed, "task": 0, "metric": "accuracy",
-         "value": 50.0 + seed + 5 * number}
-        for number, row in enumerate(("random", "fedavg", "scaffold"))
-        for seed in range(4)
-        if (row, seed) != ("scaffold", 2)
-    ]  # fmt: skip
-    frame = pd.DataFrame(rows)
-    values = starts.values_of(frame, {}, 10)
-    assert [*values.index] == [0, 1, 2, 3]
-    assert [*starts.with_all_starts(values).index] == [0, 1, 3]
-    setting = starts.Setting("made up", "fedavg", ["random", "fedavg", "scaffold"], values)
-    assert setting.mean("scaffold", "accuracy") == pytest.approx(60 + 4 / 3)
-    assert setting.less("scaffold", "accuracy").mean == pytest.approx(5)
-    said = starts.details(setting)
-    assert "`scaffold` failed in 1 of 4 seeds: its training diverged at the chosen rate" in said
-    assert "`fedavg` failed" not in said
-
-
-def test_a_start_that_ends_at_guessing_has_failed():
-    """Random weights are not trained, so they cannot fail."""
-    columns = [(row, one) for row in ("random", "fedavg") for one in ("accuracy", "ncm")]
-    index = pd.MultiIndex.from_tuples(columns)
-    values = pd.DataFrame([[14, 30, 15, 20], [14, 30, 90, 80]], [7, 8], index, float)
-    setting = starts.Setting(
-        "made up", "fedavg", ["random", "fedavg"], starts.without_failures(values, 15.0)
-    )
-    assert [setting.failures(row) for row in setting.rows] == [0, 1]
-    assert setting.mean("fedavg", "accuracy") == 90
-    assert setting.mean("fedavg", "ncm") == 80
-    assert values.notna().all(axis=None)  # The given values are not changed.
-
-
-def test_a_task_that_never_came_to_the_target_counts_with_all_its_rounds():
-    """A round sends 2 MB; one of three tasks reached the target, after 4 rounds."""
-    rounds, sent = [4.0, math.inf, math.inf], [8.0, math.inf, math.inf]
-    rows = [
-        {"table": "table", "row": "fedavg", "seed": 7, "task": task, "metric": metric, "value": v}
-        for metric, values in {"rounds-to-60%": rounds, "megabytes-to-60%": sent,
-                               "accuracy": [61, 50, 52]}.items()
-        for task, v in enumerate(values)
-    ]  # fmt: skip
-    found = starts.values_of(pd.DataFrame(rows), {}, rounds=10)["fedavg"].loc[7]
-    assert found["rounds-to"] == pytest.approx((4 + 10 + 10) / 3)
-    assert found["megabytes-to"] == pytest.approx((8 + 20 + 20) / 3)
-    assert found["reached"] == pytest.approx(100 / 3)
-
-
-def test_a_later_search_replaces_the_choice_of_an_earlier_search():
-    def search(protocol, *rows):
-        trials = [["Method", "Values", "Accuracy %", "Chosen"], *rows]
-        about = {"recipe": "startbench/glyphs", "protocol": protocol, "trials": trials}
-        return tables.Stored(about, pd.DataFrame())
-
-    fedavg = ["fedavg", "learning-rate=0.1", "60.00", "chosen"]
-    late = ["scaffold", "learning-rate=0.3", "9.00", "chosen"]
-    stable = ["scaffold", "learning-rate=0.05", "58.00", "chosen"]
-    stored = {"a": search("tune-scaffold", stable), "b": search("tune", fedavg, late)}
-    for given in (stored, dict(reversed(stored.items()))):
-        assert starts.chosen(given) == [
-            ["glyphs", "fedavg", "learning-rate=0.1", "60.00"],
-            ["glyphs", "scaffold", "learning-rate=0.05", "58.00"],
-        ]
-
-
-def test_the_provenance_of_a_table_is_that_of_its_report(recipe, tmp_path):
-    bench(recipe, tmp_path)
-    about = json.loads((tmp_path / "docs" / "tables" / "about.json").read_text())
-    found = about["startbench-made-up-tune"]
-    assert found["machine"] == "An engine | made up, 2 cores"
-    assert (found["commit"], found["date"]) == ("0123abcd", "2026-01-01 to 2026-01-02")
-    assert found["trials"][2] == ["fedavg", "learning-rate=0.2", "40.00", "–", "dropped"]  # noqa: RUF001
-    assert len(found["settings"]) == 16
-    assert found["settings"] != about["startbench-made-up-fresh"]["settings"]
