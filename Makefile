@@ -70,7 +70,7 @@ quickstart: $(VENV)/package
 # Needs no network once its tools are there. Not --quiet: that hides warnings from --strict too.
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict
-	@echo "the site is in site/: open site/index.html, or, with its search, python -m http.server -d site"
+	@echo "the site is in site/: open site/index.html"
 
 $(VENV)/docs: $(VENV)/package
 	$(call add,.[docs])
