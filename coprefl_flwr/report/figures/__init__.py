@@ -100,7 +100,7 @@ def _switch(comparison: Comparison) -> Drawn:
     windows = {
         learning.smoothing_window(tested.dropna().index) for _, tested in accuracy.items()
     } - {0}
-    smoothing = "too few tested rounds to smooth"
+    smoothing = "not smoothed, because there are too few tested rounds"
     if windows:
         smoothing = (
             f"smoothed by a Savitzky-Golay filter of order {learning.ORDER} over "

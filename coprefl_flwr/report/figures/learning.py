@@ -208,23 +208,24 @@ def smoothing_window(rounds: npt.ArrayLike) -> int:
     """Return the window of the smoothing filter in tested rounds; 0 if there are too few rounds.
 
     The window is the number of tests in 41 rounds. It spans about 41 rounds also if only some
-    rounds are tested. The window is odd, at least 5, and at most the number of tested rounds.
+    rounds are tested. The window is odd, at least 5, and at most half of the tested rounds. A wider
+    window would hide a jump of the accuracy.
     """
     tested = np.sort(np.asarray(rounds, dtype=np.int64))
-    if tested.size < ORDER + 2:
-        return 0
-    spacing = max(1.0, float(np.median(np.diff(tested))))
-    window = min(max(math.floor(WINDOW / spacing), ORDER + 2), tested.size)
-    return window - (window % 2 == 0)
+    spacing = max(1.0, float(np.median(np.diff(tested)))) if tested.size > 1 else 1.0
+    window = max(math.floor(WINDOW / spacing), ORDER + 2)
+    window -= window % 2 == 0
+    return window if tested.size >= 2 * window else 0
 
 
 def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style.Figure":
-    """Draw the test accuracy of the pre-training by round, smoothed; a faint line is unsmoothed.
+    """Draw the test accuracy of the pre-training by round, smoothed if there are enough rounds.
 
-    `accuracy` is in percent, with a row per round and a column per start. It is nan if a start was
-    not tested in a round. `switches` has the last round of the first phase (P1) for each start with
-    several phases; a dotted line is drawn there. With 200 rounds or more, a second panel shows the
-    last 50 rounds. Raises `NothingToDrawError` if no start was tested in any round.
+    Where a line is smoothed, a faint line shows the measured accuracies. `accuracy` is in percent,
+    with a row per round and a column per start. It is nan if a start was not tested in a round.
+    `switches` has the last round of the first phase (P1) for each start with several phases; a
+    dotted line is drawn there. With 200 rounds or more, a second panel shows the last 50 rounds.
+    Raises `NothingToDrawError` if no start was tested in any round.
     """
     accuracy = accuracy.dropna(how="all").sort_index()
     if accuracy.empty:
@@ -233,7 +234,8 @@ def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style
     last = int(accuracy.index.max())
     widths = [2, 1] if last >= 4 * _LAST else [2]
     figure, (first, *zoomed) = style.row_of_panels(len(widths), 4.2, widths)
-    below = "smoothed; faint: as measured; dotted: the switch"
+    smoothed = any(smoothing_window(values.dropna().index) for _, values in accuracy.items())
+    below = "smoothed; faint: as measured; " * smoothed + "dotted: the switch"
     style.by_round(first, "Pre-training", below, "Test accuracy (%)")
     for panel in (first, *zoomed):
         for start, values in accuracy.items():
@@ -254,10 +256,10 @@ def _smooth(
 ) -> None:
     from scipy.signal import savgol_filter
 
-    window = smoothing_window(values.index)
-    smooth = savgol_filter(values, window, ORDER) if window else values
-    marker = "o" if len(values) == 1 else ""
-    panel.plot(values.index, values, color=colour, alpha=0.25, linewidth=0.8)
+    smooth, marker = values, "o" if len(values) == 1 else ""
+    if window := smoothing_window(values.index):
+        panel.plot(values.index, values, color=colour, alpha=0.25, linewidth=0.8)
+        smooth = savgol_filter(values, window, ORDER)
     panel.plot(values.index, smooth, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
     if switch:
         panel.axvline(switch, color=colour, linestyle=":", linewidth=1.2)
