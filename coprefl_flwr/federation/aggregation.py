@@ -10,13 +10,17 @@ client's arrays in each sum. The coefficient depends only on the metrics of that
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, is_buffer
 
 Metrics = Mapping[str, float]
+
+BLOCK = 1 << 14
+"""Elements of a large array that are added at once, so that they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +220,26 @@ class Accumulator:
         for key, array in arrays.items():
             factor = buffer_weight if is_buffer(key, self.sent.get(key, array)) else weight
             if key in sums:
-                # A factor of 1, as for gradients and for nodes' sums, needs no product.
-                term = array if factor == 1 else np.multiply(array, factor, dtype=np.float64)
-                np.add(sums[key], term, out=sums[key], dtype=np.float64)
+                _add_product(sums[key], array, factor)
             else:
                 sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64))
+
+
+def _add_product(total: npt.NDArray[np.float64], array: npt.NDArray[Any], factor: float) -> None:
+    """Add factor * array to `total` in place; both are computed in float64."""
+    if factor == 1:  # As for gradients and for nodes' sums.
+        np.add(total, array, out=total, dtype=np.float64)
+    elif array.size <= BLOCK:
+        np.add(total, np.multiply(array, factor, dtype=np.float64), out=total)
+    else:
+        # The product of a whole large array would be written to memory and read again.
+        both = np.nditer(
+            [total, array],
+            ["external_loop", "buffered"],
+            [["readwrite"], ["readonly"]],
+            op_dtypes=[np.float64, np.float64],
+            buffersize=BLOCK,
+        )
+        with both:
+            for sums, numbers in both:
+                np.add(sums, numbers * factor, out=sums)

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
-from coprefl_flwr.arrays import Arrays, cast_like, from_record, records_of
+from coprefl_flwr.arrays import Arrays, cast_like, from_record, read_only, records_of
 from coprefl_flwr.errors import EXITS
 from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
@@ -21,10 +21,23 @@ MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """A function that creates a client from a client id and the request's config. The id is None if
 the request has no client ids, because the node is the client."""
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+UNCHANGED = "leaves_arrays_unchanged"
+"""Attribute of a client's method that never changes the arrays that the method receives."""
 
 RESERVED = ("clients", messages.NORM, "phase", "start", "task", "round")
 """Names that a client's metrics cannot have. "clients" and `messages.NORM` have another meaning in
 replies, and the other names are columns in a study's table of rounds."""
+
+
+def unchanging(method: Method) -> Method:
+    """Declare that a client's method never changes the arrays that it receives.
+
+    The arrays are then read-only, and are not copied for each client.
+    """
+    setattr(method, UNCHANGED, True)
+    return method
 
 
 def answer(message: Message, make_client: MakeClient, partition_id: Any = None) -> Message:
@@ -74,7 +87,8 @@ def run_clients(
     """
     template = sent if template is None else template
     chained, alone = isinstance(rule, Chain), len(clients) == 1
-    start, reply = sent, NodeReply(alone=alone)
+    # A copy, because torch would copy arrays in read-only memory again for each client.
+    start, reply = _copied(sent), NodeReply(alone=alone)
     groups: dict[frozenset[str], tuple[Accumulator, dict[int, dict[str, float]]]] = {}
     numbered = list(enumerate(clients))
     for position, client_id in numbered if chained else sorted(numbered, key=itemgetter(1)):
@@ -144,11 +158,12 @@ def call_client(
     Raises a ValueError if the client has no such method, or if the method does not return a tuple
     of three, as methods of a NumPyClient do.
     """
-    if not callable(getattr(client, method, None)):
+    call = getattr(client, method, None)
+    if not callable(call):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
-    # Copies: a client may change its arrays, and the next client starts from `sent` too.
-    parameters = [array.copy() for array in sent.values()]
-    outcome = getattr(client, method)(parameters, dict(config))
+    # The next client starts from `sent` too. A method that may change its arrays gets copies.
+    own = read_only(sent) if getattr(call, UNCHANGED, False) else _copied(sent)
+    outcome = call(list(own.values()), dict(config))
     if not isinstance(outcome, tuple) or len(outcome) != 3:
         raise ValueError(f"{type(client).__name__}.{method} must return a tuple of three values")
     first, num_examples, extra = outcome
@@ -163,6 +178,10 @@ def call_client(
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
+
+
+def _copied(arrays: Arrays) -> Arrays:
+    return {name: array.copy() for name, array in arrays.items()}
 
 
 def name_arrays(

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from coprefl_flwr.federation import aggregation
 from coprefl_flwr.federation.aggregation import (
     Accumulator,
     Chain,
@@ -206,8 +207,11 @@ def laid_out(array, kind):
     return np.repeat(array, 2, axis=1)[:, ::2]
 
 
+@pytest.mark.parametrize("block", [aggregation.BLOCK, 7])
 @pytest.mark.parametrize("kinds", list(itertools.product(LAYOUTS, repeat=2)), ids=" then ".join)
-def test_sums_have_the_same_bits_whatever_the_order_in_memory(kinds):
+def test_sums_have_the_same_bits_whatever_the_order_in_memory(kinds, block, monkeypatch):
+    """Also the sums of large arrays, which are added in blocks."""
+    monkeypatch.setattr(aggregation, "BLOCK", block)
     rng = np.random.default_rng(3)
     everyone = [rng.normal(size=(3, 4, 1, 5)).astype(np.float32) for _ in range(3)]
     sums = []
@@ -219,3 +223,16 @@ def test_sums_have_the_same_bits_whatever_the_order_in_memory(kinds):
             np.testing.assert_array_equal(own, array)
         sums.append(accumulator.sums["sum"]["w"].tobytes())
     assert sums[0] == sums[1]
+    first, second, third = np.float64(everyone)
+    assert sums[0] == (3 * first + 4 * second + 5 * third).tobytes()
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.uint8, np.float16, np.float64])
+def test_blocks_add_every_dtype(dtype, monkeypatch):
+    monkeypatch.setattr(aggregation, "BLOCK", 7)
+    array = np.arange(60).astype(dtype)
+    accumulator = Accumulator(Mean("weight"), {"w": np.zeros(60, np.float32)})
+    for weight in (0.3, 1.7):
+        accumulator.add(0, {"w": array}, {"num-examples": 1, "weight": weight})
+    expected = 0.3 * np.float64(array) + 1.7 * np.float64(array)
+    np.testing.assert_array_equal(accumulator.sums["sum"]["w"], expected)

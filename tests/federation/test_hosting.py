@@ -7,7 +7,7 @@ from flwr.client import NumPyClient
 from coprefl_flwr.arrays import from_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly
-from coprefl_flwr.federation.hosting import call_client, method_name, name_arrays
+from coprefl_flwr.federation.hosting import call_client, method_name, name_arrays, unchanging
 from coprefl_flwr.federation.validation import Bounds
 from tests.common.messages import ask
 
@@ -158,6 +158,35 @@ def test_a_chain_in_a_shared_model():
 
     content = host("train", [1, 2, 3], "chain", view)
     np.testing.assert_array_equal(sums(content)["last"]["w"], [3, 4])
+
+
+def test_only_a_method_that_may_change_its_arrays_gets_copies():
+    """An unchanging method gets the node's arrays, read-only; it fails if it writes into them."""
+
+    class Reader(Counter):
+        @unchanging
+        def query(self, parameters, config):
+            if self.number == 2:
+                parameters[0][:] = 77
+            seen.append(parameters[0])
+            return super().query(parameters, config)
+
+        def fit(self, parameters, config):
+            seen.append(parameters[0].copy())
+            parameters[0][:] = 77
+            return [np.float32([1, 1]), parameters[1]], 1, {}
+
+    seen = []
+    app = client_app(lambda _, i: Reader(i))
+    content = ask(app, "train.query", SENT, clients=[1, 2, 3], combine="loss-moments", own=1)
+    assert content["metrics"]["clients"] == [1, 3]
+    assert "read-only" in content["failed"]["reasons"][0]
+    first, second = seen
+    assert np.shares_memory(first, second)
+    np.testing.assert_array_equal(second, SENT["w"])
+    seen.clear()
+    assert "failed" not in ask(app, "train", SENT, clients=[1, 3], combine="mean:", own=1)
+    np.testing.assert_array_equal(seen, [SENT["w"]] * 2)
 
 
 def test_a_buffer_in_another_dtype_is_still_a_buffer():
