@@ -33,7 +33,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
@@ -58,11 +58,15 @@ BUILT_IN = (
 )
 """Modules whose classes settings may always name."""
 
+Result = TypeVar("Result")
+
 Registered = dict[tuple[str, str], tuple[Any, bytes]]
 REGISTERED: Registered = {}
 """{(kind, name): (registered object, its source)}; Ray workers get a copy of this dict."""
 
-_hashes: ContextVar[dict[tuple[str, str], str] | None] = ContextVar("hashes", default=None)
+_known: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("known", default=None)
+"""Results of `_once`, by function and arguments, in a block of `unchanged`."""
+
 _showing = ContextVar("showing", default="")
 """The name of the command that only shows results, or "" if code may be run."""
 
@@ -107,7 +111,7 @@ def find(kind: str, text: str) -> Any:
     check_allowed(target)
     where, _, name = target.rpartition(":")
     if where.endswith(".py"):
-        module = _module_of(expanded(where), place)
+        module = _once(_module_of, expanded(where), place)
     elif _is_dotted(where):
         module = _run(place, functools.partial(importlib.import_module, where))
     else:
@@ -178,22 +182,31 @@ def hash_at(kind: str, text: str) -> str:
     from its folder or package. If the file is in an installed package, the source is that file
     only. No code is run.
     """
-    known = _hashes.get()
-    if known is None:
-        return _hash_at(kind, text)
-    if (kind, text) not in known:
-        known[kind, text] = _hash_at(kind, text)
-    return known[kind, text]
+    return _once(_hash_at, kind, text)
 
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Compute the hash of each place only once in this block, such as while a report is written."""
-    before = _hashes.set({})
+    """Read the code at each place only once in this block, such as while a study runs.
+
+    If a file of the user changes meanwhile, its first text counts until the end of the block.
+    """
+    before = _known.set({})
     try:
         yield
     finally:
-        _hashes.reset(before)
+        _known.reset(before)
+
+
+def _once(make: Callable[..., Result], *arguments: Any) -> Result:
+    """Return `make(*arguments)`, which is called only once in a block of `unchanged`."""
+    known = _known.get()
+    if known is None:
+        return make(*arguments)
+    if (make, *arguments) not in known:
+        known[make, *arguments] = make(*arguments)
+    result: Result = known[make, *arguments]
+    return result
 
 
 def _hash_at(kind: str, text: str) -> str:

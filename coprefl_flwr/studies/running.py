@@ -18,6 +18,7 @@ import yaml
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from coprefl_flwr import plugins
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation.flower import without_colours
@@ -132,6 +133,7 @@ def _store(folder: str | Path | None, layout: Layout) -> Iterator[Store]:
 # ---- the driver ----------------------------------------------------------------------------------
 
 
+@plugins.unchanged()
 def run(
     study: Study,
     grid: Grid,
@@ -146,7 +148,7 @@ def run(
 
     An interrupted stage continues from its last checkpoint. If a stored result was computed from
     other inputs, it is moved into a folder `earlier-N`; the log lists such stages before any
-    training.
+    training. If a file of the user changes meanwhile, clients in this process keep its first text.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Client wrappers in studies: the wrapped clients, results for any hosting, and stored results."""
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import coprefl_flwr as cp
 from coprefl_flwr import client_app
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING
 from coprefl_flwr.models import model_arrays
@@ -17,8 +18,9 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingOptions, training_keys
-from coprefl_flwr.studies.running import run_study
+from coprefl_flwr.studies.running import run, run_study
 from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.store import Layout, Store
 from tests.common.data import images
 from tests.common.networks import Perceptron
 from tests.common.simulation import ROOT
@@ -97,6 +99,30 @@ def test_who_is_wrapped_in_a_study(tiny_images, tmp_path):
     # `start-loss`, which is measured on the data of all clients, uses the true labels.
     both = [one.stages[0].clients.samples_of("clients").labels for one in (study, clean)]
     np.testing.assert_array_equal(*both)
+
+
+def test_a_file_that_changes_during_a_run_counts_in_the_next_run(tiny_images, tmp_path):
+    file = tmp_path / "wrappers.py"
+    settings = tiny_study(tiny_images, tmp_path)
+    name = f"fedavg:client-wrapper={file}:wrapper,client-wrapper-share=1.0"
+    settings = replace(settings, method=name, tasks=0, rounds=2)
+    text = "def wrapper(client):\n    return client\n"
+
+    def change(_):
+        file.write_text("def wrapper(client):\n    raise OSError\n")
+
+    models = []
+    for hooks in ((), (change,)):
+        file.write_text(text)
+        study = build(settings)
+        store = Store(tmp_path / str(len(hooks)), Layout.PATH)
+        grid = LocalGrid(client_app.app, run_config=settings.to_config())
+        run(study, grid, store, followed=lambda _, hooks=hooks: nullcontext(hooks))
+        (model,) = store.root.glob("starts/*/model.safetensors")
+        models.append(model.read_bytes())
+    assert models[0] == models[1]
+    with pytest.raises(RunFailedError, match="OSError"):
+        run(build(settings), grid, Store(tmp_path / "next", Layout.PATH))
 
 
 def test_a_class_takes_the_clients_place(tiny_images, tmp_path):
