@@ -81,8 +81,8 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     """
     rows = list(dict.fromkeys(row for setting in settings for row in setting.rows))
     looks = style.colours(rows)
-    # A heading takes 1.4 lines, and the reference none.
-    figure = _figure(1.25 + 0.2 * sum(0.4 + len(setting.rows) for setting in settings))
+    # A heading takes 1.4 lines.
+    figure = _figure(1.25 + 0.2 * sum(1.4 + len(setting.rows) for setting in settings))
     panel = figure.subplots()
     ends = [
         end
@@ -96,8 +96,10 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     panel.axvline(0, color=style.INK, linewidth=0.8)
     at, ticks = 0.0, []
     for setting in settings:
-        at += 1.4
-        ticks.append((at, setting.title))
+        at += 2.4
+        accuracy = setting.mean(setting.reference, "accuracy")
+        about = f"{setting.reference}: {accuracy:.1f} % ({setting.sent(setting.reference):,.0f} MB)"
+        ticks += [(at - 1, setting.title), (at, about)]
         found, others = setting.found(), [r for r in setting.rows if r != setting.reference]
         for row in sorted(others, key=lambda row: (row == SEES_ALL, setting.sent(row))):
             at += 1
@@ -110,9 +112,8 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     reference = settings[0].reference
     label = f"Points of accuracy against {reference}"
     _axis(panel, ticks, [setting.title for setting in settings], at, limits, label)
-    sent = " or ".join(dict.fromkeys(f"{one.sent(reference):,.0f}" for one in settings))
     caption = f"Mean and 95 % interval over seeds. Filled: differs from {reference}\n"
-    caption += f"by the test. In brackets: megabytes sent; {reference} sends {sent}."
+    caption += "by the test. In brackets: the megabytes that the start sent."
     figure.suptitle(caption, x=0.02, ha="left", fontsize=8.5, color=style.INK)
     return figure
 
