@@ -296,7 +296,9 @@ def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -
         numbers = array.ravel("K")
         with np.errstate(all="ignore"):
             length = math.sqrt(np.dot(numbers, numbers))
-        if 2 * length / weight <= most:  # Twice, because the norm is rounded.
+        # Twice the norm, because it is rounded. It may be 0 for numbers below 2e-4 (float16), which
+        # are out of range only after a division by a tiny weight.
+        if weight > 1e-8 and 2 * length / weight <= most:
             return None
     low, high = array.min().item(), array.max().item()
     if not (math.isfinite(low) and math.isfinite(high)):

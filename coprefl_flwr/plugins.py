@@ -191,7 +191,8 @@ def unchanged() -> Iterator[None]:
 
     If a file of the user changes meanwhile, its first text counts until the end of the block.
     """
-    before = _known.set({})
+    known = _known.get()
+    before = _known.set({} if known is None else known)
     try:
         yield
     finally:
@@ -209,6 +210,10 @@ def _once(make: Callable[..., Result], *arguments: Any) -> Result:
     return result
 
 
+def _content(path: Path) -> bytes:
+    return _once(Path.read_bytes, path)
+
+
 def _hash_at(kind: str, text: str) -> str:
     place, _ = split_options(text)
     if (kind, place) in REGISTERED:
@@ -220,7 +225,7 @@ def _hash_at(kind: str, text: str) -> str:
     file, libraries = file.resolve(), ("purelib", "platlib", "stdlib")
     installed = any(file.is_relative_to(sysconfig.get_path(name)) for name in libraries)
     files = {file} if installed else {file, *_imported(file).values()}
-    return _digest(path.read_bytes() for path in sorted(files))
+    return _digest(_content(path) for path in sorted(files))
 
 
 # ---- code that COPREFL_ALLOW allows -------------------------------------------------------------
@@ -301,7 +306,7 @@ def _module_of(file: Path, place: str) -> ModuleType:
         raise SettingsError(f"{place}: {unknown('file', file.name, near)}")
     file = file.resolve()
     others = _imported(file)
-    texts = {path: path.read_bytes() for path in (file, *others.values())}
+    texts = {path: _content(path) for path in (file, *others.values())}
     name = f"{file.stem}_{_digest([str(file).encode(), *texts.values()])[:12]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -352,7 +357,7 @@ def _imported(file: Path) -> dict[str, Path]:
     root = next(source for source in file.parents if not (source / "__init__.py").is_file())
     files, waiting, looked_for = dict[str, Path](), [file], set[tuple[Any, ...]]()
     for source in waiting:  # The loop adds files to this list.
-        for level, names in _import_lines(source.read_bytes()):
+        for level, names in _import_lines(_content(source)):
             for folder in (file.parent, root):
                 start = source.parents[level - 1] if 0 < level <= len(source.parents) else folder
                 if (folder, start, names) in looked_for:  # Files share imports.

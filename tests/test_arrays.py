@@ -148,6 +148,8 @@ def test_a_gradient_may_cover_a_part_but_not_nothing():
         (np.float64([3e38, -3e38]), np.float32, None),
         (np.zeros((0, 2)), np.float32, None),
         (np.float64([np.inf]), np.int64, "array 'w' holds a NaN or an infinity"),
+        (np.float32([1e30, -1e30]), np.float32, None),  # Their squares are not finite.
+        (np.float32([0, -np.inf]), np.float32, "array 'w' holds a NaN or an infinity"),
     ],
 )
 def test_numbers_are_finite_in_the_dtype_that_was_sent(array, dtype, line):
@@ -156,6 +158,20 @@ def test_numbers_are_finite_in_the_dtype_that_was_sent(array, dtype, line):
     sums = {"w": 10 * np.float64(array)}
     problem = mismatch(sums, {"w": np.zeros(array.shape, dtype)}, weights={"w": 10.0})
     assert problem == line
+
+
+@pytest.mark.parametrize(
+    ("array", "weight", "number"),
+    [
+        (np.float32([1e30]), 1e-20, "1e+50, which is outside the range of float32"),
+        (np.float32([1.0]), 1e-39, "1e+39, which is outside the range of float32"),
+        # Its square is 0 in float16.
+        (np.float16([1e-4]), 1e-12, "1.00017e+08, which is outside the range of float16"),
+    ],
+)
+def test_numbers_are_divided_by_small_weights(array, weight, number):
+    template = {"w": np.zeros(1, array.dtype)}
+    assert mismatch({"w": array}, template, weights={"w": weight}) == f"array 'w' holds {number}"
 
 
 ARRAYS_OF_ALL_KINDS = {

@@ -10,7 +10,6 @@ from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.data import Samples, split_in_two
 from coprefl_flwr.errors import SettingsError, about_settings
-from coprefl_flwr.federation.hosting import unchanging
 from coprefl_flwr.learning.noise import clipped
 from coprefl_flwr.models import first_names
 from coprefl_flwr.options import option
@@ -82,7 +81,6 @@ class CoPreFLClient(TorchClient):
         """Return the support set."""
         return self.split(config)[0]
 
-    @unchanging
     def query(
         self, parameters: Parameters, config: Config
     ) -> tuple[dict[str, Any], int, dict[str, float]]:

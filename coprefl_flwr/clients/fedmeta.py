@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
-from coprefl_flwr.federation.hosting import unchanging
 from coprefl_flwr.learning import differentiable, torch_seeded
 from coprefl_flwr.models import as_array, first_names, model_arrays
 
@@ -37,7 +36,6 @@ class FedMetaClient(CoPreFLClient):
 
     options: ClassVar[Mapping[str, Any]] = {"query_clip": None, "query_noise": None}
 
-    @unchanging
     def query(
         self, parameters: Parameters, config: Config
     ) -> tuple[dict[str, Any], int, dict[str, float]]:

@@ -15,7 +15,6 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.federation.hosting import unchanging
 from coprefl_flwr.learning import EVALUATION_BATCH, LossAndGradient, evaluate, loss_and_gradient
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
@@ -82,7 +81,6 @@ class TorchClient(NumPyClient):
         """Return the samples for local training in this round."""
         return self.train
 
-    @unchanging
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Train from the weights `parameters`; return the trained weights, n and {"loss"}.
 
@@ -135,7 +133,6 @@ class TorchClient(NumPyClient):
         """Return the trainable parameters by name; tied weights have only their first name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
-    @unchanging
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return (mean loss, n, {"correct"}) of the weights `parameters` on the test samples.
 

@@ -238,6 +238,7 @@ def _add_product(total: npt.NDArray[np.float64], array: npt.NDArray[Any], factor
             ["external_loop", "buffered"],
             [["readwrite"], ["readonly"]],
             op_dtypes=[np.float64, np.float64],
+            casting="same_kind",
             buffersize=BLOCK,
         )
         with both:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -21,23 +21,12 @@ MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """A function that creates a client from a client id and the request's config. The id is None if
 the request has no client ids, because the node is the client."""
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-UNCHANGED = "leaves_arrays_unchanged"
-"""Attribute of a client's method that never changes the arrays that the method receives."""
+OWN_CLIENTS = "coprefl_flwr.clients."
+"""Package of the clients whose methods never change the arrays that they receive."""
 
 RESERVED = ("clients", messages.NORM, "phase", "start", "task", "round")
 """Names that a client's metrics cannot have. "clients" and `messages.NORM` have another meaning in
 replies, and the other names are columns in a study's table of rounds."""
-
-
-def unchanging(method: Method) -> Method:
-    """Declare that a client's method never changes the arrays that it receives.
-
-    The arrays are then read-only, and are not copied for each client.
-    """
-    setattr(method, UNCHANGED, True)
-    return method
 
 
 def answer(message: Message, make_client: MakeClient, partition_id: Any = None) -> Message:
@@ -87,7 +76,8 @@ def run_clients(
     """
     template = sent if template is None else template
     chained, alone = isinstance(rule, Chain), len(clients) == 1
-    # A copy, because torch would copy arrays in read-only memory again for each client.
+    # A copy, so that no client gets the server's arrays, as in one process. It can be written to:
+    # torch would copy arrays in read-only memory again for each client.
     start, reply = _copied(sent), NodeReply(alone=alone)
     groups: dict[frozenset[str], tuple[Accumulator, dict[int, dict[str, float]]]] = {}
     numbered = list(enumerate(clients))
@@ -161,8 +151,8 @@ def call_client(
     call = getattr(client, method, None)
     if not callable(call):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
-    # The next client starts from `sent` too. A method that may change its arrays gets copies.
-    own = read_only(sent) if getattr(call, UNCHANGED, False) else _copied(sent)
+    # The next client starts from `sent` too, so a client that may change its arrays gets copies.
+    own = read_only(sent) if _is_own(client) else _copied(sent)
     outcome = call(list(own.values()), dict(config))
     if not isinstance(outcome, tuple) or len(outcome) != 3:
         raise ValueError(f"{type(client).__name__}.{method} must return a tuple of three values")
@@ -178,6 +168,13 @@ def call_client(
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
+
+
+def _is_own(client: NumPyClient) -> bool:
+    """Return whether the client's class is of this package, and no method was replaced."""
+    kind = type(client)
+    replaced = any(callable(getattr(kind, name, None)) for name in vars(client))
+    return kind.__module__.startswith(OWN_CLIENTS) and not replaced
 
 
 def _copied(arrays: Arrays) -> Arrays:

@@ -13,7 +13,7 @@ from coprefl_flwr.report.tables import LEVEL
 
 CONFIDENCE = 0.95
 _MOST = 8
-"""Maximum number of rows for sentences. With more rows, the table is easier to read."""
+"""Maximum number of rows with a sentence each. More rows are grouped by their significance."""
 
 
 def set_up(report: Report) -> str:
@@ -53,13 +53,13 @@ def _shown(settings: Mapping[str, Any], key: str, text: str) -> str:
 
 
 def answers(comparison: Comparison) -> list[str]:
-    """Return the results in sentences, one per row, for the first tested metric.
+    """Return the results in sentences for the first tested metric.
 
     The confidence interval of a difference from the reference uses the t distribution over seeds.
     The interval is not corrected for several rows. The p-value is the table's corrected p-value.
     """
     qualities = [metric for metric in comparison.metrics if column(metric).tested]
-    if not qualities or len(comparison.rows) > _MOST:
+    if not qualities:
         return []
     heading = column(qualities[0])
     rows = numbers(comparison)
@@ -74,9 +74,28 @@ def answers(comparison: Comparison) -> list[str]:
         lines.append(f"{first['row']} has the {which} {name.lower()}: {first['mean']:.2f}{unit}.")
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if percent else ""
-    lines += [_sentence(row, reference, points) for _, row in others.iterrows()]
+    if len(comparison.rows) > _MOST:
+        lines += _grouped(others, reference, points)
+    else:
+        lines += [_sentence(row, reference, points) for _, row in others.iterrows()]
     if len(others) and (others["pairs"] < 2).all():
         lines.append("Only one seed: run several seeds to get confidence intervals and tests.")
+    return lines
+
+
+def _grouped(rows: pd.DataFrame, reference: str, points: str) -> list[str]:
+    """Return a sentence on each group of rows: significantly above or below, or not different."""
+    tested = rows[rows["p-holm"].notna()]
+    found = tested[tested["p-holm"] < LEVEL].sort_values("difference", ascending=False)
+    groups = {"above": found[found["difference"] > 0], "below": found[found["difference"] < 0]}
+    lines = []
+    for side, group in groups.items():
+        listed = [f"{row['row']} ({row['difference']:+.2f}{points})" for _, row in group.iterrows()]
+        if listed:
+            test = f"(Holm-corrected p < {LEVEL})"
+            lines.append(f"Significantly {side} {reference} {test}: {', '.join(listed)}.")
+    if others := ", ".join(tested[tested["p-holm"] >= LEVEL]["row"]):
+        lines.append(f"Not significantly different from {reference}: {others}.")
     return lines
 
 

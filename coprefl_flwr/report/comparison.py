@@ -163,7 +163,8 @@ def numbers(comparison: Comparison) -> pd.DataFrame:
     Measured rows come first, then the rows that only the paper has. "mean" and "std" are over
     units. "difference" is the row minus the reference, over the means of each seed's tasks that
     both rows have. "pairs" is the number of these seeds. "p" is the p-value of the paired t-test.
-    "p-holm" is the p-value, Holm-corrected for all rows of a metric. Missing numbers are nan.
+    "p-holm" is the p-value, Holm-corrected for all rows of a metric. "median" is over units too,
+    and "never" is the number of units whose value is infinite. Missing numbers are nan.
     """
     known = {name for row in comparison.rows for name in (row.name, row.label)}
     nothing = dict.fromkeys(comparison.metrics, [math.nan] * len(comparison.units))
@@ -178,11 +179,13 @@ def numbers(comparison: Comparison) -> pd.DataFrame:
 def _entry(comparison: Comparison, metric: str, row: ResultRow) -> dict[str, Any]:
     printed = comparison.paper_of(row)
     mean, std, n = summarise(row.values[metric])
+    known = [value for value in row.values[metric] if not math.isnan(value)]
     less, p = _over_seeds(comparison, metric, row)
     paper_mean, paper_std = printed.get(metric, (math.nan, None))
     return {
         "comparison": comparison.name, "row": row.name, "label": row.label, "chosen": row.chosen,
         "metric": metric, "mean": mean, "std": std, "n": n,
+        "median": float(np.median(known)) if known else math.nan, "never": known.count(math.inf),
         "difference": less.mean, "difference-std": less.std, "pairs": less.n,
         "p": p if column(metric).tested else math.nan, "p-holm": math.nan,
         "paper-mean": float(paper_mean),

@@ -152,10 +152,15 @@ def _column(
     stds = data["std"]
     if not heading.tested:  # Costs that are the same for every seed.
         stds = stds.where(stds.round(decimals) > 0)
-    here = [
-        unstarted[row] if row in unstarted and math.isnan(mean) else shown(mean, std, decimals)
-        for row, mean, std in zip(data["row"], data["mean"], stds, strict=True)
-    ]
+    here = [shown(mean, std, decimals) for mean, std in zip(data["mean"], stds, strict=True)]
+    for at, (row, n, median, never) in enumerate(
+        data[["row", "n", "median", "never"]].itertuples(index=False)
+    ):
+        if n == 0:
+            here[at] = unstarted.get(row, NONE)
+        elif 0 < never < n:
+            some = f"{shown(median, spec=decimals)} " if math.isfinite(median) else ""
+            here[at] = f"{some}(never: {never} of {n})"
     # Tested metrics have two decimals, as in the papers; costs have all their decimals.
     spec = ".2f" if heading.tested else ",.10g"
     paper = [
@@ -174,7 +179,7 @@ def _column(
 
 
 def shown(mean: float, std: float = math.nan, spec: int | str = 2) -> str:
-    """Return "mean ± std" with this many decimals, or in a format; an infinite mean is "never"."""
+    """Return "mean ± std" with this many decimals, or in a format; infinity is "never"."""
     spec = f",.{spec}f" if isinstance(spec, int) else spec
     if math.isnan(mean):
         return NONE
@@ -286,6 +291,9 @@ def _notes(
     meant = [f"{heading.title}: {heading.meaning}" for heading in headings if heading.meaning]
     if meant:
         notes.append(("; ".join(meant) + ".", "cost"))
+    if (data["never"].between(1, data["n"] - 1)).any():
+        never = "never: 2 of 9: two of nine values were never reached"
+        notes.append((f"{never}; the number before it is the median of all nine.", HERE))
     if rows and first:
         notes.append((f"{DAGGER}: never marked as best. {'. '.join(rows)}.", HERE))
     if data["p-holm"].notna().any():
@@ -372,9 +380,9 @@ def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str
         for n, alike in part.groupby(part, sort=False)
     ]
     here = here.assign(most=here["metric"].map(most)).query("0 < n < most")
-    for row, fewer in here.groupby("row", sort=False):
-        least, full = fewer["n"].min(), fewer["most"].max()
-        notes.append(f"{row} has {least} of {full} values, so it is not marked as best.")
+    unmarked = ", so it is not marked as best" * any(column(str(m)).tested for m in most.index)
+    for row, fewer in here.groupby("row", sort=False).first().iterrows():
+        notes.append(f"{row} has {fewer['n']} of {fewer['most']} values{unmarked}.")
     return notes
 
 

@@ -81,7 +81,7 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     """
     rows = list(dict.fromkeys(row for setting in settings for row in setting.rows))
     looks = style.colours(rows)
-    # A heading takes 1.4 lines.
+    # A heading takes 1.4 lines, and the reference one line.
     figure = _figure(1.25 + 0.2 * sum(1.4 + len(setting.rows) for setting in settings))
     panel = figure.subplots()
     ends = [
@@ -98,15 +98,12 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     for setting in settings:
         at += 2.4
         accuracy = setting.mean(setting.reference, "accuracy")
-        about = f"{setting.reference}: {accuracy:.1f} % ({setting.sent(setting.reference):,.0f} MB)"
+        about = f"{setting.reference}: {accuracy:.1f} % ({_about(setting, setting.reference)})"
         ticks += [(at - 1, setting.title), (at, about)]
         found, others = setting.found(), [r for r in setting.rows if r != setting.reference]
         for row in sorted(others, key=lambda row: (row == SEES_ALL, setting.sent(row))):
             at += 1
-            what = "all data" if row == SEES_ALL else f"{setting.sent(row):,.0f} MB"
-            if lost := setting.failures(row):
-                what = f"failed in {lost} of {len(setting.values)} seeds"
-            ticks.append((at, f"{row} ({what})"))
+            ticks.append((at, f"{row} ({_about(setting, row)})"))
             values = setting.less(row, "accuracy")[:3]
             _interval(panel, at, values, limits, looks[row][0], row in found)
     reference = settings[0].reference
@@ -116,6 +113,13 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     caption += "by the test. In brackets: the megabytes that the start sent."
     figure.suptitle(caption, x=0.02, ha="left", fontsize=8.5, color=style.INK)
     return figure
+
+
+def _about(setting: Setting, row: str) -> str:
+    """Return in how many seeds a start failed, or else the megabytes that it sent."""
+    if lost := setting.failures(row):
+        return f"failed in {lost} of {len(setting.values)} seeds"
+    return "all data" if row == SEES_ALL else f"{setting.sent(row):,.0f} MB"
 
 
 def _axis(

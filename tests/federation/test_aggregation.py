@@ -227,7 +227,7 @@ def test_sums_have_the_same_bits_whatever_the_order_in_memory(kinds, block, monk
     assert sums[0] == (3 * first + 4 * second + 5 * third).tobytes()
 
 
-@pytest.mark.parametrize("dtype", [bool, np.int64, np.uint8, np.float16, np.float64])
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.uint8, np.float16, np.float64, np.longdouble])
 def test_blocks_add_every_dtype(dtype, monkeypatch):
     monkeypatch.setattr(aggregation, "BLOCK", 7)
     array = np.arange(60).astype(dtype)

@@ -1,14 +1,18 @@
 """A hosting node adds up its clients' results, leaves out bad results, and names their clients."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record
-from coprefl_flwr.clients import client_app
+from coprefl_flwr.clients import TorchClient, client_app
 from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly
-from coprefl_flwr.federation.hosting import call_client, method_name, name_arrays, unchanging
+from coprefl_flwr.federation.hosting import call_client, method_name, name_arrays
 from coprefl_flwr.federation.validation import Bounds
+from tests.common.federation import CPU
 from tests.common.messages import ask
 
 SENT = {"w": np.float32([1, 2]), "n": np.array(10)}
@@ -160,33 +164,42 @@ def test_a_chain_in_a_shared_model():
     np.testing.assert_array_equal(sums(content)["last"]["w"], [3, 4])
 
 
-def test_only_a_method_that_may_change_its_arrays_gets_copies():
-    """An unchanging method gets the node's arrays, read-only; it fails if it writes into them."""
+class Adopting(TorchClient):
+    """A user's client, whose model takes the memory of the arrays that the client receives."""
 
-    class Reader(Counter):
-        @unchanging
-        def query(self, parameters, config):
-            if self.number == 2:
-                parameters[0][:] = 77
-            seen.append(parameters[0])
-            return super().query(parameters, config)
+    def load(self, parameters):
+        tensors = map(torch.from_numpy, parameters)
+        names = self.model.state_dict()
+        self.model.load_state_dict(dict(zip(names, tensors, strict=True)), assign=True)
 
-        def fit(self, parameters, config):
-            seen.append(parameters[0].copy())
-            parameters[0][:] = 77
-            return [np.float32([1, 1]), parameters[1]], 1, {}
 
-    seen = []
-    app = client_app(lambda _, i: Reader(i))
-    content = ask(app, "train.query", SENT, clients=[1, 2, 3], combine="loss-moments", own=1)
-    assert content["metrics"]["clients"] == [1, 3]
-    assert "read-only" in content["failed"]["reasons"][0]
-    first, second = seen
-    assert np.shares_memory(first, second)
-    np.testing.assert_array_equal(second, SENT["w"])
-    seen.clear()
-    assert "failed" not in ask(app, "train", SENT, clients=[1, 3], combine="mean:", own=1)
-    np.testing.assert_array_equal(seen, [SENT["w"]] * 2)
+def adopting(model, samples, **more):
+    """Return a client of the package with the method `load` of `Adopting`."""
+    client = TorchClient(model, samples, **more)
+    client.load = partial(Adopting.load, client)
+    return client
+
+
+@pytest.mark.parametrize("make", [TorchClient, Adopting, adopting])
+def test_every_client_starts_from_the_arrays_that_were_sent(federation, make):
+    before = {name: array.copy() for name, array in federation.start.items()}
+    for samples in federation.samples:
+        client = make(federation.model, samples, training=federation.training, device=CPU)
+        call_client(client, "fit", federation.start, {"server-round": 1})
+        for name, array in federation.start.items():
+            np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize(("kind", "copied"), [(TorchClient, False), (Adopting, True)])
+def test_only_clients_of_the_user_get_copies(federation, monkeypatch, kind, copied):
+    received = []
+    monkeypatch.setattr(kind, "load", lambda _, parameters: received.extend(parameters))
+    client = kind(federation.model, federation.samples[0], device=CPU)
+    call_client(client, "fit", federation.start, {"server-round": 1})
+    assert len(received) == len(federation.start)
+    for array, sent in zip(received, federation.start.values(), strict=True):
+        assert np.shares_memory(array, sent) != copied
+        assert array.flags.writeable == copied
 
 
 def test_a_buffer_in_another_dtype_is_still_a_buffer():

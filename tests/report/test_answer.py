@@ -7,7 +7,7 @@ from scipy import stats
 
 from coprefl_flwr.report import Report
 from coprefl_flwr.report.answer import answers, set_up
-from tests.common.comparisons import comparison, one_unit
+from tests.common.comparisons import comparison, one_unit, result_row
 
 SEEDS = [f"seed {seed}" for seed in range(4)]
 
@@ -24,6 +24,35 @@ def test_a_difference_has_its_interval_and_says_whether_it_is_decided() -> None:
     assert other == f"fedavg minus coprefl:gamma=0.5: -5.00 points, {interval}, {decided}"
     few = replace(table, units=["seed 0", "seed 0", "seed 1", "seed 1"])
     assert answers(few)[1].endswith("2 seeds; not significant (Holm-corrected p = 0.126).")
+
+
+def test_many_rows_are_grouped_by_their_significance() -> None:
+    """Seven rows differ by about a point from the reference, one by 9 and one by -9."""
+    base, noise = [70.0, 71.0, 72.0, 73.0], [1.0, -0.9, 1.1, -1.3]
+    rows = [result_row("coprefl", base, [1.0] * 4)]
+    rows += [
+        result_row(f"a{n}", [b + n / 100 * e for b, e in zip(base, noise, strict=True)], [1.0] * 4)
+        for n in range(1, 8)
+    ]
+    far = {"high": 9.0, "low": -9.0}
+    rows += [
+        result_row(name, [b + d + e / 50 for b, e in zip(base, noise, strict=True)], [1.0] * 4)
+        for name, d in far.items()
+    ]
+    lines = answers(comparison(units=SEEDS, rows=rows, paper={}))
+    test = "(Holm-corrected p < 0.05)"
+    assert lines == [
+        "high has the highest accuracy: 80.50 %.",
+        f"Significantly above coprefl {test}: high (+9.00 points).",
+        f"Significantly below coprefl {test}: low (-9.00 points).",
+        "Not significantly different from coprefl: a1, a2, a3, a4, a5, a6, a7.",
+    ]
+    single = [replace(row, values={m: v[:1] for m, v in row.values.items()}) for row in rows]
+    few = answers(comparison(units=SEEDS[:1], rows=single, paper={}))
+    assert [line.partition(":")[0] for line in few] == [
+        "high has the highest accuracy",
+        "Only one seed",
+    ]
 
 
 def test_one_seed_has_no_interval() -> None:

@@ -108,7 +108,7 @@ def test_where_all_are_equal_none_is_best() -> None:
 def test_costs_are_not_tested_and_never_is_a_word() -> None:
     rows = [
         ResultRow("fedavg", "", {"models": [1e4, 2e4], "catches-up": [math.nan, math.nan]}),
-        ResultRow("coprefl", "", {"models": [3e4, 5e4], "catches-up": [math.inf, 3.0]}),
+        ResultRow("coprefl", "", {"models": [3e4, 5e4], "catches-up": [math.inf, math.inf]}),
     ]
     costs = table(
         comparison(
@@ -118,6 +118,25 @@ def test_costs_are_not_tested_and_never_is_a_word() -> None:
     assert costs.lines()[0][0] == ("here", "15,000 ± 7,071", False)
     assert costs.lines()[1][1] == ("here", "never", False)
     assert [part for _, part in costs.cells] == ["here", "here"]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([3.0, 4.0, math.inf, 6.0], "5.0 (never: 1 of 4)"),
+        ([3.0, math.inf, math.nan, 5.0], "5.0 (never: 1 of 3)"),
+        ([3.0, math.inf, math.inf, math.inf], "(never: 3 of 4)"),
+        ([math.inf] * 4, "never"),
+        ([3.0, 4.0, 5.0, 6.0], "4.5 ± 1.3"),
+    ],
+)
+def test_a_value_that_some_units_never_reach_has_a_median_and_their_number(values, text) -> None:
+    """An infinite mean would hide that most units reached the target."""
+    rows = [ResultRow("coprefl", "", {"rounds-to-50%": values})]
+    shown = table(comparison(metrics=["rounds-to-50%"], units=SEEDS, rows=rows, paper={}))
+    assert shown.lines()[0][0] == ("here", text, False)
+    explained = any("median" in note for note in shown.sentences("bold"))
+    assert explained == ("never:" in text)
 
 
 def test_markdown_shows_every_character() -> None:
