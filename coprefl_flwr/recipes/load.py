@@ -45,9 +45,6 @@ MOST_RUNS = 100_000
 MOST_VALUES = 1000
 """Maximum number of compared or searched values of a setting."""
 
-Cut = Mapping[str, tuple[Any, Any]]
-"""Settings that `--scale small` cut down: {setting: (value at full scale, value now)}."""
-
 NO_OPTIONS: Mapping[str, Option] = MappingProxyType({})
 
 
@@ -71,7 +68,7 @@ def read_recipe(
     SettingsError
         If the recipe is wrong. The message is one line, which names the file and the line.
     """
-    tree, cut, places = read_tree(path, changes, scale, protocol)
+    tree, places = read_tree(path, changes, scale, protocol)
     file = validated(tree, places)
     for key in ELSEWHERE.keys() & tree["settings"].keys():
         with places.at("settings", key):
@@ -98,7 +95,7 @@ def read_recipe(
     metrics = _columns("metric", file.metrics, ("metrics",), places)
     settings = with_needs_of_columns(settings, file.metrics)
     changed = bool(changes or file.protocol or file.scale)
-    paper = _paper(file.paper, settings, cut, list(methods), places, changed) if file.paper else []
+    paper = _paper(file.paper, settings, list(methods), places, changed) if file.paper else []
     recipe = Recipe(
         title=file.title,
         source=file.source or "",
@@ -276,27 +273,23 @@ def _figures(file: RecipeFile, settings: Choices) -> tuple[str, ...]:
 def _paper(
     paper: Paper,
     settings: Choices,
-    cut: Cut,
     names: Sequence[str],
     places: Places,
     changed: bool,
 ) -> list[tuple[PaperTable, dict[str, Any]]]:
     """Read the paper's tables for a recipe with these settings and these names of rows.
 
-    Each table is returned with its part of the file. If a setting was cut down, its value in
-    `where` is replaced by the new value at the same index. If the recipe was changed, tables and
-    rows that the recipe no longer has are left out.
+    Each table is returned with its part of the file. If the recipe was changed, tables and rows
+    that the recipe no longer has are left out.
     """
     columns = _columns("column", paper.columns, ("paper", "columns"), places)
     tables: list[tuple[PaperTable, dict[str, Any]]] = []
     for at, table in enumerate(paper.tables):
-        keys, where = ("paper", "tables", at), dict[str, Value]()
-        for key, entry in table.where.items():
-            value = _values(key, entry, (*keys, "where", key), places)[0]
-            both = [_values(key, scaled, ("settings", key), places) for scaled in cut.get(key, ())]
-            if both and value in both[0]:
-                value = both[1][min(both[0].index(value), len(both[1]) - 1)]
-            where[key] = value
+        keys = ("paper", "tables", at)
+        where = {
+            key: _values(key, entry, (*keys, "where", key), places)[0]
+            for key, entry in table.where.items()
+        }
         other = [key for key, value in where.items() if value not in settings.get(key, ())]
         rows = {name: row for name, row in table.rows.items() if name in names}
         if changed and (other or not rows or where in [earlier.where for earlier, _ in tables]):

@@ -29,16 +29,13 @@ PROSE = ("title", "source", "because", "paper", "scale", "protocol")
 CHANGES = "--set"
 """Start of the place of a change by the command line in messages."""
 
-ORIENTATION = "The figures of the paper are shown for orientation only."
+WITHOUT_PAPER = "The paper's numbers are left out, because they belong to other settings."
 
 
-def read_tree(
-    path: Path, changes: Sequence[str], scale: str, protocol: str
-) -> tuple[Tree, dict[str, tuple[Any, Any]], Places]:
+def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> tuple[Tree, Places]:
     """Return a recipe's tree with the protocol, the small scale and the changes merged.
 
-    The second result has the settings that were cut down, each with its value at full scale and
-    its value now; the third has the places of all values. A SettingsError names the wrong line.
+    The second result has the places of all values. A SettingsError names the wrong line.
     """
     tree, lines = read_yaml(path)
     places = Places(str(path), lines)
@@ -49,15 +46,12 @@ def read_tree(
     tree = with_whole_paths(tree, path.parent, places)
     validated(tree, places)
     tree = _with_protocol(tree, protocol, path, places)
-    full, cut = tree["settings"], {}
     if scale == SMALL:
         tree = _cut(tree, path, places)
-        now = tree["settings"]
-        cut = {key: (full[key], now[key]) for key in full.keys() & now.keys()}
     for change in changes:
         tree = _changed(tree, change, places)
         validated(tree, places)
-    return tree, cut, places
+    return tree, places
 
 
 def merge(tree: Mapping[str, Any], overlay: Mapping[str, Any]) -> Tree:
@@ -115,7 +109,10 @@ def _with_protocol(tree: Tree, name: str, path: Path, places: Places) -> Tree:
 
 
 def _cut(tree: Tree, path: Path, places: Places) -> Tree:
-    """Return a recipe cut down by its overlay `small`; the key `scale` describes the cuts."""
+    """Return a recipe cut down by its overlay `small`, without the paper's numbers.
+
+    The key `scale` describes the cuts.
+    """
     if "small" not in tree:
         problem = "the recipe has no key 'small', which lists the reduced settings"
         raise SettingsError(f"--scale small: {path}: {problem}")
@@ -132,7 +129,10 @@ def _cut(tree: Tree, path: Path, places: Places) -> Tree:
         for key, value in changed.items()
         if value not in ("", None)
     ]
-    return {**tree, "scale": f"Cut down (--scale small): {'; '.join(words)}. {ORIENTATION}"}
+    scale = f"Cut down (--scale small): {'; '.join(words)}."
+    if tree.pop("paper", None):
+        scale += f" {WITHOUT_PAPER}"
+    return {**tree, "scale": scale}
 
 
 def _changed(tree: Tree, change: str, places: Places) -> Tree:

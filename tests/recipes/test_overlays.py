@@ -217,48 +217,36 @@ def test_a_protocol_has_a_small_of_its_own(cut):
     assert (plain.settings["tasks"], plain.settings["rounds"]) == ((3,), (6,))
 
 
-def test_the_papers_figures_stay_beside_their_tables(cut):
+def test_the_papers_numbers_are_left_out(cut):
     recipe = cut()
-    assert {
-        (combination["participants"], combination["partition"]): recipe.paper_table(
-            combination
-        ).table
-        for combination in recipe.combinations()
-    } == {
-        (small, partition): f"{large} {partition}"
-        for small, large in ((3, 15), (4, 20), (5, 25))
-        for partition in ("iid", "dirichlet")
-    }
-    first = recipe.paper_table({"participants": 4, "partition": "iid"})
-    assert first.rows["fedavg"] == {"accuracy": (20.5, 1.0)}
-    paper = {
-        "columns": ["accuracy"],
-        "tables": [{"table": 9, "where": {"dataset": "CIFAR100"}, "rows": {"fedavg": 1}}],
-    }
-    replaced = cut(paper=paper)
-    assert {replaced.paper_table(combination).table for combination in replaced.combinations()} == {
-        "9"
-    }
+    assert recipe.paper == ()
+    assert all(recipe.paper_table(combination) is None for combination in recipe.combinations())
+    assert "paper" not in recipe.effective
+    assert cut(paper=None).notes[0].endswith("seeds 3.")
 
 
-def test_rows_that_were_cut_away_are_not_printed(cut):
-    paper = {
-        "columns": ["accuracy"],
-        "tables": [{"rows": {"coprefl:gamma=0.5": 1, "coprefl:gamma=1.0": 2}}],
-    }
+def test_the_reference_is_the_last_value_that_is_left(cut):
     keys = {"select": "all", "search": None, "methods": [{"coprefl": {"gamma": [0.0, 0.5, 1.0]}}]}
     small = {"settings": {"dataset": "glyphs"}, "methods": {"coprefl": {"gamma": [0.0, 0.5]}}}
     small["reference"] = None
-    recipe = cut(paper=paper, reference="coprefl:gamma=1.0", small=small, **keys)
-    assert list(recipe.paper[0].rows) == ["coprefl:gamma=0.5"]
-    assert recipe.reference == "coprefl:gamma=0.5"  # The last remaining value.
+    recipe = cut(paper=None, reference="coprefl:gamma=1.0", small=small, **keys)
+    assert recipe.reference == "coprefl:gamma=0.5"
+
+
+def test_tables_and_rows_that_a_change_removes_are_not_printed(tmp_path):
+    path = write_recipe(tmp_path / "large.yaml", LARGE)
+    recipe = read_recipe(path, ["participants=25", "methods=[fedavg]", "reference=fedavg"])
+    assert [table.table for table in recipe.paper] == ["25 iid", "25 dirichlet"]
+    assert [list(table.rows) for table in recipe.paper] == [["fedavg"]] * 2
+    assert recipe.paper[0].rows["fedavg"] == {"accuracy": (25.5, 1.0)}
 
 
 def test_it_says_how_it_was_cut_down(cut, tmp_path):
     recipe = cut()
     assert recipe.notes == (
         "Cut down (--scale small): dataset glyphs; rounds 6; participants 3, 4, 5; clients 20; "
-        "learning-rate 0.1; seeds 3. The figures of the paper are shown for orientation only.",
+        "learning-rate 0.1; seeds 3. The paper's numbers are left out, because they belong to "
+        "other settings.",
     )
     stored = tmp_path / "stored.yaml"
     stored.write_text(recipe.to_yaml())
@@ -273,7 +261,7 @@ def test_changes_come_after_small(cut):
     assert recipe.settings["rounds"] == (9,)
     assert recipe.settings["model"] == ("lenet5",)
     assert recipe.seeds == (1, 2)
-    assert [table.table for table in recipe.paper] == ["25 iid", "25 dirichlet"]
+    assert recipe.settings["participants"] == (5,)
 
 
 def test_a_recipe_without_small_is_not_cut_down(cut):
