@@ -165,6 +165,7 @@ def test_numbers_are_finite_in_the_dtype_that_was_sent(array, dtype, line):
     [
         (np.float32([1e30]), 1e-20, "1e+50, which is outside the range of float32"),
         (np.float32([1.0]), 1e-39, "1e+39, which is outside the range of float32"),
+        (np.float16([100]), 1e-3, "100000, which is outside the range of float16"),
         # Its square is 0 in float16.
         (np.float16([1e-4]), 1e-12, "1.00017e+08, which is outside the range of float16"),
     ],
