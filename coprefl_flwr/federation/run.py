@@ -106,6 +106,7 @@ class Run:
         self.versions = Versions(dict(start.versions), dict(start.versions))
         self.transport = Transport(self.grid, self.strategy, self.timeout, start.bound)
         self.evaluation: Replies | None = None
+        self._logged: set[str] = set()
         self._stateful: set[int] = set()
 
     def all_rounds(self) -> RunResult:
@@ -255,7 +256,10 @@ class Run:
         try:
             self.evaluation = self._replies(ctx, exchange, self.evaluate_config)
         except RoundFailedError as failure:
-            logger.warning("round %s, evaluation failed: %s", server_round, failure)
+            if str(failure) not in self._logged:
+                again = "a later round that fails in the same way is not logged"
+                logger.warning("round %s, evaluation failed: %s; %s", server_round, failure, again)
+            self._logged.add(str(failure))
             return
         metrics = self.evaluation.evaluation_metrics()
         self.history.evaluate[server_round] = metrics

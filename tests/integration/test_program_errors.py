@@ -148,11 +148,12 @@ def test_a_chain_ends_at_once_too(nodes):
 @pytest.mark.parametrize("grid", [hosting, plain])
 def test_an_evaluation_that_fails_is_one_line_and_the_run_goes_on(grid, caplog):
     fault = raising(TypeError, "evaluate")
-    result = start(FedAvg(evaluate_every=2), grid(fault, [], 3, 2), 2)
-    np.testing.assert_array_equal(result.arrays["w"].numpy(), [2, 2])
+    result = start(FedAvg(evaluate_every=2), grid(fault, [], 3, 2), 6)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), [6, 6])
     (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     begin = "round 2, evaluation failed: evaluate: all 3 clients failed with TypeError: boom ("
     assert line.startswith(begin)
+    assert line.endswith("; a later round that fails in the same way is not logged")
 
 
 def test_an_app_without_the_second_exchange_is_told_at_once():
