@@ -11,7 +11,8 @@ from verdicts import Verdict
 from coprefl_flwr.report.figures import style
 
 WIDE = 4.6  # inches; 9 points are 11 pixels where this is 390 pixels wide
-MOST = 10.0  # margins; a longer interval ends in an arrow; a mean beyond is written as a number
+# Longer intervals end in an arrow; a mean beyond is written as a number.
+MOST, POINTS = 10.0, 13.0  # margins of a claim; points of accuracy of a start
 
 
 def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
@@ -76,8 +77,7 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
     """Draw, for each setting, the starts' accuracies minus the reference's, by megabytes sent.
 
     A filled marker is a difference from the reference by the test, in which centralised training
-    does not take part. Seeds in which a start failed are left out. Random weights may be beyond
-    the axis.
+    does not take part. Seeds in which a start failed are left out.
     """
     rows = list(dict.fromkeys(row for setting in settings for row in setting.rows))
     looks = style.colours(rows)
@@ -92,7 +92,7 @@ def worth_over_cost(settings: Sequence[Setting]) -> Figure:
         for end in setting.less(row, "accuracy")[1:3]
         if end == end
     ]
-    limits = 1.08 * min([-1.0, *ends]), 1.08 * max([1.0, *ends])
+    limits = tuple(np.clip([1.08 * min([-1.0, *ends]), 1.08 * max([1.0, *ends])], -POINTS, POINTS))
     panel.axvline(0, color=style.INK, linewidth=0.8)
     at, ticks = 0.0, []
     for setting in settings:

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -349,4 +350,4 @@ def chosen(stored: Mapping[str, tables.Stored]) -> list[list[str]]:
                 rates = of["Values"].replace(",", ", ")
                 cells = name, of["Method"], rates, of["Accuracy %"]
                 found[name, of["Method"]] = [*map(escaped, cells)]
-    return list(found.values())
+    return sorted(found.values(), key=itemgetter(0))  # A later search comes last otherwise.

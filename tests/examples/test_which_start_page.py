@@ -154,10 +154,14 @@ def test_a_later_search_replaces_the_choice_of_an_earlier_search():
     late = ["scaffold", "learning-rate=0.3", "9.00", "chosen"]
     stable = ["scaffold", "learning-rate=0.05", "58.00", "chosen"]
     stored = {"a": search("tune-scaffold", stable), "b": search("tune", fedavg, late)}
+    other = search("tune", fedavg)
+    other.about["recipe"] = "startbench/unseen-people"
+    stored["c"] = other
     for given in (stored, dict(reversed(stored.items()))):
         assert starts.chosen(given) == [
             ["glyphs", "fedavg", "learning-rate=0.1", "60.00"],
             ["glyphs", "scaffold", "learning-rate=0.05", "58.00"],
+            ["unseen-people", "fedavg", "learning-rate=0.1", "60.00"],
         ]
 
 
