@@ -94,7 +94,7 @@ def read_recipe(
     equal = (about and about.equal) or ""
     metrics = _columns("metric", file.metrics, ("metrics",), places)
     settings = with_needs_of_columns(settings, file.metrics)
-    changed = bool(changes or file.protocol or file.scale)
+    changed = bool(changes or file.protocol)
     paper = _paper(file.paper, settings, list(methods), places, changed) if file.paper else []
     recipe = Recipe(
         title=file.title,
@@ -292,7 +292,7 @@ def _paper(
         }
         other = [key for key, value in where.items() if value not in settings.get(key, ())]
         rows = {name: row for name, row in table.rows.items() if name in names}
-        if changed and (other or not rows or where in [earlier.where for earlier, _ in tables]):
+        if changed and (other or not rows):
             continue
         for key in other:
             with places.at(*keys, "where", key):

@@ -292,8 +292,8 @@ def _notes(
     if meant:
         notes.append(("; ".join(meant) + ".", "cost"))
     if (data["never"].between(1, data["n"] - 1)).any():
-        never = "never: 2 of 9: two of nine values were never reached"
-        notes.append((f"{never}; the number before it is the median of all nine.", HERE))
+        example = "never: 2 of 9: the target was never reached in two of nine cases"
+        notes.append((f"{example}; the number before it is the median of all nine.", HERE))
     if rows and first:
         notes.append((f"{DAGGER}: never marked as best. {'. '.join(rows)}.", HERE))
     if data["p-holm"].notna().any():

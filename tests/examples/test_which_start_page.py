@@ -9,6 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 from scipy import stats
 
+from coprefl_flwr.report.tables import NONE
 from tests.common.claims import made, made_up_run, starts, tables, write_examples
 
 
@@ -171,6 +172,6 @@ def test_the_provenance_of_a_table_is_that_of_its_report(recipe, tmp_path):
     found = about["startbench-made-up-tune"]
     assert found["machine"] == "An engine | made up, 2 cores"
     assert (found["commit"], found["date"]) == ("0123abcd", "2026-01-01 to 2026-01-02")
-    assert found["trials"][2] == ["fedavg", "learning-rate=0.2", "40.00", "–", "dropped"]  # noqa: RUF001
+    assert found["trials"][2] == ["fedavg", "learning-rate=0.2", "40.00", NONE, "dropped"]
     assert len(found["settings"]) == 16
     assert found["settings"] != about["startbench-made-up-fresh"]["settings"]
