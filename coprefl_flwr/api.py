@@ -24,6 +24,7 @@ from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.architecture import Architecture, check_network, copies_of
+from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, folder_of
 from coprefl_flwr.studies.own_method import (
@@ -34,10 +35,10 @@ from coprefl_flwr.studies.own_method import (
     task_options,
     task_phase,
 )
-from coprefl_flwr.studies.phases import TrainingOptions, head_phase
+from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingOptions, head_phase
 from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
 from coprefl_flwr.studies.pretraining import Pretraining, Start
-from coprefl_flwr.studies.results import gather
+from coprefl_flwr.studies.results import about, gather, without_folders
 from coprefl_flwr.studies.running import WORKERS, finished
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.store import Layout
@@ -369,7 +370,22 @@ def evaluate_starts(
     study = Study(comparison(stages, tasks, how))
     with finished(study, checkpoint, Layout.PATH, quiet) as store:
         rows, of_rounds = gather(study, store)
-    return StartsResult(frames.accuracies(rows), of_rounds, {"seed": tasks.seed})
+        shown = about(study, store, tasks.seed) | {"settings": _shown(tasks, how, layer)}
+    return StartsResult(frames.accuracies(rows), of_rounds, shown)
+
+
+def _shown(tasks: Tasks, how: Downstream, head: Method) -> dict[str, Any]:
+    """Return the settings of the tasks for a report, by their names in run-config."""
+    counts = {"tasks": len(tasks), "task-classes": tasks.classes, "head": str(head)}
+    counts |= {"task-clients": len(tasks[0].clients), "task-rounds": how.rounds}
+    training = how.trained.training
+    options = values_of(training, "rounds", "participants", *WRAPPER_KEYS)
+    chosen = {key: value for key, value in options.items() if value is not None}
+    chosen["batch-size"] = training.samples_per_step
+    if training.local_epochs is None:
+        chosen["local-steps"] = training.steps(1)
+    chosen |= how.trained.about()
+    return counts | {f"task-{key}": without_folders(value) for key, value in chosen.items()}
 
 
 def _spread(

@@ -4,7 +4,7 @@
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
                [--set KEY=VALUE] [--workers N]
     coprefl plan RECIPE [as run]
-    coprefl report DIR
+    coprefl report DIR [DIR ...]
     coprefl list [DIR]
     coprefl show RUN
     coprefl check-method PLACE [PLACE ...] [--no-flower]
@@ -24,7 +24,7 @@ from typing import Any
 from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say, waiting
 
 INTERRUPTED = 130
-REPORT_HELP = "folder of a recipe, of a study of `flwr run`, or of `result.report()`"
+REPORT_HELP = "folder of a recipe, or folders of studies (`flwr run`, `result.report()`)"
 WORKERS_HELP = (
     "processes to use, one thread each; 1 needs no Ray (default: COPREFL_WORKERS, else one per "
     "GPU, else one per core); RAY_ADDRESS names a Ray cluster to use"
@@ -90,9 +90,9 @@ def parser() -> argparse.ArgumentParser:
     _add_recipe(plan)
     shared = "processes for which the hours are estimated (default: 1)"
     plan.add_argument("--workers", type=int, default=1, metavar="N", help=shared)
-    summary = "write the tables, figures and page of finished results again"
+    summary = "write the report of finished results again, or print a table of several studies"
     report = add("report", summary, "report outputs/first")
-    report.add_argument("out", type=Path, help=REPORT_HELP)
+    report.add_argument("out", type=Path, nargs="+", help=REPORT_HELP)
     listing = add("list", "list recipes, stored runs and studies", "list outputs")
     folders = "folder with the folders of recipes and studies (default: outputs)"
     listing.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"), help=folders)

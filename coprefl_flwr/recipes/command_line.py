@@ -175,12 +175,17 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write tables, figures and a page from a folder of results."""
-    out, failed = options.out, options.out / FAILED
+    """Write the report of a folder of results, or print a comparison of several studies."""
     kinds = [RECIPE, ROUNDS]
-    if not any((out / kind).exists() for kind in kinds):
-        known = [str(path.parent) for kind in kinds for path in out.parent.glob(f"*/{kind}")]
-        raise SettingsError(unknown("folder of a recipe or a study", str(out), known))
+    for out in options.out:
+        if not any((out / kind).exists() for kind in kinds):
+            known = [str(path.parent) for kind in kinds for path in out.parent.glob(f"*/{kind}")]
+            raise SettingsError(unknown("folder of a recipe or a study", str(out), known))
+    if len(options.out) > 1:
+        several = report_of(list(map(Outcome.read, options.out)))
+        say(text_tables(several.comparisons[0], terminal_width()))
+        return 0
+    (out,) = options.out
     check_links(out, out / REPORT)
     check_own(out / REPORT, "report")
     if not (out / RECIPE).exists():
@@ -191,7 +196,7 @@ def report(options: argparse.Namespace) -> int:
         recipe, store = read_recipe(out / RECIPE), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
-        lost = read_json(failed, dict) if failed.exists() else {}
+        lost = read_json(out / FAILED, dict) if (out / FAILED).exists() else {}
         _report(collect(recipe, store, lost), out)
     return 0
 

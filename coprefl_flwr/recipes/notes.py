@@ -1,21 +1,15 @@
 """Notes of a report: how values were chosen, training problems, and provenance of the results."""
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr import plugins
-from coprefl_flwr.models.weights import FILE
-from coprefl_flwr.named import Named
-from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import optuna_version, table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.results import left_out, problem_in
+from coprefl_flwr.studies.results import left_out, problem_in, without_folders
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
@@ -151,18 +145,3 @@ def phases(stage: Stage) -> str:
 def _phase(about: dict[str, Any]) -> str:
     values = [f"{k} = {v}" for k, v in about.items() if k != "method" and v not in ("", None)]
     return ": ".join(filter(None, [str(without_folders(about["method"])), ", ".join(values)]))
-
-
-def without_folders(value: Value) -> Value:
-    """Return a value whose paths of user files have no folders, which other machines lack."""
-    if isinstance(value, Method | Named):
-        value = str(value)
-    if not isinstance(value, str):
-        return value
-    return re.sub(r"[^\s+]+", lambda word: _named(word[0]), value)
-
-
-def _named(word: str) -> str:
-    if word.startswith(FILE):
-        return FILE + Path(word.removeprefix(FILE)).name
-    return plugins.without_folders(word)

@@ -29,16 +29,15 @@ OF_TASKS = ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
 OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", columns.STD_CLIENTS)
 """The columns of starting models and of personalised methods."""
 
-_KINDS = {"title": str, "seed": int, "tasks": int, "warnings": list, "settings": dict, "made": dict}
-_KINDS |= {
-    "command": str,
-    "defaults": dict,
-    "columns": dict,
-    "starts": list,
-    "chained": dict,
-    "costs": dict,
-    "troubles": dict,
+_KINDS = {
+    **dict.fromkeys(("title", "command"), str),
+    **dict.fromkeys(("seed", "tasks"), int),
+    **dict.fromkeys(("starts", "warnings"), list),
+    **dict.fromkeys(
+        ("chained", "columns", "costs", "defaults", "made", "settings", "troubles"), dict
+    ),
 }
+"""The types of the entries of `about.json`."""
 
 
 @dataclass(frozen=True, eq=False)

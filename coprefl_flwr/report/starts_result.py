@@ -32,7 +32,7 @@ class StartsResult:
     rounds : DataFrame
         A row per start, task and round, with the round's metrics and traffic.
     about : Mapping[str, Any]
-        Further content of the report: the seed of the tasks.
+        Further content of the report, such as the seed of the tasks, problems and versions.
     """
 
     rows: pd.DataFrame

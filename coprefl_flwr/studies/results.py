@@ -1,15 +1,10 @@
-"""The results of a study: tables of the rows and rounds of all stages, and the report.
-
-`python -m coprefl_flwr.studies.results FOLDER FOLDER ...` prints a comparison over several runs
-with different seeds.
-"""
+"""The results of a study: tables of the rows and rounds of all stages, and the report."""
 
 import json
 import logging
 import math
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,16 +12,17 @@ from typing import Any
 import pandas as pd
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models.weights import FILE
+from coprefl_flwr.named import Named
 from coprefl_flwr.report import text_tables
 from coprefl_flwr.report.columns import START_LOSS, STEP_SIZE
-from coprefl_flwr.report.formats import LOG_WIDTH, markdown
+from coprefl_flwr.report.formats import LOG_WIDTH
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.outcome import Outcome, report_of
-from coprefl_flwr.report.tables import tables
 from coprefl_flwr.report.training_checks import Problem
 from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.measurements import StartLoss
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.settings import Settings
@@ -63,7 +59,8 @@ def frames_of(results: Iterable[tuple[str, Stage, Result]]) -> tuple[pd.DataFram
 def write_results(study: Study, store: Store) -> None:
     """Write the rows, the rounds and the report of a finished study, and log the tables."""
     rows, rounds = gather(study, store)
-    outcome = Outcome(rows, rounds, _about(study, store))
+    seed = study.config["seed"]
+    outcome = Outcome(rows, rounds, about(study, store, seed) | _about_settings(study))
     page = outcome.write(store.root)
     for line in text_tables(report_of([outcome]).comparisons[0], LOG_WIDTH).splitlines():
         logger.info("%s", line)
@@ -72,8 +69,11 @@ def write_results(study: Study, store: Store) -> None:
     logger.info("report: %s", page.resolve().as_uri())
 
 
-def _about(study: Study, store: Store) -> dict[str, Any]:
-    """Return the content of a report in addition to the rows (see `Outcome`)."""
+def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
+    """Return the content of a report in addition to rows and settings (see `Outcome`).
+
+    Problems of the stages are also logged.
+    """
     pretrainings = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
     chained, costs, lost = {}, {}, log_lost_replies(study, store)
     for start, stage in pretrainings.items():
@@ -85,14 +85,9 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
             costs[start] = {
                 key: number for key, number in of_start.items() if math.isfinite(number)
             }
-    problems, how, seed = log_problems(study, store), made_by(), study.config["seed"]
-    used = Settings.from_config(study.config).used()
+    problems, how = log_problems(study, store), made_by()
     known = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
-    shown = {
-        key: re.sub(r"[^\s+]+", lambda word: plugins.without_folders(word[0]), str(value))
-        for key, value in study.changed.items()
-    }
     return {
         "title": "Starting models" if pretrainings else "Personalised methods",
         "seed": seed,
@@ -102,10 +97,33 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
         "troubles": problems,
         "warnings": [*(f"{start}: {line}." for start, line in problems.items()), *lost],
         "made": {"versions": versions, **known},
+    }
+
+
+def _about_settings(study: Study) -> dict[str, Any]:
+    """Return the settings of a study for its report, and the command that repeats the study."""
+    used = Settings.from_config(study.config).used()
+    shown = {key: without_folders(str(value)) for key, value in study.changed.items()}
+    return {
         "settings": shown,
         "defaults": {key: used[key] for key in used if key not in shown},
         "command": _command(study.changed, shown),
     }
+
+
+def without_folders(value: Any) -> Any:
+    """Return a setting whose paths of user files have no folders, which other machines lack."""
+    if isinstance(value, Method | Named):
+        value = str(value)
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"[^\s+]+", lambda word: _named(word[0]), value)
+
+
+def _named(word: str) -> str:
+    if word.startswith(FILE):
+        return FILE + Path(word.removeprefix(FILE)).name
+    return plugins.without_folders(word)
 
 
 def _command(settings: Mapping[str, Any], shown: Mapping[str, str]) -> str:
@@ -162,16 +180,3 @@ def log_problems(study: Study, store: Store) -> dict[str, str]:
             what = "" if stage.task is None else f"task {stage.task}: "
             lines.setdefault(stage.start, []).append(f"{what}{problem}")
     return {start: "; ".join(own) for start, own in lines.items()}
-
-
-def main(folders: Sequence[str]) -> None:
-    """Print the comparison over the runs in these folders, as Markdown tables."""
-    report = report_of([Outcome.read(Path(folder)) for folder in folders])
-    print(markdown(*tables(report.comparisons[0].displayed())))
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except SettingsError as error:
-        sys.exit(str(error))

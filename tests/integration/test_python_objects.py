@@ -162,6 +162,28 @@ def test_a_result_leaves_the_page_that_the_command_makes_again(tasks, tmp_path, 
         result.report(tmp_path / "mine")
 
 
+class Failing(Perceptron):
+    """A network whose training fails on a batch of every client."""
+
+    calls = 0
+
+    def forward(self, images):
+        Failing.calls += self.training
+        if Failing.calls == 5:
+            raise RuntimeError("out of memory")
+        return super().forward(images)
+
+
+def test_the_page_of_a_result_says_how_it_was_made_and_what_failed(tasks, tmp_path):
+    result = cp.evaluate_starts({"one": Failing()}, tasks, rounds=3, **SMALL)
+    page = result.report(tmp_path).read_text()
+    assert "2 tasks of 4 classes, 3 clients, 3 rounds; seed 0" in page
+    assert f"torch {torch.__version__.split('+')[0]}" in page
+    assert "task 0 from one: 1 of 6 replies were left out in 1 of the 3 rounds." in page
+    settings = result.about["settings"]
+    assert (settings["task-learning-rate"], settings["task-local-steps"]) == (0.1, 2)
+
+
 def test_a_metric_is_tried_with_the_tasks_classes(tasks):
     found = cp.evaluate_starts({"a": Perceptron()}, tasks, rounds=1, client_metrics=top3, **SMALL)
     assert found.rows["metric:top3"].notna().all()

@@ -6,8 +6,8 @@ import pytest
 
 import coprefl_flwr
 from coprefl_flwr.cli import main
-from coprefl_flwr.recipes.notes import without_folders
 from coprefl_flwr.studies.provenance import made_by
+from coprefl_flwr.studies.results import without_folders
 from tests.common.recipes import tiny_recipe, write_recipe
 
 

@@ -1,6 +1,7 @@
 """A personalised study of a few seconds: all methods, stopping, resuming, and the files."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from coprefl_flwr.cli import main
 from coprefl_flwr.client_app import app
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PERSONALISED, with_role
@@ -19,7 +21,6 @@ from coprefl_flwr.report.frames import read_rounds, read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.results import main
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import read_result
@@ -288,14 +289,12 @@ def test_tables_over_runs(settings, capsys):
     The value of a run is its mean over the clients.
     """
     folders = [run(replace(settings, run_name=f"r{seed}", seed=seed)) for seed in (0, 1)]
-    main([str(folder) for folder in folders])
+    assert main(["report", *map(str, folders)]) == 0
     means = [
         np.mean(100 * rows["correct"] / rows["n"])
         for rows in [read_rows(folder / "rows.jsonl") for folder in folders]
     ]
-    line = f"| FedPCL | {np.mean(means):.2f} ± {np.std(means, ddof=1):.2f} | "
-    assert line in capsys.readouterr().out
-    with pytest.raises(SettingsError, match="no run to compare"):
-        main([])
-    with pytest.raises(SettingsError, match=r"nowhere holds no finished run"):
-        main(["nowhere"])
+    of_both = rf"FedPCL +{np.mean(means):.2f} ± +{np.std(means, ddof=1):.2f} "
+    assert re.search(of_both, capsys.readouterr().out)
+    assert main(["report", str(folders[0]), "nowhere"]) == 1
+    assert "'nowhere'" in capsys.readouterr().err

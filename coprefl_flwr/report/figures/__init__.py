@@ -81,9 +81,10 @@ def _accuracies(comparison: Comparison) -> Drawn:
 def _curves(comparison: Comparison) -> Drawn:
     before = _together(comparison, lambda row: row.rounds)
     tasks = _together(comparison, lambda row: row.curves)
-    caption = "Learning curves: the training (its test accuracy if tested, else its loss)"
-    if not tasks.empty:
-        caption += ", and the mean accuracy of the tasks' clients"
+    training = "the training (its test accuracy if tested, else its loss)"
+    shown = [training] * (not before.empty)
+    shown += ["the mean accuracy of the tasks' clients"] * (not tasks.empty)
+    caption = f"Learning curves: {', and '.join(shown)}"
     caption += ". Bands, or bars next to the last round: ± one sample standard deviation"
     if CHAINED in before and before[CHAINED].eq(True).any():
         caption += ". In a chain, clients train one model one after the other; this is its loss"
