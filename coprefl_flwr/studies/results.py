@@ -13,7 +13,6 @@ import pandas as pd
 
 from coprefl_flwr import plugins
 from coprefl_flwr.models.weights import FILE
-from coprefl_flwr.named import Named
 from coprefl_flwr.report import text_tables
 from coprefl_flwr.report.columns import START_LOSS, STEP_SIZE
 from coprefl_flwr.report.formats import LOG_WIDTH
@@ -22,7 +21,6 @@ from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.training_checks import Problem
 from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.measurements import StartLoss
-from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.settings import Settings
@@ -103,7 +101,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
 def _about_settings(study: Study) -> dict[str, Any]:
     """Return the settings of a study for its report, and the command that repeats the study."""
     used = Settings.from_config(study.config).used()
-    shown = {key: without_folders(str(value)) for key, value in study.changed.items()}
+    shown = {key: without_folders(value) for key, value in study.changed.items()}
     return {
         "settings": shown,
         "defaults": {key: used[key] for key in used if key not in shown},
@@ -113,11 +111,9 @@ def _about_settings(study: Study) -> dict[str, Any]:
 
 def without_folders(value: Any) -> Any:
     """Return a setting whose paths of user files have no folders, which other machines lack."""
-    if isinstance(value, Method | Named):
-        value = str(value)
-    if not isinstance(value, str):
+    if isinstance(value, int | float):
         return value
-    return re.sub(r"[^\s+]+", lambda word: _named(word[0]), value)
+    return re.sub(r"[^\s+]+", lambda word: _named(word[0]), str(value))
 
 
 def _named(word: str) -> str:
@@ -126,11 +122,10 @@ def _named(word: str) -> str:
     return plugins.without_folders(word)
 
 
-def _command(settings: Mapping[str, Any], shown: Mapping[str, str]) -> str:
+def _command(settings: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     """Return the `flwr run` command that repeats a study, or "" if no command can do so."""
     # Reports leave out the folders of the user's files. Flower does not parse quotation marks.
-    texts = {key: str(value) for key, value in settings.items()}
-    if texts != shown or any('"' in text for text in texts.values()):
+    if shown != settings or any('"' in str(value) for value in settings.values()):
         return ""
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     return f"flwr run . --run-config {shlex.quote(config)}" if config else "flwr run ."

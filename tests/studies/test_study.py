@@ -157,6 +157,11 @@ def test_the_page_has_the_command_that_repeats_the_study(whole, module_settings)
     assert command in html.unescape((whole / "report" / "report.html").read_text())
 
 
+def test_the_stored_settings_have_their_types(whole, module_settings):
+    """The sentence on the set-up depends on them: with the text "1" it had "1 tasks"."""
+    assert json.loads((whole / "about.json").read_text())["settings"] == module_settings.changed()
+
+
 def test_the_page_begins_with_data_clients_rounds_and_seed(whole, module_settings):
     """The line also has settings with default values."""
     page = html.unescape((whole / "report" / "report.html").read_text())
