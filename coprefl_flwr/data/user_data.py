@@ -146,7 +146,23 @@ def _parts_of(source: str, user_data: Any) -> dict[str, Any]:
             )
         if not len(whole):
             raise SettingsError(f"{source}: the dataset is empty")
+        if isinstance(part, data.DataLoader):
+            _check_reads_all(source, part)
     return parts
+
+
+def _check_reads_all(source: str, loader: "data.DataLoader[Any]") -> None:
+    """Raise a SettingsError if a DataLoader's sampler may repeat samples or leave samples out."""
+    sampler: Any = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not data.BatchSampler:
+        sampler = loader.batch_sampler
+    order = type(sampler) in (data.SequentialSampler, data.RandomSampler)
+    repeats = getattr(sampler, "replacement", False)
+    if not order or repeats or len(sampler) != len(loader.dataset):  # type: ignore[arg-type]
+        raise SettingsError(
+            f"{source}: the DataLoader chooses its samples by a {type(sampler).__name__}, which is "
+            "not supported; pass torch.utils.data.Subset(dataset, indices) instead"
+        )
 
 
 def _class_names(part: Any, label: str) -> tuple[list[str] | None, bool]:
@@ -178,7 +194,8 @@ def _read(
 ) -> str:
     """Append a split's inputs and labels to the lists; return the label's key, "" for pairs."""
     number, item_keys = 0, ("", "")
-    what = "batch" if isinstance(part, data.DataLoader) and part.batch_size else "item"
+    batched = isinstance(part, data.DataLoader) and part.batch_sampler is not None
+    what = "batch" if batched else "item"
     try:
         for item in _items(part):
             if batch:

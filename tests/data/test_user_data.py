@@ -235,6 +235,33 @@ def test_a_loader_is_read_in_the_order_of_its_dataset(options):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+FOUR = data.TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sampler": data.SubsetRandomSampler([0, 1])},
+        {"sampler": data.WeightedRandomSampler([1.0] * 4, 4)},
+        {"sampler": data.RandomSampler(FOUR, replacement=True)},
+        {"sampler": data.RandomSampler(FOUR, num_samples=2)},
+        {"batch_sampler": data.BatchSampler(data.SubsetRandomSampler([2, 3]), 2, False)},
+        {"batch_sampler": [[0, 1], [2, 3]]},
+    ],
+    ids=lambda options: type(next(iter(options.values()))).__name__,
+)
+def test_a_loader_that_chooses_samples_is_refused(options):
+    """Before, all samples were read, so two loaders of one dataset shared all of their samples."""
+    with pytest.raises(SettingsError, match=r"own: .* not supported; pass .*Subset\(dataset, ind"):
+        as_dataset("own", data.DataLoader(FOUR, **options))
+
+
+def test_a_batch_sampler_in_order_is_read_in_batches():
+    batches = data.BatchSampler(data.SequentialSampler(FOUR), 3, drop_last=False)
+    dataset = as_dataset("own", data.DataLoader(FOUR, batch_sampler=batches))
+    assert dataset.labels.tolist() == [0, 1, 0, 1]
+
+
 def test_a_loaders_own_collate_fn_is_heeded():
     def collate(items):
         images = torch.stack([torch.from_numpy(np.array(image)) for image, _ in items])
