@@ -18,10 +18,10 @@ from coprefl_flwr.options import option
 class CoPreFLClient(TorchClient):
     """A client of CoPreFL in scenario I (Algorithm 1, lines 4 to 8 and 12 to 14).
 
-    The client splits its n training samples into a support set S_j (floor(0.8 n) samples in the
-    paper) and a query set Q_j, which has the other samples. Both sets are drawn again in every
-    round, because line 4 of Algorithm 1 is in the loop over rounds. If `resplit` is False, they are
-    drawn once per client.
+    The client splits its n training samples into a support set S_j (80 % in the paper; here
+    floor(0.8 n) samples by default) and a query set Q_j, which has the other samples. Both sets are
+    drawn again in every round, because line 4 of Algorithm 1 is in the loop over rounds. If
+    `resplit` is False, they are drawn once per client.
     """
 
     options: ClassVar[Mapping[str, Any]] = {

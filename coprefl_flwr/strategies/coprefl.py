@@ -43,11 +43,11 @@ class CoPreFL(RoundStrategy):
         """Run lines 3 to 17 of Algorithm 1; the comments name its lines (ICLR text)."""
         # Line 3: a random set m of participants.
         participants = ctx.sample()
-        # Lines 4 to 11: local SGD on the support sets, averaged into the temporary global model.
+        # Lines 4 to 10: local SGD on the support sets, averaged into the temporary global model.
         support = yield Exchange("train", arrays, participants, Mean("num-examples"))
         temporary, clients, metrics = support.arrays, support.clients, support.mean_metrics()
         del support  # Its float64 sums take twice the memory of a model.
-        # Lines 12 to 14: each participant's query loss and its gradient at the temporary model.
+        # Lines 11 to 14: each participant's query loss and its gradient at the temporary model.
         query = yield Exchange("train.query", temporary, clients, LossMoments())
         losses, rule = query.metrics["loss"], (self.terms, self.robust)
         # Lines 15 to 17: the meta update, by the gradient of the meta-loss (see `learning.meta`).

@@ -11,8 +11,8 @@ from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.frames import accuracies, summary
 from coprefl_flwr.report.training_checks import CHAINED
 
-# CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
-# of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
+# CyclicFL, Figure 5 (section IV.B): "all curves are smoothed by the Savitzky-Golay filter. The
+# window size of the filter is 41, and the order is 3." "The final 50 rounds are zoomed in."
 WINDOW, ORDER, _LAST = 41, 3, 50
 _WIDE = 100.0  # ratio of the largest to the smallest loss above which the axis is logarithmic
 _FEW, _NEAR = 60, 2.0  # clients of a start, at most, drawn as dots; percent per stack of dots
