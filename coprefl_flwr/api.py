@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.data.partition import Scheme
+from coprefl_flwr.data.partition import NATURAL, Scheme
 from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, excerpt, wrong_type
 from coprefl_flwr.models import load_arrays, load_saved_model
@@ -75,7 +75,8 @@ def partition(
         once (see `coprefl_flwr.data.as_dataset`). Images in uint8 become floats in 0..1, as with
         torchvision's ToTensor. Other values do not change.
     clients : int, optional
-        Number of clients. Default: 100, or the number of partitions of a partitioner object.
+        Number of clients. Default: 100, for "natural" all groups with `min_samples` samples, and
+        for a partitioner object its number of partitions.
     scheme : str, function, or flwr_datasets.partitioner.Partitioner
         How the samples are partitioned. Allowed are the name of a scheme: "iid", "dirichlet",
         "pathological", "natural" (each client is one writer or speaker), a class of flwr-datasets
@@ -225,7 +226,8 @@ def pretrain(
         Folder that stores the run's state and the model. `evaluate_starts` can read the model. If
         the run was interrupted, the same call continues it with the same results. With more
         `rounds`, a finished run continues too. With another method, another model or other clients
-        the run starts again, and the earlier files are moved to the subfolder `earlier-N`. The
+        the run starts again, and the earlier files are moved to the subfolder `earlier-N`. The code
+        of your own networks, strategies and clients counts, but not that of a ClientApp. The
         metrics of all rounds are in checkpoint.safetensors.rounds.jsonl.
     quiet : bool
         Whether only warnings are logged.
@@ -362,7 +364,7 @@ def evaluate_starts(
     layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
     computed, keeps = head_phase(layer, training, {}), layer == KEEP
     how = Downstream(trained, head=computed, keeps_head=keeps, metrics=metrics, **of_tasks)
-    architecture = architecture_of_tasks(starts.values(), network, tasks, keeps_head=keeps)
+    architecture = architecture_of_tasks(starts, network, tasks, keeps_head=keeps)
     of_run = RunOptions(seed=tasks.seed)
     stages = [
         Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in how_made
@@ -393,6 +395,8 @@ def _spread(
 ) -> Spread:
     """Return the rule that partitions samples: `classes` and at least `samples` for each client."""
     limits: Any = {"alpha": alpha, "classes_per_client": classes, "min_samples": samples}
+    if clients is None and scheme != NATURAL and not hasattr(scheme, "load_partition"):
+        clients = declared(Spread)["clients"].default
     return Spread(clients=clients, scheme=scheme, **limits)
 
 

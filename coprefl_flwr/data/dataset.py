@@ -312,6 +312,16 @@ class Samples:
             yield self.batch(part, device)
 
 
+def pooled(parts: Sequence[Samples]) -> Samples:
+    """Return all samples of several parts. Inputs of different datasets are copied into one."""
+    dataset, labels = parts[0].dataset, np.concatenate([part.labels for part in parts])
+    if all(part.dataset is dataset for part in parts):
+        return Samples(dataset, np.concatenate([part.indices for part in parts]), labels)
+    inputs = torch.cat([part.batch(slice(None), torch.device("cpu"))[0] for part in parts])
+    together = TensorDataset(inputs, labels=labels, classes=dataset.classes)
+    return Samples(together, np.arange(len(labels)), labels)
+
+
 @dataclass(frozen=True, eq=False)
 class ClientData:
     """The samples of one client. Clients of the pre-training have no test samples."""

@@ -112,7 +112,7 @@ def partition(
     if clients is not None and clients < 1:
         raise SettingsError(f"{what}: at least 1 client is needed")
     if scheme == NATURAL:
-        return _by_groups(what, len(labels), groups, clients or 1, min_samples, key)
+        return _by_groups(what, len(labels), groups, clients, min_samples, key)
     if clients is not None and len(labels) < clients * max(min_samples, 1):
         needed = f"{clients * max(min_samples, 1)} samples are needed"
         raise SettingsError(f"{what}: at least {needed}, {max(min_samples, 1)} each")
@@ -166,15 +166,19 @@ def _import_without_plots() -> None:
 
 
 def _by_groups(
-    what: str, n: int, groups: Rows | None, clients: int, min_samples: int, key: _Key
+    what: str, n: int, groups: Rows | None, clients: int | None, min_samples: int, key: _Key
 ) -> list[Rows]:
-    """Draw a group of at least `min_samples` samples per client; return their sample indices."""
+    """Draw a group of at least `min_samples` samples per client; return their sample indices.
+
+    If `clients` is None, all groups of this size are clients.
+    """
     if groups is None:
         raise SettingsError(f"{what}: {_NO_GROUPS}")
     if len(groups) != n:
         raise SettingsError(f"{what}: {len(groups)} group numbers; each of {n} samples needs one")
     numbers, sizes = np.unique(groups, return_counts=True)
     large = numbers[sizes >= min_samples]
+    clients = max(1, len(large)) if clients is None else clients
     if len(large) < clients:
         raise SettingsError(
             f"{what}: only {len(large)} of {len(numbers)} groups have {min_samples} samples or "

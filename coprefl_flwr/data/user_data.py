@@ -103,18 +103,20 @@ def as_dataset(
 _samples: "weakref.WeakKeyDictionary[Any, Samples]" = weakref.WeakKeyDictionary()
 
 
-def as_samples(source: str, user_data: Any) -> Samples:
+def as_samples(source: str, user_data: Any, *, cached: bool = True) -> Samples:
     """Return the data of a client as `Samples`, with the labels of the data.
 
     `user_data` is a `Samples` object, which is returned unchanged, or a value that `as_dataset`
     accepts. Classes may be without samples. Images of dtype uint8 are scaled to 0..1 only: a
-    normalisation by the mean and std of a client's images would differ between clients. The result
-    is cached as long as `user_data` exists, because a client is created again for every message.
+    normalisation by the mean and std of a client's images would differ between clients.
+
+    A client is created again for every message. So the result is cached as long as `user_data`
+    exists: a later change of its transform is not noticed. With `cached=False` it is read again.
     """
     if hasattr(user_data, "take") and hasattr(user_data, "batches"):
         return cast(Samples, user_data)
     with suppress(TypeError):  # An unhashable value, such as a list, cannot be cached.
-        if user_data in _samples:
+        if cached and user_data in _samples:
             return _samples[user_data]
     dataset = as_dataset(source, user_data, may_lack="any")
     if isinstance(dataset, ImageDataset) and not isinstance(user_data, Dataset):

@@ -26,6 +26,7 @@ from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.studies.hashes import code_hashes, content_hashes
+from coprefl_flwr.studies.object_code import network_hash
 from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
@@ -82,18 +83,21 @@ class Architecture:
         return {}
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the inputs of the network. Equal identities mean equal initial weights.
+        """Return the inputs of the network. Equal identities mean equal initial networks.
 
-        The identity is a hash of the head's weights, or of all weights if there is no head. The
-        weights outside the head come from a starting model, which has a separate identity.
+        The identity has a hash of the head's weights, or of all weights if there is no head. The
+        weights outside the head come from a starting model, which has a separate identity. It also
+        has a hash of the layers and their code.
         """
-        return {"weights": self._hash}
+        return self._hashes
 
     @functools.cached_property
-    def _hash(self) -> str:
-        arrays = model_arrays(self.make())
+    def _hashes(self) -> dict[str, str]:
+        network = self.make()
+        arrays = model_arrays(network)
         counted = self.head or arrays.keys()
-        return checksum_of({n: arrays[n] for n in arrays if n in counted})
+        weights = checksum_of({n: arrays[n] for n in arrays if n in counted})
+        return {"weights": weights, "network": network_hash(network)}
 
     @property
     def num_classes(self) -> int:
@@ -226,16 +230,21 @@ def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
     name = last_linear(original, samples.batch(slice(0, 2), CPU)[0])
     last = original.get_submodule(name)
     assert isinstance(last, nn.Linear)
-    if last.out_features != outputs.shape[1]:
-        line = f"its outputs are not those of {name}, the nn.Linear that is called last"
-        raise SettingsError(f"a start: {line}; pass network=, which makes a task's network")
 
     def make(classes: int) -> nn.Module:
         changed, bias = copy.deepcopy(original), last.bias is not None
+        old = changed.get_submodule(name)
         new = nn.Linear(last.in_features, classes, bias, dtype=last.weight.dtype)
-        changed.set_submodule(name, new)
-        return changed
+        # A layer may have several names, such as "classifier" and "net.3".
+        for alias, layer in [*changed.named_modules(remove_duplicate=False)]:
+            if layer is old and alias:
+                changed.set_submodule(alias, new)
+        return changed if name else new
 
+    more = last.out_features + 1
+    if last.out_features != outputs.shape[1] or _outputs(make(more), "", samples).shape[1] != more:
+        line = f"its outputs are not those of {name}, the nn.Linear that is called last"
+        raise SettingsError(f"a start: {line}; pass network=, which makes a task's network")
     return make
 
 

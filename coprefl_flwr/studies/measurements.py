@@ -23,6 +23,7 @@ from coprefl_flwr.plugins import METRIC, is_without_code
 from coprefl_flwr.report.columns import METRIC_COLUMNS, START_LOSS, Better, ColumnSpec
 from coprefl_flwr.studies.hashes import content_hashes, hash_of
 from coprefl_flwr.studies.method import folder_of
+from coprefl_flwr.studies.object_code import code_hash
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Making, Stage
 from coprefl_flwr.studies.store import Store, write_result
@@ -122,7 +123,8 @@ class ClientMetrics:
             return {}
         named = [metric for metric in self.metrics if isinstance(metric, str)]
         others = [metric for metric in self.metrics if not isinstance(metric, str)]
-        own = {_metric_name(metric): _text(metric) for metric in others}
+        functions = [metric.fn if isinstance(metric, Metric) else metric for metric in others]
+        own = {_metric_name(m): code_hash(fn) for m, fn in zip(others, functions, strict=True)}
         return {
             "client-metrics": [
                 list(map(_metric_name, self.metrics)),
@@ -130,14 +132,6 @@ class ClientMetrics:
                 *filter(None, [own]),
             ]
         }
-
-
-def _text(metric: Metric | Callable[..., float]) -> str:
-    """Return the source code of a metric's function, or "" if the code is not available."""
-    try:
-        return inspect.getsource(metric.fn if isinstance(metric, Metric) else metric)
-    except (OSError, TypeError):
-        return ""
 
 
 # ---- measurements of a starting model ------------------------------------------------------------

@@ -22,6 +22,7 @@ from coprefl_flwr.models import model_arrays, save_model
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 from coprefl_flwr.studies.method import START, Method
+from coprefl_flwr.studies.object_code import code_hash, network_hash
 from coprefl_flwr.studies.phases import Phase, TrainingOptions, made_phase, single_phase
 from coprefl_flwr.studies.pretraining import Start, parts_of
 from coprefl_flwr.studies.provenance import versions
@@ -195,12 +196,13 @@ class AppPretraining(TrainingStage):
         of_run, title = RunOptions(seed=strategy.seed), f"pre-training {name}"
         super().__init__(of_run, title, name, name, sum(number for _, number in parts))
         self._strategy, self.first = copy.deepcopy(strategy), model_arrays(network)
+        self._code = [network_hash(network), code_hash(*(type(part) for part, _ in parts))]
         self._strategy.evaluate_every = 0  # The model is evaluated on tasks instead.
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the method, a hash of the initial weights and the number of nodes; not the app."""
-        weights = checksum_of(self.first)
-        return {"method": self._strategy.options(), "model": weights, "nodes": self.nodes}
+        """Return the method, the initial network and the number of nodes; not the app."""
+        model = [checksum_of(self.first), *self._code]
+        return {"method": self._strategy.options(), "model": model, "nodes": self.nodes}
 
     @property
     def key(self) -> str:

@@ -36,6 +36,7 @@ from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
+from coprefl_flwr.studies.object_code import code_hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,11 +218,13 @@ class Phase:
 
     def identity(self) -> dict[str, Any]:
         """Return all that the results depend on: `about`, a version, and hashes of user code."""
-        texts = {"text": self.algorithm.text} if self.algorithm.text else {}
+        algorithm = self.algorithm
+        text = algorithm.text or code_hash(algorithm.strategy_class, algorithm.client_class)
+        texts = {"text": text} if text else {}
         about = self.about()
         if place := about.get(WRAPPER):
             texts["wrapper"] = plugins.hash_at(WRAPPER, place)
-        return about | {"version": self.algorithm.version} | texts
+        return about | {"version": algorithm.version} | texts
 
 
 def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:

@@ -23,18 +23,17 @@ from coprefl_flwr.data import (
     as_dataset,
     as_samples,
     partition,
+    pooled,
     task_labels,
 )
 from coprefl_flwr.data.partition import NATURAL, Scheme
 from coprefl_flwr.data.sources import StandIn
 from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
+from coprefl_flwr.learning import EVALUATION_BATCH
 from coprefl_flwr.models import as_array
 from coprefl_flwr.options import Checked, check_declared, option
 from coprefl_flwr.studies.hashes import content_hashes
-
-_FINGERPRINT = 64
-"""Number of samples, evenly spaced, whose inputs a hash of samples includes."""
 
 PRETRAIN = "pretrain"
 """Name of the population of the pre-training."""
@@ -143,6 +142,11 @@ class LoadedSource(Source):
         """Return all samples of these classes; a label is the class's position in `classes`."""
         rows = np.flatnonzero(np.isin(self.loaded.labels, classes))
         return Samples(self.loaded, rows, task_labels(self.loaded.labels[rows], classes))
+
+    @property
+    def domains(self) -> tuple[int, ...]:
+        """The indices of all domains of the dataset."""
+        return tuple(range(len(self.loaded.domain_names)))
 
     def identity(self) -> Mapping[str, Any]:
         """Return the number of samples and the classes; `Clients` adds hashes of the samples."""
@@ -253,7 +257,8 @@ class Clients(Checked):
 
         Raises a SettingsError for an object that is not a dataset.
         """
-        samples = [as_samples(f"clients[{number}]", data) for number, data in enumerate(datasets)]
+        named = [(f"clients[{number}]", data) for number, data in enumerate(datasets)]
+        samples = [as_samples(name, data, cached=False) for name, data in named]
         # A client may lack classes, so the classes are counted over all clients' labels.
         classes = tuple(range(1 + max(int(own.labels.max()) for own in samples)))
         clients = cls(LoadedSource(samples[0].dataset, classes), Spread(clients=len(samples)))
@@ -318,10 +323,7 @@ class Clients(Checked):
         """
         if whose == "server":
             return self.server
-        several = [*self.samples, *([self.server] if whose == "both" else [])]
-        indices = np.concatenate([samples.indices for samples in several])
-        labels = np.concatenate([samples.labels for samples in several])
-        return Samples(several[0].dataset, indices, labels)
+        return pooled([*self.samples, *([self.server] if whose == "both" else [])])
 
     def test_samples(self) -> Samples:
         """Return the dataset's test split, for the pre-training's classes and domains.
@@ -340,7 +342,7 @@ class Clients(Checked):
     def identity(self) -> dict[str, Any]:
         """Return the inputs on which the samples of clients and server depend."""
         if self.source.in_memory:
-            return {"samples": hash_of_samples([*self.samples, self.server])}
+            return {"samples": self._hash}
         return {
             "source": self.source.identity(),
             "spread": self.spread.identity(),
@@ -348,6 +350,10 @@ class Clients(Checked):
             "tested": self.tested,
             "server": [self.server_reserve, self.server_share],
         }
+
+    @functools.cached_property
+    def _hash(self) -> str:
+        return hash_of_samples([*self.samples, self.server])
 
     def __len__(self) -> int:
         return len(self.population.clients)
@@ -374,13 +380,12 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
 
 
 def hash_of_samples(parts: Sequence[Samples]) -> str:
-    """Return a hash of the indices and labels of all samples, and of some samples' inputs."""
+    """Return a hash of the indices, labels and inputs of all samples."""
     digest = hashlib.sha256()
     for samples in parts:
         digest.update(samples.indices.tobytes() + samples.labels.tobytes())
-        some = np.linspace(0, len(samples) - 1, min(len(samples), _FINGERPRINT)).astype(np.int64)
-        inputs, _ = samples.batch(some, torch.device("cpu"))
-        digest.update(as_array(inputs.contiguous(), "an input").tobytes())
+        for inputs, _ in samples.batches(EVALUATION_BATCH, torch.device("cpu")):
+            digest.update(as_array(inputs.contiguous(), "an input").tobytes())
     return digest.hexdigest()
 
 

@@ -35,7 +35,6 @@ from coprefl_flwr.federation.progress import PERSONAL_KIND
 from coprefl_flwr.files import (
     LOCK,
     LOCKS,
-    MARK,
     SUMS,
     alone,
     check_links,
@@ -61,6 +60,11 @@ EARLIER = "earlier-"
 STATES = "client-state"
 RESULT, CHECKPOINT, SECONDS = "result.json", "checkpoint.safetensors", "seconds.json"
 ABOUT, MADE_OF = "model.json", "made-of.json"
+FILES = (
+    *(RESULT, SUMS, SECONDS, ABOUT, MADE_OF, STATES),
+    *("*.safetensors", "*.rounds.jsonl", "*.damaged"),
+)
+"""The names of a stage's files, and of the folder of its clients' states, as patterns."""
 
 
 class Layout(Enum):
@@ -204,7 +208,7 @@ class Store:
         )
         aside.mkdir()
         for path in sorted(folder.iterdir()):
-            if not path.name.startswith((EARLIER, MARK)):
+            if any(map(path.match, FILES)):
                 os.replace(path, aside / path.name)
 
 

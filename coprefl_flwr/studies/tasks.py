@@ -1,7 +1,8 @@
 """Downstream tasks: their data, the stages that train on them, and diagnostic measurements."""
 
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ from coprefl_flwr.studies.architecture import (
 from coprefl_flwr.studies.hashes import hash_of, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
 from coprefl_flwr.studies.method import folder_of
+from coprefl_flwr.studies.object_code import network_hash
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.populations import (
     Population,
@@ -163,11 +165,7 @@ class Tasks:
         The samples of one task also depend on the number of the task.
         """
         if self.source.in_memory:
-            every = [client for number in range(len(self)) for client in self[number].clients]
-            parts = [
-                part for client in every for part in (client.train, client.test) if part is not None
-            ]
-            return {"samples": hash_of_samples(parts)}
+            return {"samples": self._hash}
         return {
             "source": self.source.identity(),
             "spread": self.spread.identity(),
@@ -176,16 +174,22 @@ class Tasks:
             "train-fraction": self.train_fraction,
         }
 
+    @functools.cached_property
+    def _hash(self) -> str:
+        every = [client for number in range(len(self)) for client in self[number].clients]
+        parts = [part for client in every for part in (client.train, client.test) if part]
+        return hash_of_samples(parts)
+
 
 def architecture_of_tasks(
-    starts: Iterable[Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
+    starts: Mapping[str, Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
 ) -> Architecture:
     """Return the architecture of tasks, from starting models that are networks or files of weights.
 
     Parameters
     ----------
-    starts : networks and files
-        The starting models. If `network` is None, the first network gives the architecture.
+    starts : mapping of names to networks and files
+        The starting models. If `network` is None, the networks give the architecture.
     network : Factory, optional
         A function that makes the network of a task from the number of classes.
     tasks : Tasks
@@ -193,7 +197,8 @@ def architecture_of_tasks(
     keeps_head : bool
         Whether tasks begin with the last layers of the starting models.
 
-    Raises a SettingsError if the network does not fit the tasks.
+    Raises a SettingsError if the network does not fit the tasks, or if two networks of `starts`
+    differ in more than their weights.
     """
     sample, classes = tasks[0].clients[0].train, tasks.classes
     if network is not None:
@@ -201,11 +206,22 @@ def architecture_of_tasks(
         architecture = Architecture("starts", factory, tasks.source, tasks.seed, classes)
         architecture.check(f"network({classes})", sample, needs_head=not keeps_head)
         return architecture
-    first = next((start for start in starts if isinstance(start, nn.Module)), None)
-    if first is None:
+    factories = {
+        name: with_new_last_layer(start, sample)
+        for name, start in starts.items()
+        if isinstance(start, nn.Module)
+    }
+    if not factories:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
-    factory = with_new_last_layer(first, sample)
-    return Architecture("starts", factory, tasks.source, tasks.seed, classes)
+    hashes = {name: network_hash(make(classes)) for name, make in factories.items()}
+    first, *others = factories
+    for other in others:
+        if hashes[other] != hashes[first]:
+            problem = (
+                f"starts {first!r} and {other!r} differ in layers, attributes or requires_grad"
+            )
+            raise SettingsError(f"{problem}; pass network=, which makes the network of all tasks")
+    return Architecture("starts", factories[first], tasks.source, tasks.seed, classes)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
+from torch.utils import data
 
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.studies.architecture import Architecture, copies_of
+from coprefl_flwr.studies.architecture import CPU, Architecture, copies_of
 from coprefl_flwr.studies.populations import LoadedSource, Spread
 from coprefl_flwr.studies.tasks import Tasks, architecture_of_tasks
 from tests.common.checks import refusal
@@ -19,7 +21,7 @@ def tasks():
 
 def test_a_task_replaces_the_last_layer_alone(tasks):
     first = Perceptron()
-    architecture = architecture_of_tasks([first], None, tasks, keeps_head=False)
+    architecture = architecture_of_tasks({"a": first}, None, tasks, keeps_head=False)
     before, after = model_arrays(first), model_arrays(architecture.make())
     changed = {name for name in after if after[name].shape != before[name].shape}
     assert changed == architecture.head == {"last.weight", "last.bias"}
@@ -32,7 +34,7 @@ def test_a_task_replaces_the_last_layer_alone(tasks):
 
 def test_the_identity_is_that_of_the_head_where_tasks_replace_one(tasks):
     architecture, other = (
-        architecture_of_tasks([Perceptron(seed=seed)], None, tasks, keeps_head=False)
+        architecture_of_tasks({"a": Perceptron(seed=seed)}, None, tasks, keeps_head=False)
         for seed in (0, 1)
     )
     assert architecture.identity() == other.identity()
@@ -52,5 +54,46 @@ def test_an_unchanged_network_is_a_copy(tasks):
 
 
 def test_starts_that_are_files_alone_need_a_function(tasks):
-    line = refusal(architecture_of_tasks, ["model.pt"], None, tasks, keeps_head=False)
+    line = refusal(architecture_of_tasks, {"a": "model.pt"}, None, tasks, keeps_head=False)
     assert line == "starts are only files of weights: pass network= to make their network"
+
+
+class Named(nn.Module):
+    """A network whose last layer has two names, of which `forward` uses the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.classifier = nn.Linear(8, 4)
+        self.net = nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), self.classifier)
+
+    def forward(self, inputs):
+        return self.net(inputs)
+
+
+def test_a_last_layer_with_two_names_is_replaced_under_both(tasks):
+    """Before, `net.3` remained the trained layer, and the task's head was never used."""
+    first = Named()
+    sample = tasks[0].clients[0].train.batch(slice(0, 2), CPU)[0]
+    first(sample)
+    task = architecture_of_tasks({"a": first}, None, tasks, keeps_head=False).make(3)
+    assert task.classifier is task.net[3]
+    assert task(sample).shape == (2, 3)
+
+
+def test_a_network_that_is_a_linear_layer_becomes_another(tasks):
+    flat = LoadedSource.of(data.TensorDataset(torch.randn(90, 5), torch.arange(90) % 3))
+    of_vectors = Tasks(flat, Spread(clients=2, scheme="iid"), 1, 3)
+    start = {"a": nn.Linear(5, 8)}
+    made = architecture_of_tasks(start, None, of_vectors, keeps_head=False).make(3)
+    assert (type(made), made.out_features) == (nn.Linear, 3)
+
+
+def test_starts_must_be_one_network_with_other_weights(tasks):
+    """Before, the first start's network was used for all: its frozen layers, its activations."""
+    frozen = Perceptron()
+    next(frozen.parameters()).requires_grad_(False)
+    starts = {"plain": Perceptron(), "other": Perceptron(seed=1), "frozen": frozen}
+    line = refusal(architecture_of_tasks, starts, None, tasks, keeps_head=False)
+    assert line.startswith("starts 'plain' and 'frozen' differ in layers, attributes or requires_")
+    del starts["frozen"]
+    architecture_of_tasks(starts, None, tasks, keeps_head=False)

@@ -305,6 +305,8 @@ def test_what_a_changed_setting_makes_anew_is_said_and_the_earlier_results_stay(
     settings = replace(tiny_settings, method="random fedavg", tasks=1)
     folder = run_study(Witness(settings), build(settings))
     before = results_of_tasks(folder)
+    notes = folder / "tasks" / "0" / "random" / "notes.txt"
+    notes.write_text("A file of the user, which stays.")
     changed = replace(settings, task_rounds=3)
     grid = Witness(changed)
     caplog.clear()
@@ -318,6 +320,7 @@ def test_what_a_changed_setting_makes_anew_is_said_and_the_earlier_results_stay(
     ]
     assert results_of_tasks(folder, "earlier-1") == before
     assert results_of_tasks(folder) != before
+    assert notes.exists()
     run_study(grid := Witness(settings), build(settings))  # A third run, with the first settings.
     assert len(grid.seen) > 0
     assert results_of_tasks(folder) == before

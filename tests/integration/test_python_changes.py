@@ -1,0 +1,210 @@
+"""Objects of a program that changed between two calls: the second call gives new results."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils import data
+
+import coprefl_flwr as cp
+from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.data import make_dataset
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation import Exchange, Mean
+from coprefl_flwr.studies.populations import Clients, hash_of_samples
+from coprefl_flwr.studies.stage import TrainingStage
+
+torch.manual_seed(0)
+INPUTS = torch.randn(240, 6)
+LABELS = (INPUTS[:, 0] > 0).long() + 2 * (INPUTS[:, 1] > 0).long()
+WHOLE = data.TensorDataset(INPUTS, LABELS)
+SMALL = {"rounds": 2, "local_steps": 3, "learning_rate": 0.3, "quiet": True}
+
+
+@pytest.fixture
+def clients():
+    return cp.partition(WHOLE, clients=3, scheme="iid")
+
+
+@pytest.fixture
+def tasks():
+    return cp.tasks(WHOLE, number=1, classes=3, clients=2, scheme="iid")
+
+
+def network(act=nn.ReLU, *, frozen=False):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 8), act(), nn.Linear(8, 4))
+    model[0].weight.requires_grad_(not frozen)
+    return model
+
+
+def strategy(step=1.0, factor=1.0):
+    """Return a method of the same name, whose server or client computes otherwise."""
+
+    class Client(TorchClient):
+        def weights(self):
+            return [factor * array for array in super().weights()]
+
+    @dataclass(kw_only=True, eq=False)
+    class Own(cp.FedAvg):
+        client = Client
+
+        def round(self, ctx, arrays):
+            replies = yield Exchange("train", arrays, ctx.sample(), Mean())
+            return {
+                n: w + np.float32(step) * (replies.arrays[n] - w) for n, w in arrays.items()
+            }, {}
+
+    return Own()
+
+
+def top(k):
+    def metric(logits, labels):
+        return float((logits.topk(k).indices == labels[:, None]).any(1).double().mean())
+
+    return metric
+
+
+CHANGES = {
+    "activation": {"model": network(nn.Tanh)},
+    "frozen": {"model": network(frozen=True)},
+    "strategy": {"method": strategy(0.5)},
+    "client": {"method": strategy(factor=0.5)},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_pretraining_of_changed_objects_runs_again(change, clients, tmp_path):
+    """Before, the result of the first call was returned, without a word."""
+
+    def weights(method, model, **more):
+        trained = cp.pretrain(method, model, clients, **SMALL, **more)
+        return torch.cat([w.flatten() for w in trained.state_dict().values()])
+
+    first = {"method": strategy(), "model": network()}
+    weights(**first, checkpoint=tmp_path)
+    changed = first | CHANGES[change]
+    again = weights(**changed, checkpoint=tmp_path)
+    assert torch.equal(again, weights(**changed))
+    assert not torch.equal(again, weights(**first))
+    assert (tmp_path / "earlier-1").exists()
+
+
+@pytest.mark.parametrize("change", [*CHANGES, "metric"])
+def test_tasks_of_changed_objects_run_again(change, tasks, tmp_path):
+    def rows(model, method, metric, **more):
+        options = {**SMALL, **more, "method": method, "client_metrics": metric}
+        return cp.evaluate_starts({"a": model}, tasks, **options).rows
+
+    first = {"method": strategy(), "model": network(), "metric": top(1)}
+    rows(**first, checkpoint=tmp_path)
+    changed = first | CHANGES.get(change, {"metric": top(2)})
+    again = rows(**changed, checkpoint=tmp_path)
+    assert again.equals(rows(**changed))
+    assert not again.equals(rows(**first))
+
+
+def test_equal_objects_that_are_made_again_are_not_run_again(clients, tasks, tmp_path, monkeypatch):
+    first = cp.pretrain(strategy(), network(), clients, **SMALL, checkpoint=tmp_path / "start")
+    metric = {"client_metrics": top(1), "checkpoint": tmp_path / "tasks"}
+    cp.evaluate_starts({"a": first}, tasks, **SMALL, **metric)
+    monkeypatch.setattr(TrainingStage, "make", lambda *_: pytest.fail("a stage ran again"))
+    again = cp.pretrain(strategy(), network(), clients, **SMALL, checkpoint=tmp_path / "start")
+    metric["client_metrics"] = top(1)
+    cp.evaluate_starts({"a": again}, tasks, **SMALL, **metric)
+
+
+def test_a_run_that_was_interrupted_in_round_4_may_end_at_round_3(clients, tmp_path, monkeypatch):
+    """Before, no round was left that wrote the result: `model.json cannot be read`, each time."""
+    options = {**SMALL, "rounds": 6, "checkpoint": tmp_path}
+    with monkeypatch.context() as patch:
+        fits = itertools.count(1)
+
+        def fit(client, parameters, config):
+            if next(fits) > 3 * 3:
+                raise KeyboardInterrupt
+            return original(client, parameters, config)
+
+        original = TorchClient.fit
+        patch.setattr(TorchClient, "fit", fit)
+        with pytest.raises(KeyboardInterrupt):
+            cp.pretrain("fedavg", network(), clients, **options)
+    short = options | {"rounds": 3}
+    ended = cp.pretrain("fedavg", network(), clients, **short)
+    whole = cp.pretrain("fedavg", network(), clients, **(short | {"checkpoint": None}))
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(ended.state_dict()[name], weight)
+
+
+# ---- data ---------------------------------------------------------------------------------------
+
+
+class Transformed(data.Dataset):
+    """A dataset of a program, with a transform that the program may replace."""
+
+    def __init__(self):
+        self.transform = torch.clone
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, number):
+        return self.transform(INPUTS[number]), int(LABELS[number])
+
+
+def test_clients_of_datasets_are_read_again():
+    """Before, the samples of the first call were used as long as the dataset existed."""
+    own = Transformed()
+    before = Clients.of_datasets([own])[0].batch(slice(0, 2), torch.device("cpu"))[0]
+    own.transform = torch.neg
+    after = Clients.of_datasets([own])[0].batch(slice(0, 2), torch.device("cpu"))[0]
+    assert torch.equal(after, -before)
+
+
+@pytest.mark.parametrize("number", [1, 38, 199])
+def test_every_sample_counts_in_the_hash(number):
+    """Before, the inputs of 64 samples counted."""
+    values = INPUTS.clone()
+    values[number] += 1
+    hashes = [
+        hash_of_samples(list(Clients.of_datasets([data.TensorDataset(inputs, LABELS)])))
+        for inputs in (INPUTS, values)
+    ]
+    assert hashes[0] != hashes[1]
+
+
+def test_the_samples_of_several_datasets_are_pooled():
+    """Before, the first dataset was read in place of all others, for centralised training too."""
+    parts = [data.TensorDataset(INPUTS[rows], LABELS[rows]) for rows in (slice(90), slice(90, 240))]
+    pooled = Clients.of_datasets(parts).samples_of("clients")
+    inputs, labels = pooled.batch(slice(None), torch.device("cpu"))
+    assert torch.equal(inputs, INPUTS)
+    assert torch.equal(labels, LABELS)
+
+
+# ---- defaults -----------------------------------------------------------------------------------
+
+
+def test_a_partition_has_100_clients_or_all_groups():
+    """Before, the default failed for texts, and "natural" kept one group of ten."""
+    glyphs = cp.load_dataset("glyphs")
+    for options in (
+        {},
+        {"scheme": "iid"},
+        {"scheme": lambda labels, n, rng: rng.permutation(len(labels)).reshape(n, -1)},
+    ):
+        assert len(cp.partition(glyphs, **options)) == 100
+    groups = np.repeat(np.arange(10), [5, 43, *(8 * [24])])
+    written = make_dataset("own", INPUTS, LABELS.numpy(), groups=groups)
+    assert sorted(map(len, cp.partition(written, scheme="natural"))) == [*(8 * [24]), 43]
+    with pytest.raises(SettingsError, match=r"only 1 of 10 groups have 30 samples"):
+        cp.partition(written, 2, "natural", min_samples=30)
+
+
+def test_tasks_of_a_dataset_with_domains_use_all_domains():
+    """Before, they had no samples."""
+    tasks = cp.tasks(cp.load_dataset("glyphs:domains"), number=1, classes=5, clients=2)
+    assert len(tasks[0].clients) == 2

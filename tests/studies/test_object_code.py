@@ -1,0 +1,131 @@
+"""The hash of code that a program passes as objects."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import coprefl_flwr as cp
+from coprefl_flwr.studies.object_code import code_hash, network_hash
+
+PROGRAM = """
+from torch import nn
+LIMIT, NAMES = {limit}, {{"b", "a", "c"}}
+
+def helper(x):{comment}
+    return {helper}
+
+def of(k):
+    def metric(logits, labels, scale={scale}):
+        return helper(LIMIT) * k * scale if "a" in {{"a", "b", "c"}} else NAMES
+    return metric
+
+class Base:
+    rate = {rate}
+    @staticmethod
+    def step(x): return {step}
+
+class Own(Base):
+    @property
+    def half(self): return super().rate / 2
+
+metric = of({k})
+"""
+VALUES = {"limit": 1, "comment": "", "helper": "x", "scale": 1.0, "rate": 0.1, "step": "x", "k": 1}
+
+
+def made(**changes):
+    """Return the objects of the program with other values."""
+    known = {"__name__": "own"}
+    exec(PROGRAM.format(**{**VALUES, **changes}), known)
+    return known
+
+
+OF_METRIC = [{"limit": 2}, {"helper": "x + 1"}, {"scale": 2.0}, {"k": 2}]
+OF_CLASS = [{"rate": 0.2}, {"step": "x + 1"}]
+
+
+@pytest.mark.parametrize("change", OF_METRIC + OF_CLASS, ids=str)
+def test_the_hash_is_of_all_that_the_code_depends_on(change):
+    """The body, a helper, a constant, a default, a closure, a base class; and of nothing else."""
+    same, other = made(comment="  # A comment."), made(**change)
+    for name, changes in (("metric", OF_METRIC), ("Own", OF_CLASS)):
+        first = code_hash(made()[name])
+        assert code_hash(same[name]) == first
+        assert (code_hash(other[name]) != first) == (change in changes)
+
+
+def test_arguments_of_a_partial_and_attributes_of_an_object_count():
+    metric, own = made()["metric"], made()["Own"]
+    hashes = {code_hash(functools.partial(metric, scale=scale)) for scale in (1, 2)}
+    one, other = own(), own()
+    other.k = 3
+    assert len(hashes | {code_hash(one), code_hash(other)}) == 4
+
+
+def test_code_of_packages_has_no_hash():
+    assert code_hash(cp.FedAvg, cp.CoPreFL().client) == ""
+    assert code_hash(nn.Linear, torch.tanh) == ""
+
+
+def test_the_hash_is_the_same_in_every_process():
+    """Sets of texts have another order in each process."""
+    program = f"{PROGRAM.format(**VALUES)}\nfrom coprefl_flwr.studies.object_code import code_hash"
+    program += "\nprint(code_hash(metric, Own))"
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1] != "\n"
+
+
+class Scaled(nn.Module):
+    """A layer with an attribute, a function and a buffer that is not stored."""
+
+    def __init__(self, scale=1.0, act=torch.relu, shift=0.0):
+        super().__init__()
+        self.scale, self.act = scale, act
+        self.register_buffer("shift", torch.tensor([shift]), persistent=False)
+
+    def forward(self, x):
+        return self.act(self.scale * x + self.shift)
+
+
+class Twice(Scaled):
+    """The same layer with another `forward`."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def network(layer=nn.ReLU, frozen=False, p=0.1):
+    torch.manual_seed(0)
+    own = nn.Sequential(nn.Linear(3, 4), layer(), nn.Dropout(p), nn.Linear(4, 2))
+    own[0].weight.requires_grad_(not frozen)
+    return own
+
+
+def test_two_networks_with_equal_weights_that_compute_otherwise_differ():
+    networks = [
+        network(),
+        network(nn.Tanh),
+        network(frozen=True),
+        network(p=0.9),
+        *(network(lambda own=own: own) for own in (Scaled(), Twice(), Scaled(2.0))),
+        network(lambda: Scaled(act=torch.tanh)),
+        network(lambda: Scaled(shift=1.0)),
+    ]
+    assert len({network_hash(one) for one in networks}) == len(networks)
+    trained = network()
+    trained.load_state_dict({n: w + 1 for n, w in trained.state_dict().items()})
+    assert network_hash(trained.eval()) == network_hash(network())
