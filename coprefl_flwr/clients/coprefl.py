@@ -91,7 +91,7 @@ class CoPreFLClient(TorchClient):
         """
         self.load(parameters)
         query = self.split(config)[1]
-        result = self.loss_and_gradient(query)
+        result = self.loss_and_gradient(query, config)
         gradient, loss = result.gradient, result.loss
         if self.query_clip:
             rng = seeds.generator(*self.key(config, "query-noise"), int(config.get("attempt", 0)))

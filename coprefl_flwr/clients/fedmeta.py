@@ -49,7 +49,8 @@ class FedMetaClient(CoPreFLClient):
         rates = self.rates(sent, config)
         support, query = (part.batch(slice(None), self.device) for part in self.split(config))
         seeded = torch_seeded(*self.key(config, "adaptation"))
-        with seeded, differentiable(self.model), self.computing():
+        twice = config["meta-variant"] != "fomaml"
+        with seeded, differentiable(self.model, twice=twice), self.computing():
             if "local-steps" not in config:
                 loss, gradients, adapted = self.meta_gradient(rates, support, query, config)
                 answer = self.answer(gradients, adapted, bool(sent))

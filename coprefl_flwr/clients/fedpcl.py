@@ -111,7 +111,7 @@ class FedPCLClient(StatefulClient):
         own = self.prototypes(shared)
         rows = torch.as_tensor(padded(own, shared), device=self.device)
         exists = torch.as_tensor(own["counts"] + shared["counts"] > 0, device=self.device)
-        return self.evaluate_model(nn.Sequential(self.model, Similarity(rows, exists)))
+        return self.evaluate_model(nn.Sequential(self.model, Similarity(rows, exists)), config)
 
 
 class Similarity(nn.Module):

@@ -58,7 +58,7 @@ class FedProtoClient(StatefulClient):
         load_arrays(self.model, self.own_weights(config))
         rows = torch.tensor(shared["prototypes"], device=self.device)
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
-        return self.evaluate_model(Nearness(self.model, rows, exists))
+        return self.evaluate_model(Nearness(self.model, rows, exists), config)
 
 
 class Nearness(nn.Module):

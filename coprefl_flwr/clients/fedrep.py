@@ -35,7 +35,7 @@ class FedRepClient(StatefulClient):
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return (loss, n, {"correct"}) of the body and the client's head on the test samples."""
         self.load_both(parameters, config)
-        return self.evaluate_model(self.model)
+        return self.evaluate_model(self.model, config)
 
     def load_both(self, parameters: Parameters, config: Config) -> Arrays:
         """Copy the received body and the client's head into the model; return the head by name.

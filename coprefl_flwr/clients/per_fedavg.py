@@ -65,11 +65,11 @@ class PerFedAvgClient(TorchClient):
         self.load(parameters)
         alpha = float(config.get("inner-learning-rate", 0.0))
         if alpha:
-            gradient = self.loss_and_gradient(self.train).gradient
+            gradient = self.loss_and_gradient(self.train, config).gradient
             with torch.no_grad():
                 for name, p in self.parameters().items():
                     p.sub_(torch.as_tensor(gradient[name], device=p.device), alpha=alpha)
-        return self.evaluate_model(self.model)
+        return self.evaluate_model(self.model, config)
 
     def hessian_product(
         self, batch: tuple[Tensor, Tensor], direction: list[Tensor], key: tuple[str | int, ...]

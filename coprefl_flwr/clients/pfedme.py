@@ -61,4 +61,4 @@ class PFedMeClient(StatefulClient):
         own = self.state.read(config)
         if own:
             load_arrays(self.model, own)
-        return self.evaluate_model(self.model)
+        return self.evaluate_model(self.model, config)

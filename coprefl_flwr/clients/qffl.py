@@ -3,7 +3,7 @@
 import torch
 
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning import EVALUATION_BATCH, evaluate
+from coprefl_flwr.learning import EVALUATION_BATCH, evaluate, torch_seeded
 
 SMALLEST = 1e-10
 """Constant added to the loss F_k, so that 0^(q-1) is never computed."""
@@ -27,7 +27,8 @@ class QFFLClient(TorchClient):
         q = float(config["q"])
         samples = self.training_samples(config)
         batches = samples.batches(EVALUATION_BATCH, self.device)
-        before = evaluate(self.model, batches, precision=self.training.precision)["loss"]
+        with torch_seeded(*self.key(config, "loss-before")):
+            before = evaluate(self.model, batches, precision=self.training.precision)["loss"]
         start = {name: p.detach().clone() for name, p in self.parameters().items()}
         loss = self.train_locally(samples, config)
         lipschitz = 1 / self.training.rate(int(config["server-round"]))

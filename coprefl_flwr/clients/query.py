@@ -48,12 +48,14 @@ def query_reply(
     from torch.nn.functional import cross_entropy
 
     from coprefl_flwr.learning import loss_and_gradient
+    from coprefl_flwr.learning.device import in_eval_mode
     from coprefl_flwr.learning.noise import check_clip, clipped
     from coprefl_flwr.models import first_names
 
     check_clip(clip, noise)
     pairs = map(batch, batches) if batch else batches
-    result = loss_and_gradient(model, pairs, loss_fn or cross_entropy)
+    with in_eval_mode(model):  # The app's next training expects the model as it left it.
+        result = loss_and_gradient(model, pairs, loss_fn or cross_entropy)
     gradient, loss = result.gradient, result.loss
     if clip is not None:
         rng = rng or seeds.generator(*_query_key(message))

@@ -32,7 +32,7 @@ class SCAFFOLDClient(StatefulClient):
         if variant == "II" and self.training.clip_norm is not None:
             raise SettingsError("clip-norm needs variant I: II computes gradients from the steps")
         # Option I: the new c_i is the gradient at the global model over all local samples.
-        renewed = self.loss_and_gradient(samples).gradient if variant == "I" else None
+        renewed = self.loss_and_gradient(samples, config).gradient if variant == "I" else None
         correction = {name: control[name] - own[name] for name in names}
         loss = self.train_corrected(samples, config, correction)
         if renewed is None:

@@ -20,4 +20,4 @@ class SoloClient(StatefulClient):
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return (mean loss, n, {"correct"}) of the client's model on the test samples."""
         load_arrays(self.model, self.own_weights(config))
-        return self.evaluate_model(self.model)
+        return self.evaluate_model(self.model, config)

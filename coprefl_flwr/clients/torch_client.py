@@ -65,8 +65,8 @@ class TorchClient(NumPyClient):
             value = option.checked(options[name], name) if name in options else option.default
             setattr(self, name, value)
         self.device = device or default_device()
-        self.model = placed(model, self.device)
         self.train = as_samples("train", train)
+        self.model = placed(model, self.device, self.train)
         self.test = None if test is None else as_samples("test", test)
         self.training = training or LocalTraining()
 
@@ -116,10 +116,14 @@ class TorchClient(NumPyClient):
                 correct=correct,
             )
 
-    def loss_and_gradient(self, samples: Samples) -> LossAndGradient:
-        """Return the model's mean loss on `samples` and the gradient of the loss, in eval mode."""
+    def loss_and_gradient(self, samples: Samples, config: Config) -> LossAndGradient:
+        """Return the model's mean loss on `samples` and the gradient of the loss, in eval mode.
+
+        Random numbers that the network draws are seeded for this round.
+        """
         batches = samples.batches(EVALUATION_BATCH, self.device)
-        return loss_and_gradient(self.model, batches, precision=self.training.precision)
+        with torch_seeded(*self.key(config, "gradient")):
+            return loss_and_gradient(self.model, batches, precision=self.training.precision)
 
     def computing(self) -> AbstractContextManager[None]:
         """Return a context in which the model computes in the precision of `training`.
@@ -139,11 +143,12 @@ class TorchClient(NumPyClient):
         n is the number of test samples, and "correct" the number of top-1 hits.
         """
         self.load(parameters)
-        return self.evaluate_model(self.model)
+        return self.evaluate_model(self.model, config)
 
-    def evaluate_model(self, model: nn.Module) -> tuple[float, int, Config]:
+    def evaluate_model(self, model: nn.Module, config: Config) -> tuple[float, int, Config]:
         """Return (mean loss, n, metrics) of a model on the n test samples.
 
+        Random numbers that the network draws are seeded for this round.
         The metrics are "correct", the number of top-1 hits, and the user's metrics. Raises a
         SettingsError if the client has no test samples.
         """
@@ -151,7 +156,7 @@ class TorchClient(NumPyClient):
             remedy = "pass test=SAMPLES, or set evaluate_every=0 in the strategy"
             raise SettingsError(f"this client has no test samples: {remedy}")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
-        with self.computing():
+        with self.computing(), torch_seeded(*self.key(config, "evaluation")):
             metrics = dict(evaluate(model, batches, own=self.metrics))
         loss, n, correct = (metrics.pop(name) for name in ("loss", "num-examples", "correct"))
         return loss, int(n), {"correct": int(correct), **metrics}
@@ -164,7 +169,7 @@ class TorchClient(NumPyClient):
     def key(config: Config, purpose: str) -> tuple[str | int, ...]:
         """Return the seed key (seed, population, round, client, purpose) of a random choice."""
         run = int(config.get("seed", 0)), str(config.get("population", ""))
-        return (*run, int(config["server-round"]), int(config.get("client", 0)), purpose)
+        return (*run, int(config.get("server-round", 0)), int(config.get("client", 0)), purpose)
 
 
 class StatefulClient(TorchClient):

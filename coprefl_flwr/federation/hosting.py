@@ -151,9 +151,13 @@ def call_client(
     call = getattr(client, method, None)
     if not callable(call):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
-    # The next client starts from `sent` too, so a client that may change its arrays gets copies.
-    own = read_only(sent) if _is_own(client) else _copied(sent)
-    outcome = call(list(own.values()), dict(config))
+    # The next client gets the same arrays, so a client that may change them gets copies.
+    own, given = read_only(sent), dict(config)
+    if not _is_own(client):
+        own = _copied(sent)
+        if groups := config.get("extra"):
+            given["extra"] = {name: _copied(group) for name, group in groups.items()}
+    outcome = call(list(own.values()), given)
     if not isinstance(outcome, tuple) or len(outcome) != 3:
         raise ValueError(f"{type(client).__name__}.{method} must return a tuple of three values")
     first, num_examples, extra = outcome

@@ -9,9 +9,10 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from coprefl_flwr.arrays import records_of
 from coprefl_flwr.errors import EXITS, text_of
 from coprefl_flwr.federation.flower import enter_run, name_message
 from coprefl_flwr.federation.machine import keep_freed_memory
@@ -101,6 +102,9 @@ class LocalGrid(Grid):
         return message_id
 
     def _handle(self, message: Message) -> Message:
+        # All messages of an exchange share a record, but an app may change its own.
+        for name, record in records_of(message.content, ArrayRecord).items():
+            message.content[name] = ArrayRecord({key: record[key] for key in record})
         return run_app(self._client_app, message, self._contexts[message.metadata.dst_node_id])
 
 

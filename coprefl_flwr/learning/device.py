@@ -1,12 +1,16 @@
-"""The torch device of a process, and moving a model to a device."""
+"""The torch device of a process, and the device, memory format and mode of a model."""
 
 import functools
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from coprefl_flwr.data import Samples
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -26,13 +30,48 @@ def default_device() -> torch.device:
 _PLACED: WeakKeyDictionary[nn.Module, torch.device] = WeakKeyDictionary()
 
 
-def placed(model: nn.Module, device: torch.device) -> nn.Module:
+def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Module:
     """Move `model` to `device`, in the channels-last memory format, and return the model.
+
+    A model that calls `view` on the layers' outputs fails in this format. It is found by a batch of
+    `samples`, keeps PyTorch's default format, and gets its inputs in that format too.
 
     A model that `placed` has already moved to `device` is not moved again. A client object is
     created for every message, and `to` would take 2 % of the time of a short message.
     """
     if _PLACED.get(model) != device:
         model.to(device).to(memory_format=torch.channels_last)
+        if len(samples) and not _takes_channels_last(model, samples.batch(slice(2), device)[0]):
+            model.to(memory_format=torch.contiguous_format)
+            model.register_forward_pre_hook(_contiguous)
         _PLACED[model] = device
     return model
+
+
+def _takes_channels_last(model: nn.Module, inputs: Tensor) -> bool:
+    """Return whether the model has no problem with the memory format of its layers' outputs."""
+    convolves = any(weight.ndim == 4 for weight in model.parameters())
+    if inputs.ndim != 4 or not (convolves or inputs.shape[1] > 1):
+        return True
+    with torch.random.fork_rng(), torch.no_grad(), in_eval_mode(model):
+        try:
+            model(inputs)
+        except Exception as error:  # Any other error is reported in the training.
+            return "view size is not compatible" not in str(error)
+    return True
+
+
+def _contiguous(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(tensor.contiguous() for tensor in inputs)
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Return a context in which all layers are in eval mode; they get their own modes back."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -61,7 +61,7 @@ def diagnose(
     # In a 16-bit dtype the second derivatives would be lost in rounding.
     if next(model.parameters()).dtype in HALF_TYPES:
         model = model.float()
-    model = placed(model, default_device())
+    model = placed(model, default_device(), clients[0].train)
     # Each client's model after its local training in the first round.
     ends = [
         ServerData(model, client.train).refine(arrays, training, 1, *key, number)[0]
@@ -128,7 +128,7 @@ def top_eigenvalue(
 
     operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
     start = generator(*key, "eigenvalue").standard_normal(size)
-    with differentiable(model):
+    with differentiable(model, twice=True):
         value = eigsh(
             operator, k=1, which="LA", v0=start, ncv=8, tol=1e-2, return_eigenvectors=False
         )

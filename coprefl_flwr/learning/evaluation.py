@@ -1,13 +1,14 @@
 """Loss, gradient, accuracy and class means over a whole set of samples, in eval mode."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.arrays import Arrays
@@ -38,15 +39,20 @@ class Metric:
     fn: Callable[..., float]
 
 
-def differentiable(model: nn.Module) -> AbstractContextManager[None]:
-    """Return a context in which a recurrent network has first and second derivatives in eval mode.
+@contextmanager
+def differentiable(model: nn.Module, *, twice: bool = False) -> Iterator[None]:
+    """Return a context in which a network has first derivatives in eval mode.
 
-    The context disables cuDNN if the model has a recurrent layer. cuDNN has no gradients of
-    recurrent layers in eval mode, and no second derivatives of them.
+    With `twice` it also has second derivatives. The context disables cuDNN if the model has a
+    recurrent layer: cuDNN has no gradients of recurrent layers in eval mode, and no second
+    derivatives of them. The fused kernels of attention have no second derivatives either.
     """
-    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-        return torch.backends.cudnn.flags(enabled=False)
-    return nullcontext()
+    with ExitStack() as entered:
+        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+            entered.enter_context(torch.backends.cudnn.flags(enabled=False))
+        if twice:
+            entered.enter_context(sdpa_kernel(SDPBackend.MATH))
+        yield
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Samples and a network together, such as the server's data in CoPreFL's scenario II."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.data import Samples
+from coprefl_flwr.data import Samples, as_samples
 from coprefl_flwr.learning import EVALUATION_BATCH, LossAndGradient, evaluate, loss_and_gradient
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.training import LocalTraining, local_sgd, torch_seeded
@@ -20,7 +21,8 @@ from coprefl_flwr.seeds import generator
 class ServerData:
     """Samples, such as the server's dataset D^s, and a network for losses, gradients and training.
 
-    Every call overwrites the weights of `model`. The labels of `samples` are the labels of the
+    Every call overwrites the weights of `model`. `samples` are Samples, or a torch Dataset or a
+    DataLoader, which is read once (see `as_samples`). The labels of `samples` are the labels of the
     pre-training. If `device` is None, the device is the GPU if the process sees a GPU, or else the
     CPU. Losses and gradients are computed in the number format `precision`. `refine` uses the
     precision of its `training` instead.
@@ -29,13 +31,13 @@ class ServerData:
     def __init__(
         self,
         model: nn.Module,
-        samples: Samples,
+        samples: Samples | Any,
         device: torch.device | None = None,
         precision: str = FLOAT32,
     ) -> None:
         self.device, self.precision = device or default_device(), precision
-        self.model = placed(model, self.device)
-        self.samples = samples
+        self.samples = as_samples("server", samples)
+        self.model = placed(model, self.device, self.samples)
 
     def __len__(self) -> int:
         return len(self.samples)

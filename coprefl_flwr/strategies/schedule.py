@@ -26,6 +26,8 @@ class Schedule(RoundStrategy):
             raise SettingsError("a schedule needs at least one phase")
         for phase in phases:
             match phase:
+                case (Schedule(), _):
+                    raise SettingsError("a phase is a Schedule: list its phases one by one")
                 case (RoundStrategy(), _):
                     continue
             needed = "a pair of a strategy and its number of rounds"

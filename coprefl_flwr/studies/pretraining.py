@@ -240,7 +240,8 @@ class Pretraining(TrainingStage):
         clients, participants = self.clients, phase.training.participants
         available = len(clients.server)
         needed = phase.algorithm.strategy_class.server_samples_needed(participants)
-        if phase.algorithm.uses_server_data and available < needed:
+        own = self.how.strategy is not None  # A strategy object has its own data.
+        if phase.algorithm.uses_server_data and not own and available < needed:
             parts = needed == participants > 1
             why = f" (one part for each of {needed} participants)" if parts else ""
             share, reserve = clients.server_share, clients.server_reserve

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from coprefl_flwr.data import CHARACTERS, TextDataset
+from coprefl_flwr.data import CHARACTERS, Samples, TensorDataset, TextDataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import placed, torch_seeded
 from coprefl_flwr.models import build_model, head_names, load_arrays, model_arrays
@@ -123,7 +123,10 @@ def test_weights_are_a_function_of_the_key_alone() -> None:
 
 
 def test_weights_can_be_loaded_into_a_placed_model(model: nn.Module, text: Tensor) -> None:
-    other = placed(build_model("char-lstm", 81, (LENGTH,), seed_key=("other",)), text.device)
+    labels = np.zeros(len(text), np.int64)
+    samples = Samples(TensorDataset(text, labels=labels, classes=("a",)), labels, labels)
+    other = build_model("char-lstm", 81, (LENGTH,), seed_key=("other",))
+    other = placed(other, text.device, samples)
     assert not torch.equal(other(text), model(text))
     load_arrays(other, model_arrays(model))
     assert torch.equal(other(text), model(text))
