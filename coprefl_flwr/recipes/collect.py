@@ -1,6 +1,7 @@
 """Collect a recipe's results from the store into a report, table by table."""
 
 import functools
+import hashlib
 import logging
 import math
 import re
@@ -34,6 +35,9 @@ from coprefl_flwr.studies.store import Store
 
 logger = logging.getLogger("flwr.coprefl")
 
+LONGEST_NAME = 100
+"""Maximum number of characters of a table's name, without the hash at its end."""
+
 
 @plugins.unchanged()
 def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
@@ -45,7 +49,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
     return Report(
         title=recipe.title,
         source=recipe.source,
-        command="coprefl run recipe.yaml",
+        command="coprefl run FOLDER/recipe.yaml",
         notes=[*recipe.notes, *notes.how(recipe), *unreached],
         warnings=warnings,
         comparisons=[table.comparison() for table in tables],
@@ -60,10 +64,13 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
 def table_name(compared: Mapping[str, Value]) -> str:
     """Return the name of the table for these values of the compared settings.
 
-    Names of the table's files contain this name.
+    Names of the table's files contain this name. A long name ends with a hash of the values.
     """
-    name = "_".join(f"{key}={value}" for key, value in compared.items())
-    return re.sub(r"[^A-Za-z0-9.=+_-]+", "-", name).strip("-_") or "table"
+    text = "_".join(f"{key}={value}" for key, value in compared.items())
+    name = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", text).strip("-_") or "table"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _result_or_none(what: str, make: Callable[..., Any], *args: Any) -> Any:

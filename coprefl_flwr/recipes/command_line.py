@@ -21,17 +21,19 @@ from coprefl_flwr.files import (
     remove_unfinished,
     write_atomically,
 )
-from coprefl_flwr.plugins import without_code
+from coprefl_flwr.plugins import unchanged, without_code
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.execute import Make, executor, run_recipe, wanted_workers
+from coprefl_flwr.recipes.execute import Failures, Make, executor, run_recipe, wanted_workers
 from coprefl_flwr.recipes.listing import (
     FAILED,
     PLACE,
     RECIPE,
+    REPORTED,
     RUNS,
     listing,
     runs_in,
     store_of,
+    wanted_in,
     wanted_of,
 )
 from coprefl_flwr.recipes.load import read_recipe
@@ -39,7 +41,7 @@ from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
 from coprefl_flwr.recipes.recipe import FULL, OWN_COLUMNS, Recipe, read_own_columns
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
-from coprefl_flwr.recipes.search import check_runs
+from coprefl_flwr.recipes.search import check_runs, table_rows
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import Report, text_tables, write_report
@@ -49,7 +51,7 @@ from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.running import check_folders, check_place
 from coprefl_flwr.studies.settings import STARTS
-from coprefl_flwr.studies.store import RESULT, Store, read_result
+from coprefl_flwr.studies.store import RESULT, Store, is_done, read_result
 from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
@@ -113,7 +115,7 @@ def _run_all(
     with executing as make:
         failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
-    _report(collect(recipe, store, failed), out)
+    _report(_collected(out, recipe, store, failed), out)
     return failed
 
 
@@ -163,8 +165,7 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
     stored, _ = read_yaml(out / RECIPE)
     stored = stored if isinstance(stored, dict) else {}
     title, scale, protocol = (str(stored.get(key, "")) for key in ("title", "scale", "protocol"))
-    notes = tuple(scale.splitlines())
-    if (title, notes) != (recipe.title, recipe.notes):
+    if (title, bool(scale)) != (recipe.title, bool(recipe.notes)):
         scale = " at another scale" if title == recipe.title else ""
         raise SettingsError(
             f"{out} holds the results of '{title}'{scale}: choose another folder with --out"
@@ -181,6 +182,9 @@ def report(options: argparse.Namespace) -> int:
         if not any((out / kind).exists() for kind in kinds):
             known = [str(path.parent) for kind in kinds for path in out.parent.glob(f"*/{kind}")]
             raise SettingsError(unknown("folder of a recipe or a study", str(out), known))
+        if len(options.out) > 1 and (out / RECIPE).exists():
+            problem = f"{out} is the folder of a recipe, whose report has all its seeds"
+            raise SettingsError(f"{problem}: name it alone, or name several folders of studies")
     if len(options.out) > 1:
         several = report_of(list(map(Outcome.read, options.out)))
         say(text_tables(several.comparisons[0], terminal_width()))
@@ -197,8 +201,27 @@ def report(options: argparse.Namespace) -> int:
         if not store.root.is_dir():
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
         lost = read_json(out / FAILED, dict) if (out / FAILED).exists() else {}
-        _report(collect(recipe, store, lost), out)
+        _report(_collected(out, recipe, store, lost), out)
     return 0
+
+
+@unchanged()
+def _collected(out: Path, recipe: Recipe, store: Store, failed: Failures) -> Report:
+    """Return the report of a recipe's folder.
+
+    The keys of results contain hashes of the files that the recipe names. Raises a SettingsError if
+    the folder lists results that are finished, but that are not under the recipe's keys any more.
+    """
+    listed = {key for run in wanted_in(out) if run["for"] == REPORTED for key in run["stages"]}
+    rows = [(row, trial) for row in table_rows(recipe) for trial in row.trials()]
+    now = {key for row, trial in rows for run in row.reported(trial) for key in run.keys}
+    if any(is_done(store.root / key) for key in listed - now):
+        changed = "a file that the recipe names, or this package, changed after the run began"
+        raise SettingsError(
+            f"{out}: {changed}, so the results are not those of the recipe any more; the report is "
+            "left as it is; `coprefl run` runs the changed recipe"
+        )
+    return collect(recipe, store, failed)
 
 
 def _report(report: Report, out: Path) -> None:

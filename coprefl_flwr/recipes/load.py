@@ -205,10 +205,14 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
             with places.at(*keys, key):
                 raise SettingsError(f"{label}: {unknown('setting', key, sorted(has))}")
         chosen = _choices(settings, keys, places, own_options)
-        chosen |= {
-            key: values for key, values in search.items() if key in has and key not in chosen
+        unset = {
+            key
+            for phase in method.phases
+            for key in option_keys(Method((phase,)), role) - dict(phase.options).keys()
         }
-        rows.append(RecipeRow(label, method, chosen, role))
+        shared = frozenset((search.keys() & unset) - chosen.keys())
+        chosen |= {key: values for key, values in search.items() if key in shared}
+        rows.append(RecipeRow(label, method, chosen, role, shared))
         with places.at(*keys):
             if rows[-1].number > MOST_RUNS:
                 many = f"{rows[-1].number} combinations of searched values"

@@ -1,4 +1,4 @@
-"""Read a recipe's file into one tree: with overlays and changes merged, and absolute paths.
+"""Read a recipe's file into one tree: with overlays and changes merged, and absolute paths of code.
 
 In the tree, `methods` maps each label to its options. The option `method` is the method's name.
 """
@@ -15,6 +15,7 @@ from coprefl_flwr.recipes.recipe import SMALL
 from coprefl_flwr.recipes.schema import KEYS, validated
 from coprefl_flwr.recipes.yaml_file import Keys, Places, parse_yaml, read_yaml
 from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.results import without_folders
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -46,11 +47,14 @@ def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> 
     tree = with_whole_paths(tree, path.parent, places)
     validated(tree, places)
     tree = _with_protocol(tree, protocol, path, places)
+    cut: Sequence[str] = ()
     if scale == SMALL:
-        tree = _cut(tree, path, places)
+        tree, cut = _cut(tree, path, places)
     for change in changes:
         tree = _changed(tree, change, places)
         validated(tree, places)
+    if scale == SMALL:
+        tree["scale"] = tree["scale"].replace("{}", _shown(tree, cut), 1)
     return tree, places
 
 
@@ -108,10 +112,10 @@ def _with_protocol(tree: Tree, name: str, path: Path, places: Places) -> Tree:
     return {**tree, "protocol": name, "protocols": {name: about}}
 
 
-def _cut(tree: Tree, path: Path, places: Places) -> Tree:
-    """Return a recipe cut down by its overlay `small`, without the paper's numbers.
+def _cut(tree: Tree, path: Path, places: Places) -> tuple[Tree, list[str]]:
+    """Return a recipe cut down by its overlay `small`, and the keys that the overlay sets.
 
-    The key `scale` describes the cuts.
+    The paper's numbers are left out. The key `scale` is a note with a {} for the final values.
     """
     if "small" not in tree:
         problem = "the recipe has no key 'small', which lists the reduced settings"
@@ -119,20 +123,23 @@ def _cut(tree: Tree, path: Path, places: Places) -> Tree:
     overlays: dict[Keys, Tree] = {("small",): tree.pop("small")}
     if of_protocol := tree.get("protocols", {}).get(tree.get("protocol"), {}).pop("small", None):
         overlays["protocols", tree["protocol"], "small"] = of_protocol
-    changed: Tree = {}
+    cut: list[str] = []
     for keys, overlay in overlays.items():
         tree = _overlaid(tree, keys, overlay, places)
-        seeds = {"seeds": overlay["seeds"]} if "seeds" in overlay else {}
-        changed |= overlay.get("settings", {}) | seeds
-    words = [
-        f"{key} {str(value).strip('[]')}"
-        for key, value in changed.items()
-        if value not in ("", None)
-    ]
-    scale = f"Cut down (--scale small): {'; '.join(words)}."
+        cut += [*overlay.get("settings", ()), *({"seeds"} & overlay.keys())]
+    scale = "Cut down (--scale small): {}."
     if tree.pop("paper", None):
         scale += f" {WITHOUT_PAPER}"
-    return {**tree, "scale": scale}
+    return {**tree, "scale": scale}, cut
+
+
+def _shown(tree: Tree, keys: Sequence[str]) -> str:
+    """Return the values of the settings and seeds with these keys, "rounds 6; seeds 0, 1"."""
+    known = {**tree["settings"], "seeds": tree.get("seeds")}
+    values = {key: known[key] for key in keys if known.get(key) not in ("", None)}
+    listed = {key: value if isinstance(value, list) else [value] for key, value in values.items()}
+    texts = {key: map(str, map(without_folders, of_key)) for key, of_key in listed.items()}
+    return "; ".join(f"{key} {', '.join(of_key)}" for key, of_key in texts.items())
 
 
 def _changed(tree: Tree, change: str, places: Places) -> Tree:
@@ -182,9 +189,9 @@ def _by_label(entries: Any, keys: Keys, places: Places) -> dict[str, Any]:
 
 
 def with_whole_paths(value: Any, folder: Path, places: Places, keys: Keys = ()) -> Any:
-    """Return a value in which the paths of user files are absolute.
+    """Return a value in which the paths of the user's code and of starts (`file:`) are absolute.
 
-    The method of each row becomes a `Method`.
+    Paths of data stay as they are. The method of each row becomes a `Method`.
     """
     if isinstance(value, dict):
         return {

@@ -107,6 +107,7 @@ class RecipeRow:
     method: Method
     options: Choices  # the method's options; several values of an option are searched
     role: str  # role of the recipe's methods: pre-training or personalised
+    searched_by_all: frozenset[str] = frozenset()  # options of the recipe's key `search`
 
     def trials(self) -> list[Trial]:
         """Return the method with each combination of the values that are searched."""
@@ -122,10 +123,14 @@ class RecipeRow:
         return math.prod(map(len, self.options.values()))
 
     def _with(self, options: Mapping[str, Value]) -> Method:
-        """Return the method with the options set in each phase that has these options."""
+        """Return the method with the options set in each phase that has these options.
+
+        An option of `search` is not set in a phase that sets it in the method's text.
+        """
 
         def added(phase: Named) -> Named:
-            has = option_keys(Method((phase,)), self.role)
+            own = self.searched_by_all & dict(phase.options).keys()
+            has = option_keys(Method((phase,)), self.role) - own
             return phase.having({key: value for key, value in options.items() if key in has})
 
         return self.method.changed(added) if options else self.method

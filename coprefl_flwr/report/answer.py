@@ -9,7 +9,7 @@ import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Report, numbers
-from coprefl_flwr.report.tables import LEVEL
+from coprefl_flwr.report.tables import DAGGER, LEVEL, ranked
 
 CONFIDENCE = 0.95
 _MOST = 8
@@ -65,21 +65,23 @@ def answers(comparison: Comparison) -> list[str]:
     rows = numbers(comparison)
     rows = rows[(rows["metric"] == qualities[0]) & rows["mean"].map(math.isfinite)]
     reference = comparison.tested_against.name
-    name, percent, _ = heading.title.partition(" %")
     lines = []
-    if len(rows) > 1 and heading.better:
-        lower, unit = heading.better == "lower", " %" if percent else ""
-        first = rows.sort_values("mean", ascending=lower).iloc[0]
-        which = "lowest" if lower else "highest"
-        lines.append(f"{first['row']} has the {which} {name.lower()}: {first['mean']:.2f}{unit}.")
+    unranked = {row.name for row in comparison.rows if row.problems or row.unfinished}
+    if order := ranked(qualities[0], rows, unranked):
+        first, which = rows.loc[order[0]], "lowest" if heading.better == "lower" else "highest"
+        line = f"{first['row']} has the {which} {heading.name}: {first['mean']:.2f}{heading.unit}."
+        some = f"Of the rows with all seeds and without {DAGGER}, " * (len(order) < len(rows))
+        lines.append(some + line)
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
-    points = " points" if percent else ""
+    points = " points" if heading.unit == " %" else heading.unit
     if len(comparison.rows) > _MOST:
         lines += _grouped(others, reference, points)
     else:
         lines += [_sentence(row, reference, points) for _, row in others.iterrows()]
     if len(others) and (others["pairs"] < 2).all():
-        lines.append("Only one seed: run several seeds to get confidence intervals and tests.")
+        seeds, what = len({*comparison.seeds}), "confidence intervals and tests"
+        missing = f"Results of other seeds are missing: {what} need two of the {seeds} seeds."
+        lines.append(missing if seeds > 1 else f"Only one seed: run several seeds to get {what}.")
     return lines
 
 

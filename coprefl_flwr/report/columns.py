@@ -20,6 +20,16 @@ class ColumnSpec:
     meaning: str = ""  # description of the quantity, if the title is not enough
     missing: str = "its runs failed, or are not finished yet"  # why a row has no value
 
+    @property
+    def name(self) -> str:
+        """The title in a sentence: "accuracy" for "Accuracy %", "worst 10 %" for "Worst 10 %"."""
+        return re.sub(r"(?<!\d) %²?$", "", self.title).lower()
+
+    @property
+    def unit(self) -> str:
+        """The unit as it follows a number, " %" or " %²"; "" if the title has no unit."""
+        return next((unit for unit in (" %", " %²") if self.title.endswith(unit)), "")
+
 
 STD_CLIENTS = "std-clients"
 SENT = ("weights-sent", "numbers-sent")

@@ -140,8 +140,8 @@ class Report:
     methods: Mapping[str, str] = field(default_factory=dict)  # row: its used settings
     provenance: Mapping[str, str] = field(default_factory=dict)  # versions, machine, seeds
     command: str = ""  # command that repeats the runs
-    command_folder: str = (
-        "the parent folder of this page's folder"  # folder in which to run the command
+    command_folder: str = (  # folder in which to run the command; paths of data are relative to it
+        "the folder where they ran before (FOLDER: the parent folder of this page's folder)"
     )
     warnings: Sequence[str] = ()  # important notes, e.g. on trainings that did not learn
 

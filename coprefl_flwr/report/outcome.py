@@ -149,7 +149,8 @@ class Outcome:
 def report_of(outcomes: Sequence[Outcome]) -> Report:
     """Return the report of one study, or of several studies with different seeds.
 
-    Raises a SettingsError if there is no study, or if starts or clients of the studies differ.
+    Raises a SettingsError if there is no study, if starts, clients or settings of the studies
+    differ, or if two studies have the same seed.
     """
     if not outcomes:
         raise SettingsError("no run to compare: name the folders of runs")
@@ -157,6 +158,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     for other in outcomes:
         if other.starts != first.starts or _clients(other) != _clients(first):
             raise SettingsError("the runs must have the same methods, datasets and clients")
+    _check_seeds_and_settings([outcome.about for outcome in outcomes])
     seeds = [str(outcome.about["seed"]) for outcome in outcomes if "seed" in outcome.about]
     of_each = [outcome.values() for outcome in outcomes]
     values = {start: [u for values in of_each for u in values[start]] for start in first.starts}
@@ -202,6 +204,24 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         command_folder="the folder of the app",
         warnings=[str(line) for outcome in outcomes for line in outcome.about.get("warnings", [])],
     )
+
+
+def _check_seeds_and_settings(abouts: Sequence[Mapping[str, Any]]) -> None:
+    """Raise a SettingsError if two studies have the same seed, or different settings.
+
+    The methods are not compared here, because `report_of` compares the names of the starts.
+    """
+    seeds = [about.get("seed", 0) for about in abouts]
+    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+        problem = f"{seeds.count(twice[0])} of the runs have the seed {twice[0]}"
+        raise SettingsError(f"{problem}: name one run of each seed")
+    settings = [{**about.get("defaults", {}), **about.get("settings", {})} for about in abouts]
+    for other in settings:
+        for key in sorted((settings[0] | other).keys() - {"seed", "method"}):
+            values = [of_run.get(key, "not set") for of_run in (settings[0], other)]
+            if values[0] != values[1]:
+                problem = f"the runs have different settings: {key} = {values[0]} and {values[1]}"
+                raise SettingsError(f"{problem}; name runs that differ only in the seed")
 
 
 def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:

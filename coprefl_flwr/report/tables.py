@@ -188,20 +188,31 @@ def shown(mean: float, std: float = math.nan, spec: int | str = 2) -> str:
 
 
 def _best(metric: str, data: pd.DataFrame, flagged: Collection[str], reference: str) -> list[Any]:
-    """Return the index of the best mean if its difference from the reference is significant.
+    """Return the index of the best mean if it is significantly better than the reference.
 
-    If the reference is the best, all other rows must differ from it significantly. A row is never
-    the best if it lacks units that other rows have, or if it diverged or did not learn.
+    If the reference is the best, all other rows must differ from it significantly.
+    """
+    if not (order := ranked(metric, data, flagged)):
+        return []
+    best, *others = order
+    decided = data["p-holm"] < LEVEL
+    if data["row"][best] == reference:
+        return [best] if decided[others].all() else []
+    # The reference may have a better mean and be no candidate.
+    above = (data["difference"][best] > 0) == (column(metric).better == "higher")
+    return [best] if decided[best] and above else []
+
+
+def ranked(metric: str, data: pd.DataFrame, flagged: Collection[str]) -> list[Any]:
+    """Return the indices of the rows that may be the best in a metric, the best first.
+
+    A row may not be the best if it lacks units that other rows have, or if it is one of `flagged`,
+    the rows that diverged or did not learn. Returns [] if no row is better than another.
     """
     full = data[(data["n"] == data["n"].max()) & ~data["row"].isin(list(flagged))]
-    means, better = full["mean"].dropna(), column(metric).better
-    if better is None or len(means) < 2:
-        return []
-    best = means.idxmin() if better == "lower" else means.idxmax()
-    decided = data["p-holm"][means.index] < LEVEL
-    if data["row"][best] == reference:
-        return [best] if decided.drop(best).all() else []
-    return [best] if decided[best] else []
+    better = column(metric).better
+    means = full["mean"].dropna().sort_values(ascending=better == "lower", kind="stable")
+    return list(means.index) if better and len(means) > 1 else []
 
 
 def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
@@ -281,9 +292,7 @@ def _notes(
     comparison: Comparison, data: pd.DataFrame, cells: pd.DataFrame, *, marked: bool, first: bool
 ) -> list[tuple[str, str]]:
     """Return the notes of a table; `marked`: some numbers are marked as best."""
-    seeds = list(dict.fromkeys(comparison.seeds))
-    once = data["n"].max() <= len(seeds) < len(comparison.units)  # One value per pre-training.
-    units = seeds if once else comparison.units
+    units = _measured(comparison)
     lines = [_values(comparison, units, marked), *_missing(comparison, data, len(units))]
     notes = [(text, HERE) for text in [*lines, *_absent(comparison, data)]]
     rows = [f"{row.name}: {'; '.join(row.problems)}" for row in comparison.rows if row.problems]
@@ -315,6 +324,18 @@ def _notes(
         if (cells.loc[:, cells.columns.get_level_values(1) == part] == NONE).any(axis=None):
             notes.append((f"{NONE} below {part}: {why}", part))
     return notes
+
+
+def _measured(comparison: Comparison) -> list[str]:
+    """Return the units of which a row has a value; the seeds of values of the pre-trainings."""
+    seeds, rows = comparison.seeds, comparison.rows
+    columns = [row.values[metric] for row in rows for metric in comparison.metrics]
+    known = [[at for at, value in enumerate(of) if not math.isnan(value)] for of in columns]
+    found = sorted({at for of in known for at in of}) or range(len(seeds))
+    once = all(len({seeds[at] for at in of}) == len(of) for of in known)
+    if once and len({*seeds}) < len(seeds):
+        return list(dict.fromkeys(seeds[at] for at in found))
+    return [comparison.units[at] for at in found]
 
 
 def _absent(comparison: Comparison, data: pd.DataFrame) -> list[str]:

@@ -206,21 +206,16 @@ def architecture_of_tasks(
         architecture = Architecture("starts", factory, tasks.source, tasks.seed, classes)
         architecture.check(f"network({classes})", sample, needs_head=not keeps_head)
         return architecture
-    factories = {
-        name: with_new_last_layer(start, sample)
-        for name, start in starts.items()
-        if isinstance(start, nn.Module)
-    }
+    networks = {name: start for name, start in starts.items() if isinstance(start, nn.Module)}
+    factories = {name: with_new_last_layer(start, sample) for name, start in networks.items()}
     if not factories:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
     hashes = {name: network_hash(make(classes)) for name, make in factories.items()}
     first, *others = factories
     for other in others:
         if hashes[other] != hashes[first]:
-            problem = (
-                f"starts {first!r} and {other!r} differ in layers, attributes or requires_grad"
-            )
-            raise SettingsError(f"{problem}; pass network=, which makes the network of all tasks")
+            why = f"starts {first!r} and {other!r} differ in layers, attributes or requires_grad"
+            raise SettingsError(f"{why}; pass network=, which makes the network of all tasks")
     return Architecture("starts", factories[first], tasks.source, tasks.seed, classes)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from coprefl_flwr.files import write_sums
 from coprefl_flwr.recipes import collect as module
-from coprefl_flwr.recipes.collect import collect
+from coprefl_flwr.recipes.collect import collect, table_name
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.tables import NONE
@@ -145,6 +145,17 @@ def test_before_anything_was_run(store, recipe_of, tmp_path):
     assert all(map(math.isnan, table.rows[2].values["accuracy"]))
     assert table.failed[0] == "coprefl: no value is chosen: no value has a score"
     assert write_report(report, tmp_path / "report").exists()
+
+
+def test_long_values_of_a_compared_setting_are_shortened_in_names(store, recipe_of, tmp_path):
+    """Before, the report could not be written after all runs: "File name too long"."""
+    assert table_name({"model": "a" * 94}) == f"model={'a' * 94}"
+    layers = {"head-layer": ["a" * 300, "a" * 301]}
+    recipe = recipe_of(layers, methods=["random"], reference=None, figures=["curves"])
+    tables = collect(recipe, store, {}).comparisons
+    assert tables[0].name[:100] == tables[1].name[:100]
+    assert [len(table.name) for table in tables] == [109, 109]
+    assert write_report(collect(recipe, store, {}), tmp_path / "report").exists()
 
 
 def test_a_table_for_every_combination_with_its_paper(store, recipe_of):

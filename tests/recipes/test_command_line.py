@@ -5,8 +5,10 @@ import json
 import os
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -14,12 +16,13 @@ from coprefl_flwr import __version__
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.files import LOCK, LOCKS, alone
-from coprefl_flwr.recipes import execute
+from coprefl_flwr.recipes import command_line, execute
 from coprefl_flwr.recipes.command_line import TEMPLATE
 from coprefl_flwr.recipes.listing import purposes, store_of
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.schema import KEYS
 from coprefl_flwr.recipes.search import check_runs
+from coprefl_flwr.report import Report
 from coprefl_flwr.report.figures import FIGURES
 from tests.common.checks import files
 from tests.common.recipes import Witness, tiny_recipe, write_recipe
@@ -120,6 +123,16 @@ def test_the_folder_of_another_recipe_is_left_alone(path, done, tmp_path, capsys
     assert files(tmp_path / "outputs") == before
 
 
+def test_another_small_is_of_the_same_scale(path, tmp_path):
+    """Before, a recipe with an edited `small` was refused as "at another scale"."""
+    text, cut = path.read_text(), tmp_path / "cut.yaml"
+    command = ["run", str(cut), "--out", str(tmp_path / "out"), "--scale", "small"]
+    for rounds in (1, 2):
+        cut.write_text(f"{text}small: {{settings: {{rounds: {rounds}}}}}\n")
+        assert main(command) == 0
+    assert "rounds 2" in (tmp_path / "out" / "report" / "report.html").read_text()
+
+
 def test_a_report_is_made_again_from_what_is_there(done, tmp_path, capsys):
     """The models stay in their folder."""
     before = files(done / "tiny")
@@ -131,6 +144,87 @@ def test_a_report_is_made_again_from_what_is_there(done, tmp_path, capsys):
     assert "FedAvg" in shown
     page = (done / "tiny" / "report" / "report.html").resolve()
     assert shown.endswith(f"report: {page.as_uri()}\n")
+
+
+CHANGED = (
+    "a file that the recipe names, or this package, changed after the run began, so the results "
+    "are not those of the recipe any more; the report is left as it is; `coprefl run` runs the "
+    "changed recipe"
+)
+
+
+@pytest.fixture
+def own(tiny_images, tmp_path):
+    """A recipe whose network and data are files of the user, in its folder."""
+    shutil.copy(tiny_images, tmp_path / "images.npz")
+    (tmp_path / "net.py").write_text("from tests.common.networks import network\n")
+    settings = {"tasks": 1, "model": "net.py:network"}
+    keys = {"methods": ["random", "fedavg"], "reference": None}
+    content = tiny_recipe(tmp_path / "images.npz", settings, **keys)
+    return write_recipe(tmp_path / "own.yaml", content)
+
+
+@pytest.mark.parametrize("name", ["net.py", "images.npz"])
+def test_a_report_of_changed_files_is_left_as_it_is(name, own, tmp_path, capsys):
+    """Before, an empty report replaced the report, and the exit status was 0."""
+    out = tmp_path / "out"
+    assert main(["run", str(own), "--out", str(out)]) == 0
+    before, content = files(out), (tmp_path / name).read_bytes()
+    if name == "images.npz":
+        arrays = dict(np.load(tmp_path / name))
+        np.savez(tmp_path / name, **arrays | {"images": arrays["images"][..., ::-1]})
+    else:
+        (tmp_path / name).write_bytes(content + b"# A comment.\n")
+    capsys.readouterr()
+    assert refusal(["report", out], capsys) == f"{out}: {CHANGED}"
+    assert files(out) == before
+    (tmp_path / name).write_bytes(content)
+    assert main(["report", str(out)]) == 0
+    assert files(out) == before
+
+
+def test_files_that_change_during_a_run_do_not_empty_its_report(own, tmp_path, monkeypatch, capsys):
+    out, whole = tmp_path / "out", command_line.run_recipe
+    assert main(["run", str(own), "--out", str(out)]) == 0
+    before = files(out / "report")
+
+    def changing(*arguments):
+        failed = whole(*arguments)
+        (tmp_path / "net.py").open("a").write("# A comment.\n")
+        return failed
+
+    monkeypatch.setattr(command_line, "run_recipe", changing)
+    assert main(["run", str(own), "--out", str(out)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"coprefl: {out}: {CHANGED}"
+    assert files(out / "report") == before
+
+
+def test_the_command_of_a_report_repeats_the_runs(own, tmp_path, monkeypatch):
+    """Before, the command was for another folder, and relative paths of data were not found."""
+    text = own.read_text().replace(f"{tmp_path}/images.npz", "images.npz")
+    assert text != own.read_text()
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "own.yaml").write_text(text)
+    (tmp_path / "net.py").rename(tmp_path / "recipes" / "net.py")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "recipes/own.yaml", "--out", "results/own"]) == 0
+    page = unescape((tmp_path / "results" / "own" / "report" / "report.html").read_text())
+    assert str(tmp_path) not in page
+    (command,) = re.findall(
+        f"in {re.escape(Report.command_folder)}: <code>coprefl (.*)</code>", page
+    )
+    stored = len([*tmp_path.glob("results/models/*")])
+    again = command.replace("FOLDER", "results/own").split()
+    assert main([*again, "--out", "results/again"]) == 0
+    assert len([*tmp_path.glob("results/models/*")]) == stored
+
+
+def test_several_folders_of_recipes_are_refused(done, capsys):
+    """Before, the message was that a file rounds.jsonl is missing."""
+    line = refusal(["report", done / "tiny", done / "tiny"], capsys)
+    name_it = "name it alone, or name several folders of studies"
+    whose = "is the folder of a recipe, whose report has all its seeds"
+    assert line == f"{done / 'tiny'} {whose}: {name_it}"
 
 
 def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, capsys):

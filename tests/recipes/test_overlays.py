@@ -256,6 +256,18 @@ def test_it_says_how_it_was_cut_down(cut, tmp_path):
     assert [getattr(again, key) for key in same] == [getattr(recipe, key) for key in same]
 
 
+def test_the_note_has_the_values_after_all_changes(cut, tmp_path):
+    """Before, it had the values of `small`, also those that `--set` changed."""
+    net = tmp_path / "net.py"
+    small = LARGE["small"] | {"settings": {"rounds": 6, "local-steps": 3, "model": "lenet5"}}
+    changes = ["rounds=9", "seeds=[0, 1, 2]", "local-steps=", f"model={net}:network"]
+    recipe = cut(changes, paper=None, small=small)
+    note = "Cut down (--scale small): rounds 9; model net.py:network; seeds 0, 1, 2."
+    assert recipe.notes == (note,)
+    (tmp_path / "stored.yaml").write_text(recipe.to_yaml())
+    assert read_recipe(tmp_path / "stored.yaml").notes == (note,)
+
+
 def test_changes_come_after_small(cut):
     recipe = cut(["rounds=9", "seeds=[1, 2]", "participants=5", "model=lenet5"])
     assert recipe.settings["rounds"] == (9,)

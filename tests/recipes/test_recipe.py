@@ -90,6 +90,30 @@ def test_rows_and_their_candidates(read):
     ]
 
 
+def test_a_search_leaves_what_a_methods_text_sets(read):
+    """Before, the searched values replaced the values in the text."""
+    text = """\
+title: T
+settings: {rounds: 1}
+methods:
+  - random
+  - fedavg:learning-rate=0.05
+  - cyclic:rounds=5,learning-rate=0.01+fedavg
+  - both: {method: "fedavg:learning-rate=0.05", learning-rate: [0.3, 0.4]}
+search: {learning-rate: [0.1, 0.2]}
+"""
+    assert [[str(trial.method) for trial in row.trials()] for row in read(text).rows] == [
+        ["random"],
+        ["fedavg:learning-rate=0.05"],
+        [
+            f"cyclic:rounds=5,learning-rate=0.01+fedavg:learning-rate={rate}"
+            for rate in ("0.1", "0.2")
+        ],
+        # A row's own option stands beside the text, so it comes after the text.
+        ["fedavg:learning-rate=0.3", "fedavg:learning-rate=0.4"],
+    ]
+
+
 def test_what_the_paper_printed(read):
     recipe = read()
     first, second = (recipe.paper_table(table) for table in recipe.combinations())

@@ -1,11 +1,12 @@
 """The sentences of a report: the answers, and the summary of the settings."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from scipy import stats
 
-from coprefl_flwr.report import Report
+from coprefl_flwr.report import Report, ResultRow
 from coprefl_flwr.report.answer import answers, set_up
 from tests.common.comparisons import comparison, one_unit, result_row
 
@@ -59,6 +60,43 @@ def test_one_seed_has_no_interval() -> None:
     lines = answers(one_unit())
     assert lines[-1].startswith("Only one seed: run several seeds")
     assert not any("95" in line for line in lines[:-1])
+
+
+def test_only_complete_rows_have_the_highest_value() -> None:
+    """Before, a row with one of three seeds, or one that diverged, could be named."""
+    rows = [
+        result_row("fedavg", [80.0, 81.0, 60.0], [1.0] * 3),
+        result_row("qffl", [82.0, 83.0, 62.0], [1.0] * 3),
+        result_row("coprefl", [95.0, math.nan, math.nan], [1.0] * 3, unfinished="1 of 3 seeds"),
+        result_row("moon", [96.0, 97.0, 98.0], [1.0] * 3, problems=["seed 0: diverged"]),
+    ]
+    table = comparison(units=SEEDS[:3], rows=rows, paper={}, reference="fedavg")
+    some = "Of the rows with all seeds and without †, "
+    assert answers(table)[0] == f"{some}qffl has the highest accuracy: 75.67 %."
+    assert answers(replace(table, rows=rows[1:], reference="qffl"))[0].startswith("coprefl minus")
+
+
+def test_units_are_those_of_the_column() -> None:
+    """Before, variances were in % and points, and the column "Worst 10 %" was called "worst 10"."""
+    values = {"variance": [80.0, 71.0], "worst-10%": [10.0, 20.0]}
+    said = {}
+    for metric, (first, second) in values.items():
+        rows = [ResultRow("a", "", {metric: [first]}), ResultRow("b", "", {metric: [second]})]
+        table = comparison(units=SEEDS[:1], rows=rows, metrics=[metric], paper={}, reference="a")
+        said[metric] = answers(table)[:2]
+    assert said == {
+        "variance": ["b has the lowest variance: 71.00 %².", "b minus a: -9.00 %²."],
+        "worst-10%": ["b has the highest worst 10 %: 20.00 %.", "b minus a: +10.00 points."],
+    }
+
+
+def test_seeds_that_are_missing_are_not_only_one_seed() -> None:
+    """Before, a recipe of three seeds, of which one is finished, was told to have several."""
+    values = [80.0, math.nan, math.nan]
+    rows = [result_row(name, values, values, unfinished="1 of 3 seeds") for name in "ab"]
+    lines = answers(comparison(units=SEEDS[:3], rows=rows, paper={}, reference="a"))
+    need = "confidence intervals and tests need two of the 3 seeds"
+    assert lines == ["b minus a: +0.00 points.", f"Results of other seeds are missing: {need}."]
 
 
 def test_costs_have_no_answer() -> None:

@@ -77,6 +77,25 @@ def test_runs_that_cannot_be_compared() -> None:
             report_of([outcome, other])
 
 
+def test_runs_of_other_settings_or_of_the_same_seed_are_not_one_table() -> None:
+    """Before, they were averaged."""
+
+    def run(seed: int, **about: Any) -> Outcome:
+        outcome = personalised(seed=seed, a=[1, 2, 3, 4])
+        return Outcome(outcome.rows, outcome.rounds, {**outcome.about, **about})
+
+    set_up = {"settings": {"rounds": 5, "seed": 0}, "defaults": {"alpha": 0.5}}
+    same = {"settings": {"alpha": 0.5, "seed": 1}, "defaults": {"rounds": 5}}
+    assert report_of([run(0, **set_up), run(1, **same)]).provenance["seeds"] == "0, 1"
+    with pytest.raises(SettingsError, match="2 of the runs have the seed 3: name one run of each"):
+        report_of([run(3), run(0), run(3)])
+    for rounds, other in ((50, 50), ("not set", None)):
+        settings = {"alpha": 0.5} | ({} if other is None else {"rounds": other})
+        message = rf"different settings: rounds = 5 and {rounds}; name runs that differ only in the"
+        with pytest.raises(SettingsError, match=message):
+            report_of([run(0, **set_up), run(1, settings=settings)])
+
+
 def starts() -> Outcome:
     about = {
         "title": "T", "seed": 5, "starts": ["random", "coprefl"], "chained": {"coprefl": [2]},

@@ -186,6 +186,20 @@ def test_the_note_counts_what_is_of_the_pretraining() -> None:
     assert "– below p (Holm): the reference row, fewer than two seeds, or the same" in text
 
 
+def test_the_note_counts_the_units_that_have_values() -> None:
+    """Before, the note on two tasks of one of three seeds was "over 3 seeds"."""
+    units = [f"seed {seed}, task {task}" for seed in range(3) for task in range(2)]
+    values = [1.0, 2.0] + [math.nan] * 4
+    rows = [result_row(name, values, values, unfinished="1 of 3 seeds") for name in "ab"]
+    text = markdown(table(comparison(units=units, rows=rows, paper={}, reference="a")))
+    assert "deviation over 2 tasks of 1 seed; accuracies" in text
+    assert "per row" not in text
+    rows += [result_row("c", [1.0] * 4 + [math.nan] * 2, [1.0] * 4 + [math.nan] * 2)]
+    text = markdown(table(comparison(units=units, rows=rows, paper={}, reference="a")))
+    assert "deviation over 4 tasks of 2 seeds; accuracies" in text
+    assert "a has 2 of 4 values" in text
+
+
 def test_one_unit_has_no_deviation_and_no_test() -> None:
     single = table(one_unit())
     text = markdown(single)
@@ -375,6 +389,21 @@ def test_what_diverged_or_did_not_learn_is_never_best() -> None:
             "†: never marked as best. burst: seed 0: diverged: loss 1.96e+31. idle: seed 1" in notes
         )
     assert r"burst \textdagger{} & 1.00" in latex(table(flagged()))
+
+
+def test_what_is_worse_than_the_reference_is_not_the_best() -> None:
+    """Before, the best of the other rows was bold, if the reference could not be the best."""
+    low = [50.0, 51.0, 49.0, 50.5]
+    for lacking, problems in (([*low[:3], math.nan], []), (low, ["seed 0: diverged"])):
+        high = [value + 30 + at % 2 for at, value in enumerate(lacking)]
+        rows = [
+            result_row("fedavg", high, lacking, problems=problems),
+            result_row("qffl", low, [value + 30 + at % 2 for at, value in enumerate(low)]),
+            result_row("moon", [value - 9 for value in low], [value + 99 for value in low]),
+        ]
+        compared = comparison(units=SEEDS, rows=rows, paper={}, reference="fedavg")
+        assert entry(compared, "qffl", "accuracy")["p-holm"] < 0.05
+        assert [best(compared, metric) for metric in METRICS] == [[False] * 3] * 2
 
 
 def test_an_overview_marks_them_too() -> None:
