@@ -167,11 +167,11 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
         if (folder / name).exists():
             raise SettingsError(f"{folder / name} was not written by coprefl: move it away")
     _mark(folder, before | contents.keys())  # First, so a killed process leaves no unlisted file.
-    for name in before - contents.keys():
-        with contextlib.suppress(IsADirectoryError, NotADirectoryError):
-            (folder / name).unlink(missing_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content)
+    for name in before - contents.keys():  # Last: an error above leaves all files of the last call.
+        with contextlib.suppress(IsADirectoryError, NotADirectoryError):
+            (folder / name).unlink(missing_ok=True)
     _mark(folder, set(contents))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError, excerpt, os_error_line
 from coprefl_flwr.files import (
+    MARK,
     SUMS,
     alone,
     damaged,
@@ -16,6 +17,7 @@ from coprefl_flwr.files import (
     inside,
     read_json,
     remove_unfinished,
+    replace_files,
     write_atomically,
     write_sums,
 )
@@ -88,6 +90,16 @@ def test_a_file_that_cannot_be_replaced_stays_whole(tmp_path, monkeypatch):
         write_atomically(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_set_of_files_is_removed_after_the_next_one_is_written(tmp_path):
+    """Before, the files of the last call were removed first, and a failed call left less."""
+    replace_files(tmp_path, {"old": b"1", "both": b"1"}, "out")
+    with pytest.raises(OSError, match="File name too long"):
+        replace_files(tmp_path, {"both": b"2", "n" * 300: b"2"}, "out")
+    assert (tmp_path / "old").read_bytes() == b"1"
+    replace_files(tmp_path, {"both": b"2"}, "out")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [MARK, "both"]
 
 
 def test_a_folder_that_vanished_while_a_file_was_written(tmp_path, monkeypatch):
