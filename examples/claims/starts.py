@@ -228,7 +228,7 @@ def overall(settings: list[Setting]) -> str:
     if not settings:
         return ""
     are = "is the best start, or is" if names.count("`") == 2 else "are the best starts, or are"
-    return f"In {most} of {len(settings)} measured settings, {names} {are} not clearly worse."
+    return f"In {most} of {len(settings)} settings, {names} {are} not clearly worse."
 
 
 def advice(setting: Setting) -> str:
