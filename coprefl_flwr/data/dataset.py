@@ -318,7 +318,8 @@ def pooled(parts: Sequence[Samples]) -> Samples:
     if all(part.dataset is dataset for part in parts):
         return Samples(dataset, np.concatenate([part.indices for part in parts]), labels)
     inputs = torch.cat([part.batch(slice(None), torch.device("cpu"))[0] for part in parts])
-    together = TensorDataset(inputs, labels=labels, classes=dataset.classes)
+    classes = max((part.dataset.classes for part in parts), key=len)
+    together = TensorDataset(inputs, labels=labels, classes=classes)
     return Samples(together, np.arange(len(labels)), labels)
 
 

@@ -162,8 +162,8 @@ def _check_reads_all(source: str, loader: "data.DataLoader[Any]") -> None:
     repeats = getattr(sampler, "replacement", False)
     if not order or repeats or len(sampler) != len(loader.dataset):  # type: ignore[arg-type]
         raise SettingsError(
-            f"{source}: the DataLoader chooses its samples by a {type(sampler).__name__}, which is "
-            "not supported; pass torch.utils.data.Subset(dataset, indices) instead"
+            f"{source}: the DataLoader's {type(sampler).__name__} may repeat or leave out samples; "
+            "pass a loader without it, of torch.utils.data.Subset(dataset, indices)"
         )
 
 

@@ -265,7 +265,8 @@ class RoundStrategy(InsideWrapper):
         file, the run starts at round 1 and logs this.
 
         `hooks` are called after the evaluations of every round, before the checkpoint is written.
-        If the checkpoint already has all rounds, they are called once, for the last round.
+        If the checkpoint already has all rounds, they are called once for the last round, without
+        its evaluation.
         If `stop` returns True for a round, that round is the last one, and the hooks are given its
         number as `num_rounds`. An evaluation that is due only after the last round is then skipped.
         The result is a Flower `Result` with the `history` of all rounds.

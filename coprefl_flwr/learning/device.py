@@ -51,9 +51,10 @@ def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Modul
 def _takes_channels_last(model: nn.Module, inputs: Tensor) -> bool:
     """Return whether the model has no problem with the memory format of its layers' outputs."""
     convolves = any(weight.ndim == 4 for weight in model.parameters())
-    if inputs.ndim != 4 or not (convolves or inputs.shape[1] > 1):
+    if not convolves and (inputs.ndim != 4 or inputs.shape[1] == 1):
         return True
-    with torch.random.fork_rng(), torch.no_grad(), in_eval_mode(model):
+    devices = [inputs.device] if inputs.is_cuda else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), in_eval_mode(model):
         try:
             model(inputs)
         except Exception as error:  # Any other error is reported in the training.

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +29,8 @@ from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.studies.hashes import code_hashes, content_hashes
 from coprefl_flwr.studies.object_code import network_hash
 from coprefl_flwr.studies.populations import Source
+
+logger = logging.getLogger("flwr.coprefl")
 
 CPU = torch.device("cpu")
 
@@ -242,10 +245,32 @@ def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
         return changed if name else new
 
     more = last.out_features + 1
-    if last.out_features != outputs.shape[1] or _outputs(make(more), "", samples).shape[1] != more:
+    with seeded(("starts",)):
+        sizes = _outputs(make(more), "a start", samples).shape[1]
+    if last.out_features != outputs.shape[1] or sizes != more:
         line = f"its outputs are not those of {name}, the nn.Linear that is called last"
         raise SettingsError(f"a start: {line}; pass network=, which makes a task's network")
     return make
+
+
+def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Factory:
+    """Return a function that makes the network of tasks, from starts by their names.
+
+    Raises a SettingsError if two starts differ in more than their weights. If only attributes of
+    the user's layers differ, such as counters, a warning is logged.
+    """
+    factories = {name: with_new_last_layer(start, samples) for name, start in starts.items()}
+    with seeded(("starts",)):
+        made = {name: make(2) for name, make in factories.items()}
+    first, *others = made
+    for other in others:
+        both = f"starts {first!r} and {other!r} differ in"
+        if len({network_hash(made[n], own_attributes=False) for n in (first, other)}) > 1:
+            remedy = "pass network=, which makes the network of all tasks"
+            raise SettingsError(f"{both} layers, code or requires_grad: {remedy}")
+        if network_hash(made[first]) != network_hash(made[other]):
+            logger.warning("%s attributes; the tasks use the attributes of %r", both, first)
+    return factories[first]
 
 
 def checked_factory(network: Any, classes: int) -> Factory:

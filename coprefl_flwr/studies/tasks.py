@@ -25,12 +25,11 @@ from coprefl_flwr.studies.architecture import (
     Architecture,
     Factory,
     checked_factory,
-    with_new_last_layer,
+    factory_of_tasks,
 )
 from coprefl_flwr.studies.hashes import hash_of, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
 from coprefl_flwr.studies.method import folder_of
-from coprefl_flwr.studies.object_code import network_hash
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.populations import (
     Population,
@@ -207,16 +206,10 @@ def architecture_of_tasks(
         architecture.check(f"network({classes})", sample, needs_head=not keeps_head)
         return architecture
     networks = {name: start for name, start in starts.items() if isinstance(start, nn.Module)}
-    factories = {name: with_new_last_layer(start, sample) for name, start in networks.items()}
-    if not factories:
+    if not networks:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
-    hashes = {name: network_hash(make(classes)) for name, make in factories.items()}
-    first, *others = factories
-    for other in others:
-        if hashes[other] != hashes[first]:
-            why = f"starts {first!r} and {other!r} differ in layers, attributes or requires_grad"
-            raise SettingsError(f"{why}; pass network=, which makes the network of all tasks")
-    return Architecture("starts", factories[first], tasks.source, tasks.seed, classes)
+    factory = factory_of_tasks(networks, sample)
+    return Architecture("starts", factory, tasks.source, tasks.seed, classes)
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ FOUR = data.TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
 )
 def test_a_loader_that_chooses_samples_is_refused(options):
     """Before, all samples were read, so two loaders of one dataset shared all of their samples."""
-    with pytest.raises(SettingsError, match=r"own: .* not supported; pass .*Subset\(dataset, ind"):
+    with pytest.raises(SettingsError, match=r"own: .* leave out samples; pass .*Subset\(data"):
         as_dataset("own", data.DataLoader(FOUR, **options))
 
 

@@ -65,9 +65,7 @@ def test_two_settings_have_a_table_each_and_a_table_of_both(recipe, tmp_path):
         more.append(of["coprefl"] - of["fedavg"])
     made(tmp_path)
     text = (tmp_path / "docs" / "which-start.md").read_text()
-    assert (
-        "In 2 of 2 settings, `coprefl` is the best start, or is not clearly worse" in text
-    )
+    assert "In 2 of 2 settings, `coprefl` is the best start, or is not clearly worse" in text
     assert "| Start | Made up | Made up too |" in text
     both, *each = [line for line in text.splitlines() if line.startswith("| coprefl |")]
     shown = [float(cell.strip("* ").split()[0]) for cell in both.split("|")[2:4]]

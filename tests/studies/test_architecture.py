@@ -88,12 +88,21 @@ def test_a_network_that_is_a_linear_layer_becomes_another(tasks):
     assert (type(made), made.out_features) == (nn.Linear, 3)
 
 
-def test_starts_must_be_one_network_with_other_weights(tasks):
+def test_starts_must_be_one_network_with_other_weights(tasks, caplog):
     """Before, the first start's network was used for all: its frozen layers, its activations."""
     frozen = Perceptron()
     next(frozen.parameters()).requires_grad_(False)
     starts = {"plain": Perceptron(), "other": Perceptron(seed=1), "frozen": frozen}
     line = refusal(architecture_of_tasks, starts, None, tasks, keeps_head=False)
-    assert line.startswith("starts 'plain' and 'frozen' differ in layers, attributes or requires_")
+    assert line.startswith("starts 'plain' and 'frozen' differ in layers, code or requires_grad: ")
     del starts["frozen"]
+    state = torch.get_rng_state()
     architecture_of_tasks(starts, None, tasks, keeps_head=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not caplog.records
+    starts["other"].steps = 3
+    architecture_of_tasks(starts, None, tasks, keeps_head=False)
+    line = (
+        "starts 'plain' and 'other' differ in attributes; the tasks use the attributes of 'plain'"
+    )
+    assert caplog.messages == [line]

@@ -4,7 +4,9 @@ import functools
 import os
 import subprocess
 import sys
+from types import MethodType, ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -67,6 +69,64 @@ def test_arguments_of_a_partial_and_attributes_of_an_object_count():
     assert len(hashes | {code_hash(one), code_hash(other)}) == 4
 
 
+def cached(scale):
+    @functools.cache
+    def metric(logits):
+        return scale * logits
+
+    return metric
+
+
+def by_module(scale):
+    helpers = ModuleType("helpers")
+    exec(f"def scaled(x): return {scale} * x", vars(helpers))
+    known = {"helpers": helpers, "__name__": "own"}
+    exec("def metric(x): return helpers.scaled(x)", known)
+    return known["metric"]
+
+
+def computed(scale):
+    class Own:
+        @functools.cached_property
+        def value(self):
+            return scale
+
+    return Own().__class__
+
+
+VALUES_OF = {
+    "a method": lambda scale: MethodType(made(k=scale)["metric"], "an object"),
+    "a cached function": cached,
+    "a function of a module": by_module,
+    "a cached property": computed,
+    "a NumPy number": lambda scale: cached(np.float32(scale)),
+    "a tensor": lambda scale: cached(torch.tensor([0.0, scale])),
+    "a dtype": lambda scale: cached([torch.float32, torch.float64][scale - 1]),
+    "a namespace": lambda scale: cached(SimpleNamespace(p=scale)),
+    "nested lists": lambda scale: cached([[1, [2]], [[1], 2]][scale - 1]),
+}
+
+
+@pytest.mark.parametrize("what", VALUES_OF)
+def test_other_values_have_other_hashes(what):
+    first, again, other = (code_hash(VALUES_OF[what](scale)) for scale in (1, 1, 2))
+    assert first == again != other
+
+
+def test_global_objects_that_the_code_changes_do_not_count():
+    known = {"__name__": "own", "log": []}
+    exec("def metric(x): log.append(x); return x", known)
+    first = code_hash(known["metric"])
+    known["metric"](1)
+    assert code_hash(known["metric"]) == first
+
+
+def test_a_container_that_contains_itself_has_a_hash():
+    own = {}
+    own["own"] = own
+    assert code_hash(cached(own)) == code_hash(cached(own)) != ""
+
+
 def test_code_of_packages_has_no_hash():
     assert code_hash(cp.FedAvg, cp.CoPreFL().client) == ""
     assert code_hash(nn.Linear, torch.tanh) == ""
@@ -90,11 +150,11 @@ def test_the_hash_is_the_same_in_every_process():
 
 
 class Scaled(nn.Module):
-    """A layer with an attribute, a function and a buffer that is not stored."""
+    """A layer with attributes, a function and a buffer that is not stored."""
 
-    def __init__(self, scale=1.0, act=torch.relu, shift=0.0):
+    def __init__(self, scale=1.0, act=torch.relu, shift=0.0, private=0):
         super().__init__()
-        self.scale, self.act = scale, act
+        self.scale, self.act, self._private = scale, act, private
         self.register_buffer("shift", torch.tensor([shift]), persistent=False)
 
     def forward(self, x):
@@ -124,8 +184,16 @@ def test_two_networks_with_equal_weights_that_compute_otherwise_differ():
         *(network(lambda own=own: own) for own in (Scaled(), Twice(), Scaled(2.0))),
         network(lambda: Scaled(act=torch.tanh)),
         network(lambda: Scaled(shift=1.0)),
+        network(lambda: Scaled(private=1)),
     ]
     assert len({network_hash(one) for one in networks}) == len(networks)
     trained = network()
     trained.load_state_dict({n: w + 1 for n, w in trained.state_dict().items()})
     assert network_hash(trained.eval()) == network_hash(network())
+    counted = [network(lambda own=own: own) for own in (Scaled(), Scaled(private=1))]
+    assert len({network_hash(one, own_attributes=False) for one in counted}) == 1
+
+
+def test_the_weights_of_recurrent_layers_do_not_count():
+    """PyTorch keeps them in private lists too."""
+    assert len({network_hash(nn.LSTM(2, 3)) for _ in range(2)}) == 1
