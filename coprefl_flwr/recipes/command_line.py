@@ -212,7 +212,8 @@ def _collected(out: Path, recipe: Recipe, store: Store, failed: Failures) -> Rep
     The keys of results contain hashes of the files that the recipe names. Raises a SettingsError if
     the folder lists results that are finished, but that are not under the recipe's keys any more.
     """
-    listed = {key for run in wanted_in(out) if run["for"] == REPORTED for key in run["stages"]}
+    wanted = wanted_in(out) if (out / RUNS).exists() else []
+    listed = {key for run in wanted if run["for"] == REPORTED for key in run["stages"]}
     rows = [(row, trial) for row in table_rows(recipe) for trial in row.trials()]
     now = {key for row, trial in rows for run in row.reported(trial) for key in run.keys}
     if any(is_done(store.root / key) for key in listed - now):

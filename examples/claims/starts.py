@@ -247,7 +247,22 @@ def advice(setting: Setting) -> str:
         least = min([best, *alike], key=lambda row: setting.mean(row, "megabytes"))
         sentences.append(f"Not clearly worse: {listed(alike)}")
         sentences[-1] += f"; `{least}` sends the least of these" * (least != best)
+    trained = setting.mean(best, "accuracy")
+    accuracy, row, head = best_head(setting)
+    if accuracy > trained:
+        sentences.append(
+            f"With the head `{head}` and without any training on the tasks, `{row}` reaches "
+            f"{accuracy:.1f} %, more than `{best}` after the {setting.rounds} rounds of the tasks "
+            f"({trained:.1f} %)"
+        )
     return " ".join(f"{one}." for one in sentences)
+
+
+def best_head(setting: Setting) -> tuple[float, str, str]:
+    """Return the highest mean accuracy without training on the tasks, its start and its head."""
+    done = [row for row in setting.starts if not setting.failures(row)]
+    heads = [(setting.mean(row, head), row, head) for row in done for head in HEADS]
+    return max((one for one in heads if one[0] == one[0]), default=(-math.inf, "", ""))
 
 
 def details(setting: Setting) -> str:
@@ -263,10 +278,8 @@ def details(setting: Setting) -> str:
             bound = "at least " * (setting.mean(RANDOM, "reached") < 100)
             rounds = sooner.text().replace("+", "")
             sentences[-1] += f", and reaches {setting.target} {bound}{rounds} rounds sooner"
-    done = [row for row in setting.starts if not setting.failures(row)]
-    heads = [(setting.mean(row, head), row, head) for row in done for head in HEADS]
-    if known := [one for one in heads if one[0] == one[0]]:
-        accuracy, row, head = max(known)
+    accuracy, row, head = best_head(setting)
+    if row:
         sentences.append(
             f"Without any training on the tasks, `{row}` reaches {accuracy:.1f} % with the head "
             f"`{head}`; with training, `{best}` reaches {setting.mean(best, 'accuracy'):.1f} %"
