@@ -104,7 +104,8 @@ class LocalGrid(Grid):
     def _handle(self, message: Message) -> Message:
         # All messages of an exchange share a record, but an app may change its own.
         for name, record in records_of(message.content, ArrayRecord).items():
-            message.content[name] = ArrayRecord({key: record[key] for key in record})
+            message.content[name] = fresh = ArrayRecord()
+            fresh.update(record)
         return run_app(self._client_app, message, self._contexts[message.metadata.dst_node_id])
 
 

@@ -221,15 +221,15 @@ def copies_of(network: nn.Module) -> Factory:
     return lambda _: copy.deepcopy(original)
 
 
-def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
+def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Factory:
     """Return a function that copies a network and replaces the `nn.Linear` that is called last.
 
-    The new layer has an output for each class.
+    The new layer has an output for each class. Error messages call the network `what`.
 
     Raises a SettingsError if the network's outputs do not come from an `nn.Linear`.
     """
     original = copy.deepcopy(network).cpu()
-    outputs = _outputs(original, "a start", samples)
+    outputs = _outputs(original, what, samples)
     name = last_linear(original, samples.batch(slice(0, 2), CPU)[0])
     last = original.get_submodule(name)
     assert isinstance(last, nn.Linear)
@@ -246,10 +246,10 @@ def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
 
     more = last.out_features + 1
     with seeded(("starts",)):
-        sizes = _outputs(make(more), "a start", samples).shape[1]
+        sizes = _outputs(make(more), what, samples).shape[1]
     if last.out_features != outputs.shape[1] or sizes != more:
         line = f"its outputs are not those of {name}, the nn.Linear that is called last"
-        raise SettingsError(f"a start: {line}; pass network=, which makes a task's network")
+        raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
     return make
 
 
@@ -259,7 +259,10 @@ def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Facto
     Raises a SettingsError if two starts differ in more than their weights. If only attributes of
     the user's layers differ, such as counters, a warning is logged.
     """
-    factories = {name: with_new_last_layer(start, samples) for name, start in starts.items()}
+    factories = {
+        name: with_new_last_layer(f"start {name!r}", start, samples)
+        for name, start in starts.items()
+    }
     with seeded(("starts",)):
         made = {name: make(2) for name, make in factories.items()}
     first, *others = made
