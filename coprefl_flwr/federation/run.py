@@ -117,9 +117,8 @@ class Run:
         done = self.first - 1
         if done and self.stop and self.stop(self._report(done, 0.0)):
             self.num_rounds = done
-        elif (
-            0 < done == self.num_rounds
-        ):  # The hooks of an interrupted longer run saw no last round.
+        elif 0 < done == self.num_rounds:
+            # The hooks of a longer run, which was interrupted, saw no last round.
             for hook in self.hooks:
                 hook(self._report(done, 0.0))
         while done < self.num_rounds:
