@@ -16,7 +16,7 @@ from coprefl_flwr.options import option
 
 
 class CoPreFLClient(TorchClient):
-    """A client of CoPreFL in scenario I (Algorithm 1, lines 4 to 8 and 12 to 14).
+    """A client of CoPreFL in scenario I (Algorithm 1, lines 4 to 8 and 11 to 14).
 
     The client splits its n training samples into a support set S_j (80 % in the paper; here
     floor(0.8 n) samples by default) and a query set Q_j, which has the other samples. Both sets are

@@ -153,14 +153,14 @@ def _parts_of(source: str, user_data: Any) -> dict[str, Any]:
     return parts
 
 
-def _check_reads_all(source: str, loader: "data.DataLoader[Any]") -> None:
+def _check_reads_all(source: str, loader: Any) -> None:
     """Raise a SettingsError if a DataLoader's sampler may repeat samples or leave samples out."""
-    sampler: Any = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not data.BatchSampler:
         sampler = loader.batch_sampler
     order = type(sampler) in (data.SequentialSampler, data.RandomSampler)
     repeats = getattr(sampler, "replacement", False)
-    if not order or repeats or len(sampler) != len(loader.dataset):  # type: ignore[arg-type]
+    if not order or repeats or len(sampler) != len(loader.dataset):
         raise SettingsError(
             f"{source}: the DataLoader's {type(sampler).__name__} may repeat or leave out samples; "
             "pass a loader without it, of torch.utils.data.Subset(dataset, indices)"

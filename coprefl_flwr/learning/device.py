@@ -57,7 +57,7 @@ def _takes_channels_last(model: nn.Module, inputs: Tensor) -> bool:
     with torch.random.fork_rng(devices=devices), torch.no_grad(), in_eval_mode(model):
         try:
             model(inputs)
-        except Exception as error:  # Any other error is reported in the training.
+        except Exception as error:  # A user's client may call the network with other inputs.
             return "view size is not compatible" not in str(error)
     return True
 
