@@ -353,6 +353,8 @@ def evaluate_starts(
     how_made, chosen = _starts(starts), checked_options(options, task_options(method))
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(numbers, declared(Downstream))
+    if of_tasks["diagnostics"] and len(tasks[0].clients) < 2:
+        raise SettingsError("diagnostics = True: the loss barrier needs tasks with two clients")
     training = _local_training(
         chosen,
         rounds=max(of_tasks["rounds"], 1),

@@ -337,16 +337,10 @@ def cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.asarray(array.astype(dtype))  # NumPy may have made a scalar of a 0-d array.
 
 
-def _as_sum(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an array in float64, or unchanged if it already has the float dtype `dtype`."""
-    same = array.dtype == dtype and dtype.kind == "f" and dtype.itemsize <= 8
-    return array if same else array.astype(np.float64, copy=False)
-
-
 def cast_like(arrays: Arrays, template: Arrays) -> Arrays:
     """Return `arrays` with the dtypes and in the order of the template."""
     return {
-        name: cast(_as_sum(np.asarray(arrays[name]), old.dtype), old.dtype)
+        name: cast(np.asarray(arrays[name]), old.dtype)
         for name, old in template.items()
         if name in arrays
     }

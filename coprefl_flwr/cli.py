@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from coprefl_flwr.recipes import command_line
 
         without_colours()
-        return command_line.COMMANDS[options.command](options)
+        return command_line.COMMANDS[options.command](options) or 0
     except (SettingsError, RunFailedError) as error:
         say(f"coprefl: {error}", file=sys.stderr)
         return 1

@@ -240,10 +240,9 @@ def read_json(path: Path, kind: type = object) -> Any:
     Raises a SettingsError with the file's name if the file does not exist, is not valid JSON or
     holds a value of another type.
     """
+    text = read_bytes(path)
     try:
-        content = parse_json(read_bytes(path))
-    except SettingsError:
-        raise
+        content = parse_json(text)
     except ValueError as error:
         raise SettingsError(f"{path} is damaged: {one_line(error)}") from error
     if not isinstance(content, kind):
@@ -264,6 +263,21 @@ def inside(root: Path, name: str) -> Path:
         if dots or wrong or len(part.encode()) > LONGEST_NAME:
             raise SettingsError(f"{name[:LONGEST_NAME]!r} cannot name a folder of this node")
     return root.joinpath(*parts)
+
+
+def check_place(option: str, folder: Path) -> None:
+    """Raise a SettingsError if `folder` cannot be created or written to.
+
+    The error message begins with `option`, the setting that names the folder.
+    """
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise SettingsError(f"{option}: {place} is a file, not a folder")
+        if place.is_symlink() and not place.exists():
+            raise SettingsError(f"{option}: {place} is a broken link")
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SettingsError(f"{option}: {there} is not writable")
 
 
 @contextmanager

@@ -94,7 +94,10 @@ def written(options: Iterable[tuple[str, Value | Named]], between: str = ",") ->
     def text(value: Value | Named) -> str:
         if isinstance(value, Named) and value.options:
             return f"{value.name}:{written(value.options, '&')}"
-        return str(value).lower() if isinstance(value, bool) else str(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        # A "+" would begin the next phase of a method: 1e16 instead of 1e+16.
+        return str(value).replace("e+", "e") if isinstance(value, float) else str(value)
 
     return between.join(f"{key}={text(value)}" for key, value in options)
 

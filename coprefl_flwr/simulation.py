@@ -9,7 +9,7 @@ message is only "[code: 15] Invalid run configuration.". Second, a Ray cluster t
 more, which Ray reports only after 12 minutes. All other mistakes are reported by Flower or the app.
 """
 
-import itertools
+import argparse
 import json
 import os
 import signal
@@ -131,26 +131,20 @@ def check_names(app: Path, options: Sequence[str]) -> None:
 
     `options` are the options of `flwr run`. Other apps are not checked.
     """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-c", "--run-config", action="append", default=[])
     try:
-        app_config = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-            "flwr"
-        ]
-        if app_config["app"]["components"]["serverapp"] != OURS:
+        text = (app / "pyproject.toml").read_text(encoding="utf-8")
+        app_config = tomllib.loads(text)["tool"]["flwr"]["app"]
+        if app_config["components"]["serverapp"] != OURS:
             return
-        known, changes = flat(app_config["app"]["config"]), parse_run_config(_configs(options))
+        given, _ = parser.parse_known_args(options)
+        known, changes = flat(app_config["config"]), parse_run_config(given.run_config)
     except Exception:  # Flower reports a missing app or invalid TOML.
         return
     for key in changes:
         if key not in known:
             raise SettingsError(unknown("setting", key, known), key)
-
-
-def _configs(options: Sequence[str]) -> list[str]:
-    """Return the value of each option -c or --run-config."""
-    long = "--run-config"
-    separate = [text for option, text in itertools.pairwise(options) if option in ("-c", long)]
-    joined = [option for option in options if option.startswith(f"{long}=")]
-    return separate + [option.removeprefix(f"{long}=") for option in joined]
 
 
 def main(app: str, *options: str) -> int:

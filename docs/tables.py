@@ -73,6 +73,7 @@ ONLY_SUMS = {"ncm", "qffl", "ridge", "solo"}
 """Methods that do not average, but whose server needs only sums; a test checks this."""
 
 _SUMS = "[sums of the clients' arrays](index.md#pre-training-methods)"
+_OF_AVERAGES = "[options of all methods that average](../reference/settings.md#options-of-methods)"
 
 PERSONALISED_STUDIES = {
     "fedavg": ("the whole model", "the global model"),
@@ -199,7 +200,7 @@ def options_table() -> str:
                 names_of.setdefault((option.limits, option.meaning), []).append(name)
         refined = next((m.options[key] for m in METHODS.values() if key in m.options), None)
         if not names_of and refined:
-            names_of[(refined.limits, refined.meaning)] = ["methods called NAME-refined"]
+            names_of[(refined.limits, refined.meaning)] = ["all refined methods"]
         for (limits, meaning), names in names_of.items():
             of = "all methods that average" if key in averaging else ", ".join(names)
             lines.append(f"| `{key}` | {of} | {limits} | {meaning} |")
@@ -353,7 +354,9 @@ def _options_of(method: Algorithm, role: str) -> str:
     for key, default in method.strategy_class.training_defaults.items():
         lines.append(f"| `{key}` | `{default}` | {named[key].limits} | {named[key].meaning} |")
     if len(lines) == 2:
-        return "This method has no options.\n"
+        averages = any(option.name in AGGREGATION for option in method.options.values())
+        only = f"has only the {_OF_AVERAGES}" if averages else "has no options"
+        return f"This method {only}.\n"
     other = [key for key in method.options if defaults.get(key) != method.options[key].default]
     also = ", ".join(f"`{key}` is {defaults[key]}" for key in other if key in defaults)
     return _options(lines) + (f"\nBy default {also} here.\n" if also else "")

@@ -66,6 +66,8 @@ def test_a_history_is_drawn(clients, tmp_path):
     ]
     with pytest.raises(SettingsError, match="the strategy has not run"):
         cp.plot_history(History())
+    with pytest.raises(SettingsError, match="history: the mapping is empty"):
+        cp.plot_history({})
     with pytest.raises(SettingsError, match="history: got an object of type FedAvg"):
         cp.plot_history(cp.FedAvg())
 

@@ -8,7 +8,7 @@ from coprefl_flwr.arrays import Arrays, append_prefixed, weights_of, zeros_like
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import SGD
 from coprefl_flwr.models import model_arrays
 
 
@@ -31,13 +31,16 @@ class SCAFFOLDClient(StatefulClient):
         variant = config["scaffold-variant"]
         if variant == "II" and self.training.clip_norm is not None:
             raise SettingsError("clip-norm needs variant I: II computes gradients from the steps")
+        if variant == "II" and self.training.algorithm != SGD:
+            raise SettingsError("variant II needs SGD: it computes gradients from the steps")
         # Option I: the new c_i is the gradient at the global model over all local samples.
         renewed = self.loss_and_gradient(samples, config).gradient if variant == "I" else None
         correction = {name: control[name] - own[name] for name in names}
         loss = self.train_corrected(samples, config, correction)
         if renewed is None:
             trained, server_round = model_arrays(self.model), int(config["server-round"])
-            scale = displacement_per_gradient(self.training, len(samples), server_round)
+            # x - y is `scale` times the mean of the gradients: K eta without momentum.
+            scale = self.training.rate(server_round) * self.training.step_sum(len(samples))
             renewed = {
                 name: own[name] - control[name] + (start[name] - trained[name]) / scale
                 for name, p in self.model.named_parameters(remove_duplicate=False)
@@ -61,13 +64,3 @@ class SCAFFOLDClient(StatefulClient):
                 p.grad = term.clone() if p.grad is None else p.grad.add_(term)
 
         return self.train_locally(samples, config, correct=correct)
-
-
-def displacement_per_gradient(training: LocalTraining, n: int, server_round: int) -> float:
-    """Return the distance that SGD on n samples moves if the gradient is constant with norm 1.
-
-    Without momentum the distance is K eta, for K steps with the learning rate eta. Option II
-    divides x - y by this distance to get the mean of the gradients. x is the global model, and y
-    the trained model.
-    """
-    return training.rate(server_round) * training.step_sum(n)

@@ -149,13 +149,12 @@ def make_dataset(
     domains: npt.NDArray[Any] | None = None,
     domain_names: Sequence[str] | None = None,
     relabel: bool = False,
-    may_lack: str = "named",
+    may_lack: bool = True,
 ) -> ImageDataset | TensorDataset:
     """Return a dataset made of these arrays, after a check of their dtypes, shapes and values.
 
     Raises a SettingsError that begins with `source` if an array has a wrong dtype or shape, or if a
-    label or a domain is not an index of a name. A class without inputs also raises a SettingsError,
-    unless `may_lack` allows it.
+    label or a domain is not an index of a name.
 
     Parameters
     ----------
@@ -167,8 +166,8 @@ def make_dataset(
     test : bool (N,), whether each input is in the source's test split
     relabel : if true, classes without inputs are removed; the other classes keep their names and
         their order, and their labels become 0, 1, 2, ...
-    may_lack : the classes that may have no input: "any", "none", or "named", which means any class
-        if `classes` is given (a file of one writer need not have all classes) and none otherwise
+    may_lack : whether classes may be without inputs, as in a file with the data of one writer; if
+        false, a class without inputs raises a SettingsError
     """
     if not inputs.numel():
         raise SettingsError(f"{source}: there are no images or other inputs")
@@ -180,7 +179,7 @@ def make_dataset(
     if relabel:
         numbers, classes = _renumber(source, numbers, classes)
     names = _names(source, "labels", "classes", numbers, classes)
-    if may_lack == "none" or (may_lack == "named" and classes is None):
+    if not may_lack:
         _check_gaps(source, numbers, len(names))
     columns: dict[str, Any] = {"labels": numbers, "classes": names, "test": test}
     if groups is not None:

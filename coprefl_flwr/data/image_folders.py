@@ -15,6 +15,7 @@ from torch import Tensor
 from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, make_dataset
 from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.files import LARGEST_RESULT, read_text
 
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that Pillow may try, for any file name; for EPS, Pillow would run Ghostscript."""
@@ -165,10 +166,7 @@ def _folders(parent: Path) -> list[Path]:
 
 def _lines(file: Path) -> list[str]:
     """Return the lines of a text file, or [] if the file does not exist."""
-    try:
-        return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file}: not readable as text ({error})") from error
+    return read_text(file, LARGEST_RESULT).splitlines() if file.exists() else []
 
 
 # ---- image files ---------------------------------------------------------------------------------

@@ -62,7 +62,6 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
         domains=columns.get("domains"),
         domain_names=list(map(str, names["domain_names"])) if "domain_names" in names else None,
         relabel=relabel,
-        may_lack="any",  # A file with the data of one client need not have all classes.
     )
 
 

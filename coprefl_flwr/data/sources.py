@@ -127,7 +127,9 @@ def load_dataset(
     drawn_by = seed if samples_per_class else 0
     reduction = Reduction(image_size, samples_per_class, drawn_by)
     code_hash = (plugins.hash_at("dataset", name) or "none") if _is_own(name) else ""
-    file_stamps = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(name)]
+    own_file = [expanded(name), expanded(name.rpartition(":")[0])]
+    files = [*files_of(name), *filter(Path.is_file, own_file)]
+    file_stamps = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return _load(name, expanded(folder), reduction, code_hash or str(file_stamps), relabel)
 
 
@@ -268,23 +270,22 @@ def stand_in(name: str, image_size: int = 0, samples_per_class: int = 0) -> Data
     known = PUBLISHED.get(Path(name).name)
     if known is None:
         return None
-    n = known.train + known.test
-    if samples_per_class:
-        n = min(n, known.classes * samples_per_class)
+    total = known.train + known.test
+    n = min(total, known.classes * samples_per_class) if samples_per_class else total
     row, columns = np.arange(n), dict[str, Any]()
     columns["labels"] = row % known.classes
     if known.test:
-        columns["test"] = row >= known.train * n // (known.train + known.test)
+        columns["test"] = row >= known.train * n // total
     if known.groups:
         columns["groups"] = row * known.groups // n
         # Test samples are spread over all groups.
-        columns["test"] = row % (n // known.test if known.test else 5) == 0
+        columns["test"] = row % (total // known.test if known.test else 5) == 0
     if len(known.shape) == 1:
         empty, starts = np.zeros(known.shape[0] + 1, np.uint8), np.zeros(n, np.int64)
         return TextDataset(empty, starts, known.shape[0], classes=CHARACTERS, **columns)
     if known.domains:
         counts = list(known.domains.values())
-        columns["domains"] = np.repeat(np.arange(len(counts)), counts)[:n]
+        columns["domains"] = np.repeat(np.arange(len(counts)), counts)[row * total // n]
         columns["domain_names"] = tuple(known.domains)
     channels, *sides = known.shape
     image = torch.zeros(1, channels, *([image_size] * 2 if image_size else sides)).byte()

@@ -47,7 +47,7 @@ def as_dataset(
     label: str = "",
     image: str = "",
     groups: str = "",
-    may_lack: str = "none",
+    may_lack: bool = False,
 ) -> Dataset:
     """Return a user's data as a `Dataset` of this package.
 
@@ -73,7 +73,7 @@ def as_dataset(
     A label is an integer. The names of the classes are the attribute `classes` of the dataset (for
     a Subset, of the whole dataset), or the names of a Hugging Face ClassLabel. Raises a
     SettingsError that begins with `source` if the data has another form. If `relabel` is false, a
-    class without samples also raises a SettingsError, unless `may_lack` allows it.
+    class without samples also raises a SettingsError, unless `may_lack` is true.
     """
     if isinstance(user_data, Dataset):
         return renumbered(source, user_data) if relabel else user_data
@@ -118,7 +118,7 @@ def as_samples(source: str, user_data: Any, *, cached: bool = True) -> Samples:
     with suppress(TypeError):  # An unhashable value, such as a list, cannot be cached.
         if cached and user_data in _samples:
             return _samples[user_data]
-    dataset = as_dataset(source, user_data, may_lack="any")
+    dataset = as_dataset(source, user_data, may_lack=True)
     if isinstance(dataset, ImageDataset) and not isinstance(user_data, Dataset):
         dataset = dataset.without_normalisation()
     samples = Samples(dataset, np.arange(len(dataset.labels)), dataset.labels)

@@ -121,7 +121,7 @@ class PerClient(Rule):
         """
         for coefficient in self.of.coefficients(metrics).values():
             self.of.buffer_coefficient(metrics, coefficient)
-        return {str(int(finite_metric(metrics, "client"))): 1.0}
+        return {str(int(metrics["client"])): 1.0}  # Not as a float: node ids have 64 bits.
 
 
 class Chain(Rule):

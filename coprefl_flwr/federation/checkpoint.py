@@ -15,7 +15,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.files import parse_json
+from coprefl_flwr.files import alone, check_place, parse_json
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -128,7 +129,8 @@ class Checkpoint:
 
     `arrays` are the global arrays, `state` is the method's state, and `options` are the options of
     the strategy. `versions` is {client id: version of the client's committed state}. `bound` is
-    {client id: node id}, if nodes name their clients. `lines` describes the lines of the history
+    {client id: node id}, if nodes name their clients. `most_clients` is the largest number of
+    clients that were connected at the same time. `lines` describes the lines of the history
     that are already in the history's file.
     """
 
@@ -139,7 +141,32 @@ class Checkpoint:
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
     bound: dict[int, int] = field(default_factory=dict)
+    most_clients: int = 0
     lines: HistoryLines = field(default_factory=HistoryLines)
+
+
+@contextmanager
+def written_alone(path: Path | None) -> Iterator[None]:
+    """Hold a lock file next to a checkpoint during this block; None means no checkpoint.
+
+    Raises a SettingsError if another run holds the lock, or if the folder is not writable.
+    """
+    if path is None:
+        yield
+        return
+    check_place(f"checkpoint = {path}", path.parent)
+    lock = lock_file(path)
+    with alone(lock, f"checkpoint = {path}: another run is writing this file"):
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                lock.unlink()
+
+
+def lock_file(path: Path) -> Path:
+    """Return the path of the lock of a checkpoint, which is in the same folder."""
+    return Path(f"{path}.lock")
 
 
 def continue_from(
@@ -227,7 +254,9 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "state": state,
         "options": checkpoint.options,
         "versions": checkpoint.versions,
-        "bound": checkpoint.bound,
+        # As texts: Flower's node ids have 64 bits without a sign, which JSON's readers cannot keep.
+        "bound": {client: str(node) for client, node in checkpoint.bound.items()},
+        "most-clients": checkpoint.most_clients,
         "history": {"bytes": lines.size, "sha256": lines.sum.hexdigest()},
     }
     write_sealed(path, tensors, json.dumps(header))
@@ -252,6 +281,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             options=dict(header["options"]),
             versions={int(client): version for client, version in header["versions"].items()},
             bound={int(client): int(node) for client, node in header["bound"].items()},
+            most_clients=int(header["most-clients"]),
             lines=lines,
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
@@ -260,8 +290,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Delete a checkpoint and its history's file, if they exist."""
-    for file in (path, history_file(path)):
+    """Delete a checkpoint, its history's file and its lock, if they exist."""
+    for file in (path, history_file(path), lock_file(path)):
         file.unlink(missing_ok=True)
 
 

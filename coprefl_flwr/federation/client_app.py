@@ -42,10 +42,14 @@ def client_app(
     def handle(message: Message, context: Context) -> Message:
         keep_freed_memory()
         partition_id = context.node_config.get("partition-id")
+        own = clients[0] if isinstance(clients, Sequence) else partition_id
 
         def make(client_id: int | None, config: Mapping[str, Any]) -> NumPyClient:
-            own = clients[0] if isinstance(clients, Sequence) else partition_id
-            return _call(client_fn, takes, context, client_id, config, own)
+            if takes < 2:
+                _refuse_other(client_id, own)
+            elif client_id is None:
+                client_id = _partition_id(context)
+            return _numpy_client(client_fn(*(context, client_id, config)[:takes]))
 
         return answer(message, make, partition_id)
 
@@ -94,23 +98,17 @@ def _arguments(client_fn: ClientFn) -> int:
     )
 
 
-def _call(
-    client_fn: ClientFn,
-    takes: int,
-    context: Context,
-    client_id: int | None,
-    config: Mapping[str, Any],
-    own: object,
-) -> NumPyClient:
-    """Call `client_fn` with the first `takes` of its arguments; `own` is the node's client id."""
-    if takes < 2 and client_id is not None and str(client_id) != str(own):
+def _refuse_other(client_id: int | None, own: object) -> None:
+    """Refuse the id of another client than the node's client `own`: `client_fn` takes no id."""
+    if client_id is not None and str(client_id) != str(own):
         raise SettingsError(
             f"the node must run client {client_id}, which is not its own, but client_fn takes "
             "only the context: write client_fn(context, client_id)"
         )
-    if client_id is None and takes > 1:
-        client_id = _partition_id(context)
-    client = client_fn(*(context, client_id, config)[:takes])
+
+
+def _numpy_client(client: NumPyClient | Client) -> NumPyClient:
+    """Return the NumPyClient that `client_fn` returned, also if it called `to_client`."""
     client = getattr(client, "numpy_client", client)
     if not isinstance(client, NumPyClient):
         raise SettingsError(f"client_fn returned a {type(client).__name__}, not a NumPyClient")

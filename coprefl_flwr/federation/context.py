@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from coprefl_flwr.federation.exchange import Exchange, Replies, Round, concat_re
 from coprefl_flwr.federation.robust import AGGREGATIONS, MEAN, MOST_ATTACKERS
 from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.options import option
+
+if TYPE_CHECKING:
+    from coprefl_flwr.federation.transport import Transport
 
 
 @dataclass(kw_only=True, eq=False)
@@ -93,6 +96,17 @@ class RunStrategy:
         """The largest number of participants that a round can draw, or None for all clients."""
         return self.participants
 
+    @property
+    def parts(self) -> "Sequence[RunStrategy]":
+        """The strategies that run the rounds: this one, or those of a schedule's phases."""
+        return [self]
+
+    def number_of_participants(self, clients: int) -> int:
+        """Return the number of participants of a round, of this number of clients."""
+        if self.fraction_train is not None:
+            return max(1, int(self.fraction_train * clients))
+        return clients if self.participants is None else self.participants
+
     @abstractmethod
     def options(self) -> dict[str, Any]:
         """Return the name of the strategy class and the values of its options.
@@ -115,26 +129,12 @@ class RunStrategy:
         """Return the exchange in which these clients evaluate `arrays`."""
 
 
-class Members(Protocol):
-    """The interface through which a round finds the clients of a population."""
-
-    begun: bool
-    """Whether an earlier call of `clients` has already waited for the clients to connect."""
-
-    @property
-    def most_clients(self) -> int:
-        """The largest number of clients that were connected at the same time in the run."""
-
-    def clients(self, wanted: int | None = None) -> Sequence[int]:
-        """Return the ids of all clients; the first call waits until `wanted` clients connected."""
-
-    def segments(self, chain: Sequence[int]) -> list[list[int]]:
-        """Split a chain, a list of client ids, into segments of clients on the same node."""
-
-
 @dataclass
 class Listed:
-    """A fixed list of client ids, used without a grid; each client is its own node."""
+    """A fixed list of client ids, used without a grid instead of a `Transport`.
+
+    Each client is its own node.
+    """
 
     ids: Sequence[int]
     begun: bool = True
@@ -175,22 +175,26 @@ class RoundContext:
         The versions of the clients' states.
     inner : RoundStrategy, optional
         The strategy that is running, if it is a part of the strategy `run` (see `within`).
+    before : int
+        The number of rounds before the first round of `inner`.
     """
 
     run: RunStrategy
-    members: Members
+    members: "Transport | Listed"
     round: int = 1
     attempt: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     versions: Versions = field(default_factory=Versions)
     inner: RunStrategy | None = None
+    before: int = 0
 
-    def within(self, inner: RunStrategy) -> "RoundContext":
+    def within(self, inner: RunStrategy, before: int = 0) -> "RoundContext":
         """Return a context for the strategy `inner`, which runs as a part of another strategy.
 
         The number of participants is set by the options of `inner`. Everything else is the run's.
+        `before` is the number of rounds before the part.
         """
-        return replace(self, inner=inner)
+        return replace(self, inner=inner, before=before)
 
     @property
     def num_clients(self) -> int:
@@ -209,11 +213,9 @@ class RoundContext:
         `fraction_train`, the number of participants is rounded down, as in Flower, but is at
         least 1.
         """
-        options = self.inner or self.run
-        clients, wanted = self._clients(), options.participants
-        if options.fraction_train is not None:
-            wanted = max(1, int(options.fraction_train * len(clients)))
-        return self._choose(clients, len(clients) if wanted is None else wanted, "participants")
+        clients, options = self._clients(), self.inner or self.run
+        number = options.number_of_participants(len(clients))
+        return self._choose(clients, number, "participants")
 
     def evaluating(self) -> list[int]:
         """Draw the fraction `fraction_evaluate` of the clients; return their ids, ascending."""

@@ -72,6 +72,7 @@ class Replies:
 
     `clients` holds the ids of the clients with a good reply, ascending. `metrics` holds, for each
     metric that every client reported, an array of shape (len(clients),) with one value per client.
+    A user's metric of an evaluation is nan for clients for which it is undefined.
     `arrays` has the dtypes that were sent: it is the mean for the rule `Mean`, the last client's
     arrays for `Chain`, and empty for the other rules. `sums` holds the rule's sums in float64, by
     name: "sum" for `Mean` and `Total`, "gradient" and "loss-gradient" for `LossMoments`, "last" for
@@ -87,13 +88,16 @@ class Replies:
     sums: Mapping[str, Arrays] = field(default_factory=dict)
 
     def mean_metrics(self, weight: str = "num-examples") -> dict[str, float]:
-        """Return the mean of every metric over the clients, weighted by the metric `weight`."""
-        weights = self.metrics.get(weight, np.ones(len(self.clients)))
-        return {
-            name: float(np.average(values, weights=weights))
-            for name, values in self.metrics.items()
-            if name != weight
-        }
+        """Return the mean of every metric over the clients, weighted by the metric `weight`.
+
+        Clients for which a metric is undefined (nan) are left out.
+        """
+        weights, means = self.metrics.get(weight, np.ones(len(self.clients))), {}
+        for name, values in self.metrics.items():
+            known = ~np.isnan(values)
+            if name != weight:
+                means[name] = float(np.average(values[known], weights=weights[known]))
+        return means
 
     def evaluation_metrics(self) -> dict[str, float]:
         """Return the mean metrics, with an accuracy if clients report the number `correct`.

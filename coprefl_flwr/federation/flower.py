@@ -140,10 +140,10 @@ def end_with_simulation(grid: Grid) -> bool:
         raise
 
     def ending(call: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(*args: Any) -> Any:
+        def checked(*args: Any, **named: Any) -> Any:
             if _ENDING.crash:
                 raise RunFailedError(_ENDING.crash)
-            return call(*args)
+            return call(*args, **named)
 
         return checked
 

@@ -143,25 +143,21 @@ class FlowerStrategy(RoundStrategy):
 
     def _aggregated(self, flower: Any, ctx: RoundContext, replies: Replies, seen: Arrays) -> Arrays:
         """Return Flower's aggregate of the clients' arrays that have the names in `seen`."""
-        metrics = {
-            name: values for name, values in replies.metrics.items() if not np.isnan(values).any()
-        }
+        metrics = dict(replies.metrics)
         key = getattr(flower, "train_loss_key", "loss-before")  # A metric of q-FFL's client.
         if key not in metrics and "loss-before" in metrics:
             metrics[key] = metrics["loss-before"]
         messages = []
         for number, client in enumerate(replies.clients):
-            record = RecordDict()
             sums = replies.sums[str(client)]
-            record["arrays"] = to_record({key: sums[key] for key in seen}, copy=False)
-            record["metrics"] = MetricRecord(
-                {name: float(values[number]) for name, values in metrics.items()}
-            )
-            messages.append(Message(record, dst_node_id=client, message_type="train"))
+            arrays = to_record({name: sums[name] for name in seen}, copy=False)
+            own = MetricRecord({name: float(values[number]) for name, values in metrics.items()})
+            content = RecordDict({"arrays": arrays, "metrics": own})
+            messages.append(Message(content, dst_node_id=client, message_type="train"))
         name = self.of.__name__
         try:
             with _in_flower(ctx.random(name)):
-                model, _ = flower.aggregate_train(ctx.round, messages)
+                model, _ = flower.aggregate_train(ctx.round - ctx.before, messages)
         except Exception as error:  # Flower's strategy may raise any error.
             raise RoundFailedError(f"{name}: {one_line(error)}") from error
         if model is None:

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, read_only, records_of
-from coprefl_flwr.errors import EXITS
+from coprefl_flwr.errors import EXITS, one_line
 from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
@@ -65,16 +65,15 @@ def run_clients(
     config: Mapping[str, Any],
     rule: Rule,
     bounds: Bounds,
-    template: Arrays | None = None,
+    template: Arrays,
 ) -> NodeReply:
     """Run the clients in the order of their ids and combine their results by `rule`.
 
     If `rule` is a `Chain`, clients run in the order of the list `clients`, each from the arrays of
     the last client that did not fail. A client whose arrays have other names than most clients'
     arrays counts as failed. `template` holds arrays with the names, shapes and dtypes that clients
-    must return; the default is `sent`.
+    must return.
     """
-    template = sent if template is None else template
     chained, alone = isinstance(rule, Chain), len(clients) == 1
     # A copy, so that no client gets the server's arrays, as in one process. It can be written to:
     # torch would copy arrays in read-only memory again for each client.
@@ -99,7 +98,7 @@ def run_clients(
             of_clients[client_id] = metrics
             arrays = {}  # Frees memory before the next client runs, as a model may be large.
         except (Exception, *EXITS) as error:  # Other clients' results must be kept.
-            reply.failed[client_id] = messages.describe_exception(error)
+            reply.failed[client_id] = one_line(error) + messages.place(error)
     if not groups:
         return reply
     chosen = majority_names({names: len(of_clients) for names, (_, of_clients) in groups.items()})
@@ -155,7 +154,8 @@ def call_client(
     own, given = read_only(sent), dict(config)
     if not _is_own(client):
         own = _copied(sent)
-        if groups := config.get("extra"):
+        groups = config.get("extra")
+        if isinstance(groups, dict):  # It may also be a number of the app's own config.
             given["extra"] = {name: _copied(group) for name, group in groups.items()}
     outcome = call(list(own.values()), given)
     if not isinstance(outcome, tuple) or len(outcome) != 3:

@@ -23,6 +23,7 @@ Roster    The reply to `query.roster` has a ConfigRecord "roster" with the list 
           is not set.
 """
 
+import math
 import re
 import sysconfig
 import traceback
@@ -37,8 +38,9 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, from_record, norm, records_of, size_of, to_record
-from coprefl_flwr.errors import SettingsError, one_line, shorten
+from coprefl_flwr.errors import SettingsError, shorten
 from coprefl_flwr.federation.aggregation import Rule
+from coprefl_flwr.plugins import METRIC
 
 ROSTER = "query.roster"
 ARRAYS = "arrays"
@@ -137,13 +139,15 @@ def hosted_reply(reply: NodeReply) -> RecordDict:
 def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[np.float64]]:
     """Return {metric: array of its values, in the order of client ids}.
 
-    Only metrics that every client reported are kept. Other metrics would have gaps.
+    Only metrics that every client reported are kept. Other metrics would have gaps. A user's metric
+    of an evaluation may be undefined for some clients: its value for these clients is nan.
     """
     shared = set.intersection(*map(set, metrics.values())) if metrics else set()
+    own = {name for of in metrics.values() for name in of if name.startswith(METRIC)}
     clients = sorted(metrics)
     return {
-        name: np.array([float(metrics[client][name]) for client in clients])
-        for name in sorted(shared)
+        name: np.array([float(metrics[client].get(name, math.nan)) for client in clients])
+        for name in sorted(shared | own)
     }
 
 
@@ -173,6 +177,8 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
     if len(metric_records) != 1:
         raise ValueError(f"{len(metric_records)} MetricRecords in the reply, not one")
     columns: dict[str, Any] = dict(*metric_records.values())
+    sent = columns.pop(NORM, None)
+    as_sent = None if sent is None else float(sent)
     array_records = records_of(content, ArrayRecord) if arrays else {}
     records = {name: from_record(record, copy=False) for name, record in array_records.items()}
     ids = columns.get("clients")
@@ -180,23 +186,21 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
         if len(clients) != 1:
             raise ValueError(f"one result in the reply, expected: {len(clients)} clients")
         scalars = {name: float(v) for name, v in columns.items() if not isinstance(v, list)}
-        as_sent = scalars.pop(NORM, None)
         return NodeReply({clients[0]: scalars}, records, norm=as_sent, alone=True)
     order = [int(str(client)) for client in ids]
     if not set(order) <= set(clients) or len(set(order)) < len(order):
         raise ValueError(f"results of clients {order}, expected: {list(clients)}")
-    sent = columns.pop(NORM, None)
     metrics: dict[int, dict[str, float]] = {client: {} for client in order}
     for name, values in columns.items():
         if name == "clients" or not isinstance(values, list):  # A mod's own metric is a number.
             continue
-        for client, value in zip(order, values, strict=True):
-            metrics[client][name] = float(value)
+        for client, value in zip(order, map(float, values), strict=True):
+            if not (math.isnan(value) and name.startswith(METRIC)):
+                metrics[client][name] = value
     failed = _failures(content)
     if not set(failed) <= set(clients) - set(order):
         raise ValueError(f"failures of clients {sorted(failed)}, expected: {list(clients)}")
     lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
-    as_sent = None if sent is None else float(sent)
     return NodeReply(metrics, records, failed | lost, as_sent, alone=len(clients) == 1)
 
 
@@ -261,11 +265,6 @@ _ONLY_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<(['\"])(.*)\2>( \(.+:\d+\
 
 _LONGEST = 20_000
 """Largest number of characters of an error reply that are read; a traceback is shorter."""
-
-
-def describe_exception(error: BaseException) -> str:
-    """Return an exception as one line, with file and line if a user's file is in its traceback."""
-    return one_line(error) + place(error)
 
 
 def place(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.files import expanded
 
 LARGEST_ID = 2**63 - 1
 """Largest allowed client id: the largest int64, as messages store ids in 64 bits."""
@@ -169,7 +170,7 @@ def hosted_clients(clients: Any) -> Hosted | None:
     if isinstance(clients, str | Path):
         what = f"clients = {str(clients)!r}"
         try:
-            clients = tomllib.loads(Path(clients).read_text(encoding="utf-8"))
+            clients = tomllib.loads(expanded(clients).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SettingsError(f"{what}: cannot be read: {one_line(error)}") from error
     if not isinstance(clients, Mapping) or not clients:
@@ -181,6 +182,8 @@ def hosted_clients(clients: Any) -> Hosted | None:
             number, own = int(node), checked_ids(list(ids))
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{what}: node {node!r}: {one_line(error)}") from error
+        if number in hosted:
+            raise SettingsError(f"{what}: node {number} is listed twice")
         for client in own:
             if owner.setdefault(client, number) != number:
                 nodes = f"{owner[client]} and {number}"

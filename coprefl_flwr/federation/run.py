@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -104,7 +105,8 @@ class Run:
         self.arrays, self.first = start.arrays, start.round + 1
         self.history, self.state, self.lines = start.history, start.state, start.lines
         self.versions = Versions(dict(start.versions), dict(start.versions))
-        self.transport = Transport(self.grid, self.strategy, self.timeout, start.bound)
+        about_clients = start.bound, start.most_clients
+        self.transport = Transport(self.grid, self.strategy, self.timeout, *about_clients)
         self.evaluation: Replies | None = None
         self._logged: set[str] = set()
         self._stateful: set[int] = set()
@@ -199,7 +201,7 @@ class Run:
                 exchange = program.send(self._replies(ctx, exchange, self.train_config))
         except StopIteration as end:
             returned, metrics = end.value
-        return self.check_arrays(returned), metrics
+        return self.check_arrays(returned), _numbers(metrics)
 
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
         """Send the messages of an exchange and return the combined replies."""
@@ -223,7 +225,7 @@ class Run:
 
     def collect(self, exchange: Exchange, messages: Iterable[Message]) -> Replies:
         """Return the combined replies; note which clients have a new state."""
-        replies = self.transport.collect(messages)
+        replies = self.transport.collect(exchange, messages)
         if exchange.stateful:
             self._stateful |= set(replies.clients)
         return replies
@@ -298,6 +300,7 @@ class Run:
                 self.strategy.options(),
                 self.versions.committed,
                 self.transport.roster.bound,
+                self.transport.most_clients,
                 self.lines,
             )
             write_checkpoint(self.checkpoint, checkpoint)
@@ -317,3 +320,18 @@ class Run:
             self.state,
             self.versions.committed,
         )
+
+
+def _numbers(metrics: Mapping[str, Any]) -> RoundMetrics:
+    """Return the metrics of a round as Python's numbers.
+
+    Raises a RunFailedError for a metric that is no number: the history could not store it.
+    """
+    numbers: RoundMetrics = {}
+    for name, value in metrics.items():
+        number = value.item() if getattr(value, "ndim", None) == 0 else value  # of NumPy or torch
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            kind = type(value).__name__
+            raise RunFailedError(f"metric '{name}' of the round is a {kind}; metrics are numbers")
+        numbers[name] = number
+    return numbers

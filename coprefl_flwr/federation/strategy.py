@@ -6,7 +6,7 @@ exchanges. At its end it returns the new global arrays and the round's metrics.
 """
 
 import inspect
-import logging
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,17 @@ from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
+from coprefl_flwr.federation.checkpoint import written_alone
 from coprefl_flwr.federation.context import RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
 from coprefl_flwr.federation.messages import check_free
 from coprefl_flwr.federation.nodes import hosted_clients
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
-from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, Stop
+from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, Stop, flower_log
 from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.federation.wrapped import STEPS, InsideWrapper
+from coprefl_flwr.files import expanded
 from coprefl_flwr.options import Option, Value, check_declared
 
 if TYPE_CHECKING:
@@ -229,7 +231,6 @@ class RoundStrategy(InsideWrapper):
 
     def summary(self) -> None:
         """Log the strategy's options, in the part of the log that Flower writes at the start."""
-        flower_log = logging.getLogger("flwr")
         options = [f"{name} = {value!r}" for name, value in self.options().items()]
         for line in options[:-1]:
             flower_log.info("\t├── %s", line)
@@ -243,7 +244,7 @@ class RoundStrategy(InsideWrapper):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | None = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
@@ -256,13 +257,14 @@ class RoundStrategy(InsideWrapper):
     ) -> RunResult:
         """Run the rounds up to `num_rounds` and return the result of the run.
 
-        The arguments are those of Flower's `start` and the following.
+        The arguments are those of Flower's `start` and the following. `timeout`, in seconds, is the
+        time limit for replies; None is no limit.
 
         The file `checkpoint` stores the state of the run, after every `checkpoint_every` rounds and
         after the last round. The file CHECKPOINT.rounds.jsonl next to it stores the metrics, with
         one line of JSON per round. An existing checkpoint is overwritten only if the run resumes
-        from it. With `resume`, the run continues after the checkpoint's round; if there is no such
-        file, the run starts at round 1 and logs this.
+        from it, and by one run at a time. With `resume`, the run continues after the checkpoint's
+        round; if there is no such file, the run starts at round 1 and logs this.
 
         `hooks` are called after the evaluations of every round, before the checkpoint is written.
         If the checkpoint already has all rounds, they are called once for the last round, without
@@ -279,27 +281,29 @@ class RoundStrategy(InsideWrapper):
         check_free("train_config", train_config or {})
         check_free("evaluate_config", evaluate_config or {})
         ROUNDS.checked(checkpoint_every, "checkpoint_every")
+        ROUNDS.checked(num_rounds, "num_rounds")
         self._refuse_own_steps()
-        run = Run(
-            self,
-            grid,
-            from_record(initial_arrays, copy=False),
-            num_rounds,
-            timeout,
-            train_config or ConfigRecord(),
-            evaluate_config or ConfigRecord(),
-            evaluate_fn,
-            checkpoint,
-            checkpoint_every,
-            resume,
-            hooks,
-            stop,
-        )
-        flower_log = logging.getLogger("flwr")
-        flower_log.info("Starting %s strategy:", type(self).__name__)
-        flower_log.info("\t├── Number of rounds: %d", num_rounds)
-        self.summary()
-        return run.all_rounds()
+        path = None if checkpoint is None else expanded(checkpoint)
+        with written_alone(path):
+            run = Run(
+                self,
+                grid,
+                from_record(initial_arrays, copy=False),
+                num_rounds,
+                math.inf if timeout is None else timeout,
+                train_config or ConfigRecord(),
+                evaluate_config or ConfigRecord(),
+                evaluate_fn,
+                path,
+                checkpoint_every,
+                resume,
+                hooks,
+                stop,
+            )
+            flower_log.info("Starting %s strategy:", type(self).__name__)
+            flower_log.info("\t├── Number of rounds: %d", num_rounds)
+            self.summary()
+            return run.all_rounds()
 
     def _refuse_own_steps(self) -> None:
         """Raise a SettingsError if a subclass overrides a Flower step that `start` never calls."""

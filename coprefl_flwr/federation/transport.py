@@ -35,6 +35,10 @@ _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 NO_ROSTER = f"{messages.NOT_REGISTERED}|Invalid message type"
 """Pattern of Flower's errors for a query that an app has no function for."""
 
+OWN_NODES_WAIT = 10.0
+"""Time limit, in seconds, for the clients of a grid whose nodes are in this program."""
+ASK_AGAIN = 30.0
+"""Seconds after which a node that could not report its clients is asked again."""
 FIRST_ANSWER = 300.0
 """Least time limit, in seconds, for a node's first answer: its worker must start and import."""
 
@@ -51,7 +55,9 @@ class Transport:
     is {client id: node id} from the checkpoint if the run resumes.
 
     The attribute `failed` holds, for the current round, {action: {client id: reason of failure}}.
-    The attribute `worked` holds the actions that at least one client answered in this round.
+    The attribute `worked` holds the actions that at least one client answered in this round. The
+    attribute `begun` tells whether an earlier call of `clients` has waited for the clients, and
+    `most_clients` is the largest number of clients that were connected at the same time.
     """
 
     def __init__(
@@ -60,20 +66,21 @@ class Transport:
         strategy: RunStrategy,
         timeout: float,
         bound: Mapping[int, int] | None = None,
+        most_clients: int = 0,
     ) -> None:
         self.grid, self.strategy, self.timeout = grid, strategy, timeout
-        ours = end_with_simulation(grid) or getattr(grid, "own_nodes", False)
+        self._own_nodes = getattr(grid, "own_nodes", False)
+        ours = end_with_simulation(grid) or self._own_nodes
         per_node = strategy.bounds.clients_per_node or (None if ours else 1)
         self.roster = Roster(hosted_clients(strategy.clients), per_node, bound)
-        self.begun, self.most_clients = False, 0
+        self.begun, self.most_clients = False, most_clients
         self.traffic = Traffic()
         self.refused: dict[int, str] = {}
         self.failed: dict[str, dict[int, str]] = {}
         self.worked: set[str] = set()
         self._warned = Counter[str]()
-        self._disputed: Collection[str] = ()
         self._heard: set[int] = set()
-        self._exchange: Exchange | None = None
+        self._action = ""
         self._sent: list[Message] = []
         self._shares: dict[int, list[int]] = {}
         self._with_models: set[int] = set()
@@ -84,8 +91,13 @@ class Transport:
             grid.pull_interval = PULL_INTERVAL  # type: ignore[attr-defined]
 
     def nodes(self) -> list[int]:
-        """Return the ids of the connected nodes, without nodes that did not answer, ascending."""
-        return sorted(set(self.grid.get_node_ids()) - self.silent)
+        """Return the ids of the connected nodes, without nodes that did not answer, ascending.
+
+        A node that did not answer is asked again after it was disconnected.
+        """
+        connected = set(self.grid.get_node_ids())
+        self.silent &= connected
+        return sorted(connected - self.silent)
 
     def clients(self, wanted: int | None = None) -> Sequence[int]:
         """Return the ids of all clients, ascending.
@@ -95,11 +107,17 @@ class Transport:
         disconnect. If any node can run any client, one node is enough. Raises a RunFailedError if
         too few clients connect within the time limit.
         """
-        end, waiting_logged = time.monotonic() + self.timeout, False
+        limit = min(self.timeout, OWN_NODES_WAIT) if self._own_nodes else self.timeout
+        end, waiting_logged = time.monotonic() + limit, False
         needed = 1 if self.begun else max(self.strategy.min_available_nodes, wanted or 1)
         self.refused.clear()
+        again = time.monotonic() + ASK_AGAIN
         while True:
             nodes = self.nodes()
+            if time.monotonic() > again and self.roster.declared is None:
+                again = time.monotonic() + ASK_AGAIN
+                passing = {n for n, why in self.refused.items() if not program_error([why])}
+                self.refused = {n: self.refused[n] for n in self.refused.keys() - passing}
             self._ask_roster(nodes)
             clients = self.roster.clients()
             self.most_clients = max(self.most_clients, len(clients))
@@ -117,8 +135,8 @@ class Transport:
             connected = f"{len(nodes)} nodes with {len(clients)} clients are connected"
             waiting = f"{connected}, needed: {needed} clients"
             if time.monotonic() > end:
-                why = [*self.refused.values(), *self._disputed][:1]
-                raise RunFailedError("; ".join([waiting, f"waited {self.timeout:g} s", *why]))
+                why = [*self.refused.values(), *self.roster.disputed][:1]
+                raise RunFailedError("; ".join([waiting, f"waited {limit:g} s", *why]))
             if not waiting_logged:
                 logger.info("waiting for nodes: %s", waiting)
                 waiting_logged = True
@@ -150,11 +168,11 @@ class Transport:
             except Exception as error:  # Whatever a node sends must not end the run.
                 self.refused[node] = shorten(one_line(error))
                 self._warn(f"node {node}", f"node {node} is left out: {self.refused[node]}")
+        before = roster.disputed
         roster.settle(nodes)
         for why in roster.disputed:
-            if why not in self._disputed:
+            if why not in before:
                 self._warn("clients that several nodes name", why)
-        self._disputed = roster.disputed
 
     def _ask(self, nodes: Sequence[int]) -> dict[int, Message]:
         """Ask these nodes for the ids of their clients; return the replies by node id."""
@@ -179,7 +197,7 @@ class Transport:
         sent = {messages.ARRAYS: exchange.arrays, **exchange.extra}
         # Shared memory: the round's generator does not change the arrays while it waits.
         records = {name: to_record(arrays, copy=False) for name, arrays in sent.items()}
-        self._exchange = exchange
+        self._action = exchange.action
         self._bounds = replace(
             self.strategy.bounds, positive=(*self.strategy.bounds.positive, *exchange.positive)
         )
@@ -208,15 +226,12 @@ class Transport:
         self.traffic.count_down(exchange, len(reached), self._sent)
         return self._sent
 
-    def collect(self, received: Iterable[Message]) -> Replies:
-        """Combine the replies to the messages of the last `prepare`.
+    def collect(self, exchange: Exchange, received: Iterable[Message]) -> Replies:
+        """Combine the replies to the messages that the last `prepare` made for `exchange`.
 
         Each failure is logged in one line. Raises a RoundFailedError if there are fewer good
         replies than the exchange needs.
         """
-        exchange = self._exchange
-        if exchange is None:
-            raise RuntimeError("no exchange is under way")
         replies: dict[int, NodeReply] = {}
         for node, message in _by_node(received, self._sent):
             if node in replies or node not in self._shares:
@@ -235,7 +250,8 @@ class Transport:
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
-            why = messages.most_often(self.failed[exchange.action].values())
+            failed = self.failed[exchange.action]
+            why = messages.most_often(failed[c] for c in exchange.clients if c in failed)
             raise RoundFailedError(f"{counts}, needed: {needed}{why and f'; {why}'}")
         return combine_replies(exchange, good)
 
@@ -270,11 +286,10 @@ class Transport:
         The result is also "" if only one client failed although the run has several clients: the
         cause may be this client's data.
         """
-        action = self._exchange.action if self._exchange else ""
-        failed = self.failed.get(action, {})
-        if action in self.worked or len(failed) < min(2, self.most_clients):
+        failed = self.failed.get(self._action, {})
+        if self._action in self.worked or len(failed) < min(2, self.most_clients):
             return ""
-        return _alike(action, failed)
+        return _alike(self._action, failed)
 
     def _read(self, exchange: Exchange, message: Message, node: int) -> NodeReply:
         """Parse and check one node's reply; if it is invalid, all clients of the node failed."""
@@ -360,10 +375,10 @@ def combine_replies(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies
         weight = sum(rule.coefficients(metrics)["sum"] for metrics in per_client.values())
         samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in per_client.values())
         sums = accumulator.sums["sum"]
+        # One array at a time, so that there is no second model in float64.
         for name, sent in exchange.template.items():
-            if name in sums:  # One array at a time, so that there is no second model in float64.
-                mean = sums[name] / (samples if is_buffer(name, sent) else weight)
-                arrays |= cast_like({name: mean}, {name: sent})
+            mean = sums[name] / (samples if is_buffer(name, sent) else weight)
+            arrays |= cast_like({name: mean}, {name: sent})
     if isinstance(rule, Chain) and per_client:
         arrays = cast_like(accumulator.sums["last"], exchange.template)
     return Replies(tuple(sorted(per_client)), messages.table(per_client), arrays, accumulator.sums)

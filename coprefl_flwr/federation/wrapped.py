@@ -30,7 +30,7 @@ class _WrappedRun(Run):
     """A run whose rounds a wrapper drives: the round's generator and its current exchange."""
 
     program: Round
-    exchange: Exchange | None = None
+    exchange: Exchange
 
 
 _RUNS: WeakKeyDictionary[Strategy, _WrappedRun] = WeakKeyDictionary()
@@ -69,8 +69,6 @@ class InsideWrapper(Strategy, RunStrategy):
         to another attempt would not pass through the wrapper.
         """
         run = _RUNS[self]
-        if run.exchange is None:
-            raise RuntimeError("no exchange is under way")
         try:
             run.program.send(run.collect(run.exchange, replies))
         except StopIteration as end:
@@ -78,7 +76,6 @@ class InsideWrapper(Strategy, RunStrategy):
         except RoundFailedError as failure:
             why = run.transport.shared_error() or str(failure)
             raise RunFailedError(f"round {server_round}: {why}") from None
-        run.exchange = None
         run.end_round(server_round, 0, run.check_arrays(returned), metrics)
         return to_record(run.arrays, copy=False), MetricRecord(dict(metrics))
 
@@ -101,7 +98,7 @@ class InsideWrapper(Strategy, RunStrategy):
         Returns None if there was no evaluation, or if the evaluation failed.
         """
         run, messages = _RUNS[self], list(replies)
-        if not messages or run.exchange is None:
+        if not messages:
             return None
         try:
             metrics = run.collect(run.exchange, messages).evaluation_metrics()
@@ -118,17 +115,18 @@ def _check(strategy: RunStrategy, arrays: Arrays) -> None:
             f"clients = {strategy.clients}: inside a wrapper such as Flower's DifferentialPrivacy "
             "every node must be one client, because nodes add up the results of their clients"
         )
-    if strategy.aggregation != MEAN:
-        raise SettingsError(
-            f"aggregation = {strategy.aggregation}: inside a wrapper such as Flower's "
-            "DifferentialPrivacy only the mean is allowed, because its noise is for a mean"
-        )
-    if not is_one_mean(strategy, arrays):
-        raise SettingsError(
-            f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
-            "DifferentialPrivacy, which needs rounds with one exchange of models (allowed inside "
-            "a wrapper: FedAvg, FedProx, PerFedAvg)"
-        )
+    for part in strategy.parts:
+        if part.aggregation != MEAN:
+            raise SettingsError(
+                f"aggregation = {part.aggregation}: inside a wrapper such as Flower's "
+                "DifferentialPrivacy only the mean is allowed, because its noise is for a mean"
+            )
+        if not is_one_mean(part, arrays):
+            raise SettingsError(
+                f"{type(part).__name__} cannot run inside a wrapper such as Flower's "
+                "DifferentialPrivacy, which needs rounds with one exchange of models (allowed "
+                "inside a wrapper: FedAvg, FedProx, PerFedAvg)"
+            )
 
 
 def is_one_mean(strategy: RunStrategy, arrays: Arrays) -> bool:

@@ -109,13 +109,19 @@ class RayGrid(LocalGrid):
 
         super().__init__(client_app, nodes, run_config)
         number = min(workers or nodes, nodes)
+        self._pending: dict[str, Pending] = {}
+        self._own: list[Any] = []
         self._started = hosts is None and connect(number)
-        self._own = start_hosts(number) if hosts is None else []
+        if hosts is None:
+            try:
+                self._own = start_hosts(number)
+            except BaseException:
+                self.close()
+                raise
         # Nodes are assigned in turn, so the numbers of nodes per process differ by at most 1.
         self._host = dict(zip(self._contexts, itertools.cycle(hosts or self._own), strict=False))
         self._name = uuid.uuid4().hex
         self._setup = [ray.put((plugins.REGISTERED, client_app, self._contexts))]
-        self._pending: dict[str, Pending] = {}
 
     def __enter__(self) -> Self:
         """Return this grid."""
@@ -241,9 +247,8 @@ def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) 
 
     If `patient`, a process without a free CPU starts later. Otherwise all processes have started
     when this function returns, and too few free CPUs raise a SettingsError. If Ray has fewer than
-    `number` CPUs in all, a SettingsError is raised in both cases.
+    `number` CPUs in all, a SettingsError is raised in both cases. Call `connect` first.
     """
-    connect(number)
     import ray
 
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

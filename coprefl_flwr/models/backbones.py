@@ -47,7 +47,7 @@ class Backbone:
     """
 
     network: nn.Module
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     mean: Tensor
     std: Tensor
     size: int
@@ -64,10 +64,9 @@ class Backbone:
         network.eval().requires_grad_(False)
         with torch.no_grad():
             _, features = outputs_and_representation(network, torch.zeros(1, *shape))
-        channels, height, width = shape
         return cls(
             network,
-            (channels, height, width),
+            tuple(shape),
             torch.as_tensor(mean, dtype=torch.float32),
             torch.as_tensor(std, dtype=torch.float32),
             features.shape[1],

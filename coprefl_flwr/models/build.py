@@ -90,15 +90,13 @@ def head_names(
     if differing:
         raise SettingsError(
             f"model {name!r}: {differing[0]!r} exists for only one of {num_classes} and "
-            f"{num_classes + 1} classes; only shapes may depend on the number of classes",
-            "model",
+            f"{num_classes + 1} classes; only shapes may depend on the number of classes"
         )
     head = frozenset(array for array in shapes if shapes[array] != others[array])
     if not head:
         raise SettingsError(
             f"model {name!r} has no array whose shape depends on the number of classes; "
-            "one is needed as the head that a downstream task replaces",
-            "model",
+            "one is needed as the head that a downstream task replaces"
         )
     return head
 

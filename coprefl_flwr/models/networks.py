@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from coprefl_flwr import seeds
 from coprefl_flwr.data import CHARACTERS
 
-_Shape = tuple[int, ...]
-
 # Small convolutional networks without normalisation have two convolutions, each followed by 2x2
 # max-pooling and ReLU, and then linear layers. (ReLU before pooling would give the same values and
 # gradients, but computes on four times as many values.) CoPreFL (appendix D.4) and CyclicFL
@@ -28,7 +26,7 @@ def _small_network(
     channels: tuple[int, int],
     hidden: tuple[int, ...],
     num_classes: int,
-    image_shape: _Shape,
+    image_shape: tuple[int, ...],
     *,
     kernel: int,
     padding: int = 0,
@@ -65,15 +63,13 @@ SMALL = {
 }
 """{name of a small network: function of (num_classes, image_shape) that returns the network}"""
 
-_Norm = Callable[[int], nn.Module]
-
 
 def _group_norm(channels: int) -> nn.Module:
     """Return GroupNorm with groups of 16 channels (Wu & He 2018); this layer has no buffers."""
     return nn.GroupNorm(channels // 16, channels)
 
 
-NORMS: dict[str, _Norm] = {"batch": nn.BatchNorm2d, "group": _group_norm}
+NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm2d, "group": _group_norm}
 
 
 def resnet18(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Module:
@@ -99,13 +95,20 @@ def resnet8(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Mod
     from torchvision.models.resnet import BasicBlock
 
     norm_layer = NORMS[norm]
+
+    def halving_block(inputs: int, outputs: int) -> nn.Module:
+        convolution = nn.Conv2d(inputs, outputs, kernel_size=1, stride=2, bias=False)
+        shortcut = nn.Sequential(convolution, norm_layer(outputs))
+        block: nn.Module = BasicBlock(inputs, outputs, 2, shortcut, norm_layer=norm_layer)
+        return block
+
     layers: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(image_shape[0], 16, kernel_size=3, padding=1, bias=False),
         "bn1": norm_layer(16),
         "relu": nn.ReLU(inplace=True),
         "layer1": BasicBlock(16, 16, norm_layer=norm_layer),
-        "layer2": _halving_block(16, 32, norm_layer),
-        "layer3": _halving_block(32, 64, norm_layer),
+        "layer2": halving_block(16, 32),
+        "layer3": halving_block(32, 64),
         "avgpool": nn.AdaptiveAvgPool2d(1),
         "flatten": nn.Flatten(),
         "fc": nn.Linear(64, num_classes),
@@ -115,15 +118,6 @@ def resnet8(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Mod
         if isinstance(module, nn.Conv2d):
             _init_convolution(module)
     return model
-
-
-def _halving_block(inputs: int, outputs: int, norm: _Norm) -> nn.Module:
-    convolution = nn.Conv2d(inputs, outputs, kernel_size=1, stride=2, bias=False)
-    shortcut = nn.Sequential(convolution, norm(outputs))
-    from torchvision.models.resnet import BasicBlock
-
-    block: nn.Module = BasicBlock(inputs, outputs, 2, shortcut, norm_layer=norm)
-    return block
 
 
 def _init_convolution(convolution: nn.Conv2d) -> None:

@@ -1,10 +1,8 @@
 """Collect a recipe's results from the store into a report, table by table."""
 
 import functools
-import hashlib
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.execute import Failures
 from coprefl_flwr.recipes.figure_data import image_with_noise, loss_around, similarity
-from coprefl_flwr.recipes.recipe import Recipe, Trial
+from coprefl_flwr.recipes.recipe import Recipe, Trial, table_name
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, mean_score
 from coprefl_flwr.report import Comparison, Report, ResultRow
@@ -34,9 +32,6 @@ from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store
 
 logger = logging.getLogger("flwr.coprefl")
-
-LONGEST_NAME = 100
-"""Maximum number of characters of a table's name, without the hash at its end."""
 
 
 @plugins.unchanged()
@@ -59,18 +54,6 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
         methods={name: text for table in tables for name, text in table.methods().items()},
         provenance=notes.provenance(recipe, store, runs),
     )
-
-
-def table_name(compared: Mapping[str, Value]) -> str:
-    """Return the name of the table for these values of the compared settings.
-
-    Names of the table's files contain this name. A long name ends with a hash of the values.
-    """
-    text = "_".join(f"{key}={value}" for key, value in compared.items())
-    name = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", text).strip("-_") or "table"
-    if len(name) <= LONGEST_NAME:
-        return name
-    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _result_or_none(what: str, make: Callable[..., Any], *args: Any) -> Any:
@@ -180,7 +163,7 @@ class _Table:
     def _missing(self, run: Run) -> str:
         """Return the reason why a run's results are missing; "" if the store has them."""
         done = self.store.done(run.study.stages)
-        return "" if done else self.failed.get(run.key, "not run yet")
+        return "" if done else self.failed.get(run.identity, "not run yet")
 
     def _lost(self) -> list[str]:
         """Return a line for each missing run, and for each row without a chosen value."""

@@ -16,6 +16,7 @@ from coprefl_flwr.files import (
     alone,
     check_links,
     check_own,
+    check_place,
     own,
     read_json,
     remove_unfinished,
@@ -49,7 +50,7 @@ from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
-from coprefl_flwr.studies.running import check_folders, check_place
+from coprefl_flwr.studies.running import check_folders
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import RESULT, Store, is_done, read_result
 from coprefl_flwr.testing import check_methods
@@ -61,7 +62,7 @@ TEMPLATE = Path(__file__).with_name("new.yaml")
 COLUMNS = "columns.json"
 
 
-def new(options: argparse.Namespace) -> int:
+def new(options: argparse.Namespace) -> None:
     """Write a first recipe, with every key explained, to NAME.yaml."""
     name: Path = options.name
     if name.name in ("", ".."):
@@ -75,11 +76,10 @@ def new(options: argparse.Namespace) -> int:
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
     say(f"wrote {path}; run it with `coprefl run {path}`")
-    return 0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a recipe, and write its report."""
+    """Run a recipe, and write its report; return 1 if runs failed."""
     recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
     marks = [recipe.protocol, "" if options.scale == FULL else options.scale]
     suffix = "".join(f"-{mark}" for mark in marks if mark)
@@ -137,7 +137,7 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
     logger.info("%s: %s; results go to %s", recipe.title, totals(recipe, store), store.root)
 
 
-def plan(options: argparse.Namespace) -> int:
+def plan(options: argparse.Namespace) -> None:
     """Print the computing, traffic and disk space that a recipe needs."""
     workers, _ = wanted_workers(options.workers)
     recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
@@ -146,7 +146,6 @@ def plan(options: argparse.Namespace) -> int:
     with waiting("measuring how long a round takes"):
         paces = {name: pace(computing) for name, computing in plan.computing.items()}
     say(plan_text(recipe, plan, paces, workers))
-    return 0
 
 
 def _check_folder(out: Path) -> None:
@@ -175,7 +174,7 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
         raise SettingsError(f"{out} holds results {origin}: choose another folder with --out")
 
 
-def report(options: argparse.Namespace) -> int:
+def report(options: argparse.Namespace) -> None:
     """Write the report of a folder of results, or print a comparison of several studies."""
     kinds = [RECIPE, ROUNDS]
     for out in options.out:
@@ -188,13 +187,13 @@ def report(options: argparse.Namespace) -> int:
     if len(options.out) > 1:
         several = report_of(list(map(Outcome.read, options.out)))
         say(text_tables(several.comparisons[0], terminal_width()))
-        return 0
+        return
     (out,) = options.out
     check_links(out, out / REPORT)
     check_own(out / REPORT, "report")
     if not (out / RECIPE).exists():
         _report(report_of([Outcome.read(out)]), out)
-        return 0
+        return
     with without_code("coprefl report"):
         read_own_columns(out / COLUMNS)
         recipe, store = read_recipe(out / RECIPE), store_of(out)
@@ -202,7 +201,6 @@ def report(options: argparse.Namespace) -> int:
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
         lost = read_json(out / FAILED, dict) if (out / FAILED).exists() else {}
         _report(_collected(out, recipe, store, lost), out)
-    return 0
 
 
 @unchanged()
@@ -239,19 +237,17 @@ def check_method(options: argparse.Namespace) -> int:
     return check_methods(options.places, not options.no_flower)
 
 
-def schema(_: argparse.Namespace) -> int:
+def schema(_: argparse.Namespace) -> None:
     """Print the JSON Schema of a recipe."""
     say(recipe_schema().rstrip())
-    return 0
 
 
-def list_all(options: argparse.Namespace) -> int:
+def list_all(options: argparse.Namespace) -> None:
     """Print the recipes, studies and runs in a folder."""
     say(listing(options.outputs))
-    return 0
 
 
-def show(options: argparse.Namespace) -> int:
+def show(options: argparse.Namespace) -> None:
     """Print the settings and the results of one run: a starting model and its tasks."""
     runs = runs_in(options.models)
     matches = [folder for folder in runs if folder.name.startswith(options.name)]
@@ -271,7 +267,6 @@ def show(options: argparse.Namespace) -> int:
         trained = f"{settings['model']}, {about.get('num-classes', '?')} classes"
     say(f"  {trained}, seed {settings['seed']}")
     _show_results(folder)
-    return 0
 
 
 def _show_results(folder: Path) -> None:
@@ -291,8 +286,8 @@ def _show_results(folder: Path) -> None:
         say(f"  task {number}: {mean:.1f} % over {len(rows)} clients")
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     **{"new": new, "run": run, "plan": plan, "report": report, "list": list_all, "show": show},
     **{"check-method": check_method, "schema": schema},
 }
-"""The function of each command, by the command's name."""
+"""The function of each command, by the command's name; it returns an exit status, or None for 0."""

@@ -49,7 +49,7 @@ SHOWN_EVERY = 0.2
 """Seconds between two reports of rounds by a worker, at least."""
 
 Failures = dict[str, str]
-"""The error of each failed run: {key of the run: error}."""
+"""The error of each failed run: {identity of the run: error}."""
 Make = Callable[[Sequence[Run]], Failures]
 """A function that executes runs, in this process or on workers, and returns the failures."""
 
@@ -63,7 +63,7 @@ def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
     batches = [row.batches(store) for row in table_rows(recipe)]
     while new := [batch for iterator in batches if (batch := next(iterator, None)) is not None]:
         runs = {run.keys: run for batch in new for run in batch}
-        failed |= make([run for run in runs.values() if run.key not in failed])
+        failed |= make([run for run in runs.values() if run.identity not in failed])
     return failed
 
 
@@ -128,11 +128,8 @@ def executor(store: Store, number: int | None = 1, tracker: Followed = untracked
     if workers == 1:
         yield LocalExecutor(store, tracker)
         return
-    on_workers = RayExecutor(store, workers, tracker, requested)
-    try:
+    with contextlib.closing(RayExecutor(store, workers, tracker, requested)) as on_workers:
         yield on_workers
-    finally:
-        on_workers.close()
 
 
 @dataclass
@@ -154,7 +151,7 @@ class LocalExecutor:
             problem = attempt(run, self.store, self.progress, self.tracker)
             if problem:
                 logger.warning("%s failed: %s", run.name, problem)
-                failed[run.key] = problem
+                failed[run.identity] = problem
         return failed
 
 
@@ -249,10 +246,9 @@ class JobQueue:
         if not problem:
             self._ready.extend(behind)
             return False
-        # Runs with the same start have the same key, but different tasks.
         self._ready = deque(other for other in self._ready if other.run != job.run)
-        first = job.run.key not in self.failed
-        self.failed.setdefault(job.run.key, problem)
+        first = job.run.identity not in self.failed
+        self.failed.setdefault(job.run.identity, problem)
         return first
 
 
@@ -410,39 +406,33 @@ class RayExecutor:
         if first in self._coming:
             self._take_in(first)
             return
-        job = self._assigned[first]
+        job, died = self._assigned[first], False
         try:
             message: Message = ray.get(next(first))
         except ray.exceptions.RayError as error:
-            del self._assigned[first]
-            self._lost(jobs, job, shorten(one_line(error)))
-            return
+            message, died = shorten(one_line(error)), True
         if isinstance(message, str):
             del self._assigned[first]
-            self._end(jobs, job, message)
+            self._end(jobs, job, message, died)
         elif isinstance(message, logging.LogRecord):
             logging.getLogger(message.name).handle(message)
         elif job.part:
             job.part(message)
 
-    def _lost(self, jobs: JobQueue, job: StageJob, why: str) -> None:
-        """Put the stage of a dead worker back into the queue; the second time, end the stage."""
-        if job.tries > 1:
-            self._end(jobs, job, why)
-            return
-        logger.warning("%s: its worker died; another worker continues it", job.title)
-        if job.part:
-            self.progress.end(job.part)
-        self._call(job.workers)
-        jobs.put_back(job)
+    def _end(self, jobs: JobQueue, job: StageJob, problem: str, died: bool) -> None:
+        """Call a stage's workers for other stages, and record the end of the stage.
 
-    def _end(self, jobs: JobQueue, job: StageJob, problem: str) -> None:
-        """Record the end of a stage, and call its workers for other stages."""
+        If a worker died in the stage's first try, the stage is put back into the queue instead.
+        """
         self._call(job.workers)
-        failed = jobs.end(job, problem)
         if job.part:
             self.progress.end(job.part)
-            if not (problem or job.part.last):
-                logger.info("%s  already done", job.part.title)
+        if died and job.tries == 1:
+            logger.warning("%s: its worker died; another worker continues it", job.title)
+            jobs.put_back(job)
+            return
+        failed = jobs.end(job, problem)
+        if job.part and not (problem or job.part.last):
+            logger.info("%s  already done", job.part.title)
         if failed:
             logger.warning("%s failed: %s", job.run.name, problem)

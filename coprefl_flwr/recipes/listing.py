@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError, printable, unknown
+from coprefl_flwr.errors import SettingsError, printable
 from coprefl_flwr.files import read_json, read_text
+from coprefl_flwr.recipes.overlays import read_file
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.schema import KEYS, needed
 from coprefl_flwr.recipes.search import table_rows
-from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.page import FOLDER, PAGE
 from coprefl_flwr.studies.method import Methods
 from coprefl_flwr.studies.settings import STARTS, read_settings
@@ -89,7 +88,8 @@ def listing(outputs: Path) -> str:
     if not outputs.is_dir():
         raise SettingsError(f"there is no folder {outputs}")
     folders = [path.parent for path in sorted(outputs.glob(f"*/{RECIPE}"))]
-    shared = [outputs / "models", *(store_of(folder).root for folder in folders)]
+    roots = {folder: root for folder in folders if (root := _root_of(folder))}
+    shared = [outputs / "models", *roots.values()]
     stores = {root.resolve(): root for root in reversed(shared) if root.is_dir()}
     parts = [
         ("Recipes", ("folder", "state", "title"), [_recipe(folder) for folder in folders]),
@@ -97,7 +97,7 @@ def listing(outputs: Path) -> str:
             (
                 f"Runs of recipes, in {root}",
                 ("run", "method", "seed", "tasks", "used by"),
-                _runs(root, _users(folders, root)),
+                _runs(root, _users(roots, root)),
             )
             for root in stores.values()
         ),
@@ -110,23 +110,10 @@ def _recipe(folder: Path) -> list[str]:
     """Return a line of the table of recipes: folder, state and title."""
     try:
         state = _state(folder)
-        return [str(folder), state, read_title(folder / RECIPE)]
+        tree, _ = read_file(folder / RECIPE)
+        return [str(folder), state, tree["title"]]
     except SettingsError as error:  # Written by another version, or by hand.
         return [str(folder), "cannot be read", str(error)]
-
-
-def read_title(file: Path) -> str:
-    """Return the title in a recipe's file; no code that the recipe names is run."""
-    content, lines = read_yaml(file)
-    if not isinstance(content, dict):
-        raise SettingsError(f"{file}: a recipe must be a mapping (key: value)")
-    for key in content.keys() - {*KEYS}:
-        raise SettingsError(f"{lines[(key,)]}: {unknown('key', key, KEYS)}")
-    title = content.get("title")
-    if not isinstance(title, str):
-        problem = "title must be a text" if "title" in content else needed("title")
-        raise SettingsError(f"{file}: {problem}")
-    return title
 
 
 def _state(folder: Path) -> str:
@@ -158,11 +145,22 @@ def wanted_in(folder: Path) -> list[dict[str, Any]]:
     return runs
 
 
-def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
-    """Return the names of the recipes that use each run: {key: ["NAME", "NAME (validation)"]}."""
+def _root_of(folder: Path) -> Path | None:
+    """Return the folder of a recipe's results; None if its path is damaged."""
+    try:
+        return store_of(folder).root
+    except SettingsError:  # The table of recipes says so; the other recipes are still listed.
+        return None
+
+
+def _users(roots: Mapping[Path, Path], models: Path) -> dict[str, list[str]]:
+    """Return the names of the recipes that use each run: {key: ["NAME", "NAME (validation)"]}.
+
+    `roots` is the folder of the results of each recipe, by the recipe's folder.
+    """
     users: dict[str, list[str]] = {}
-    for folder in folders:
-        if not (folder / RUNS).exists() or store_of(folder).root.resolve() != models.resolve():
+    for folder, root in roots.items():
+        if not (folder / RUNS).exists() or root.resolve() != models.resolve():
             continue
         try:
             wanted = wanted_in(folder)

@@ -1,12 +1,10 @@
 """Read and check a recipe's file. Errors name the line that is wrong."""
 
-import contextlib
 import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
@@ -28,6 +26,7 @@ from coprefl_flwr.recipes.recipe import (
     combinations,
     methods_by_name,
     metric_of,
+    table_name,
     with_needs_of_columns,
 )
 from coprefl_flwr.recipes.runs import BUILDER, ROLES, Run
@@ -44,8 +43,6 @@ MOST_RUNS = 100_000
 """Maximum number of runs of a recipe, because all runs are listed before the first run begins."""
 MOST_VALUES = 1000
 """Maximum number of compared or searched values of a setting."""
-
-NO_OPTIONS: Mapping[str, Option] = MappingProxyType({})
 
 
 def read_recipe(
@@ -73,7 +70,7 @@ def read_recipe(
     for key in ELSEWHERE.keys() & tree["settings"].keys():
         with places.at("settings", key):
             raise SettingsError(f"'{key}' is no setting of a recipe: use {ELSEWHERE[key]}")
-    settings: Choices = _choices(tree["settings"], ("settings",), places)
+    settings: Choices = _choices(tree["settings"], {}, ("settings",), places)
     study, *others = settings.get("study", (STARTS,))
     with places.at("settings", "study"):
         if others:
@@ -125,6 +122,7 @@ def read_recipe(
             searched = "search: " * (part == "search")
             raise SettingsError(f"{searched}{key}: no method of the recipe has this setting")
     _check_equal(recipe)
+    _check_tables(recipe)
     _check_studies(recipe)
     return recipe
 
@@ -133,14 +131,14 @@ def read_recipe(
 
 
 def _choices(
-    part: Mapping[str, Any], keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
+    part: Mapping[str, Any], own: Mapping[str, Option], keys: Keys, places: Places
 ) -> dict[str, tuple[Value, ...]]:
     """Read {setting: value or list of values}; `own` has the options of the user's methods."""
-    return {key: _values(key, value, (*keys, key), places, own) for key, value in part.items()}
+    return {key: _values(key, value, own, (*keys, key), places) for key, value in part.items()}
 
 
 def _values(
-    key: str, entry: Any, keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
+    key: str, entry: Any, own: Mapping[str, Option], keys: Keys, places: Places
 ) -> tuple[Value, ...]:
     """Return the list of a setting's values; a single value becomes a list of one value."""
     values = entry if isinstance(entry, list) else [entry]
@@ -191,20 +189,21 @@ def _check_counts(key: str, values: Sequence[Any]) -> None:
 
 def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
     """Read the methods, each with its options and the values searched for all methods."""
-    own = [_own_options(options["method"]) for options in tree["methods"].values()]
-    every = {key: option for options in own for key, option in options.items()}
-    search = _choices(tree.get("search", {}), ("search",), places, every)
+    own: dict[str, dict[str, Option]] = {}
+    for label, options in tree["methods"].items():
+        with places.at("methods", label, "method"):
+            own[label] = _own_options(options["method"], role)
+    every = {key: option for of_row in own.values() for key, option in of_row.items()}
+    search = _choices(tree.get("search", {}), every, ("search",), places)
     rows = []
-    for (label, options), own_options in zip(tree["methods"].items(), own, strict=True):
+    for label, options in tree["methods"].items():
         keys, method = ("methods", label), options["method"]
         settings = {key: value for key, value in options.items() if key != "method"}
-        with places.at(*keys, "method"):
-            _check_known(method, role)
         has = option_keys(method, role)
         for key in settings.keys() - has:
             with places.at(*keys, key):
                 raise SettingsError(f"{label}: {unknown('setting', key, sorted(has))}")
-        chosen = _choices(settings, keys, places, own_options)
+        chosen = _choices(settings, own[label], keys, places)
         unset = {
             key
             for phase in method.phases
@@ -220,22 +219,19 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
     return tuple(rows)
 
 
-def _check_known(method: Method, role: str) -> None:
-    """Raise a SettingsError for an unknown method, or a method without this role."""
-    if role == PRETRAINING and method.is_external:
-        return
-    known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
-    for phase in method.phases:
-        if phase.name != RANDOM or RANDOM not in known:
-            find_method(phase.name, role, known)
+def _own_options(method: Method, role: str) -> dict[str, Option]:
+    """Return the options of the user's algorithms in a method, by key.
 
-
-def _own_options(method: Method) -> dict[str, Option]:
-    """Return the options of the user's algorithms in a method, by key."""
-    with contextlib.suppress(SettingsError):  # `_check_known` reports the error.
-        own = [algorithm for algorithm in method.algorithms if algorithm.text]
-        return {key: option for algorithm in own for key, option in algorithm.options.items()}
-    return {}
+    Raises a SettingsError for an unknown method, or a method without this role.
+    """
+    untrained = [RANDOM] if role == PRETRAINING else []
+    if untrained and method.is_external:
+        return {}
+    known = [*untrained, *with_role(role)]
+    names = [phase.name for phase in method.phases if phase.name not in untrained]
+    algorithms = [find_method(name, role, known) for name in names]
+    own = [algorithm for algorithm in algorithms if algorithm.text]
+    return {key: option for algorithm in own for key, option in algorithm.options.items()}
 
 
 def _unused(tree: Tree, settings: Choices, rows: Sequence[RecipeRow]) -> list[tuple[str, str]]:
@@ -291,7 +287,7 @@ def _paper(
     for at, table in enumerate(paper.tables):
         keys = ("paper", "tables", at)
         where = {
-            key: _values(key, entry, (*keys, "where", key), places)[0]
+            key: _values(key, entry, {}, (*keys, "where", key), places)[0]
             for key, entry in table.where.items()
         }
         other = [key for key, value in where.items() if value not in settings.get(key, ())]
@@ -402,6 +398,21 @@ def _check_equal(recipe: Recipe) -> None:
             problem = f"equal: {STEP_SIZE}: the reference, {recipe.reference}, has searched values"
             why = "so it is several runs: name another method as reference"
             raise SettingsError(f"{problem}, {why}", "reference", "protocol")
+
+
+def _check_tables(recipe: Recipe) -> None:
+    """Raise a SettingsError if two tables would write the same files."""
+    known: dict[str, dict[str, Value]] = {}
+    for combination in recipe.combinations():
+        values = {key: combination[key] for key in recipe.compared}
+        name = table_name(values).lower()  # Some file systems ignore case.
+        other = known.setdefault(name, values)
+        for key in values:
+            if values[key] != other[key]:
+                both = f"{key}: {other[key]} and {values[key]}"
+                problem = "would have the same names of files in the report; rename one of them"
+                with recipe.places.at("settings", key):
+                    raise SettingsError(f"{both} {problem}")
 
 
 def _check_studies(recipe: Recipe) -> None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.search import optuna_version, table_rows
+from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.results import left_out, problem_in, without_folders
 from coprefl_flwr.studies.settings import Settings
@@ -39,8 +40,9 @@ def how(recipe: Recipe) -> list[str]:
     if recipe.search_by == HALVING:
         notes.append(BY_HALVING)
     if recipe.search_by == OPTUNA:
+        # The proposed values depend on the version.
         notes.append(
-            f"Searched by Optuna {optuna_version()} (TPE sampler, seed {recipe.validation_seed}): "
+            f"Searched by Optuna {version('optuna')} (TPE sampler, seed {recipe.validation_seed}): "
             f"at most {recipe.search_trials} trials per row, each proposed from earlier scores."
         )
     if recipe.select == VALIDATION:
@@ -100,7 +102,7 @@ def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, s
     abouts = [read_about(folder) for folder in done if (folder / ABOUT).exists()]
     versions = [about.get("versions") for about in abouts]
     packages = [of_run.items() for of_run in versions if isinstance(of_run, dict)]
-    listed = [", ".join(f"{name} {version}" for name, version in of_run) for of_run in packages]
+    listed = [", ".join(f"{name} {number}" for name, number in of_run) for of_run in packages]
     return {
         "versions": _joined(listed) or NOT_DONE,
         "commit of the package": _joined(str(about.get("commit", "")) for about in abouts)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.models.weights import FILE
+from coprefl_flwr.plugins import whole_path
 from coprefl_flwr.recipes.recipe import SMALL
 from coprefl_flwr.recipes.schema import KEYS, validated
 from coprefl_flwr.recipes.yaml_file import Keys, Places, parse_yaml, read_yaml
@@ -33,8 +33,8 @@ CHANGES = "--set"
 WITHOUT_PAPER = "The paper's numbers are left out, because they belong to other settings."
 
 
-def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> tuple[Tree, Places]:
-    """Return a recipe's tree with the protocol, the small scale and the changes merged.
+def read_file(path: Path) -> tuple[Tree, Places]:
+    """Return the tree of a recipe's file with nothing merged; no code that it names is run.
 
     The second result has the places of all values. A SettingsError names the wrong line.
     """
@@ -46,6 +46,15 @@ def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> 
         tree["methods"] = _by_label(tree["methods"], ("methods",), places)
     tree = with_whole_paths(tree, path.parent, places)
     validated(tree, places)
+    return tree, places
+
+
+def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> tuple[Tree, Places]:
+    """Return a recipe's tree with the protocol, the small scale and the changes merged.
+
+    The results are as those of `read_file`.
+    """
+    tree, places = read_file(path)
     tree = _with_protocol(tree, protocol, path, places)
     cut: Sequence[str] = ()
     if scale == SMALL:
@@ -215,7 +224,7 @@ def with_whole_paths(value: Any, folder: Path, places: Places, keys: Keys = ()) 
 
 
 def _whole(word: str, folder: Path) -> str:
-    """Return a word with an absolute path if it names a user file; several are joined by "+"."""
+    """Return a word with absolute paths of the user's files, also in options and joined by "+"."""
     if word.startswith(FILE):
-        return FILE + plugins.whole_path(word.removeprefix(FILE), folder)
-    return "+".join(plugins.resolved(place, folder) for place in word.split("+"))
+        return FILE + whole_path(word.removeprefix(FILE), folder)
+    return str(Method.parse(word).resolved(folder)) if ".py:" in word else word

@@ -40,7 +40,7 @@ from coprefl_flwr.studies.costs import (
 )
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.provenance import machine
-from coprefl_flwr.studies.store import Store, is_done
+from coprefl_flwr.studies.store import Store
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -65,20 +65,16 @@ class Row:
     label: str
     deciding: int = 0  # number of unfinished runs that choose values
     reported: int = 0  # number of unfinished reported runs
-    work: dict[str, Counts] = field(default_factory=dict)  # by the network's name
+    work: list[tuple[str, Counts]] = field(default_factory=list)  # (network's name, its counts)
 
     @property
     def counts(self) -> Counts:
         """The counts of all networks together."""
-        return total(self.work.values())
-
-    def add(self, name: str, counts: Counts) -> None:
-        """Add the counts of a network."""
-        self.work[name] = total([counts, self.work.get(name, Counts())])
+        return total(counts for _, counts in self.work)
 
     def seconds(self, paces: Paces) -> float:
         """Return the row's computing time on one core, in seconds."""
-        parts = [(counts, *paces[name]) for name, counts in self.work.items()]
+        parts = [(counts, *paces[name]) for name, counts in self.work]
         return math.fsum(counts.gradients * g + counts.outputs * o for counts, g, o in parts)
 
 
@@ -95,13 +91,12 @@ class Plan:
     @property
     def together(self) -> Row:
         """The sum of all rows."""
-        whole = Row("total")
-        for row in self.rows:
-            whole.deciding += row.deciding
-            whole.reported += row.reported
-            for name, counts in row.work.items():
-                whole.add(name, counts)
-        return whole
+        return Row(
+            "total",
+            sum(row.deciding for row in self.rows),
+            sum(row.reported for row in self.rows),
+            [part for row in self.rows for part in row.work],
+        )
 
     def add(self, row: Row, runs: Iterable[Run]) -> int:
         """Add the costs of runs; return the number of runs that are not finished."""
@@ -111,7 +106,7 @@ class Plan:
         before = len(self.counted)
         for stage in run.study.stages:
             key = stage.key
-            if is_done(self.store.root / key):
+            if self.store.has(stage):
                 self.done.add(key)
                 continue
             if key not in self.counted:
@@ -124,7 +119,8 @@ class Plan:
 
     def _count(self, row: Row, key: str, computing: Computing, counts: Counts) -> None:
         self.counted.add(key)
-        row.add(self.computing.setdefault(computing.name, computing).name, counts)
+        self.computing.setdefault(computing.name, computing)
+        row.work.append((computing.name, counts))
 
 
 @plugins.unchanged()

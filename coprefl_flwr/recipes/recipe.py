@@ -41,8 +41,10 @@ start-loss`, a pre-training ends at the first checked round at which the start's
 pre-training clients is at most `below`.
 """
 
+import hashlib
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -230,6 +232,22 @@ def combinations(choices: Choices) -> list[dict[str, Value]]:
     """Return every combination of the settings' values."""
     values = itertools.product(*choices.values())
     return [dict(zip(choices, chosen, strict=True)) for chosen in values]
+
+
+LONGEST_NAME = 100
+"""Maximum number of characters of a table's name, without the hash at its end."""
+
+
+def table_name(compared: Mapping[str, Value]) -> str:
+    """Return the name of the table for these values of the compared settings.
+
+    Names of the table's files contain this name. A long name ends with a hash of the values.
+    """
+    text = "_".join(f"{key}={value}" for key, value in compared.items())
+    name = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", text).strip("-_") or "table"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 # ---- the columns of its tables ------------------------------------------------------------------

@@ -13,7 +13,6 @@ The hashes make these names unique, so MODELS can also hold other files.
 """
 
 import functools
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -23,15 +22,13 @@ from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.costs import cost, rounds_for
-from coprefl_flwr.studies.hashes import code_hashes
+from coprefl_flwr.studies.hashes import changing_hashes, hash_of
 from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.study import Study
-
-logger = logging.getLogger("flwr.coprefl")
 
 ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 """Role of the compared methods, by kind of study."""
@@ -94,6 +91,12 @@ class Run:
         """The run's key: its methods, and a hash of all that its first stage depends on."""
         return self.keys[0]
 
+    @property
+    def identity(self) -> str:
+        """The run's key, and a hash of its tasks: runs with the same start have the same key."""
+        tasks = list(self.keys[1:])
+        return f"{self.key}/{hash_of({'tasks': tasks})}" if tasks else self.key
+
 
 def with_step_size(run: Run, reference: Run) -> Run:
     """Return a run with the rounds that bring its summed step size nearest to the reference's.
@@ -103,7 +106,7 @@ def with_step_size(run: Run, reference: Run) -> Run:
     """
     if run == reference or not _pretraining(run).phases:
         return run
-    rounds = _rounds(run, reference, code_hashes(run.settings))
+    rounds = _rounds(run, reference, changing_hashes(run.settings))
     methods = Methods(method.with_rounds(rounds) for method in run.settings.method)
     return replace(run, settings=replace(run.settings, method=methods))
 

@@ -220,8 +220,12 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if kind == "extra_forbidden":
         part = next((_PARTS[name] for name in reversed(names[:-1]) if name in _PARTS), RecipeFile)
         return unknown("key", what, [name.replace("_", "-") for name in part.model_fields])
+    if kind == "missing" and what == "because":
+        return "a protocol needs the key 'because', which states its reason"
     if kind == "missing":
-        return needed(what, names[-2] if len(names) > 1 else "a recipe")
+        whole = names[-2] if len(names) > 1 else "a recipe"
+        such_as = f", such as {what}: {_EXAMPLES[what]}" if what in _EXAMPLES else ""
+        return f"{whole} needs '{what}'{such_as}"
     if kind == "literal_error":
         allowed = re.findall("'(.*?)'", limits["expected"])
         return f"{what}: {unknown('value', str(value), allowed)}"
@@ -237,14 +241,6 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if kind in ("string_type", "string_too_short"):
         return f"{what} must be a text"
     return f"{what} must be a {'list' if kind == 'list_type' else 'mapping (key: value)'}"
-
-
-def needed(key: str, part: str = "a recipe") -> str:
-    """Return the error message for a missing key of a part of a recipe, with an example value."""
-    if key == "because":
-        return "a protocol needs the key 'because', which states its reason"
-    such_as = f", such as {key}: {_EXAMPLES[key]}" if key in _EXAMPLES else ""
-    return f"{part} needs '{key}'{such_as}"
 
 
 # ---- JSON Schema ---------------------------------------------------------------------------------

@@ -330,10 +330,3 @@ def check_installed(search_by: str) -> None:
     if search_by == OPTUNA and importlib.util.find_spec("optuna") is None:
         problem = "search-by: optuna needs Optuna: pip install 'coprefl-flwr[optuna]'"
         raise SettingsError(problem, "search-by")
-
-
-def optuna_version() -> str:
-    """Return the version of Optuna, which the proposed values depend on."""
-    import optuna
-
-    return str(optuna.__version__)

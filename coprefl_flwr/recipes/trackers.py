@@ -25,9 +25,6 @@ from coprefl_flwr.studies.stage import Stage
 Write = Callable[[dict[str, float], int], object]
 """Function that writes the metrics of a round: {name: value}, and the number of the round."""
 
-TRACKERS = ("tensorboard", "mlflow", "wandb", "tracker")
-"""Options of `coprefl run` that name a tracker. `--tracker` is for the user's code."""
-
 
 def untracked(_: Stage) -> AbstractContextManager[Sequence[Hook]]:
     """Follow a stage with no hooks."""
@@ -40,7 +37,7 @@ def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
     `out` is the recipe's folder. Raises a SettingsError if two trackers are named, if a package or
     a key is missing, or if the user's tracker is not found.
     """
-    named = [option for option in TRACKERS if options.get(option)]
+    named = [option for option in (*_OPENED, "tracker") if options.get(option)]
     if not named:
         return untracked
     if len(named) > 1:
@@ -158,6 +155,7 @@ def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
 
 
 _OPENED: dict[str, Opened] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
+"""Built-in trackers by the option of `coprefl run` that names one; `--tracker` is for user code."""
 
 
 def _check_key() -> None:

@@ -196,11 +196,11 @@ def _entry(comparison: Comparison, metric: str, row: ResultRow) -> dict[str, Any
 
 def _over_seeds(comparison: Comparison, metric: str, row: ResultRow) -> tuple[Summary, float]:
     """Return the difference from the reference, and its p-value, over means of common units."""
-    reference = comparison.tested_against.values[metric]
+    reference, seeds = comparison.tested_against.values[metric], comparison.seeds
     pairs = list(zip(row.values[metric], reference, strict=True))
     both = [at for at, pair in enumerate(pairs) if math.isfinite(pair[0] + pair[1])]
-    seeds = [comparison.seeds[at] for at in both]
-    here, there = (seed_means([pairs[at][side] for at in both], seeds) for side in (0, 1))
+    common = [seeds[at] for at in both]
+    here, there = (seed_means([pairs[at][side] for at in both], common) for side in (0, 1))
     return paired(list(here.values()), list(there.values()))
 
 

@@ -140,15 +140,17 @@ def _environment(table: Table) -> str:
     names = len(table.cells.index.names)
     lines = []
     for row_names, line in zip(table.names, table.lines(), strict=True):
-        by_part: dict[str, dict[str, str]] = {part: {} for part in PARTS}
-        for (heading, part), (_, cell, best) in zip(table.columns, line, strict=True):
+        by_part: dict[str, dict[int, str]] = {part: {} for part in PARTS}
+        metric = -1  # Two metrics may have the same heading.
+        for (_, part), (_, cell, best) in zip(table.columns, line, strict=True):
+            metric += part == HERE
             shown = cell.translate(_LATEX)
-            by_part[part][heading] = rf"\textbf{{{shown}}}" if best else shown
+            by_part[part][metric] = rf"\textbf{{{shown}}}" if best else shown
         for part, cells in by_part.items():
             if part == HERE or {*cells.values()} - {NONE.translate(_LATEX)}:
                 below = [rf"\quad {part}", *[""] * (names - 1)]
                 first = [name.translate(_LATEX) for name in row_names] if part == HERE else below
-                lines.append([*first, *(cells.get(heading, "") for heading in heads)])
+                lines.append([*first, *(cells.get(number, "") for number in range(len(heads)))])
     titles = [str(head).translate(_LATEX) for head in [*table.cells.index.names, *heads]]
     styler = pd.DataFrame(lines, columns=pd.Index(titles)).style.hide(axis="index")
     caption = f"{table.title or table.label}. {' '.join(table.sentences('bold'))}"

@@ -162,20 +162,15 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     seeds = [str(outcome.about["seed"]) for outcome in outcomes if "seed" in outcome.about]
     of_each = [outcome.values() for outcome in outcomes]
     values = {start: [u for values in of_each for u in values[start]] for start in first.starts}
-    domains = (
-        [] if first.rows.empty else [*map(str, first.rows.get("domain", pd.Series()).unique())]
-    )
+    domains = list(dict.fromkeys(map(str, first.rows.get("domain", []))))
     wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
     wanted += [f"{columns.ACCURACY_OF}{domain}" for domain in domains] if len(domains) > 1 else []
     wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
-    units = [unit for of_start in values.values() for unit in of_start]
-    wanted += [name for unit in units for name in unit if name.startswith(MEASURED)]
-    metrics = [
-        m
-        for m in dict.fromkeys(wanted)
-        if any(not math.isnan(unit.get(m, math.nan)) for unit in units)
-    ]
-    metrics, title = metrics or ["rounds"], first.about.get("title", "Starting models")
+    numbers = pd.DataFrame([unit for of_start in values.values() for unit in of_start])
+    known = [str(name) for name in numbers.dropna(axis="columns", how="all")]
+    wanted += [name for name in known if name.startswith(MEASURED)]
+    metrics = [name for name in dict.fromkeys(wanted) if name in known] or ["rounds"]
+    title = first.about.get("title", "Starting models")
     comparison = Comparison(
         name="table",
         title=title,

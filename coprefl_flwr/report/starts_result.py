@@ -107,7 +107,9 @@ def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None =
     >>> figure = cp.plot_history(history)
     """
     histories = history if isinstance(history, Mapping) else {"": history}
-    of_each = [_rows(name, curve) for name, curve in histories.items()]
+    if not histories:
+        raise SettingsError("history: the mapping is empty; it needs a history for each name")
+    of_each = [_rows(str(name), curve) for name, curve in histories.items()]
     return _saved(figures.learning_figure(pd.concat(of_each, ignore_index=True)), path)
 
 

@@ -91,17 +91,16 @@ def tables(comparison: Comparison) -> list[Table]:
 def table(comparison: Comparison, first: bool = True) -> Table:
     """Return all metrics as one table. Only the `first` table of a comparison has all notes."""
     data = numbers(comparison)
-    reference = comparison.tested_against.name
-    flagged = {row.name for row in comparison.rows if row.problems}
-    unstarted = _unstarted(comparison)
+    reference, unstarted = comparison.tested_against.name, _unstarted(comparison)
     parts = [
-        _column(str(metric), of_metric, flagged, unstarted, reference)
+        _column(comparison, str(metric), of_metric)
         for metric, of_metric in data.groupby("metric", sort=False)
     ]
     lines = data[["row", "label", "chosen"]].drop_duplicates()
     part = {row.name: f" ({row.unfinished})" for row in comparison.rows if row.unfinished}
+    dagger = {row.name: f" {DAGGER}" for row in comparison.rows if row.problems}
     labels = [
-        f"{label}{part.get(row, '') * (row not in unstarted)}{f' {DAGGER}' * (row in flagged)}"
+        f"{label}{part.get(row, '') * (row not in unstarted)}{dagger.get(row, '')}"
         for row, label in zip(lines["row"], lines["label"], strict=True)
     ]
     index = pd.Index(labels, name="Method")
@@ -135,11 +134,7 @@ def _unstarted(comparison: Comparison) -> dict[str, str]:
 
 
 def _column(
-    metric: str,
-    data: pd.DataFrame,
-    flagged: Collection[str],
-    unstarted: Mapping[str, str],
-    reference: str,
+    comparison: Comparison, metric: str, data: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the cells of a metric's columns, and whether each cell is marked as best.
 
@@ -157,7 +152,7 @@ def _column(
         data[["row", "n", "median", "never"]].itertuples(index=False)
     ):
         if n == 0:
-            here[at] = unstarted.get(row, NONE)
+            here[at] = _unstarted(comparison).get(row, NONE)
         elif 0 < never < n:
             some = f"{shown(median, spec=decimals)} " if math.isfinite(median) else ""
             here[at] = f"{some}(never: {never} of {n})"
@@ -174,7 +169,7 @@ def _column(
     filled = [part for part, cells in parts.items() if part == HERE or {*cells} - {NONE}]
     texts = pd.DataFrame({(heading.title, part): parts[part] for part in filled})
     best = pd.DataFrame(False, texts.index, texts.columns)
-    best[heading.title, HERE] = data.index.isin(_best(metric, data, flagged, reference))
+    best[heading.title, HERE] = data.index.isin(_best(comparison, metric, data))
     return texts, best
 
 
@@ -187,16 +182,17 @@ def shown(mean: float, std: float = math.nan, spec: int | str = 2) -> str:
     return text if math.isnan(std) else f"{text} ± {format(std, spec)}"
 
 
-def _best(metric: str, data: pd.DataFrame, flagged: Collection[str], reference: str) -> list[Any]:
+def _best(comparison: Comparison, metric: str, data: pd.DataFrame) -> list[Any]:
     """Return the index of the best mean if it is significantly better than the reference.
 
     If the reference is the best, all other rows must differ from it significantly.
     """
+    flagged = {row.name for row in comparison.rows if row.problems}
     if not (order := ranked(metric, data, flagged)):
         return []
     best, *others = order
     decided = data["p-holm"] < LEVEL
-    if data["row"][best] == reference:
+    if data["row"][best] == comparison.tested_against.name:
         return [best] if decided[others].all() else []
     # The reference may have a better mean and be no candidate.
     above = (data["difference"][best] > 0) == (column(metric).better == "higher")
@@ -348,7 +344,7 @@ def _absent(comparison: Comparison, data: pd.DataFrame) -> list[str]:
             continue
         if row not in names:
             why.setdefault("only the paper has this row", []).append(str(row))
-        elif set(comparison.metrics) & set(TASK_METRICS) & set(metrics):
+        elif set(TASK_METRICS) & set(metrics):
             why.setdefault(ColumnSpec.missing, []).append(str(row))
         else:
             titles: dict[str, list[str]] = {}

@@ -15,9 +15,13 @@ loss of the start over all clients' data was measured, it is used instead of the
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 DIVERGED, NOT_LEARNT = "diverged", "did not learn"
+NOT_FINITE = f"{DIVERGED}: loss not finite"
+"""The problem of a training whose loss cannot be compared with random guessing."""
+
+Problem = str
+"""A phrase that describes a problem of a start, or of a model that was trained from the start."""
 
 CHAINED = "chained"
 """Column of rows of rounds: whether the model passes from client to client in the round."""
@@ -25,23 +29,6 @@ CHAINED = "chained"
 NEAR = 0.02  # fraction of ln C; a loss closer to ln C than this counts as random guessing
 _FAR, _FAR_OF_CHAINS = 2.0, 10.0  # multiples of ln C above which a loss has diverged
 _LAST = 0.1  # fraction of the rounds
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A problem of a start, or of a model that was trained from the start."""
-
-    what: str  # "diverged", "did not learn", or another description
-    loss: float = math.nan  # not finite if it overflowed
-    guessing: float = math.nan  # ln C, the loss of random guessing; nan if not applicable
-
-    def __str__(self) -> str:
-        """Return e.g. "did not learn: loss 4.376 (random guessing: 4.382)"."""
-        if self.what not in (DIVERGED, NOT_LEARNT):
-            return self.what
-        loss = f"{self.loss:.3f}" if self.loss < 1000 else f"{self.loss:.3g}"
-        text = f"{self.what}: loss {loss if math.isfinite(self.loss) else 'not finite'}"
-        return f"{text} (random guessing: {self.guessing:.3f})" if self.guessing > 0 else text
 
 
 def problem_of(
@@ -72,12 +59,21 @@ def problem_of(
     known = [math.nan if loss is None else float(loss) for loss in losses]
     last, guessing = known[-1], math.log(classes)
     far = _FAR if comparable and not chained else _FAR_OF_CHAINS
+    if guessing == 0 and math.isfinite(last):  # One class: the loss of guessing is 0.
+        return None
     if not math.isfinite(last) or last > far * guessing:
-        return Problem(DIVERGED, last, guessing)
+        return _phrase(DIVERGED, last, guessing)
     some = known[-max(1, round(_LAST * len(known))) :]
     mean = math.fsum(some) / len(some)
     if not (comparable or start_loss is not None) or not mean >= (1 - NEAR) * guessing:
         return None
     if chained and mean > (1 + NEAR) * guessing:
         return None
-    return Problem(NOT_LEARNT, mean, guessing)
+    return _phrase(NOT_LEARNT, mean, guessing)
+
+
+def _phrase(what: str, loss: float, guessing: float) -> Problem:
+    """Return e.g. "did not learn: loss 4.376 (random guessing: 4.382)"."""
+    shown = f"{loss:.3f}" if loss < 1000 else f"{loss:.3g}"
+    text = f"{what}: loss {shown if math.isfinite(loss) else 'not finite'}"
+    return f"{text} (random guessing: {guessing:.3f})" if guessing > 0 else text

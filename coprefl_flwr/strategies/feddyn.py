@@ -1,11 +1,12 @@
 """FedDyn: a dynamic regulariser makes the clients' optima agree with the global optimum."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
-from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
 
 
@@ -51,3 +52,10 @@ class FedDyn(RoundStrategy):
         ctx.state["drift"] = drift
         moved = {name: mean[name] - h / self.alpha for name, h in drift.items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return FedAvg's budget without a summed step size.
+
+        The term h / alpha repeats a part of the steps of all earlier rounds.
+        """
+        return replace(super().budget(work), step_sum=math.nan)

@@ -1,5 +1,6 @@
 """q-FFL: clients with a larger loss have a larger weight."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,8 +21,8 @@ class QFFL(RoundStrategy):
         w^{t+1} = w^t - sum_k Delta_k / sum_k h_k.
 
     A client reports `q-weight` = L F_k^q and `q-curvature` = h_k (see `QFFLClient`), so that the
-    server needs only sums of the models. The budget is FedAvg's, because clients take the same
-    steps, but the size of the server's step depends on the losses. F_k costs only forward passes.
+    server needs only sums of the models. Clients take FedAvg's steps, but the size of the server's
+    step depends on the losses, so the summed step size is not known. F_k costs only forward passes.
     """
 
     q: float = option(
@@ -52,5 +53,9 @@ class QFFL(RoundStrategy):
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's budget plus the forward passes for F_k on all local samples."""
-        return replace(super().budget(work), forwards=work.participants * work.samples)
+        """Return FedAvg's budget plus the forward passes for F_k on all local samples.
+
+        The summed step size is nan, but for q = 0, which is FedAvg with equal weights.
+        """
+        budget = replace(super().budget(work), forwards=work.participants * work.samples)
+        return replace(budget, step_sum=math.nan) if self.q else budget

@@ -42,6 +42,11 @@ class Schedule(RoundStrategy):
         self.phases = list(phases)
 
     @property
+    def parts(self) -> Sequence[RoundStrategy]:
+        """The strategies of the phases."""
+        return [strategy for strategy, _ in self.phases]
+
+    @property
     def most_participants(self) -> int:
         """Largest number of participants of a phase; the run checks it before the first round."""
         return max(strategy.most_participants or 1 for strategy, _ in self.phases)
@@ -60,7 +65,7 @@ class Schedule(RoundStrategy):
         strategy, before = self.phase(ctx.round)
         if ctx.round == before + 1:
             ctx.forget()
-        return (yield from strategy.program(ctx.within(strategy), arrays))
+        return (yield from strategy.program(ctx.within(strategy, before), arrays))
 
     def budget(self, work: Work) -> Budget:
         """Return an unknown budget, because each phase has a different budget."""

@@ -26,7 +26,7 @@ from coprefl_flwr.models import (
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
-from coprefl_flwr.studies.hashes import code_hashes, content_hashes
+from coprefl_flwr.studies.hashes import changing_hashes, content_hashes
 from coprefl_flwr.studies.object_code import network_hash
 from coprefl_flwr.studies.populations import Source
 
@@ -178,7 +178,7 @@ class BuiltArchitecture(Architecture):
     @property
     def head(self) -> frozenset[str]:
         """Names of the head's arrays: their shapes depend on the number of classes."""
-        text = code_hashes({"model": self.name})
+        text = changing_hashes({"model": self.name})
         return _head_names(self.name, self.num_classes, self.input_shape, self.norm, text)
 
     def about(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.architecture import BuiltArchitecture
-from coprefl_flwr.studies.hashes import code_hashes, content_hashes, values_of
+from coprefl_flwr.studies.hashes import changing_hashes, content_hashes, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
@@ -51,7 +51,7 @@ def remembered(most: int, make: Callable[Parts, Result]) -> Callable[Parts, Resu
         return make(*parts)  # type: ignore[call-arg]
 
     def make_or_remember(*parts: Parts.args, **_: Parts.kwargs) -> Result:
-        return make_once(code_hashes(parts), *parts)
+        return make_once(changing_hashes(parts), *parts)
 
     return make_or_remember
 
@@ -62,7 +62,7 @@ class Builder:
     def __init__(self) -> None:
         self._studies = remembered(8, self._study)
         self._populations = remembered(64, populations)
-        self._personal_data = remembered(4, _personal_data)
+        self._personal_data = remembered(4, PersonalData)
 
     def study(self, settings: Settings) -> Study:
         """Return the study of these settings. A relative `output-dir` is below the current folder.
@@ -77,7 +77,7 @@ class Builder:
         settings.check_used()
         of_kind = self._personalised if settings.study == PERSONALISED else self._starts
         config, root = settings.to_config(), expanded(settings.output_dir).resolve()
-        return Study(of_kind(settings, config), config, root, settings.changed())
+        return Study(of_kind(settings, config), config, root)
 
     def _starts(self, settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
         """Return the stages of a study of starting models."""
@@ -132,7 +132,7 @@ TASK_SAMPLE_SETTINGS = ("task-dataset", "task-reserve", "downstream-domains")
 
 @dataclass(frozen=True, eq=False)
 class DividedSource(Source):
-    """The classes, domains and samples of one phase: phase 0 is the pre-training, 1 the tasks."""
+    """The classes and samples of one phase: phase 0 is the pre-training, 1 the tasks."""
 
     datasets: Datasets
     phase: int
@@ -146,11 +146,6 @@ class DividedSource(Source):
     def classes(self) -> tuple[int, ...]:
         """The indices of the phase's classes in the dataset, ascending."""
         return self.datasets.classes[self.phase]
-
-    @property
-    def domains(self) -> tuple[int, ...]:
-        """The indices of the phase's domains in the dataset."""
-        return self.datasets.domains[self.phase]
 
     def samples(self, classes: tuple[int, ...]) -> Samples:
         """Return all samples of these classes, except samples reserved for the other phase."""
@@ -168,22 +163,6 @@ class DividedSource(Source):
         # The shape counts: grey images become colour images if the tasks' dataset has colour.
         about |= {"classes": self.classes, "shape": self.dataset.shape}
         return about | {key: values[key] for key in keys} | {"contents": content_hashes(files)}
-
-
-def _personal_data(
-    options: PersonalOptions, data: DataSettings, seed: int, precision: str
-) -> PersonalData:
-    return PersonalData(
-        options,
-        options.personal_datasets or data.dataset,
-        data.data_dir,
-        data.image_size,
-        data.relabel,
-        data.alpha,
-        data.min_samples,
-        seed,
-        precision,
-    )
 
 
 def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple[Clients, Tasks]:
@@ -252,7 +231,7 @@ def _personal_phase(method: Method, training: TrainingOptions, settings: Setting
     """Return the phase of a personalised method; a SettingsError for several phases."""
     phase = single_phase("method", method, PERSONALISED, training, dict(settings.short))
     network = phase.algorithm.client_class.network
-    if settings.part(PersonalOptions).from_scratch and network != "classifier":
+    if settings.from_scratch and network != "classifier":
         problem = f"backbones = scratch: {phase.name} trains only a head on features: set backbones"
         raise SettingsError(problem, "backbones")
     return phase

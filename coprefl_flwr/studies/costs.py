@@ -225,13 +225,9 @@ def cost(pretraining: Pretraining, rounds: int | None = None) -> Cost:
         return Cost(math.nan, math.nan)
     if not pretraining.phases:
         return Cost(0.0, 0.0)
-    rounds_cost = list(
-        itertools.islice(by_round(pretraining), pretraining.rounds if rounds is None else rounds)
-    )
-    return Cost(
-        math.fsum(round_cost.step_size for round_cost in rounds_cost),
-        math.fsum(round_cost.gradients for round_cost in rounds_cost),
-    )
+    last = pretraining.rounds if rounds is None else rounds
+    counted = itertools.islice(by_round(pretraining), last)
+    return Cost(*map(math.fsum, zip(Cost(0.0, 0.0), *counted, strict=True)))
 
 
 def rounds_for(pretraining: Pretraining, step_size: float) -> int:
@@ -283,7 +279,8 @@ def computing_of(stage: Stage) -> Computing:
         model = stage.model[0] if options.from_scratch else head
         name = _named(model, options.head_norm or "batch", shape, own)
         return Computing(name, lambda: stage.network.module, shape, own)
-    assert isinstance(stage, Pretraining | Task | Diagnosis | StartMeasurement)
+    if not isinstance(stage, Pretraining | Task | Diagnosis | StartMeasurement):
+        raise SettingsError(f"{stage.title}: the costs of a {type(stage).__name__} are not known")
     task = stage.diagnosed if isinstance(stage, Diagnosis) else stage
     pretraining = task if isinstance(task, Pretraining) else task.pretraining
     architecture, source = pretraining.architecture, pretraining.architecture.source.dataset

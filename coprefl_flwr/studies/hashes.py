@@ -3,6 +3,8 @@
 import functools
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -10,10 +12,9 @@ from typing import Any
 
 from coprefl_flwr import plugins
 from coprefl_flwr.data.user_data import files_of
-from coprefl_flwr.files import sha256_of
-from coprefl_flwr.named import Named, split_options
+from coprefl_flwr.files import expanded, sha256_of
+from coprefl_flwr.named import split_options
 from coprefl_flwr.options import declared
-from coprefl_flwr.studies.method import Method
 
 OWN = ("model", "dataset", "partition", "metric")
 """The kinds of plugins whose source code `content_hashes` hashes."""
@@ -45,8 +46,7 @@ def content_hashes(names: Iterable[str]) -> dict[str, str]:
     hashes = {}
     for name in names:
         file = name.partition("@")[0]
-        paths = [Path(file), Path(file.rpartition(":")[0]), Path(file) / "model.safetensors"]
-        for path in filter(Path.is_file, [] if ".py:" in name else paths):
+        for path in _own_files(file):
             hashes[name] = hash_of_file(path)
         if stored := files_of(file):
             hashes[name] = hash_of({"files": [hash_of_file(path) for path in stored]})
@@ -57,30 +57,38 @@ def content_hashes(names: Iterable[str]) -> dict[str, str]:
     return hashes
 
 
+def _own_files(name: str) -> list[Path]:
+    """Return the files that a name means: FILE, FILE:LABELS, or the weights in a folder."""
+    whole = expanded(name)
+    paths = [whole, expanded(name.rpartition(":")[0]), whole / "model.safetensors"]
+    return [path for path in paths if os.path.isfile(path)] if ".py:" not in name else []
+
+
 def _free(name: str, hashes: Mapping[str, str]) -> str:
     """Return a name that is no key of `hashes`: files in two folders may have equal names."""
     return name if name not in hashes else _free(f"{name}, another", hashes)
 
 
-def code_hashes(settings: Any) -> tuple[str, ...]:
-    """Return hashes of the user's code that settings name and that can change while a program runs.
+def changing_hashes(settings: Any) -> tuple[str, ...]:
+    """Return hashes of the user's code and data that can change while a program runs.
 
     Such code is in files (FILE.py:NAME) or is registered under a name. Modules are not hashed,
-    because a module is imported only once.
+    because a module is imported only once. Data are in files, which `content_hashes` hashes.
     """
     named = [word for text in _texts(settings) for word in text.split()]
     words = list(dict.fromkeys(split_options(word)[0] for word in named))
     files = [plugins.hash_at("method", word) for word in words if ".py:" in word]
     known = [plugins.hash_at(kind, name) for kind, name in plugins.REGISTERED if name in words]
-    return (*files, *known)
+    # Every access to a study comes here, so words that cannot be paths are not looked up.
+    names = [word.partition("@")[0] for word in words if re.search("[./]|^hf:", word)]
+    data = [hash_of_file(path) for name in names for path in (*_own_files(name), *files_of(name))]
+    return (*files, *known, *data)
 
 
 def _texts(content: Any) -> Iterator[str]:
     """Yield every string in settings, including nested containers and dataclasses."""
     if isinstance(content, str):
         yield content
-    elif isinstance(content, Named):
-        yield from content.texts()
     elif isinstance(content, Mapping | list | tuple):
         parts = content.values() if isinstance(content, Mapping) else content
         for part in parts:
@@ -95,8 +103,6 @@ def content_without_folders(content: Any) -> Any:
         return {key: content_without_folders(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [content_without_folders(value) for value in content]
-    if isinstance(content, Method):
-        return content.without_folders
     return plugins.without_folders(content) if isinstance(content, str) else content
 
 

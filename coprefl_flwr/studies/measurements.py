@@ -20,7 +20,7 @@ from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.plugins import METRIC, is_without_code
-from coprefl_flwr.report.columns import METRIC_COLUMNS, START_LOSS, Better, ColumnSpec
+from coprefl_flwr.report.columns import METRIC_COLUMNS, START_LOSS, ColumnSpec
 from coprefl_flwr.studies.hashes import content_hashes, hash_of
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.object_code import code_hash
@@ -33,12 +33,12 @@ from coprefl_flwr.studies.store import Store, write_result
 
 BETTER = ("higher", "lower")
 
-MetricLike = str | Metric | Callable[..., float]
-"""The place of a metric (module:NAME), a Metric, or a function of (logits, labels)."""
+MetricLike = str | Callable[..., float]
+"""The place of a metric (module:NAME), or a function of (logits, labels)."""
 
 
 def own_metric(chosen: MetricLike) -> Metric:
-    """Return a Metric from a place, a Metric or a function, and register its table heading.
+    """Return a Metric from a place or a function, and register its table heading.
 
     The metric of a function has the function's name. The function's attributes `title` and `better`
     are the metric's title and direction; they default to the name and to "higher". Options after a
@@ -48,31 +48,23 @@ def own_metric(chosen: MetricLike) -> Metric:
     nor "lower".
     """
     what = _metric_name(chosen)
-    metric = plugins.find("metric", chosen) if isinstance(chosen, str) else chosen
-    if not isinstance(metric, Metric):
-        if not callable(metric) or isinstance(metric, type):
-            raise SettingsError(f"{what}: a metric must be a function of (logits, labels)")
-        name = _metric_name(metric)
-        if name == "<lambda>":
-            raise SettingsError("a metric needs a name: define it with def, not lambda")
-        metric = Metric(
-            name, getattr(metric, "title", name), getattr(metric, "better", "higher"), metric
-        )
-    if metric.better not in BETTER:
-        raise SettingsError(
-            f"{what}: attribute `better`: {unknown('value', str(metric.better), BETTER)}"
-        )
-    better: Better = "lower" if metric.better == "lower" else "higher"
-    METRIC_COLUMNS[f"{METRIC}{metric.name}"] = ColumnSpec(metric.title, better)
-    return metric
+    fn = plugins.find("metric", chosen) if isinstance(chosen, str) else chosen
+    if not callable(fn) or isinstance(fn, type):
+        raise SettingsError(f"{what}: a metric must be a function of (logits, labels)")
+    name = _metric_name(fn)
+    if name == "<lambda>":
+        raise SettingsError("a metric needs a name: define it with def, not lambda")
+    title, better = getattr(fn, "title", name), getattr(fn, "better", "higher")
+    if better not in BETTER:
+        raise SettingsError(f"{what}: attribute `better`: {unknown('value', str(better), BETTER)}")
+    METRIC_COLUMNS[f"{METRIC}{name}"] = ColumnSpec(title, better)
+    return Metric(name, title, better, fn)
 
 
 def _metric_name(metric: Any) -> str:
-    """Return the place of a metric, or the name of a Metric or of a function."""
+    """Return the place of a metric, or the name of a function."""
     if isinstance(metric, str):
         return metric
-    if isinstance(metric, Metric):
-        return metric.name
     return str(getattr(metric, "__name__", type(metric).__name__))
 
 
@@ -122,9 +114,7 @@ class ClientMetrics:
         if not self.metrics:
             return {}
         named = [metric for metric in self.metrics if isinstance(metric, str)]
-        others = [metric for metric in self.metrics if not isinstance(metric, str)]
-        functions = [metric.fn if isinstance(metric, Metric) else metric for metric in others]
-        own = {_metric_name(m): code_hash(fn) for m, fn in zip(others, functions, strict=True)}
+        own = {_metric_name(m): code_hash(m) for m in self.metrics if not isinstance(m, str)}
         return {
             "client-metrics": [
                 list(map(_metric_name, self.metrics)),

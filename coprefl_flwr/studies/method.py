@@ -63,7 +63,7 @@ class Method:
 
         Raises a SettingsError for an unknown algorithm.
         """
-        if self in UNTRAINED or self.is_external:
+        if self in NO_METHODS or self.is_external:
             return []
         return [find_method(phase.name) for phase in self.phases if phase.name != RANDOM]
 
@@ -126,10 +126,8 @@ START = Method.parse(RANDOM)
 FRESH, KEEP = NO_METHODS = (Method.parse("fresh"), Method.parse("keep"))
 """Heads that need no round of computation: random weights, or the pre-trained last layer."""
 
-UNTRAINED = (START, *NO_METHODS)
-"""Methods and heads without an algorithm."""
-
 
 def folder_of(name: str) -> str:
     """Return a name as the name of a folder: other characters become hyphens."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name)
+    folder = re.sub(r"[^A-Za-z0-9.]+", "-", name)
+    return "-" if folder in (".", "..") else folder  # These two name other folders.

@@ -106,7 +106,7 @@ def start_of_method(
         raise SettingsError(f"{line}: leave it out; the call already has the clients")
     phases = []
     for part, rounds in parts_of(method, training.rounds):
-        how = replace(training, rounds=rounds, participants=part.participants or clients)
+        how = replace(training, rounds=rounds, participants=part.number_of_participants(clients))
         phases.append(_phase_of(part, PRETRAINING, how, options))
     name = name_of(method)
     return Start(name, name, phases, strategy=method)

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import ClientData, ImageDataset, Samples, load_dataset
+from coprefl_flwr.data import ClientData, DataSettings, ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dataset import check_numbers
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
@@ -21,7 +21,7 @@ from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.options import WORDS, Checked, option
-from coprefl_flwr.studies.hashes import content_hashes, values_of
+from coprefl_flwr.studies.hashes import changing_hashes, content_hashes, values_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -112,18 +112,8 @@ class PersonalData:
     ----------
     options : PersonalOptions
         Settings of the clients and of the features.
-    datasets : str
-        Names of the datasets, separated by spaces.
-    data_dir : str
-        The folder of torchvision's datasets.
-    image_size : int
-        Side of the images in pixels. 0 means that images are not resized.
-    relabel : bool
-        Whether labels with gaps are numbered 0, 1, 2.
-    alpha : float
-        Concentration of the Dirichlet distribution, for a label shift.
-    min_samples : int
-        Minimum number of a client's training samples, for a label shift.
+    settings : DataSettings
+        Settings of the datasets and of the label shift.
     seed : int
         Seed of all random draws.
     precision : str
@@ -131,14 +121,15 @@ class PersonalData:
     """
 
     options: PersonalOptions
-    datasets: str
-    data_dir: str
-    image_size: int
-    relabel: bool
-    alpha: float
-    min_samples: int
+    settings: DataSettings
     seed: int
     precision: str
+    _features: dict[tuple[int, Path], ClientData] = field(default_factory=dict, init=False)
+
+    @property
+    def datasets(self) -> str:
+        """The names of the datasets, separated by spaces."""
+        return self.options.personal_datasets or self.settings.dataset
 
     @functools.cached_property
     @about_settings("personal-datasets", "dataset")
@@ -165,7 +156,8 @@ class PersonalData:
         """Return the domains of one entry: DATASET, DATASET@DOMAIN, or DATASET@* (all domains)."""
         path, at, wanted = name.rpartition("@")
         file = path if at else name
-        source = load_dataset(file, self.data_dir, image_size=self.image_size, relabel=self.relabel)
+        how = self.settings
+        source = load_dataset(file, how.data_dir, image_size=how.image_size, relabel=how.relabel)
         check_numbers(file, source)
         if not isinstance(source, ImageDataset):
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
@@ -226,8 +218,9 @@ class PersonalData:
         wanted, key = self.options.train_per_class, (self.seed, PERSONAL)
         counts = np.full((self.num_clients, self.num_classes), wanted)
         if self.shift != "feature":
+            how = self.settings
             counts = dirichlet_counts(
-                self.domains, counts, key, alpha=self.alpha, min_samples=self.min_samples
+                self.domains, counts, key, alpha=how.alpha, min_samples=how.min_samples
             )
         ratio = self.options.test_per_class / wanted
         dealt = deal(self.domains, counts, ratio, (*key, "samples"))
@@ -252,7 +245,8 @@ class PersonalData:
 
         In a plan, torchvision's networks have random weights.
         """
-        return _loaded(self.options.backbones, not self.data_dir.startswith(SIZES))
+        text, weights = self.options.backbones, not self.settings.data_dir.startswith(SIZES)
+        return _loaded(text, weights, changing_hashes({"backbones": text}))
 
     def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size and with the normalisation of the first dataset.
@@ -268,8 +262,7 @@ class PersonalData:
         """Return a client's features, which are read from files in `folder` or else computed."""
         if (client, folder) not in self._features:
             images, device = self.images[client], default_device()
-            if images.test is None:
-                raise TypeError("a client of a personalised study needs test samples")
+            assert images.test is not None
             encoders: list[Encoder] = [
                 functools.partial(network.features, precision=self.precision)
                 for network in self.networks
@@ -286,22 +279,18 @@ class PersonalData:
         """Return the inputs of the features by key, and a hash of `model` if it is your own."""
         options = self.options
         about = values_of(options) | {"seed": self.seed, "dataset": self.datasets}
-        about |= {"image-size": self.image_size, "relabel": self.relabel}
+        about |= {"image-size": self.settings.image_size, "relabel": self.settings.relabel}
         about["precision"] = self.precision
         if options.shift != "feature":  # A feature shift does not use Dirichlet(alpha).
-            about |= {"alpha": self.alpha, "min-samples": self.min_samples}
+            about |= {"alpha": self.settings.alpha, "min-samples": self.settings.min_samples}
         backbones = [name.partition("=")[2] or name for name in options.backbones.split()]
         return about | {"contents": content_hashes([*self.datasets.split(), *backbones, model])}
-
-    @functools.cached_property
-    def _features(self) -> dict[tuple[int, Path], ClientData]:
-        return {}
 
 
 # All methods of a study, and all studies of a recipe, share the networks.
 @functools.lru_cache(maxsize=2)
 @about_settings("backbones")
-def _loaded(text: str, weights: bool) -> tuple[Backbone, ...]:
+def _loaded(text: str, weights: bool, _: tuple[str, ...]) -> tuple[Backbone, ...]:
     """Return the frozen networks of a setting `backbones`; () for `pixels` and `scratch`."""
     names = text.split()
     if not names:

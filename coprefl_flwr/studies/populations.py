@@ -40,7 +40,7 @@ PRETRAIN = "pretrain"
 
 
 class Source(ABC):
-    """The dataset of a phase, with the classes, domains and samples that the phase uses."""
+    """The dataset of a phase, with the classes and samples that the phase uses."""
 
     @property
     @abstractmethod
@@ -53,27 +53,21 @@ class Source(ABC):
         """The indices of the phase's classes in the dataset, ascending."""
 
     @property
-    def domains(self) -> tuple[int, ...]:
-        """The indices of the phase's domains; () if the dataset has no domains."""
-        return ()
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether a program gave the dataset as an object. Only its content then identifies it."""
-        return False
-
-    @property
     def class_names(self) -> list[str]:
-        """The names of the phase's classes, in the order of `classes`."""
-        return [self.dataset.classes[number] for number in self.classes]
+        """The names of the phase's classes; the index for a class that the dataset lacks."""
+        names = self.dataset.classes
+        return [names[n] if n < len(names) else str(n) for n in self.classes]
 
     @abstractmethod
     def samples(self, classes: tuple[int, ...]) -> Samples:
         """Return all samples of these classes; a label is the class's position in `classes`."""
 
-    @abstractmethod
-    def identity(self) -> Mapping[str, Any]:
-        """Return the values that determine the samples: equal identities mean equal samples."""
+    def identity(self) -> Mapping[str, Any] | None:
+        """Return the values that determine the samples: equal identities mean equal samples.
+
+        It is None if a program gave the dataset as an object. Only its content then identifies it.
+        """
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +84,6 @@ class LoadedSource(Source):
 
     loaded: Dataset
     used: tuple[int, ...]
-    in_memory = True
 
     @classmethod
     def of(
@@ -132,25 +125,10 @@ class LoadedSource(Source):
         """The indices of the used classes, ascending."""
         return self.used
 
-    @property
-    def class_names(self) -> list[str]:
-        """The names of the used classes; the index for a class that this dataset lacks."""
-        names = self.loaded.classes
-        return [names[n] if n < len(names) else str(n) for n in self.used]
-
     def samples(self, classes: tuple[int, ...]) -> Samples:
         """Return all samples of these classes; a label is the class's position in `classes`."""
         rows = np.flatnonzero(np.isin(self.loaded.labels, classes))
         return Samples(self.loaded, rows, task_labels(self.loaded.labels[rows], classes))
-
-    @property
-    def domains(self) -> tuple[int, ...]:
-        """The indices of all domains of the dataset."""
-        return tuple(range(len(self.loaded.domain_names)))
-
-    def identity(self) -> Mapping[str, Any]:
-        """Return the number of samples and the classes; `Clients` adds hashes of the samples."""
-        return {"samples": len(self.loaded.labels), "classes": self.used}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,10 +319,11 @@ class Clients(Checked):
 
     def identity(self) -> dict[str, Any]:
         """Return the inputs on which the samples of clients and server depend."""
-        if self.source.in_memory:
+        source = self.source.identity()
+        if source is None:
             return {"samples": self._hash}
         return {
-            "source": self.source.identity(),
+            "source": source,
             "spread": self.spread.identity(),
             "seed": self.seed,
             "tested": self.tested,

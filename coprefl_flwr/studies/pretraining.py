@@ -94,8 +94,6 @@ class Pretraining(TrainingStage):
         no test.
     settings : Mapping[str, Any]
         The settings of the study, which are written to `model.json`.
-    open_ended : bool
-        Whether the last checkpoint is kept, so that the stage can continue with more rounds.
     """
 
     kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
@@ -110,24 +108,19 @@ class Pretraining(TrainingStage):
         keeps_head: bool = False,
         test_every: int = 0,
         settings: Mapping[str, Any] | None = None,
-        open_ended: bool = False,
     ) -> None:
         self.how, self.phases, self.name = start, start.phases, start.label
         self._clients, self.architecture = clients, architecture
         self.keeps_head, self.test_every = keeps_head, test_every
-        self.settings, self.open_ended = settings or {}, open_ended
+        self.settings = settings or {}
+        what = f"method, {start.name}"
         for phase in self.phases:
             wanted, most = phase.training.participants, self.clients.number
             if wanted > most:
-                raise SettingsError(
-                    f"method, {start.name}: participants = {wanted}: must be at most "
-                    f"clients = {most}"
-                )
+                problem = f"participants = {wanted}: must be at most clients = {most}"
+                raise SettingsError(f"{what}: {problem}")
             phase.check_aggregation("method", wanted)
-            try:
-                phase.training.check_wrapper(most)
-            except SettingsError as error:
-                raise SettingsError(f"method, {start.name}: {error}", *error.keys) from error
+            phase.training.check_wrapper(what, most)
         rounds = [phase.training.rounds for phase in self.phases]
         title, path = f"pre-training {self.name}", f"starts/{folder_of(self.name)}"
         super().__init__(run, title, path, start.name, sum(rounds))
@@ -316,15 +309,15 @@ class Pretraining(TrainingStage):
         if not self.phases:
             return None
         classes = read_about(folder, num_classes=int)["num-classes"]
-        losses = {
-            row["round"]: row["loss"]
-            for row in read_result(folder)["rounds"]
-            if {"round", "loss"} <= row.keys()
-        }
         last = self.phases[-1].algorithm.strategy_class
         before = self.rounds - self.phases[-1].training.rounds
+        losses = [
+            row["loss"]
+            for row in read_result(folder)["rounds"]
+            if "loss" in row and row.get("round", 0) > before
+        ]
         return problem_of(
-            [loss for number, loss in losses.items() if number > before],
+            losses,
             classes,
             start_loss=start_loss,
             chained=last.loss_of == "chain",

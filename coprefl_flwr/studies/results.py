@@ -83,7 +83,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
             costs[start] = {
                 key: number for key, number in of_start.items() if math.isfinite(number)
             }
-    problems, how = log_problems(study, store), made_by()
+    problems, how = problems_of(study, store), made_by()
     known = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
     return {
@@ -100,12 +100,13 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
 
 def _about_settings(study: Study) -> dict[str, Any]:
     """Return the settings of a study for its report, and the command that repeats the study."""
-    used = Settings.from_config(study.config).used()
-    shown = {key: without_folders(value) for key, value in study.changed.items()}
+    settings = Settings.from_config(study.config)
+    used, changed = settings.used(), settings.changed()
+    shown = {key: without_folders(value) for key, value in changed.items()}
     return {
         "settings": shown,
         "defaults": {key: used[key] for key in used if key not in shown},
-        "command": _command(study.changed, shown),
+        "command": _command(changed, shown),
     }
 
 
@@ -156,22 +157,19 @@ def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 def log_lost_replies(study: Study, store: Store) -> list[str]:
     """Log the stages in which replies were left out; return a sentence for each of the stages."""
-    lines = [
-        f"{stage.title}: {line}"
-        for stage in study.stages
-        if (line := left_out(store.result(stage)["rounds"]))
-    ]
-    for line in lines:
-        logger.warning("%s", line)
-    return [f"{line}." for line in lines]
+    lines = []
+    for stage in study.stages:
+        if line := left_out(store.result(stage)["rounds"]):
+            logger.warning("%s: %s", stage.title, line)
+            lines.append(f"{stage.title}: {line}.")
+    return lines
 
 
-def log_problems(study: Study, store: Store) -> dict[str, str]:
-    """Log the stages that diverged or did not learn; return {start or method: the problems}."""
+def problems_of(study: Study, store: Store) -> dict[str, str]:
+    """Return {start or method: how its stages diverged or did not learn}."""
     lines: dict[str, list[str]] = {}
     for stage in study.stages:
         if problem := problem_in(study, store, stage):
-            logger.warning("%s: %s", stage.title, problem)
             what = "" if stage.task is None else f"task {stage.task}: "
             lines.setdefault(stage.start, []).append(f"{what}{problem}")
     return {start: "; ".join(own) for start, own in lines.items()}

@@ -7,7 +7,6 @@ folder that the program names, or else in a temporary folder.
 import contextlib
 import io
 import logging
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.machine import MOST_WORKERS
 from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.federation.run import Hook
-from coprefl_flwr.files import check_links, expanded, remove_named, write_atomically
+from coprefl_flwr.files import check_links, check_place, expanded, remove_named, write_atomically
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.options import Option
 from coprefl_flwr.studies.personal_data import FEATURE_FILE
@@ -190,8 +189,8 @@ def run_stage(
         _go_on(stage, folder)
     if finalise(stage, folder):
         progress.note(stage.title, stage.kind, stage.rounds, "already done")
-        return
-    stage.make(Making(grid, store, folder, progress, hooks, run_name))
+    else:
+        stage.make(Making(grid, store, folder, progress, hooks, run_name))
     if stage.rounds and (problem := stage.problem(folder)):
         logger.warning("%s: %s", stage.title, problem)
     finalise(stage, folder)
@@ -215,18 +214,3 @@ def check_folders(stages: Iterable[Stage], store: Store) -> None:
         check_links(store.base, store.folder(stage) / STATES)
         if stage.features():
             check_links(store.base, store.shared(stage.features()))
-
-
-def check_place(option: str, folder: Path) -> None:
-    """Raise a SettingsError if `folder` cannot be created or written to.
-
-    The error message begins with `option`, the setting that names the folder.
-    """
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise SettingsError(f"{option}: {place} is a file, not a folder")
-        if place.is_symlink() and not place.exists():
-            raise SettingsError(f"{option}: {place} is a broken link")
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise SettingsError(f"{option}: {there} is not writable")

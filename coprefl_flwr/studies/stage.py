@@ -34,7 +34,7 @@ from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
 from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.training_checks import DIVERGED, Problem
+from coprefl_flwr.report.training_checks import NOT_FINITE, Problem
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.store import CHECKPOINT, SECONDS, STATES, Store, read_result, write_result
@@ -216,7 +216,7 @@ class TrainingStage(Stage):
 
     def domains(self) -> Sequence[str]:
         """Return the domain of each evaluated client, in the order of ids; "" without domains."""
-        return ()
+        return [""] * self.max_parallel_clients()
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write further files, such as the model. Return further columns for each round's row.
@@ -234,7 +234,7 @@ class TrainingStage(Stage):
             of = f"{lost} of {len(result['rows'])} clients"
             return Problem(f"{of} end with a loss that is not finite")
         last = result["rounds"][-1] if result["rounds"] else {}
-        return Problem(DIVERGED) if last.get("loss", 0.0) is None else None
+        return NOT_FINITE if last.get("loss", 0.0) is None else None
 
     def ends(self, report: RoundReport) -> bool:
         """Return whether the stage stops early, after the round of this report."""
@@ -315,6 +315,7 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
     if missing or evaluation is None:
         raise RunFailedError(f"{stage.title}: clients {missing} did not evaluate the model")
     metrics, domains = _of_evaluation(stage, evaluation), stage.domains()
+    own = {name: values for name, values in metrics.items() if name.startswith(METRIC)}
     return [
         {
             "start": stage.start,
@@ -323,7 +324,8 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
             "n": int(metrics["num-examples"][position]),
             "correct": int(metrics["correct"][position]),
             "loss": float(metrics["loss"][position]),
-            **{name: float(metrics[name][position]) for name in metrics if name.startswith(METRIC)},
+            # Undefined values are left out.
+            **{n: float(of[position]) for n, of in own.items() if not np.isnan(of[position])},
         }
         | ({"domain": domains[client]} if domains[client] else {})
         for position, client in enumerate(evaluation.clients)

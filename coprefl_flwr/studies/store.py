@@ -222,13 +222,9 @@ def write_result(
     content = {"rows": list(map(_finite, rows)), "rounds": list(map(_finite, rounds))}
     text = json.dumps(content, indent=1, allow_nan=False).encode()
     # The checksums come first, because the existence of a result means that the stage is done.
-    write_sums(folder, _array_files(folder), {RESULT: text})
+    arrays = [path.name for path in folder.glob("*.safetensors") if path.name != CHECKPOINT]
+    write_sums(folder, arrays, {RESULT: text})
     write_atomically(folder / RESULT, text)
-
-
-def _array_files(folder: Path) -> list[str]:
-    """Return the file names of a stage's arrays (safetensors), without the checkpoint."""
-    return [path.name for path in folder.glob("*.safetensors") if path.name != CHECKPOINT]
 
 
 def _finite(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,15 +50,11 @@ class Study:
     root : Path
         The folder below which clients of this process keep their files. Messages contain only paths
         relative to this folder.
-    changed : Mapping[str, Any]
-        The settings that a report lists: settings that can change a result and that differ from
-        their defaults.
     """
 
     stages: Sequence[Stage]
     config: Mapping[str, Any] = field(default_factory=dict)
     root: Path = Path()
-    changed: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def by_path(self) -> Mapping[str, Stage]:

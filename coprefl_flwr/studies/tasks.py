@@ -13,7 +13,6 @@ from torch import nn
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import ClientData, TextDataset, split_in_two
-from coprefl_flwr.data.splits import rows_of
 from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import TASK_KIND
@@ -137,16 +136,16 @@ class Tasks:
             what, only = self._named("classes"), "downstream-classes"
             problem = f"{what} = {wanted}: there are only {len(known)} downstream classes"
             raise SettingsError(problem, "task-classes", only)
-        self._check_samples(known)
+        self._check_samples()
         rng = seeds.generator(self.seed, name, "classes")
         drawn = rng.choice(len(known), wanted, replace=False)
         return tuple(sorted(known[position] for position in drawn))
 
-    def _check_samples(self, classes: tuple[int, ...]) -> None:
+    def _check_samples(self) -> None:
         """Raise a SettingsError if a class has no samples, because a task could draw it."""
-        dataset, only = self.source.dataset, self._named("only")
-        present = np.unique(dataset.labels[rows_of(dataset, classes, self.source.domains)])
-        empty = [dataset.classes[number] for number in classes if number not in present]
+        only, samples = self._named("only"), self.source.samples(self.source.classes)
+        present = np.unique(samples.labels)
+        empty = [name for n, name in enumerate(self.source.class_names) if n not in present]
         if empty:
             raise SettingsError(
                 f"{only}: there are no samples of {abridged(empty)}; name classes with samples "
@@ -163,10 +162,11 @@ class Tasks:
 
         The samples of one task also depend on the number of the task.
         """
-        if self.source.in_memory:
+        source = self.source.identity()
+        if source is None:
             return {"samples": self._hash}
         return {
-            "source": self.source.identity(),
+            "source": source,
             "spread": self.spread.identity(),
             "seed": self.seed,
             "classes": self.classes,
@@ -322,11 +322,8 @@ class Task(TrainingStage):
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
     def initial(self, store: Store) -> Arrays:
-        """Return the starting model from the store, with the initial head of this task."""
-        return self.first(load_saved_model(store.folder(self.pretraining))[0])
-
-    def first(self, start: Arrays) -> Arrays:
-        """Return the initial weights: the starting model with a fresh or with its trained head."""
+        """Return the starting model from the store, with a fresh or with its trained head."""
+        start, _ = load_saved_model(store.folder(self.pretraining))
         if self.how.keeps_head:
             return start
         classes = self.tasks.classes
@@ -361,10 +358,6 @@ class Task(TrainingStage):
     def max_parallel_clients(self) -> int:
         """Return the number of clients, all of which take part in every round."""
         return self.tasks.spread.clients or len(self.population.clients)
-
-    def domains(self) -> Sequence[str]:
-        """Return "" for each client, as tasks have no domains."""
-        return [""] * self.max_parallel_clients()
 
     def identity(self) -> Mapping[str, Any]:
         """Return the inputs on which the results of the tasks depend, except the task's number."""

@@ -19,10 +19,8 @@ the method trains for about a second on 240 images that are part of this package
 Clients get copies of arrays and rounds get read-only arrays, so neither can change the originals.
 """
 
-import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +30,7 @@ from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.methods import find_method
 from coprefl_flwr.named import Named
 from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable, same_under_flower
-from coprefl_flwr.testing.small_study import Broken, Case, write_images
+from coprefl_flwr.testing.small_study import Broken, Case, quiet_log, write_images
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,8 @@ def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
     """Check the method at a place, and yield the result of each check as soon as it is known."""
     place = plugins.resolved(place, Path.cwd())  # Other processes may have another current folder.
     method = find_method(Named.parse(place).name)
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    # The log is off, as findings already describe all problems.
+    with tempfile.TemporaryDirectory() as folder, quiet_log():
         data = Path(folder) / "glyphs.npz"
         write_images(data)
         cases = [Case(place, method, role, data, Path(folder) / role) for role in method.roles]
@@ -113,15 +112,3 @@ def _register(strategy_class: type[RoundStrategy]) -> str:
     name = getattr(strategy_class, "__name__", "method")
     plugins.register("method", name, strategy_class)
     return name
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Turn off Flower's log during this block, as findings already describe all problems."""
-    flower_log = logging.getLogger("flwr")
-    handlers, flower_log.handlers = flower_log.handlers, []
-    propagate, flower_log.propagate = flower_log.propagate, False
-    try:
-        yield
-    finally:
-        flower_log.handlers, flower_log.propagate = handlers, propagate

@@ -19,6 +19,7 @@ from coprefl_flwr.testing.small_study import (
     Broken,
     Case,
     Outcome,
+    numbers_of,
     training_stage,
 )
 
@@ -57,14 +58,14 @@ def every_client_answers(case: Case) -> str:
         raise Broken(f"{run.warnings[0]}: all clients must reply")
     if run.uncommitted:
         raise Broken("its clients write a state that no exchange commits: set stateful=True")
-    return f"{len(run.metrics)} rounds"
+    return f"{run.rounds} rounds"
 
 
 def hosting_changes_nothing(case: Case) -> str:
     """Check that arrays and metrics are the same on 1, 2 and 4 nodes, except for rounding."""
-    first, largest = _undisturbed(case).numbers(), 0.0
+    first, largest = _undisturbed(case).numbers, 0.0
     for nodes in (2, 4):
-        difference, name = furthest(first, case.run(f"{nodes} nodes", nodes).numbers())
+        difference, name = furthest(first, case.run(f"{nodes} nodes", nodes).numbers)
         if difference > ROUNDING:
             raise Broken(
                 f"on {nodes} nodes {name} differs by {difference:.2g} from its value on one node: "
@@ -79,12 +80,10 @@ def resuming_changes_nothing(case: Case) -> str:
     """Check that a run that is interrupted and resumed ends with the same bytes."""
     if case.role == HEAD:
         raise NotApplicable("a head has one round, which is run again")
-    first = _undisturbed(case).numbers()
+    first = _bytes(_undisturbed(case).numbers)
     case.run("interrupted", interrupted=True)
-    again = case.run("interrupted").numbers()
-    names = first.keys() | again.keys()
-    other = [name for name in sorted(names) if _bytes(first, name) != _bytes(again, name)]
-    if other:
+    again = _bytes(case.run("interrupted").numbers)
+    if other := sorted({name for name, _ in first.items() ^ again.items()}):
         raise Broken(
             f"interrupted in round {INTERRUPTED_IN} and resumed, {other[0]} differs: store the "
             "server's values in ctx.state, and a client's values by self.state.write"
@@ -112,7 +111,7 @@ def same_under_flower(case: Case) -> str:
         raise Broken(f"`flwr run`: {problem}")
     stage = build(settings).stages[-1]
     rows = read_result(Store(case.folder / "flower" / RUN_NAME, Layout.PATH).folder(stage))["rows"]
-    difference, name = furthest(Outcome(rows=first).numbers(), Outcome(rows=rows).numbers())
+    difference, name = furthest(numbers_of(first), numbers_of(rows))
     if difference > ROUNDING_OF_PROCESSES:
         raise Broken(
             f"`flwr run` and one process differ by {difference:.2g} ({name}): does the method keep "
@@ -156,11 +155,9 @@ def furthest(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[float
     The difference is infinite if a name is missing in one of the two. A difference is relative to
     the largest absolute value in the first array, if this value is above 1.
     """
-    largest = 0.0, ""
-    for name in sorted(first.keys() | second.keys()):
-        both = name in first and name in second
-        largest = max(largest, (_difference(first[name], second[name]) if both else np.inf, name))
-    return largest
+    if missing := first.keys() ^ second.keys():
+        return np.inf, max(missing)
+    return max(((_difference(first[name], second[name]), name) for name in first), default=(0, ""))
 
 
 def _difference(first: Any, second: Any) -> float:
@@ -173,8 +170,7 @@ def _difference(first: Any, second: Any) -> float:
     return off / max(1.0, largest) if np.isfinite(off) else np.inf
 
 
-def _bytes(numbers: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    if name not in numbers:
-        return ()
-    array = np.asarray(numbers[name])
-    return array.dtype.str, array.shape, array.tobytes()
+def _bytes(numbers: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the type, the shape and the bytes of each array or number."""
+    arrays = {name: np.asarray(value) for name, value in numbers.items()}
+    return {name: (a.dtype.str, a.shape, a.tobytes()) for name, a in arrays.items()}

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,6 @@ from flwr.app import Message
 from torch import nn
 
 from coprefl_flwr import plugins
-from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.errors import one_line
@@ -82,35 +81,19 @@ class _Interruption(BaseException):
 
 @dataclass
 class Outcome:
-    """The result of a run: final arrays, states of the strategy and of the clients, and metrics.
+    """The result of a run.
 
-    `states` has the committed state of each client, by client id. `uncommitted` is whether clients
-    have written states although no state was committed. `metrics` has the metrics of each round,
-    `rows` has the metrics of each client, and `warnings` has the logged warnings.
+    `numbers` is {description: value} of all arrays and numbers of the run: final arrays, states of
+    the strategy, committed states of the clients, and metrics. `rounds` is the number of rounds.
+    `rows` has the metrics of each client. `uncommitted` is whether clients have written states
+    although no state was committed. `warnings` has the logged warnings.
     """
 
-    arrays: Arrays = field(default_factory=dict)
-    strategy_state: Mapping[str, Any] = field(default_factory=dict)
-    states: dict[int, Arrays] = field(default_factory=dict)
-    uncommitted: bool = False
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    rounds: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
+    uncommitted: bool = False
     warnings: list[str] = field(default_factory=list)
-
-    def numbers(self) -> dict[str, Any]:
-        """Return {description: value} of all arrays and numbers of the run."""
-        numbers: dict[str, Any] = {f"array {name}": array for name, array in self.arrays.items()}
-        for key, value in self.strategy_state.items():
-            arrays = value if isinstance(value, dict) else {"": value}
-            numbers |= {f"state {key} {name}".strip(): value for name, value in arrays.items()}
-        for client, state in self.states.items():
-            numbers |= {f"state of client {client}, {name}": value for name, value in state.items()}
-        for number, metrics in self.metrics.items():
-            numbers |= {f"{name} of round {number}": value for name, value in metrics.items()}
-        for row in self.rows:
-            own = {name: value for name, value in row.items() if isinstance(value, int | float)}
-            numbers |= {f"{name} of client {row['client']}": value for name, value in own.items()}
-        return numbers
 
 
 @dataclass(frozen=True)
@@ -123,7 +106,7 @@ class Case:
     data: Path
     folder: Path
 
-    def settings(self, name: str, options: Mapping[str, Value] | None = None) -> Settings:
+    def settings(self, name: str) -> Settings:
         """Return the settings of the small study, with results in `folder` / `name`."""
         config: dict[str, Any] = {
             "run-name": RUN_NAME,
@@ -136,11 +119,9 @@ class Case:
             "dataset": str(self.data),
             "model": "coprefl_flwr.testing.small_study:small_network",
             "output-dir": str(self.folder / name),
-            {TASK: "task-method", HEAD: "head"}.get(self.role, "method"): Method(
-                (Named.parse(self.place).having(options or {}),)
-            ),
         }
-        return Settings.from_config(config)
+        key = {TASK: "task-method", HEAD: "head"}.get(self.role, "method")
+        return Settings.from_config({**config, key: Method((Named.parse(self.place),))})
 
     @functools.cached_property
     def undisturbed(self) -> Outcome:
@@ -169,7 +150,7 @@ class Case:
                 _fill(outcome, report, strategy, store.folder(stage))
 
         grid, progress = _Backwards(client_app(study.client), nodes), Progress(len(study.stages))
-        with _warnings() as outcome.warnings:
+        with quiet_log() as outcome.warnings:
             try:
                 for current in study.stages:
                     run_stage(current, grid, store, progress, [look] if current is stage else [])
@@ -179,7 +160,18 @@ class Case:
                 why = "".join(f" ({line})" for line in outcome.warnings[:1])
                 raise Broken(f"{name} run: {one_line(error)}{why}") from error
         outcome.rows = read_result(store.folder(stage))["rows"]
+        outcome.numbers |= numbers_of(outcome.rows)
         return outcome
+
+
+def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return {description: value} of all numbers in the rows of clients."""
+    return {
+        f"{name} of client {row['client']}": value
+        for row in rows
+        for name, value in row.items()
+        if isinstance(value, int | float)
+    }
 
 
 def training_stage(study: Study) -> TrainingStage:
@@ -222,31 +214,36 @@ class _Backwards(LocalGrid):
 
 def _fill(outcome: Outcome, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:
     """Copy the results of the last round to `outcome` before the clients' states are removed."""
-    outcome.arrays, outcome.strategy_state = dict(report.arrays), dict(report.state)
-    outcome.metrics = {
-        number: {name: value for name, value in metrics.items() if not name.startswith("wire-")}
-        for number, metrics in report.history.rounds().items()
-    }
+    numbers, rounds = outcome.numbers, report.history.rounds()
+    numbers |= {f"array {name}": array for name, array in report.arrays.items()}
+    for key, value in report.state.items():
+        arrays = value if isinstance(value, dict) else {"": value}
+        numbers |= {f"state {key} {name}".strip(): array for name, array in arrays.items()}
+    for number, metrics in rounds.items():
+        own = {name: value for name, value in metrics.items() if not name.startswith("wire-")}
+        numbers |= {f"{name} of round {number}": value for name, value in own.items()}
     store, committed = ClientState(folder / STATES), report.versions
     request = {"run": strategy.run_name, "population": strategy.population}
     for client, version in sorted(committed.items()):
-        state = store.read({**request, "client": client, "state-version": version})
-        outcome.states[client] = state or {}
+        state = store.read({**request, "client": client, "state-version": version}) or {}
+        numbers |= {f"state of client {client}, {name}": array for name, array in state.items()}
+    outcome.rounds = len(rounds)
     outcome.uncommitted = not committed and any((folder / STATES).rglob("*.safetensors"))
 
 
 @contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """Yield a list to which the warnings in Flower's log are added during this block."""
+def quiet_log() -> Iterator[list[str]]:
+    """Turn off Flower's log during this block; yield a list to which its warnings are added."""
     lines: list[str] = []
 
     class Collects(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(" ".join(record.getMessage().split()))
 
-    flower_log, handler = logging.getLogger("flwr"), Collects(logging.WARNING)
-    flower_log.addHandler(handler)
+    flower_log = logging.getLogger("flwr")
+    before = flower_log.handlers, flower_log.propagate
+    flower_log.handlers, flower_log.propagate = [Collects(logging.WARNING)], False
     try:
         yield lines
     finally:
-        flower_log.removeHandler(handler)
+        flower_log.handlers, flower_log.propagate = before

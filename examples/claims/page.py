@@ -26,9 +26,8 @@ from verdicts import Verdict, interval, judge
 
 from coprefl_flwr.errors import SettingsError, say, unknown
 from coprefl_flwr.files import read_text, write_atomically
-from coprefl_flwr.recipes.collect import table_name
 from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.recipe import ALL, Recipe
+from coprefl_flwr.recipes.recipe import ALL, Recipe, table_name
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.figures import save

@@ -7,7 +7,6 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.arrays import weights_of
 from coprefl_flwr.clients import SCAFFOLDClient
-from coprefl_flwr.clients.scaffold import displacement_per_gradient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import load_arrays, model_arrays
@@ -44,13 +43,14 @@ def test_a_constant_gradient_moves_so_far(momentum):
     for _ in range(7):
         p.grad = torch.ones_like(p)
         optimiser.step()
-    assert displacement_per_gradient(training, 50, 3) == pytest.approx(-p.item(), rel=1e-12)
+    distance = training.rate(3) * training.step_sum(50)
+    assert distance == pytest.approx(-p.item(), rel=1e-12)
 
 
 def test_steps_of_epochs_are_counted():
     """33 samples make batches of 16 and 17, which are two steps per epoch."""
     training = LocalTraining(local_epochs=3, batch_size=16, learning_rate=0.5)
-    assert displacement_per_gradient(training, 33, 1) == 3.0
+    assert training.rate(1) * training.step_sum(33) == 3.0
 
 
 def steps_by_hand(model, data, tilt, steps, rate, momentum):
@@ -119,6 +119,13 @@ def test_clipped_steps_say_nothing_of_the_gradients(exact_federation, tmp_path):
     assert list(tmp_path.iterdir()) == []
     returned, _, _ = fit(client, *sent, {**II, "scaffold-variant": "I"})
     assert returned[len(start)].any()
+
+
+def test_steps_of_adam_say_nothing_of_the_gradients(exact_federation, tmp_path):
+    training = LocalTraining(local_steps=3, algorithm="adam")
+    client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
+    with pytest.raises(SettingsError, match="variant II needs SGD: it computes gradients"):
+        fit(client, start, controls(client.model, 0.0), II)
 
 
 def test_no_steps_change_no_variate(exact_federation, tmp_path):

@@ -5,6 +5,7 @@ Placeholders have the published sizes of datasets.
 
 import bz2
 import gc
+import os
 import weakref
 from types import SimpleNamespace
 
@@ -46,6 +47,15 @@ def test_only_the_last_few_are_held(tmp_path, rng):
     assert 1 <= len(alive) <= 10
     last = load_dataset(path)
     assert load_dataset(path) is last
+
+
+@pytest.mark.parametrize("labels", ["", ":labels"])
+def test_a_file_with_other_content_is_read_again(tmp_path, labels):
+    """The files have the same path and size; a result of the old content would be stored as new."""
+    for number in (0, 1):
+        path = write_npz(tmp_path, images=np.full((4, 5, 6), number, np.uint8), labels=np.arange(4))
+        os.utime(path, (number, number))
+        assert load_dataset(path + labels).images.eq(number).all()
 
 
 def test_a_text_is_not_resized(tmp_path):

@@ -194,6 +194,14 @@ def test_per_client_keeps_each_client():
     }
 
 
+def test_per_client_keeps_every_digit_of_an_id():
+    """A node that is one client has the id of the node, a random number of 64 bits."""
+    accumulator = Accumulator(PerClient(Mean()))
+    for client in (2**63 + 1, 2**63 + 2):
+        accumulator.add(client, {"w": np.float32([1])}, {"num-examples": 3})
+    assert list(accumulator.sums) == ["9223372036854775809", "9223372036854775810"]
+
+
 def laid_out(array, kind):
     """Return the same numbers in another order in memory."""
     if kind == "C":

@@ -131,6 +131,30 @@ def test_resuming_a_finished_run_returns_its_result(tmp_path):
     assert again.train_metrics_clientapp == whole.train_metrics_clientapp
 
 
+def test_one_run_at_a_time_writes_a_checkpoint(tmp_path):
+    """Before, two runs cut each other's history, and neither could resume."""
+    path = tmp_path / "checkpoint.safetensors"
+    refused = []
+
+    def hook(report):
+        with pytest.raises(SettingsError, match="another run is writing this file") as caught:
+            FedAvg(clients=4).start(grid, initial, 3, checkpoint=path, resume=True)
+        refused.append(caught.value)
+
+    federation = Federation.stochastic()
+    grid, initial = LocalGrid(federation.coprefl_app()), to_record(federation.arrays())
+    FedAvg(clients=4).start(grid, initial, 2, checkpoint=path, hooks=[hook])
+    assert len(refused) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, f"{path.name}.rounds.jsonl"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_any_work(tmp_path):
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "checkpoint"
+    with pytest.raises(SettingsError, match=r"checkpoint = .*file is a file, not a folder"):
+        FedAvg(clients=4).start(LocalGrid(None), to_record({}), 2, checkpoint=path)
+
+
 def checkpoint():
     return Checkpoint(
         round=3,
@@ -139,6 +163,8 @@ def checkpoint():
         history=History(train={1: {"loss": 1 / 3}}, traffic={1: {"models-up": 2.5}}),
         options={"strategy": "FedAvg"},
         versions={11: "3-0", 4: "2-1"},
+        bound={11: 2**64 - 5},  # Flower draws ids of nodes below 2^64.
+        most_clients=7,
     )
 
 
@@ -153,6 +179,8 @@ def test_everything_comes_back(tmp_path):
     assert back.history.train == {1: {"loss": 1 / 3}}
     assert back.history.traffic == {1: {"models-up": 2.5}}
     assert back.versions == {11: "3-0", 4: "2-1"}
+    assert back.bound == {11: 2**64 - 5}
+    assert back.most_clients == 7
     assert back.round == 3
 
 

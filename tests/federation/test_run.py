@@ -5,12 +5,14 @@ import re
 
 import numpy as np
 import pytest
-from flwr.app import Message, MetricRecord, RecordDict
+import torch
+from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.federation import transport
 from coprefl_flwr.federation.aggregation import Mean
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import (
@@ -207,13 +209,49 @@ def test_a_silent_node_is_not_asked_again(caplog):
     assert "node 3 did not answer within 300 s and is not asked again" in caplog.text
 
 
+class Reconnecting(Deaf):
+    """A grid whose silent node disconnects in round 2 and connects again in round 3."""
+
+    def get_node_ids(self):
+        return [2] if self.round == 2 else [2, 3]
+
+
+def test_a_silent_node_that_connects_again_is_asked_again():
+    grid = Reconnecting(client_app(lambda _, i: Counter(i)), nodes=2)
+    grid.round = 1
+
+    def hook(report):
+        grid.round = report.round + 1
+
+    strategy = FedAvg(min_available_nodes=2, clients=6, evaluate_every=0)
+    strategy.start(grid, to_record(START), 3, timeout=9, hooks=[hook])
+    assert grid.nodes_asked == (2, 3, 2, 2, 3)
+
+
+def test_a_node_that_cannot_report_its_clients_is_asked_again(monkeypatch, caplog):
+    """Its program may have been restarted while it was asked."""
+    monkeypatch.setattr(transport, "ASK_AGAIN", 0.0)
+    asked = []
+
+    class Restarting(LocalGrid):
+        def _handle(self, message):
+            reply = super()._handle(message)
+            if message.metadata.message_type == "query.roster":
+                asked.append(message.metadata.dst_node_id)
+                if asked.count(3) == 1 and asked[-1] == 3:
+                    return Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
+            return reply
+
+    app = client_app(lambda _, i: Counter(i))
+    FedAvg(min_available_nodes=2).start(Restarting(app, nodes=2), to_record(START), 1, timeout=5)
+    assert asked == [2, 3, 3]
+
+
 def test_an_error_from_the_superlink_is_blamed_on_the_node_asked(caplog):
     class Unavailable(LocalGrid):
         def _handle(self, message):
             reply = super()._handle(message)
             if message.metadata.dst_node_id == 3 and message.metadata.message_type == "train":
-                from flwr.app import Error
-
                 reply = Message(Error(5, "Node Unavailable"), reply_to=message)
                 reply.metadata.__dict__["_src_node_id"] = 1
             return reply
@@ -294,12 +332,12 @@ def test_a_node_that_cannot_tell_its_clients_is_left_out_and_named(caplog):
 class Returning(FedAvg):
     """A method that changes the global model with a given function."""
 
-    def __init__(self, change):
+    def __init__(self, change, metrics=None):
         super().__init__(clients=6)
-        self.change = change
+        self.change, self.of_round = change, metrics or {}
 
     def round(self, ctx, arrays):
-        return self.change(arrays), {}
+        return self.change(arrays), self.of_round
         yield
 
 
@@ -324,6 +362,38 @@ def test_the_new_global_model_keeps_the_order_of_the_old_one():
     strategy = Returning(lambda arrays: dict(reversed(arrays.items())))
     result = strategy.start(counting_grid(), to_record(START), 1)
     assert list(from_record(result.arrays)) == ["w", "count"]
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.array(0.5), torch.tensor(0.5)])
+def test_metrics_of_a_round_become_numbers(value, tmp_path):
+    """Before, writing them ended the run after its last round, and the model was lost."""
+    strategy = Returning(lambda arrays: arrays, {"own": value})
+    result = strategy.start(
+        counting_grid(), to_record(START), 1, checkpoint=tmp_path / "checkpoint"
+    )
+    assert result.history.train[1] == {"own": 0.5}
+    assert type(result.history.train[1]["own"]) is float
+
+
+def test_a_metric_of_a_round_must_be_a_number():
+    strategy = Returning(lambda arrays: arrays, {"own": "high"})
+    with pytest.raises(RunFailedError, match="metric 'own' of the round is a str; metrics are num"):
+        strategy.start(counting_grid(), to_record(START), 1)
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2.5])
+def test_a_number_of_rounds_below_1_is_refused(number):
+    with pytest.raises(SettingsError, match=f"num_rounds = {number}"):
+        FedAvg().start(counting_grid(), to_record(START), number)
+
+
+def test_a_grid_in_this_program_does_not_wait_long_for_clients(monkeypatch):
+    """Its nodes are there from the beginning. Before, the wait was an hour."""
+    monkeypatch.setattr(transport, "OWN_NODES_WAIT", 0.01)
+    app = client_app(lambda _, i: Counter(i))
+    line = "3 nodes with 3 clients are connected, needed: 9 clients; waited 0.01 s"
+    with pytest.raises(RunFailedError, match=line):
+        FedAvg(participants=9).start(LocalGrid(app, nodes=3), to_record(START), 1)
 
 
 def test_a_round_can_only_read_the_old_one():

@@ -143,6 +143,6 @@ def test_time_per_hosted_client_is_constant():
     clients = NoIndex(range(1000))
     sent = {"w": np.zeros(1, np.float32)}
     config = {"state-version": ["1-0"] * 1000, "state-kept": [""] * 1000}
-    reply = run_clients(lambda i, c: Single(), clients, "fit", sent, config, Mean(), Bounds())
+    reply = run_clients(lambda i, c: Single(), clients, "fit", sent, config, Mean(), Bounds(), sent)
     assert len(reply.metrics) == 1000
     assert reply.failed == {}

@@ -18,6 +18,7 @@ from coprefl_flwr.strategies import (
     CoPreFL,
     Cyclic,
     FedAvg,
+    FedAvgM,
     FedMeta,
     FedProx,
     PerFedAvg,
@@ -32,15 +33,20 @@ WRAPPED = [
     FedMeta(),
     SCAFFOLD(),
     Schedule([(Cyclic(), 1), (FedAvg(), 1)]),
+    Schedule([(FedAvg(), 1), (FedAvgM(), 1)]),
 ]
 
 
 @pytest.mark.parametrize("strategy", WRAPPED, ids=lambda strategy: type(strategy).__name__)
 def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
-    """A wrapper that would treat other arrays, such as gradients, as models is refused too."""
+    """A wrapper that would treat other arrays, such as gradients, as models is refused too.
+
+    Each phase of a schedule is checked.
+    """
     seen = []
     wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 2)
-    line = f"^{type(strategy).__name__} cannot run inside a wrapper .*: FedAvg, FedProx, PerFedAvg"
+    (part,) = (part for part in strategy.parts if type(part) is not FedAvg)
+    line = f"^{type(part).__name__} cannot run inside a wrapper .*: FedAvg, FedProx, PerFedAvg"
     with pytest.raises(SettingsError, match=line):
         wrapped.start(counting_grid(seen=seen), to_record(START), 1)
     assert seen == []

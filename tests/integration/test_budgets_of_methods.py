@@ -60,9 +60,11 @@ BY_HAND = {
     # FedAvg: 5 x 0.1.
     "fedavg": ({}, 0.5, 71),
     "fedprox": ({}, 0.5, 71),
-    "feddyn": ({}, 0.5, 71),
+    # The term h / alpha repeats steps of earlier rounds.
+    "feddyn": ({}, math.nan, 71),
     "moon": ({}, 0.5, 71),
-    "qffl": ({"q": 3.0}, 0.5, 71),
+    # The size of the step depends on the losses; q = 0 is FedAvg.
+    "qffl": ({"q": 3.0}, math.nan, 71),
     # The first round; in later rounds the velocity adds to the step, see below.
     "fedavgm": ({"global-learning-rate": 2.0}, 1.0, 71),
     "fedadam": ({}, math.nan, 71),
@@ -102,6 +104,10 @@ def test_a_round_of_every_method_by_hand(name):
     found = budget(name, **options)
     assert rounds(found) == pytest.approx([step_size], nan_ok=True)
     assert found.gradients == pytest.approx(gradients)
+
+
+def test_q_ffl_with_equal_weights_has_fedavgs_steps():
+    assert rounds(budget("qffl", q=0.0)) == pytest.approx([0.5])
 
 
 @pytest.mark.parametrize(

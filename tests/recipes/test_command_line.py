@@ -357,6 +357,18 @@ def test_what_cannot_be_read_is_listed_beside_the_others(content, problem, done,
     assert len(runs) == 2 + 2
 
 
+def test_a_damaged_place_of_results_does_not_hide_the_others(done, tmp_path, capsys):
+    outputs = shutil.copytree(done, tmp_path / "outputs")
+    shutil.copytree(outputs / "tiny", outputs / "spoilt")
+    (outputs / "spoilt" / "models.txt").write_text("")
+    (outputs / "spoilt" / "failed.json").unlink()
+    assert main(["list", str(outputs)]) == 0
+    recipes, runs = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
+    assert "models.txt is damaged" in recipes[2]
+    assert recipes[3].endswith("  reported        A tiny comparison")
+    assert len(runs) == 2 + 2
+
+
 def test_show(done, capsys):
     models = ["--models", str(done / "models")]
     assert main(["show", "fedavg", *models]) == 0

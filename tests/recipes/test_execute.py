@@ -513,7 +513,7 @@ def test_few_stages_get_several_workers(tiny_images, tmp_path):
     # A stage that waits for a failed stage is not executed.
     assert work.end(coprefl, "no")
     assert not work.end(coprefl, "again")
-    assert work.failed == {coprefl.run.key: "no"}
+    assert work.failed == {coprefl.run.identity: "no"}
     work.put_back(cyclic)
     assert work.take(1) == (cyclic, 1)
     assert work.take(1) is None
@@ -533,7 +533,9 @@ def test_of_two_runs_of_one_start_each_fails_alone(tiny_images, tmp_path):
     assert work.end(first, "no")
     other, _ = work.take(1)
     assert [run.rounds for run in (first, other)] == [2, 5]
-    assert work.failed == {run.key: "no"}
+    assert work.failed == {run.identity: "no"}
+    assert work.end(other, "no too")
+    assert work.failed == {run.identity: "no", longer.identity: "no too"}
 
 
 def test_a_workers_log_is_its_own_again_where_nobody_waits_for_the_end(monkeypatch):

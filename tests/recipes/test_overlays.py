@@ -13,9 +13,10 @@ from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.overlays import merge
+from coprefl_flwr.recipes.overlays import merge, with_whole_paths
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import check_runs, table_rows
+from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.studies.store import RESULT, Store
 from tests.common.recipes import tiny_recipe, write_recipe
 
@@ -104,6 +105,12 @@ def test_the_effective_recipe_says_which_it_is_and_is_not_changed_again(recipe_o
             assert (again.settings, starts(again)) == (recipe.settings, starts(recipe))
         with pytest.raises(SettingsError, match=r"already has the protocol .* applied"):
             read_recipe(path, protocol="another")
+
+
+def test_files_in_options_of_a_setting_begin_in_the_recipes_folder(tmp_path):
+    text = "module:Outer:strategy=own.py:Mine"
+    whole = with_whole_paths(text, tmp_path, Places("recipe.yaml", {}), ("settings", "task-method"))
+    assert whole == f"module:Outer:strategy={tmp_path}/own.py:Mine"
 
 
 def test_none_named_is_the_first_and_that_is_said(recipe_of, caplog):

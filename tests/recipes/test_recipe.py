@@ -7,6 +7,7 @@ import yaml
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.studies.method import Method
 
 BUDGETS = ("step-size", "gradients")
 """Columns of the tables of every recipe of starts."""
@@ -202,6 +203,21 @@ def test_rows_that_train_other_rounds_say_how_many(read):
     for method in ("'cyclic:rounds=5+fedavg'", "'coprefl:rounds=7'", "{coprefl: {rounds: 7}}"):
         assert read(text.replace("METHOD", method)).metrics == ("accuracy", "rounds", *BUDGETS)
     assert read(text.replace("METHOD", "coprefl")).metrics == ("accuracy", *BUDGETS)
+
+
+def test_tables_with_the_same_names_of_files_are_refused(refused):
+    """Before, the error came after all runs, when the report was written."""
+    both = "would have the same names of files in the report; rename one of them"
+    text = TEXT.replace("rounds: 3", "rounds: 3\n  downstream-classes: [[1, 3], 'list:1-3']")
+    assert f"downstream-classes: list:1,3 and list:1-3 {both}" in refused(text)
+
+
+def test_large_numbers_in_the_text_of_a_method(read):
+    """Before, 1e16 was written as 1e+16, which reads as two phases."""
+    text = "title: T\nsettings: {rounds: 1}\nmethods: [fedavg, {fedprox: {mu: 1.0e+16}}]\n"
+    method = read(text).rows[1].method
+    assert str(method) == "fedprox:mu=1e16"
+    assert Method.parse(str(method)) == method
 
 
 # ---- --set ---------------------------------------------------------------------------------------

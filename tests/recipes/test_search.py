@@ -351,7 +351,7 @@ def maker(store, calls, fails=()):
             values = options(str(run.settings.method))
             calls.append((run.settings.seed, values))
             if values["gamma"] in fails:
-                failed[run.key] = "it broke"
+                failed[run.identity] = "it broke"
             else:
                 keep(store, run, [accuracy(values)] * run.settings.tasks)
         return failed

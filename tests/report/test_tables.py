@@ -229,6 +229,14 @@ def test_units_of_another_name_are_tested_each() -> None:
     assert of_fedavg["p"] == pytest.approx(0.0058, abs=5e-5)
 
 
+def test_latex_of_two_columns_with_one_heading() -> None:
+    """Before, both columns had the numbers of the second."""
+    cells = pd.DataFrame([["1", "2"]], pd.Index(["a"], name="Method"), [("Loss", "here")] * 2)
+    cells.columns = pd.MultiIndex.from_tuples(cells.columns)
+    one = Table(cells, cells.eq("none"), [], "label")
+    assert r"a & 1 & 2 \\" in latex(one)
+
+
 def test_latex_escapes_everything() -> None:
     text = latex(table(comparison(units=SEEDS)))
     assert r"a\textbar{}b\_c\%d\&e\textless{}f\textgreater{}\{g\}\#\$\textasciitilde{}" in text

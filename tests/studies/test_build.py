@@ -1,6 +1,12 @@
-"""A builder makes a study once, and makes another study for another folder."""
+"""A builder makes a study once, and makes another one for another folder or other data."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
 
 from coprefl_flwr.studies.build import Builder
+from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.settings import Settings
 
 
@@ -14,3 +20,22 @@ def test_a_relative_folder_counts_from_where_the_process_is(tmp_path, monkeypatc
         roots.append(builder.study(settings).root)
         assert builder.study(settings) is builder.study(settings)
     assert roots == [tmp_path / "one" / "outputs", tmp_path / "two" / "outputs"]
+
+
+def test_other_data_in_a_file_make_another_study(tiny_settings, tmp_path):
+    """Before, a result of the first data was stored as that of the second."""
+    path, builder, studies = tmp_path / "data.npz", Builder(), []
+    with np.load(tiny_settings.dataset) as stored:
+        arrays = dict(stored)
+    for number in (0, 1):
+        np.savez(path, **{**arrays, "images": np.roll(arrays["images"], number, axis=1)})
+        os.utime(path, (number, number))
+        studies.append(builder.study(replace(tiny_settings, dataset=str(path))))
+    first, second = (study.stages[0] for study in studies)
+    assert first.key != second.key
+    images = [stage.clients.source.dataset.images for stage in (first, second)]
+    assert images[0].ne(images[1]).any()
+
+
+def test_names_of_folders_do_not_lead_out_of_a_folder():
+    assert [folder_of(name) for name in ("a b", ".", "..", "v1.5")] == ["a-b", "-", "-", "v1.5"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.settings import Settings
 
 NETWORK = """
@@ -45,6 +46,13 @@ def test_another_text_of_a_users_module_is_another_model(
     assert not set(first) & set(other)
     assert [key.partition("-")[0] for key in first] == [key.partition("-")[0] for key in other]
     assert keys("ReLU") == first
+
+
+def test_a_file_in_the_home_folder_is_hashed(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "data.npz").write_bytes(b"content")
+    whole = content_hashes([str(tmp_path / "data.npz")])
+    assert list(content_hashes(["~/data.npz"]).values()) == list(whole.values()) != []
 
 
 def test_local_steps_of_fedmeta_are_its_own(tiny_settings):

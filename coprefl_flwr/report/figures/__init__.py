@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from coprefl_flwr.report.columns import DIAGNOSTICS, column
-from coprefl_flwr.report.comparison import Comparison, ResultRow, numbers
+from coprefl_flwr.report.comparison import Comparison, ResultRow, numbers, units
 from coprefl_flwr.report.figures import learning, maps, relations, style
 from coprefl_flwr.report.figures.learning import accuracy_figure as accuracy_figure
 from coprefl_flwr.report.figures.learning import learning_figure as learning_figure
@@ -190,15 +190,11 @@ def _noise(comparison: Comparison) -> Drawn:
 
 
 def _diagnostics(comparison: Comparison) -> Drawn:
-    metrics = [metric for metric in DIAGNOSTICS if metric in comparison.metrics]
+    metrics = [name for name in DIAGNOSTICS if {name, "accuracy"} <= {*comparison.metrics}]
+    values = units(comparison).rename(columns={"row": "start"})
     panels = {
-        column(metric).title: pd.concat(
-            pd.DataFrame(
-                {"start": o.name, "at": o.values[metric], "accuracy": o.values["accuracy"]}
-            )
-            for o in comparison.rows
-        )
-        for metric in (metrics if "accuracy" in comparison.metrics else ())
+        column(metric).title: values[["start", metric, "accuracy"]].rename(columns={metric: "at"})
+        for metric in metrics
     }
     return relations.explained_figure(panels), (
         "Accuracy of a task's clients against measurements of the initial model before the task: "

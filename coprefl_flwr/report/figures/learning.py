@@ -170,9 +170,7 @@ def _draw(panel: "style.Axes", values: pd.DataFrame, shown: style.Looks) -> None
         colour, dashes = shown[str(start)]
         rounds = of_start.index.get_level_values("round").to_numpy()
         means, stds = of_start["mean"].to_numpy(), of_start["std"].to_numpy()
-        # A line of a single point is invisible, so the point has a marker.
-        marker = "o" if len(rounds) == 1 else ""
-        panel.plot(rounds, means, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
+        style.line(panel, rounds, means, colour, dashes)
         if stds.any() and len(starts) <= _BANDS:
             low, high = means - stds, means + stds
             panel.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -256,10 +254,10 @@ def _smooth(
 ) -> None:
     from scipy.signal import savgol_filter
 
-    smooth, marker = values, "o" if len(values) == 1 else ""
+    smooth = values
     if window := smoothing_window(values.index):
         panel.plot(values.index, values, color=colour, alpha=0.25, linewidth=0.8)
         smooth = savgol_filter(values, window, ORDER)
-    panel.plot(values.index, smooth, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
+    style.line(panel, values.index, smooth, colour, dashes)
     if switch:
         panel.axvline(switch, color=colour, linestyle=":", linewidth=1.2)

@@ -154,13 +154,10 @@ def objective_figure(rounds: pd.DataFrame) -> "style.Figure":
         panel.set_yscale("log")
         for start, part in rounds.groupby("start", sort=False):
             means = part.groupby("round")[[f"level{suffix}", f"spread{suffix}"]].mean()
+            colour, _ = shown[str(start)]
             for name, dashes in ((f"level{suffix}", "-"), (f"spread{suffix}", "--")):
-                line = means[name][means[name] > 0]
-                marker = "o" if len(line) == 1 else ""
-                colour, _ = shown[str(start)]
-                panel.plot(
-                    line.index, line, color=colour, linestyle=dashes, linewidth=1.6, marker=marker
-                )
+                term = means[name][means[name] > 0]
+                style.line(panel, term.index, term, colour, dashes)
         low, high = panel.get_ylim()
         room = max(1.0, math.sqrt(_LEAST * low / high))
         panel.set_ylim(low / room, high * room)

@@ -170,6 +170,12 @@ def by_round(panel: "Axes", name: str, below: str, ylabel: str = "", xlabel: str
     panel.margins(x=0.02)
 
 
+def line(panel: "Axes", x: Any, y: Any, colour: str, dashes: str) -> None:
+    """Draw a line. A line of a single point is invisible, so the point has a marker."""
+    marker = "o" if len(x) == 1 else ""
+    panel.plot(x, y, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
+
+
 # Width of a figure in characters of the legend, and of a line sample in characters, both roughly.
 _ACROSS, _SAMPLE = 103, 6
 

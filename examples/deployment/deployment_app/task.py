@@ -25,8 +25,12 @@ NODE_CLIENTS = "node-clients"
 
 
 def settings_of(config: Mapping[str, object]) -> Settings:
-    """Return the settings in a run-config, without the app's own key."""
-    return Settings.from_config({k: value for k, value in config.items() if k != NODE_CLIENTS})
+    """Return the settings in a run-config, without the app's own key.
+
+    `clients` is the largest allowed number: how many clients there are depends on the nodes.
+    """
+    own = {key: value for key, value in config.items() if key != NODE_CLIENTS}
+    return Settings.from_config({"clients": 1_000_000, **own})
 
 
 def options(settings: Settings) -> dict[str, Any]:
