@@ -38,16 +38,23 @@ def page(results: Sequence[Measurement], *others: str) -> str:
 
 
 def _summary(results: Sequence[Measurement]) -> list[str]:
-    """Return the range of the ratios of wall times for each place, [] if none was measured."""
+    """Return the range of the ratios for each place and the number of missed goals.
+
+    The list is empty if nothing was measured.
+    """
     ratios: dict[str, list[float]] = {}
+    goals = []
     for result in results:
         for runner in shown_runners(result):
+            if result.goal(runner) is not None:
+                goals.append(_misses(result, runner))
             place = result.title(runner).partition(", ")[2]
             if result.against(runner) and not place.startswith("plain"):
                 ratios.setdefault(place, []).append(result.ratio(runner, WALL))
     lines = [f"- {name}: {min(of):.2f} to {max(of):.2f}" for name, of in ratios.items()]
     title = "Range of the ratio of wall times, over all measured methods and networks:"
-    return ["\n".join([title, "", *lines]), _GRIDS] if lines else []
+    missed = f"{sum(goals)} of {len(goals)} goals are missed; the column `goal` says which."
+    return ["\n".join([title, "", *lines]), _GRIDS, missed] if lines else []
 
 
 _GRIDS = (
@@ -130,9 +137,16 @@ def _row(result: Measurement, runner: str) -> str:
         low, high = spread(seconds)
         cells.append(f"{median(seconds):.3f} ({low:.3f} to {high:.3f})")
         cells.append("1" if plain else f"{result.ratio(runner, kind):.3f}")
-    cells.append("" if goal is None else f"{goal:.2f}")
+    missed = " (missed)" * _misses(result, runner)
+    cells.append("" if goal is None else f"{goal:.2f}{missed}")
     cells.append(f"{result.peak_bytes[runner] / 2**20:.0f}")
     return f"| {' | '.join(cells)} |"
+
+
+def _misses(result: Measurement, runner: str) -> bool:
+    """Return whether the ratio of wall times, to two decimals, is above its goal."""
+    goal = result.goal(runner)
+    return goal is not None and round(result.ratio(runner, WALL), 2) > goal
 
 
 def spread(seconds: Sequence[float]) -> tuple[float, float]:

@@ -312,14 +312,16 @@ def page_of(
             "protocols": reasons, "rows": explored_cells(own, values, names),
             "commands": [f"coprefl run {path}{option}" for option in options],
         })  # fmt: skip
+        sections[-1]["measured"] = sum(row[3] != "not measured" for row in sections[-1]["rows"])
+    sections.sort(key=lambda one: not one["measured"])  # Those without a result come last.
     papers = {one.paper: [] for one in verdicts}
     for claim, verdict in verdicts.items():
         pairs = primary_pairs(claim, values, recipes)
         papers[claim.paper].append(primary_cells(claim, verdict, pairs))
-    ours = [row[3] for one in sections for row in one["rows"]]
     return rendered(
-        "page.md.jinja", papers=papers, sections=sections, picture=picture, explored=len(ours),
-        measured=len(ours) - ours.count("not measured"),
+        "page.md.jinja", papers=papers, sections=sections, picture=picture,
+        explored=sum(len(one["rows"]) for one in sections),
+        measured=sum(one["measured"] for one in sections),
         tested={name: len(rows) for name, rows in papers.items()},
     )  # fmt: skip
 
