@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from types import NoneType
 from typing import Annotated, Any
 
@@ -186,7 +186,9 @@ class Option:
         return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
 
 
-@cache
+_DECLARED: dict[type, Mapping[str, Option]] = {}
+
+
 def declared(owner: type[Any]) -> Mapping[str, Option]:
     """Return {key: option} of the options that a class declares, in the order of declaration.
 
@@ -194,15 +196,17 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
     its attribute `options`, to which the `options` of its base classes are added. The entry None
     removes an option of a base class.
     """
-    if dataclasses.is_dataclass(owner):
-        every = {field.name: field for field in dataclasses.fields(owner)}
-        fields = {name: field for name, field in every.items() if "meaning" in field.metadata}
-    else:
-        of_each = [vars(base).get("options", {}) for base in reversed(owner.__mro__)]
-        every = {name: field for options in of_each for name, field in options.items()}
-        fields = {name: field for name, field in every.items() if field is not None}
-    options = [_option(owner, name, field) for name, field in fields.items()]
-    return {option.key: option for option in options}
+    if owner not in _DECLARED:
+        if dataclasses.is_dataclass(owner):
+            every = {field.name: field for field in dataclasses.fields(owner)}
+            fields = {name: field for name, field in every.items() if "meaning" in field.metadata}
+        else:
+            of_each = [vars(base).get("options", {}) for base in reversed(owner.__mro__)]
+            every = {name: field for options in of_each for name, field in options.items()}
+            fields = {name: field for name, field in every.items() if field is not None}
+        options = [_option(owner, name, field) for name, field in fields.items()]
+        _DECLARED[owner] = {option.key: option for option in options}
+    return _DECLARED[owner]
 
 
 def _option(owner: type[Any], name: str, field: "dataclasses.Field[Any]") -> Option:

@@ -97,7 +97,7 @@ class RunStrategy:
         return self.participants
 
     @property
-    def parts(self) -> "Sequence[RunStrategy]":
+    def phase_strategies(self) -> "Sequence[RunStrategy]":
         """The strategies that run the rounds: this one, or those of a schedule's phases."""
         return [self]
 

@@ -115,7 +115,7 @@ def _check(strategy: RunStrategy, arrays: Arrays) -> None:
             f"clients = {strategy.clients}: inside a wrapper such as Flower's DifferentialPrivacy "
             "every node must be one client, because nodes add up the results of their clients"
         )
-    for part in strategy.parts:
+    for part in strategy.phase_strategies:
         if part.aggregation != MEAN:
             raise SettingsError(
                 f"aggregation = {part.aggregation}: inside a wrapper such as Flower's "

@@ -42,7 +42,7 @@ class Schedule(RoundStrategy):
         self.phases = list(phases)
 
     @property
-    def parts(self) -> Sequence[RoundStrategy]:
+    def phase_strategies(self) -> Sequence[RoundStrategy]:
         """The strategies of the phases."""
         return [strategy for strategy, _ in self.phases]
 

@@ -20,7 +20,7 @@ from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.plugins import METRIC, is_without_code
-from coprefl_flwr.report.columns import METRIC_COLUMNS, START_LOSS, ColumnSpec
+from coprefl_flwr.report.columns import METRIC_COLUMNS, START_LOSS, Better, ColumnSpec
 from coprefl_flwr.studies.hashes import content_hashes, hash_of
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.object_code import code_hash
@@ -54,11 +54,13 @@ def own_metric(chosen: MetricLike) -> Metric:
     name = _metric_name(fn)
     if name == "<lambda>":
         raise SettingsError("a metric needs a name: define it with def, not lambda")
-    title, better = getattr(fn, "title", name), getattr(fn, "better", "higher")
-    if better not in BETTER:
-        raise SettingsError(f"{what}: attribute `better`: {unknown('value', str(better), BETTER)}")
+    title, chosen_better = getattr(fn, "title", name), getattr(fn, "better", "higher")
+    if chosen_better not in BETTER:
+        hint = unknown("value", str(chosen_better), BETTER)
+        raise SettingsError(f"{what}: attribute `better`: {hint}")
+    better: Better = "lower" if chosen_better == "lower" else "higher"
     METRIC_COLUMNS[f"{METRIC}{name}"] = ColumnSpec(title, better)
-    return Metric(name, title, better, fn)
+    return Metric(name, title, chosen_better, fn)
 
 
 def _metric_name(metric: Any) -> str:
