@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,7 @@ class RunStrategy:
         """The largest number of participants that a round can draw, or None for all clients."""
         return self.participants
 
-    @property
+    @cached_property
     def phase_strategies(self) -> "Sequence[RunStrategy]":
         """The strategies that run the rounds: this one, or those of a schedule's phases."""
         return [self]

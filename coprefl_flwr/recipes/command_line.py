@@ -98,7 +98,8 @@ def run(options: argparse.Namespace) -> int:
         failed = _run_all(out, store, recipe, runs, executor(store, options.workers, tracker))
     if len(recipe.seeds) == 1 and not failed:
         say("next: add --set 'seeds=[0, 1, 2]' to test the differences over three seeds")
-    for key, problem in failed.items():
+    for identity, problem in failed.items():
+        key, *_ = identity.split("/")  # As `coprefl show` takes it.
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
 

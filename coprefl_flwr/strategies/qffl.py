@@ -55,7 +55,7 @@ class QFFL(RoundStrategy):
     def budget(self, work: Work) -> Budget:
         """Return FedAvg's budget plus the forward passes for F_k on all local samples.
 
-        The summed step size is nan, but for q = 0, which is FedAvg with equal weights.
+        The summed step size is nan, except for q = 0, which is FedAvg with equal weights.
         """
         budget = replace(super().budget(work), forwards=work.participants * work.samples)
         return replace(budget, step_sum=math.nan) if self.q else budget

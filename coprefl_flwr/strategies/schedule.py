@@ -40,11 +40,7 @@ class Schedule(RoundStrategy):
             if strategy.participants is not None:
                 self.check_participants(strategy.participants)
         self.phases = list(phases)
-
-    @property
-    def phase_strategies(self) -> Sequence[RoundStrategy]:
-        """The strategies of the phases."""
-        return [strategy for strategy, _ in self.phases]
+        self.phase_strategies = [strategy for strategy, _ in phases]
 
     @property
     def most_participants(self) -> int:

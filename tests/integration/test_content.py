@@ -294,7 +294,7 @@ def checkpoint(path, lines=b"", about="", **changes):
     """Write a checkpoint with the history `lines` and correct checksums; return its path."""
     known = {"bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()}
     whole = {"round": 1, "names": ["w"], "state": {}, "options": {}, "versions": {}}
-    whole |= {"bound": {}, "history": known, **changes}
+    whole |= {"bound": {}, "most-clients": 1, "history": known, **changes}
     write_sealed(path, {"arrays/w": np.zeros(2)}, about or json.dumps(whole))
     Path(f"{path}.rounds.jsonl").write_bytes(lines)
     return path

@@ -105,7 +105,7 @@ def test_what_is_missing_is_nan_and_said(store, recipe_of, tmp_path):
     result_file(store, runs["fedavg", 1], 0).unlink()
     for number in (0, 1):
         result_file(store, runs["coprefl:gamma=1.0", 0], number).unlink()
-    report = collect(recipe, store, {runs["fedavg", 1].key: "it rained"})
+    report = collect(recipe, store, {runs["fedavg", 1].identity: "it rained"})
     (table,) = report.comparisons
     values = {row.name: np.isnan(row.values["accuracy"]).tolist() for row in table.rows}
     assert values == {
@@ -289,7 +289,7 @@ def test_a_choice_among_fewer_values_is_said(store, recipe_of):
     (lost,) = table_row.selection_runs(table_row.trials()[0])
     for file in store.folder(lost.main).rglob("*.*"):
         file.unlink()
-    (table,) = collect(recipe, store, {lost.key: "no memory"}).comparisons
+    (table,) = collect(recipe, store, {lost.identity: "no memory"}).comparisons
     assert table.failed == [f"{lost.name}, on validation tasks: no memory"]
 
 

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.named import Named
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.studies.method import Method
 
@@ -212,10 +213,9 @@ def test_tables_with_the_same_names_of_files_are_refused(refused):
     assert f"downstream-classes: list:1,3 and list:1-3 {both}" in refused(text)
 
 
-def test_large_numbers_in_the_text_of_a_method(read):
+def test_large_numbers_in_the_text_of_a_method():
     """Before, 1e16 was written as 1e+16, which reads as two phases."""
-    text = "title: T\nsettings: {rounds: 1}\nmethods: [fedavg, {fedprox: {mu: 1.0e+16}}]\n"
-    method = read(text).rows[1].method
+    method = Method((Named("fedprox").having({"mu": 1e16}),))
     assert str(method) == "fedprox:mu=1e16"
     assert Method.parse(str(method)) == method
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from coprefl_flwr.studies.build import Builder
-from coprefl_flwr.studies.method import folder_of
+from coprefl_flwr.studies.method import Methods, folder_of
 from coprefl_flwr.studies.settings import Settings
 
 
@@ -24,16 +24,17 @@ def test_a_relative_folder_counts_from_where_the_process_is(tmp_path, monkeypatc
 
 def test_other_data_in_a_file_make_another_study(tiny_settings, tmp_path):
     """Before, a result of the first data was stored as that of the second."""
-    path, builder, studies = tmp_path / "data.npz", Builder(), []
+    path, builder, keys, images = tmp_path / "data.npz", Builder(), [], []
+    settings = replace(tiny_settings, dataset=str(path), method=Methods.read("fedavg"))
     with np.load(tiny_settings.dataset) as stored:
         arrays = dict(stored)
     for number in (0, 1):
         np.savez(path, **{**arrays, "images": np.roll(arrays["images"], number, axis=1)})
         os.utime(path, (number, number))
-        studies.append(builder.study(replace(tiny_settings, dataset=str(path))))
-    first, second = (study.stages[0] for study in studies)
-    assert first.key != second.key
-    images = [stage.clients.source.dataset.images for stage in (first, second)]
+        start = builder.study(settings).stages[0]
+        keys.append(start.key)
+        images.append(start.clients.source.dataset.images)
+    assert keys[0] != keys[1]
     assert images[0].ne(images[1]).any()
 
 
