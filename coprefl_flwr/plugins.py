@@ -65,7 +65,7 @@ REGISTERED: Registered = {}
 """{(kind, name): (registered object, its source)}; Ray workers get a copy of this dict."""
 
 _known: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("known", default=None)
-"""Results of `_once`, by function and arguments, in a block of `unchanged`."""
+"""Results of `once`, by function and arguments, in a block of `unchanged`."""
 
 _showing = ContextVar("showing", default="")
 """The name of the command that only shows results, or "" if code may be run."""
@@ -111,7 +111,7 @@ def find(kind: str, text: str) -> Any:
     check_allowed(target)
     where, _, name = target.rpartition(":")
     if where.endswith(".py"):
-        module = _once(_module_of, expanded(where), place)
+        module = once(_module_of, expanded(where), place)
     elif _is_dotted(where):
         module = _run(place, functools.partial(importlib.import_module, where))
     else:
@@ -182,7 +182,7 @@ def hash_at(kind: str, text: str) -> str:
     from its folder or package. If the file is in an installed package, the source is that file
     only. No code is run.
     """
-    return _once(_hash_at, kind, text)
+    return once(_hash_at, kind, text)
 
 
 @contextmanager
@@ -199,7 +199,7 @@ def unchanged() -> Iterator[None]:
         _known.reset(before)
 
 
-def _once(make: Callable[..., Result], *arguments: Any) -> Result:
+def once(make: Callable[..., Result], *arguments: Any) -> Result:
     """Return `make(*arguments)`, which is called only once in a block of `unchanged`."""
     known = _known.get()
     if known is None:
@@ -211,7 +211,7 @@ def _once(make: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def _content(path: Path) -> bytes:
-    return _once(Path.read_bytes, path)
+    return once(Path.read_bytes, path)
 
 
 def _hash_at(kind: str, text: str) -> str:

@@ -109,3 +109,11 @@ def test_keyword_arguments_are_checked_under_their_python_names():
     ):
         with pytest.raises(SettingsError, match=problem):
             checked_options(arguments, known)
+
+
+def test_numbers_of_numpy_become_numbers_of_python():
+    """Before, all rounds ran, and then the model's JSON file could not be written."""
+    strategy = FedAvg(participants=np.int64(3), seed=np.int64(7), fraction_evaluate=np.float32(0.5))
+    values = strategy.participants, strategy.seed, strategy.fraction_evaluate
+    assert values == (3, 7, 0.5)
+    assert [type(value) for value in values] == [int, int, float]

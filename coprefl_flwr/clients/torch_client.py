@@ -55,7 +55,7 @@ class TorchClient(NumPyClient):
         *,
         test: Samples | Any | None = None,
         training: LocalTraining | None = None,
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         **options: Any,
     ) -> None:
         own = {option.name: option for option in declared(type(self)).values()}
@@ -64,7 +64,7 @@ class TorchClient(NumPyClient):
         for name, option in own.items():
             value = option.checked(options[name], name) if name in options else option.default
             setattr(self, name, value)
-        self.device = device or default_device()
+        self.device = torch.device(device) if device else default_device()
         self.train = as_samples("train", train)
         self.model = placed(model, self.device, self.train)
         self.test = None if test is None else as_samples("test", test)

@@ -63,7 +63,7 @@ A placeholder of the published size replaces a torchvision dataset, or a dataset
 
 
 def load_dataset(
-    name: str,
+    name: str | Path,
     data_dir: str | Path = "",
     *,
     image_size: int = 0,
@@ -116,6 +116,7 @@ def load_dataset(
     form than described, the download fails, `image_size` or `samples_per_class` is set for a
     dataset that has no images, or `relabel` is set for a text.
     """
+    name = str(name)
     if str(data_dir).startswith(SIZES):
         data_dir = str(data_dir).removeprefix(SIZES)
         placeholder = stand_in(name, image_size, samples_per_class)

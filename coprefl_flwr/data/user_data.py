@@ -5,6 +5,7 @@ once, in their order, and kept in memory.
 """
 
 import operator
+import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -82,7 +83,8 @@ def as_dataset(
     sizes: list[int] = []
     parts = _parts_of(source, user_data)
     for part in parts.values():
-        label = _read(source, part, batch, (label, image), inputs, labels)
+        with _seeded():
+            label = _read(source, part, batch, (label, image), inputs, labels)
         sizes.append(len(labels) - sum(sizes))
     is_test = np.repeat([name == "test" for name in parts], sizes)
     names, exact = _class_names(next(iter(parts.values())), label)
@@ -221,6 +223,24 @@ def _read(
     return item_keys[0]
 
 
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Seed the global random generators during this block, and restore them after it.
+
+    Random transforms use them. Each reading of a dataset must give the same samples.
+    """
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        try:
+            random.seed(0)
+            np.random.seed(0)  # noqa: NPY002
+            torch.default_generator.manual_seed(0)
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
+
+
 def _items(part: Any) -> Iterable[Any]:
     """Return the items of a dataset, or the batches of a DataLoader, in the dataset's order."""
     if not isinstance(part, data.DataLoader):
@@ -297,6 +317,7 @@ def _whole(what: str, label: Any) -> int:
 def _tensor(source: str, value: Any) -> Tensor:
     """Return an input as a tensor; a uint8 image becomes (C, H, W)."""
     if isinstance(value, Tensor):
+        value = value.detach().cpu()
         return value[None] if value.dtype == torch.uint8 and value.ndim == 2 else value
     is_picture = hasattr(value, "getbands")
     if is_picture and value.mode in ("1", "P", "LA", "PA"):

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,11 +95,6 @@ class RunStrategy:
     def most_participants(self) -> int | None:
         """The largest number of participants that a round can draw, or None for all clients."""
         return self.participants
-
-    @cached_property
-    def phase_strategies(self) -> "Sequence[RunStrategy]":
-        """The strategies that run the rounds: this one, or those of a schedule's phases."""
-        return [self]
 
     def number_of_participants(self, clients: int) -> int:
         """Return the number of participants of a round, of this number of clients."""

@@ -136,6 +136,10 @@ def hosted_reply(reply: NodeReply) -> RecordDict:
     return content
 
 
+MOST_OWN = 128
+"""Largest number of a user's metrics, because nodes can invent names."""
+
+
 def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[np.float64]]:
     """Return {metric: array of its values, in the order of client ids}.
 
@@ -143,11 +147,11 @@ def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[n
     of an evaluation may be undefined for some clients: its value for these clients is nan.
     """
     shared = set.intersection(*map(set, metrics.values())) if metrics else set()
-    own = {name for of in metrics.values() for name in of if name.startswith(METRIC)}
+    own = sorted({name for of in metrics.values() for name in of if name.startswith(METRIC)})
     clients = sorted(metrics)
     return {
         name: np.array([float(metrics[client].get(name, math.nan)) for client in clients])
-        for name in sorted(shared | own)
+        for name in sorted(shared.union(own[:MOST_OWN]))
     }
 
 

@@ -4,6 +4,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ def checked_ids(own: object, per_node: int | None = None) -> tuple[int, ...]:
 
 
 def _whole(what: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
         limit = f"must be a whole number between {least} and {most}"
         raise SettingsError(f"{what} = {value!r}: {limit}")
-    return value
+    return int(value)
 
 
 class Roster:
@@ -165,7 +166,7 @@ def hosted_clients(clients: Any) -> Hosted | None:
     if clients is None:
         return None
     what = "clients"
-    if isinstance(clients, int):
+    if isinstance(clients, Integral):
         return _whole(what, clients, 1, MOST_CLIENTS)
     if isinstance(clients, str | Path):
         what = f"clients = {str(clients)!r}"

@@ -105,8 +105,8 @@ class Run:
         self.arrays, self.first = start.arrays, start.round + 1
         self.history, self.state, self.lines = start.history, start.state, start.lines
         self.versions = Versions(dict(start.versions), dict(start.versions))
-        about_clients = start.bound, start.most_clients
-        self.transport = Transport(self.grid, self.strategy, self.timeout, *about_clients)
+        known = start.bound, start.most_clients
+        self.transport = Transport(self.grid, self.strategy, self.timeout, *known)
         self.evaluation: Replies | None = None
         self._logged: set[str] = set()
         self._stateful: set[int] = set()
@@ -201,7 +201,7 @@ class Run:
                 exchange = program.send(self._replies(ctx, exchange, self.train_config))
         except StopIteration as end:
             returned, metrics = end.value
-        return self.check_arrays(returned), _numbers(metrics)
+        return self.check_arrays(returned), as_numbers(metrics)
 
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
         """Send the messages of an exchange and return the combined replies."""
@@ -322,7 +322,7 @@ class Run:
         )
 
 
-def _numbers(metrics: Mapping[str, Any]) -> RoundMetrics:
+def as_numbers(metrics: Mapping[str, Any]) -> RoundMetrics:
     """Return the metrics of a round as Python's numbers.
 
     Raises a RunFailedError for a metric that is no number: the history could not store it.

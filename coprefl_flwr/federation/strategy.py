@@ -10,7 +10,7 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -263,8 +263,8 @@ class RoundStrategy(InsideWrapper):
         The file `checkpoint` stores the state of the run, after every `checkpoint_every` rounds and
         after the last round. The file CHECKPOINT.rounds.jsonl next to it stores the metrics, with
         one line of JSON per round. An existing checkpoint is overwritten only if the run resumes
-        from it, and by one run at a time. With `resume`, the run continues after the checkpoint's
-        round; if there is no such file, the run starts at round 1 and logs this.
+        from it. Only one run at a time may write it. With `resume`, the run continues after the
+        checkpoint's round; if there is no such file, the run starts at round 1 and logs this.
 
         `hooks` are called after the evaluations of every round, before the checkpoint is written.
         If the checkpoint already has all rounds, they are called once for the last round, without
@@ -280,8 +280,8 @@ class RoundStrategy(InsideWrapper):
         """
         check_free("train_config", train_config or {})
         check_free("evaluate_config", evaluate_config or {})
-        ROUNDS.checked(checkpoint_every, "checkpoint_every")
-        ROUNDS.checked(num_rounds, "num_rounds")
+        checkpoint_every = ROUNDS.checked(checkpoint_every, "checkpoint_every")
+        num_rounds = replace(ROUNDS, minimum=0).checked(num_rounds, "num_rounds")
         self._refuse_own_steps()
         path = None if checkpoint is None else expanded(checkpoint)
         with written_alone(path):

@@ -37,6 +37,8 @@ NO_ROSTER = f"{messages.NOT_REGISTERED}|Invalid message type"
 
 OWN_NODES_WAIT = 10.0
 """Time limit, in seconds, for the clients of a grid whose nodes are in this program."""
+MOST_RETURNS = 3
+"""Largest number of times that a node which did not answer may return."""
 ASK_AGAIN = 30.0
 """Seconds after which a node that could not report its clients is asked again."""
 FIRST_ANSWER = 300.0
@@ -51,8 +53,9 @@ class Transport:
 
     The options of `strategy` decide which node hosts which clients, how many clients must connect
     before the first exchange, and how many good replies an exchange needs. An exchange may take
-    `timeout` seconds. A node that does not answer in this time is not asked again. `bound`
-    is {client id: node id} from the checkpoint if the run resumes.
+    `timeout` seconds. A node that does not answer in this time is not asked again until it
+    disconnects and connects again. `bound` is {client id: node id} from the checkpoint if the run
+    resumes.
 
     The attribute `failed` holds, for the current round, {action: {client id: reason of failure}}.
     The attribute `worked` holds the actions that at least one client answered in this round. The
@@ -80,6 +83,7 @@ class Transport:
         self.worked: set[str] = set()
         self._warned = Counter[str]()
         self._heard: set[int] = set()
+        self._returns, self._asked_again = Counter[int](), set[int]()
         self._action = ""
         self._sent: list[Message] = []
         self._shares: dict[int, list[int]] = {}
@@ -93,10 +97,13 @@ class Transport:
     def nodes(self) -> list[int]:
         """Return the ids of the connected nodes, without nodes that did not answer, ascending.
 
-        A node that did not answer is asked again after it was disconnected.
+        A node that did not answer is asked again after it was disconnected, up to `MOST_RETURNS`
+        times, because each question can cost the time limit.
         """
         connected = set(self.grid.get_node_ids())
-        self.silent &= connected
+        returning = {n for n in self.silent - connected if self._returns[n] < MOST_RETURNS}
+        self._returns.update(returning)
+        self.silent -= returning
         return sorted(connected - self.silent)
 
     def clients(self, wanted: int | None = None) -> Sequence[int]:
@@ -111,13 +118,14 @@ class Transport:
         end, waiting_logged = time.monotonic() + limit, False
         needed = 1 if self.begun else max(self.strategy.min_available_nodes, wanted or 1)
         self.refused.clear()
-        again = time.monotonic() + ASK_AGAIN
+        next_question = time.monotonic() + min(ASK_AGAIN, limit / 2)
         while True:
             nodes = self.nodes()
-            if time.monotonic() > again and self.roster.declared is None:
-                again = time.monotonic() + ASK_AGAIN
-                passing = {n for n, why in self.refused.items() if not program_error([why])}
-                self.refused = {n: self.refused[n] for n in self.refused.keys() - passing}
+            if time.monotonic() > next_question and self.roster.declared is None:
+                next_question = time.monotonic() + ASK_AGAIN
+                self._asked_again = {n for n, w in self.refused.items() if not program_error([w])}
+                for node in self._asked_again:
+                    del self.refused[node]
             self._ask_roster(nodes)
             clients = self.roster.clients()
             self.most_clients = max(self.most_clients, len(clients))
@@ -178,10 +186,11 @@ class Transport:
         """Ask these nodes for the ids of their clients; return the replies by node id."""
         content = RecordDict({"config": ConfigRecord({"population": self.strategy.population})})
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
+        within = ASK_AGAIN if self._asked_again.issuperset(nodes) else self.patience(nodes)
         with plain_log():  # Flower's wrappers do not call `start`, which enters this context too.
-            answers = self.grid.send_and_receive(questions, timeout=self.patience(nodes))
+            answers = self.grid.send_and_receive(questions, timeout=within)
         replies = dict(_by_node(answers, questions))
-        self._mark_silent(nodes, replies)
+        self._mark_silent(nodes, replies, within)
         return {node: replies[node] for node in nodes if node in replies}
 
     def _warn(self, topic: str, line: str) -> None:
@@ -241,7 +250,7 @@ class Transport:
             replies[node] = self._read(exchange, message, node)
             self.traffic.wire_bytes_up += messages.size_of_arrays(message)
             _empty(message)
-        self._mark_silent(self._shares, replies)
+        self._mark_silent(self._shares, replies, self.patience(self._shares))
         validation.leave_out_other_names(replies)
         self._log_failures(exchange, replies)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
@@ -318,10 +327,10 @@ class Transport:
             names = ", ".join(map(str, sorted(self.silent)))
             logger.warning("done; a simulation ends only after these nodes answer: %s", names)
 
-    def _mark_silent(self, nodes: Collection[int], heard: Collection[int]) -> None:
-        within = f"within {self.patience(nodes):g} s"
+    def _mark_silent(self, nodes: Collection[int], heard: Collection[int], within: float) -> None:
+        until = "is not asked again until it disconnects and connects again"
         for node in sorted(set(nodes) - set(heard)):
-            logger.warning("node %s did not answer %s and is not asked again", node, within)
+            logger.warning("node %s did not answer within %g s and %s", node, within, until)
             self.silent.add(node)
         self._heard.update(heard)
 

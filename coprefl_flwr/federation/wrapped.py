@@ -20,7 +20,7 @@ from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
 from coprefl_flwr.federation.context import Listed, RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies, Round
 from coprefl_flwr.federation.robust import MEAN
-from coprefl_flwr.federation.run import Run, logger
+from coprefl_flwr.federation.run import Run, as_numbers, logger
 
 STEPS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 """Methods that Flower's own loop and wrappers call in a round; `start` here calls none of them."""
@@ -30,7 +30,7 @@ class _WrappedRun(Run):
     """A run whose rounds a wrapper drives: the round's generator and its current exchange."""
 
     program: Round
-    exchange: Exchange
+    exchange: Exchange | None = None
 
 
 _RUNS: WeakKeyDictionary[Strategy, _WrappedRun] = WeakKeyDictionary()
@@ -69,6 +69,8 @@ class InsideWrapper(Strategy, RunStrategy):
         to another attempt would not pass through the wrapper.
         """
         run = _RUNS[self]
+        if run.exchange is None:
+            raise RuntimeError("no exchange is under way")
         try:
             run.program.send(run.collect(run.exchange, replies))
         except StopIteration as end:
@@ -76,6 +78,8 @@ class InsideWrapper(Strategy, RunStrategy):
         except RoundFailedError as failure:
             why = run.transport.shared_error() or str(failure)
             raise RunFailedError(f"round {server_round}: {why}") from None
+        run.exchange = None
+        metrics = as_numbers(metrics)
         run.end_round(server_round, 0, run.check_arrays(returned), metrics)
         return to_record(run.arrays, copy=False), MetricRecord(dict(metrics))
 
@@ -98,7 +102,7 @@ class InsideWrapper(Strategy, RunStrategy):
         Returns None if there was no evaluation, or if the evaluation failed.
         """
         run, messages = _RUNS[self], list(replies)
-        if not messages:
+        if not messages or run.exchange is None:
             return None
         try:
             metrics = run.collect(run.exchange, messages).evaluation_metrics()
@@ -115,12 +119,12 @@ def _check(strategy: RunStrategy, arrays: Arrays) -> None:
             f"clients = {strategy.clients}: inside a wrapper such as Flower's DifferentialPrivacy "
             "every node must be one client, because nodes add up the results of their clients"
         )
-    for part in strategy.phase_strategies:
-        if part.aggregation != MEAN:
-            raise SettingsError(
-                f"aggregation = {part.aggregation}: inside a wrapper such as Flower's "
-                "DifferentialPrivacy only the mean is allowed, because its noise is for a mean"
-            )
+    if strategy.aggregation != MEAN:
+        raise SettingsError(
+            f"aggregation = {strategy.aggregation}: inside a wrapper such as Flower's "
+            "DifferentialPrivacy only the mean is allowed, because its noise is for a mean"
+        )
+    for part in getattr(strategy, "phase_strategies", [strategy]):
         if not is_one_mean(part, arrays):
             raise SettingsError(
                 f"{type(part).__name__} cannot run inside a wrapper such as Flower's "

@@ -169,7 +169,8 @@ class RayGrid(LocalGrid):
         """Send messages; return the replies within `timeout` seconds, and drop later replies."""
         began = time.monotonic()
         ids = list(self.push_messages(messages))
-        remaining = None if timeout is None else max(began + timeout - time.monotonic(), 0.0)
+        limited = timeout is not None and timeout < math.inf
+        remaining = max(began + timeout - time.monotonic(), 0.0) if limited else None
         replies = self._pull(ids, remaining)
         for name in ids:
             self._pending.pop(name, None)

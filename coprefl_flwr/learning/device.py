@@ -40,7 +40,10 @@ def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Modul
     created for every message, and `to` would take 2 % of the time of a short message.
     """
     if _PLACED.get(model) != device:
-        model.to(device).to(memory_format=torch.channels_last)
+        model.to(device)
+        tensors = (*model.parameters(), *model.buffers())
+        if all(tensor.ndim < 5 for tensor in tensors):  # torch refuses weights of Conv3d.
+            model.to(memory_format=torch.channels_last)
         if len(samples) and not _takes_channels_last(model, samples.batch(slice(2), device)[0]):
             model.to(memory_format=torch.contiguous_format)
             model.register_forward_pre_hook(_contiguous)

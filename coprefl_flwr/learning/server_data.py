@@ -32,10 +32,11 @@ class ServerData:
         self,
         model: nn.Module,
         samples: Samples | Any,
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         precision: str = FLOAT32,
     ) -> None:
-        self.device, self.precision = device or default_device(), precision
+        self.device = torch.device(device) if device else default_device()
+        self.precision = precision
         self.samples = as_samples("server", samples)
         self.model = placed(model, self.device, self.samples)
 

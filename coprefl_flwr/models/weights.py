@@ -30,7 +30,7 @@ WEIGHTS = "model.safetensors"
 ABOUT = "model.json"
 
 
-def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+def save_model(folder: str | Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
     """Write the weights `arrays`, in their order, and their description `about` to a folder.
 
     `about` describes how the weights were made; it may have any JSON values. The same arguments
@@ -38,6 +38,7 @@ def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any
     has a `model.safetensors`, both files are complete and belong together, even if the program was
     stopped while it wrote them.
     """
+    folder = expanded(folder)
     # safetensors sorts arrays by dtype and name, and writes the memory of a strided array without
     # regard to its strides.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
@@ -55,12 +56,13 @@ def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any
         os.replace(new_weights, folder / WEIGHTS)
 
 
-def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def load_saved_model(folder: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return (arrays, about) as given to `save_model`: weights in their order, and description.
 
     Raises a SettingsError if the folder holds no complete model, if a file does not match its
     checksum, or if a file cannot be read.
     """
+    folder = expanded(folder)
     for name in (WEIGHTS, ABOUT):
         if not (folder / name).is_file():
             raise SettingsError(f"no saved model in {str(folder)!r}: the file {name} is missing")

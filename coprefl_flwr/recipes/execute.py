@@ -248,7 +248,8 @@ class JobQueue:
             return False
         self._ready = deque(other for other in self._ready if other.run != job.run)
         first = job.run.identity not in self.failed
-        self.failed.setdefault(job.run.identity, problem)
+        for other in (job, *behind):  # Runs of several tables may wait for one start.
+            self.failed.setdefault(other.run.identity, problem)
         return first
 
 

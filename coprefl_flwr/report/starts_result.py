@@ -130,5 +130,5 @@ def _rows(name: str, history: Curve) -> pd.DataFrame:
 def _saved(figure: "Figure", path: str | Path | None) -> "Figure":
     """Save a figure to `path`, unless it is None; return the figure."""
     if path is not None:
-        figures.save(figure, Path(path))
+        figures.save(figure, expanded(path))
     return figure

@@ -61,7 +61,7 @@ class ServerRefined(RoundStrategy):
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run a round of the inner method, then refine its result."""
-        arrays, metrics = yield from self.inner.program(ctx.within(self.inner), arrays)
+        arrays, metrics = yield from self.inner.program(ctx.within(self.inner, ctx.before), arrays)
         key = ctx.key("server-refinement")
         refined, loss = self.server.refine(arrays, self.training, 1, *key)
         return refined, metrics | {"server-loss": loss}

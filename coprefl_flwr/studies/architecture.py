@@ -233,6 +233,9 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
     name = last_linear(original, samples.batch(slice(0, 2), CPU)[0])
     last = original.get_submodule(name)
     assert isinstance(last, nn.Linear)
+    if type(last) is not nn.Linear:
+        line = f"its last layer {name} is a {type(last).__name__}, which tasks cannot replace"
+        raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
 
     def make(classes: int) -> nn.Module:
         changed, bias = copy.deepcopy(original), last.bias is not None

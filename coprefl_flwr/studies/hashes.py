@@ -4,7 +4,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -70,19 +69,22 @@ def _free(name: str, hashes: Mapping[str, str]) -> str:
 
 
 def changing_hashes(settings: Any) -> tuple[str, ...]:
-    """Return hashes of the user's code and data that can change while a program runs.
+    """Return hashes of the user's code and of files of data that can change while a program runs.
 
-    Such code is in files (FILE.py:NAME) or is registered under a name. Modules are not hashed,
-    because a module is imported only once. Data are in files, which `content_hashes` hashes.
+    The code is in files (FILE.py:NAME) or is registered under a name. Modules are not hashed,
+    because a module is imported only once. In a block of `plugins.unchanged`, the first hashes
+    count. `hf:FOLDER` is left out, because its files are many and each client asks for the study.
     """
     named = [word for text in _texts(settings) for word in text.split()]
     words = list(dict.fromkeys(split_options(word)[0] for word in named))
     files = [plugins.hash_at("method", word) for word in words if ".py:" in word]
     known = [plugins.hash_at(kind, name) for kind, name in plugins.REGISTERED if name in words]
-    # Every access to a study comes here, so words that cannot be paths are not looked up.
-    names = [word.partition("@")[0] for word in words if re.search("[./]|^hf:", word)]
-    data = [hash_of_file(path) for name in names for path in (*_own_files(name), *files_of(name))]
-    return (*files, *known, *data)
+    names = tuple(word.partition("@")[0] for word in words if "." in word or "/" in word)
+    return (*files, *known, *plugins.once(_data_hashes, names))
+
+
+def _data_hashes(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(hash_of_file(path) for name in names for path in _own_files(name))
 
 
 def _texts(content: Any) -> Iterator[str]:

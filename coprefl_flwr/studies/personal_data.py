@@ -21,7 +21,7 @@ from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.options import WORDS, Checked, option
-from coprefl_flwr.studies.hashes import changing_hashes, content_hashes, values_of
+from coprefl_flwr.studies.hashes import content_hashes, values_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -246,7 +246,7 @@ class PersonalData:
         In a plan, torchvision's networks have random weights.
         """
         text, weights = self.options.backbones, not self.settings.data_dir.startswith(SIZES)
-        return _loaded(text, weights, changing_hashes({"backbones": text}))
+        return _loaded(text, weights, str(content_hashes(_files_of(text))))
 
     def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size and with the normalisation of the first dataset.
@@ -283,14 +283,19 @@ class PersonalData:
         about["precision"] = self.precision
         if options.shift != "feature":  # A feature shift does not use Dirichlet(alpha).
             about |= {"alpha": self.settings.alpha, "min-samples": self.settings.min_samples}
-        backbones = [name.partition("=")[2] or name for name in options.backbones.split()]
-        return about | {"contents": content_hashes([*self.datasets.split(), *backbones, model])}
+        files = [*self.datasets.split(), *_files_of(options.backbones), model]
+        return about | {"contents": content_hashes(files)}
+
+
+def _files_of(backbones: str) -> list[str]:
+    """Return the files, folders or names of the weights in a setting `backbones`."""
+    return [name.partition("=")[2] or name for name in backbones.split()]
 
 
 # All methods of a study, and all studies of a recipe, share the networks.
 @functools.lru_cache(maxsize=2)
 @about_settings("backbones")
-def _loaded(text: str, weights: bool, _: tuple[str, ...]) -> tuple[Backbone, ...]:
+def _loaded(text: str, weights: bool, _: str) -> tuple[Backbone, ...]:
     """Return the frozen networks of a setting `backbones`; () for `pixels` and `scratch`."""
     names = text.split()
     if not names:

@@ -395,7 +395,7 @@ def _class_number(chosen: Any, names: Sequence[str]) -> int:
         if value not in names:
             raise SettingsError(f"only: {unknown('class', value, names)}")
         return names.index(value)
-    if not isinstance(value, Integral):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise SettingsError(f"only: {excerpt(repr(value))}: must be a whole number or a name")
     number = int(value)
     if not 0 <= number < len(names):

@@ -83,7 +83,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
             costs[start] = {
                 key: number for key, number in of_start.items() if math.isfinite(number)
             }
-    problems, how = problems_of(study, store), made_by()
+    problems, how = log_problems(study, store), made_by()
     known = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
     return {
@@ -165,11 +165,12 @@ def log_lost_replies(study: Study, store: Store) -> list[str]:
     return lines
 
 
-def problems_of(study: Study, store: Store) -> dict[str, str]:
-    """Return {start or method: how its stages diverged or did not learn}."""
+def log_problems(study: Study, store: Store) -> dict[str, str]:
+    """Log the stages that diverged or did not learn; return {start or method: the problems}."""
     lines: dict[str, list[str]] = {}
     for stage in study.stages:
         if problem := problem_in(study, store, stage):
+            logger.warning("%s: %s", stage.title, problem)
             what = "" if stage.task is None else f"task {stage.task}: "
             lines.setdefault(stage.start, []).append(f"{what}{problem}")
     return {start: "; ".join(own) for start, own in lines.items()}

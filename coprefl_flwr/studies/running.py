@@ -189,8 +189,8 @@ def run_stage(
         _go_on(stage, folder)
     if finalise(stage, folder):
         progress.note(stage.title, stage.kind, stage.rounds, "already done")
-    else:
-        stage.make(Making(grid, store, folder, progress, hooks, run_name))
+        return
+    stage.make(Making(grid, store, folder, progress, hooks, run_name))
     if stage.rounds and (problem := stage.problem(folder)):
         logger.warning("%s: %s", stage.title, problem)
     finalise(stage, folder)

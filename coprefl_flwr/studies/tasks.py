@@ -157,14 +157,18 @@ class Tasks:
     def _named(self, parameter: str) -> str:
         return self.names.get(parameter, parameter)
 
-    def identity(self) -> dict[str, Any]:
-        """Return the inputs on which the samples of all tasks depend.
+    def identity(self, number: int) -> dict[str, Any]:
+        """Return the inputs on which the samples of the task `number` depend.
 
-        The samples of one task also depend on the number of the task.
+        If the data are in a file, the number of the task is another input.
         """
         source = self.source.identity()
         if source is None:
-            return {"samples": self._hash}
+            if number not in self._hashes:
+                both = [(client.train, client.test) for client in self[number].clients]
+                parts = [part for of_client in both for part in of_client if part]
+                self._hashes[number] = hash_of_samples(parts)
+            return {"samples": self._hashes[number]}
         return {
             "source": source,
             "spread": self.spread.identity(),
@@ -174,10 +178,8 @@ class Tasks:
         }
 
     @functools.cached_property
-    def _hash(self) -> str:
-        every = [client for number in range(len(self)) for client in self[number].clients]
-        parts = [part for client in every for part in (client.train, client.test) if part]
-        return hash_of_samples(parts)
+    def _hashes(self) -> dict[int, str]:
+        return {}
 
 
 def architecture_of_tasks(
@@ -362,7 +364,7 @@ class Task(TrainingStage):
     def identity(self) -> Mapping[str, Any]:
         """Return the inputs on which the results of the tasks depend, except the task's number."""
         start = hash_of(self.pretraining.identity())
-        return {"start": start, "clients": self.tasks.identity(), **self.how.identity()}
+        return {"start": start, "clients": self.tasks.identity(self.number), **self.how.identity()}
 
     @property
     def key(self) -> str:
@@ -397,7 +399,7 @@ class Diagnosis(Measurement):
         """Return the inputs of the numbers: without the number of rounds and a computed head."""
         task = self.diagnosed
         start = hash_of(task.pretraining.identity())
-        return {"start": start, "clients": task.tasks.identity(), **task.how.of_start()}
+        return {"start": start, "clients": task.tasks.identity(task.number), **task.how.of_start()}
 
     @property
     def key(self) -> str:

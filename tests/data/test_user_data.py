@@ -1,5 +1,6 @@
 """A user's own data from torch or Hugging Face: read into a dataset, or refused in one line."""
 
+import random
 from dataclasses import replace
 
 import datasets
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from torch.utils import data
 
 from coprefl_flwr.data import (
@@ -272,6 +274,30 @@ def test_a_loaders_own_collate_fn_is_heeded():
     assert dataset.shape == (4, 5)
     assert dataset.values[2, 0, 0] == pytest.approx(2 / 255)
     assert dataset.classes == ("ant", "bee", "cat")
+
+
+def test_random_transforms_give_the_same_samples_at_each_reading():
+    """Otherwise a second call with a checkpoint would find other clients, and begin again."""
+
+    class Augmented(data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, position):
+            noise = random.random() + np.random.rand()  # noqa: NPY002
+            return torch.rand(3) + noise, position % 2
+
+    state = torch.get_rng_state(), random.getstate()
+    first, second = (as_dataset("a", Augmented()).values for _ in range(2))
+    assert first.eq(second).all()
+    assert len(first.unique()) == first.numel()
+    assert torch.get_rng_state().eq(state[0]).all()
+    assert random.getstate() == state[1]
+
+
+def test_inputs_with_a_graph_are_taken_without_it():
+    inputs = nn.Linear(3, 2)(torch.ones(4, 3))
+    assert not as_dataset("a", data.TensorDataset(inputs, torch.arange(4) % 2)).values.requires_grad
 
 
 def test_the_part_test_is_the_sources_own():

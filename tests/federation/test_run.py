@@ -206,7 +206,10 @@ def test_a_silent_node_is_not_asked_again(caplog):
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         FedAvg(min_available_nodes=2, clients=6).start(grid, to_record(START), 3, timeout=9)
     assert grid.nodes_asked == (2, 3, 2, 2)
-    assert "node 3 did not answer within 300 s and is not asked again" in caplog.text
+    assert (
+        "node 3 did not answer within 300 s and is not asked again until it disconnects"
+        in caplog.text
+    )
 
 
 class Reconnecting(Deaf):
@@ -381,8 +384,8 @@ def test_a_metric_of_a_round_must_be_a_number():
         strategy.start(counting_grid(), to_record(START), 1)
 
 
-@pytest.mark.parametrize("number", [-1, 0, 2.5])
-def test_a_number_of_rounds_below_1_is_refused(number):
+@pytest.mark.parametrize("number", [-1, 2.5])
+def test_a_wrong_number_of_rounds_is_refused(number):
     with pytest.raises(SettingsError, match=f"num_rounds = {number}"):
         FedAvg().start(counting_grid(), to_record(START), number)
 

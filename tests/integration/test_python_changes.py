@@ -208,3 +208,16 @@ def test_tasks_of_a_dataset_with_domains_use_all_domains():
     """Before, they had no samples."""
     tasks = cp.tasks(cp.load_dataset("glyphs:domains"), number=1, classes=5, clients=2)
     assert len(tasks[0].clients) == 2
+
+
+def test_more_tasks_keep_the_finished_tasks(tmp_path, clients):
+    """Before, the identity of each task contained the samples of all tasks."""
+    start = cp.pretrain("fedavg", network(), clients, **SMALL)
+    results = []
+    for number in (1, 2):
+        tasks = cp.tasks(WHOLE, number=number, classes=3, clients=2, scheme="iid")
+        results.append(cp.evaluate_starts({"a": start}, tasks, checkpoint=tmp_path / "r", **SMALL))
+    assert not list(tmp_path.rglob("earlier-*"))
+    first, both = (result.rows for result in results)
+    assert both[both["task"] == 0]["loss"].tolist() == first["loss"].tolist()
+    assert set(both["task"]) == {0, 1}

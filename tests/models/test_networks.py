@@ -33,6 +33,16 @@ def test_dropout_follows_the_callers_seed_and_is_off_in_eval_mode() -> None:
     assert torch.equal(model(IMAGES), model(IMAGES))
 
 
+def test_a_network_of_volumes_is_placed() -> None:
+    """Before, torch refused the memory format channels last for weights of five dimensions."""
+    model = nn.Sequential(nn.Conv3d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 4**3, 3))
+    volumes, labels = torch.randn(3, 1, 6, 6, 6), np.arange(3)
+    samples = Samples(
+        TensorDataset(volumes, labels=labels, classes=("a", "b", "c")), labels, labels
+    )
+    assert placed(model, torch.device("cpu"), samples)(volumes).shape == (3, 3)
+
+
 def test_dropout_stands_between_the_convolutions_and_the_linear_layers() -> None:
     layers = [type(module).__name__ for module in build_model("fashion-mnist-cnn", 10, (1, 28, 28))]
     kinds = [name for name in layers if name in ("Conv2d", "Dropout", "Linear")]

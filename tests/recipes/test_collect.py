@@ -15,7 +15,7 @@ from coprefl_flwr.recipes.recipe import table_name
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.tables import NONE
-from coprefl_flwr.studies.results import problems_of
+from coprefl_flwr.studies.results import log_problems
 from coprefl_flwr.studies.store import write_result
 from tests.common.recipes import keep, keep_task, result_file
 
@@ -428,9 +428,11 @@ def test_the_loss_of_the_start_itself_stands_for_the_rounds(store, recipe_of):
     ]
 
 
-def test_the_problems_of_a_study(store, recipe_of):
+def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
     recipe = recipe_of(methods=["fedavg"], reference=None)
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70], losses=[1.8, 1.79])
-    problem = "did not learn: loss 1.790 (random guessing: 1.792)"
-    assert problems_of(run.study, store) == {str(run.settings.method): problem}
+    with caplog.at_level("WARNING", "flwr.coprefl"):
+        lines = log_problems(run.study, store)
+    assert lines == {str(run.settings.method): "did not learn: loss 1.790 (random guessing: 1.792)"}
+    assert caplog.messages == [f"{run.main.title}: {lines[str(run.settings.method)]}"]

@@ -80,6 +80,18 @@ def test_a_last_layer_with_two_names_is_replaced_under_both(tasks):
     assert task(sample).shape == (2, 3)
 
 
+class Scaled(nn.Linear):
+    def forward(self, inputs):
+        return 2 * super().forward(inputs)
+
+
+def test_a_last_layer_of_another_class_is_not_replaced_by_a_plain_one(tasks):
+    """Before, tasks trained a plain nn.Linear, which computes something else."""
+    network = nn.Sequential(nn.Flatten(), Scaled(36, 8))
+    line = refusal(architecture_of_tasks, {"a": network}, None, tasks, keeps_head=False)
+    assert "its last layer 1 is a Scaled, which tasks cannot replace; pass network=" in line
+
+
 def test_a_network_that_is_a_linear_layer_becomes_another(tasks):
     flat = LoadedSource.of(data.TensorDataset(torch.randn(90, 5), torch.arange(90) % 3))
     of_vectors = Tasks(flat, Spread(clients=2, scheme="iid"), 1, 3)
