@@ -317,8 +317,8 @@ def _whole(what: str, label: Any) -> int:
 def _tensor(source: str, value: Any) -> Tensor:
     """Return an input as a tensor; a uint8 image becomes (C, H, W)."""
     if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        return value[None] if value.dtype == torch.uint8 and value.ndim == 2 else value
+        plain = value.detach().cpu()
+        return plain[None] if plain.dtype == torch.uint8 and plain.ndim == 2 else plain
     is_picture = hasattr(value, "getbands")
     if is_picture and value.mode in ("1", "P", "LA", "PA"):
         value = value.convert("RGB" if value.mode in ("P", "PA") else "L")

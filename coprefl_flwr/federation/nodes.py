@@ -38,10 +38,11 @@ def checked_ids(own: object, per_node: int | None = None) -> tuple[int, ...]:
 
 
 def _whole(what: str, value: object, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+    number = int(value) if isinstance(value, Integral) else -1
+    if isinstance(value, bool) or not least <= number <= most:
         limit = f"must be a whole number between {least} and {most}"
         raise SettingsError(f"{what} = {value!r}: {limit}")
-    return int(value)
+    return number
 
 
 class Roster:

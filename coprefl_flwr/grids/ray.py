@@ -169,8 +169,9 @@ class RayGrid(LocalGrid):
         """Send messages; return the replies within `timeout` seconds, and drop later replies."""
         began = time.monotonic()
         ids = list(self.push_messages(messages))
-        limited = timeout is not None and timeout < math.inf
-        remaining = max(began + timeout - time.monotonic(), 0.0) if limited else None
+        remaining = None
+        if timeout is not None and timeout < math.inf:
+            remaining = max(began + timeout - time.monotonic(), 0.0)
         replies = self._pull(ids, remaining)
         for name in ids:
             self._pending.pop(name, None)
