@@ -183,6 +183,7 @@ def _bars(panel: Any, result: Comparison) -> None:
             textcoords="offset points",
             va="center",
             fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
     panel.axvline(1, color="#222222", linewidth=0.8, linestyle=":")
     panel.set_yticks(range(len(names)), [PEERS[name].title for name in names])
