@@ -1,7 +1,7 @@
 """A name with the values of its options, which is written as NAME:key=value,key=value."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from coprefl_flwr.errors import SettingsError
@@ -77,15 +77,6 @@ class Named:
             key: value.changed(change) for key, value in self.options if isinstance(value, Named)
         }
         return replace(self, name=change(self.name)).having({**texts, **inner})
-
-    def texts(self) -> Iterator[str]:
-        """Yield the name and the value of every string option, also of nested options."""
-        yield self.name
-        for _, value in self.options:
-            if isinstance(value, Named):
-                yield from value.texts()
-            elif isinstance(value, str):
-                yield value
 
 
 def written(options: Iterable[tuple[str, Value | Named]], between: str = ",") -> str:

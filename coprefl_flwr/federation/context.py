@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from coprefl_flwr.federation.exchange import Exchange, Replies, Round, concat_re
 from coprefl_flwr.federation.robust import AGGREGATIONS, MEAN, MOST_ATTACKERS
 from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.options import option
-
-if TYPE_CHECKING:
-    from coprefl_flwr.federation.transport import Transport
 
 
 @dataclass(kw_only=True, eq=False)
@@ -124,12 +121,26 @@ class RunStrategy:
         """Return the exchange in which these clients evaluate `arrays`."""
 
 
+class Members(Protocol):
+    """The interface through which a round finds the clients of a population."""
+
+    begun: bool
+    """Whether an earlier call of `clients` has already waited for the clients to connect."""
+
+    @property
+    def most_clients(self) -> int:
+        """The largest number of clients that were connected at the same time in the run."""
+
+    def clients(self, wanted: int | None = None) -> Sequence[int]:
+        """Return the ids of all clients; the first call waits until `wanted` clients connected."""
+
+    def segments(self, chain: Sequence[int]) -> list[list[int]]:
+        """Split a chain, a list of client ids, into segments of clients on the same node."""
+
+
 @dataclass
 class Listed:
-    """A fixed list of client ids, used without a grid instead of a `Transport`.
-
-    Each client is its own node.
-    """
+    """A fixed list of client ids, used without a grid; each client is its own node."""
 
     ids: Sequence[int]
     begun: bool = True
@@ -175,7 +186,7 @@ class RoundContext:
     """
 
     run: RunStrategy
-    members: "Transport | Listed"
+    members: Members
     round: int = 1
     attempt: int = 0
     state: dict[str, Any] = field(default_factory=dict)
