@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -68,6 +69,8 @@ def runners(workload: Workload, *, simulate: bool = True) -> list[tuple[str, str
     """
     places = ["plain", "local"] if workload.heads else list(PLACES)
     places = [place for place in places if simulate or PLACES[place].program]
+    if find_spec("ray") is None:  # On a machine that has PyTorch alone.
+        places = [place for place in places if place not in ("ray", "flwr")]
     return [(method, place) for method in workload.methods for place in places]
 
 
@@ -115,7 +118,8 @@ class Measurement:
         """Return whether other programs ran, before or during the measurement."""
         during = median(self.load) if self.load else 0.0
         before: float = self.machine["load_before"]
-        return before > threshold or during > self.workers + threshold
+        others = max(threshold, self.machine["cores"] / 8)  # A large machine has cores to spare.
+        return before > others or during > self.workers + others
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; `Measurement(**values)` is an equal measurement."""
@@ -134,11 +138,18 @@ def machine(device: str = "cpu") -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "flwr", "ray")},
+        **{name: _version(name) for name in ("torch", "flwr", "ray")},
         "gpu": _gpu() if device == "cuda" else "",
         "load_before": os.getloadavg()[0],
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def _gpu() -> str:

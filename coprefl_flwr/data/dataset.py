@@ -361,8 +361,7 @@ def on_same_device(tensor: Tensor, device: torch.device) -> Tensor:
 
     The tensor itself is also returned if it is on a device of this type. The copy is made once per
     process, so the caller must not change the tensor afterwards. With such a copy, batches are
-    indexed on the device, and only row indices are transferred to it. Tested on a simulated
-    accelerator, not yet on a GPU.
+    indexed on the device, and only row indices are transferred to it.
     """
     if device.type == tensor.device.type:
         return tensor

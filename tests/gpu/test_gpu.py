@@ -1,0 +1,127 @@
+"""On a real GPU: the numbers of the CPU, memory that is returned, and steps without waits."""
+
+import gc
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from coprefl_flwr.clients import CoPreFLClient, TorchClient
+from coprefl_flwr.learning import LocalTraining, device, training
+from coprefl_flwr.methods import METHODS, PERSONALISED, find_method
+from coprefl_flwr.models import model_arrays
+from coprefl_flwr.testing.properties import furthest
+from coprefl_flwr.testing.small_study import Case, write_images
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+TABLE = [(name, role) for name, method in METHODS.items() for role in method.roles]
+ROUNDING = 1e-3
+"""The largest allowed relative difference between the devices, in float32 after four rounds."""
+
+
+class SmallSteps(Case):
+    """A case in which rounding does not grow.
+
+    The gradient of a weight that BatchNorm makes useless is nothing but rounding, and Adam makes
+    full steps of it: at rate 0.05 two orders of summation on one CPU differ by 0.3 to 1.3.
+    """
+
+    def settings(self, name):
+        settings = super().settings(name)
+        if self.role == PERSONALISED:
+            return replace(settings, head_norm="none", learning_rate=0.001)
+        return settings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _float32():
+    """No TensorFloat-32, whose rounding is a thousand times coarser."""
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gpu") / "glyphs.npz"
+    write_images(path)
+    return path
+
+
+@pytest.fixture
+def hide_gpu(monkeypatch):
+    """A function that hides the GPU from the package until the end of the test."""
+
+    def hide():
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        device.default_device.cache_clear()
+        training._sees_gpu.cache_clear()
+
+    yield hide
+    monkeypatch.undo()
+    device.default_device.cache_clear()
+    training._sees_gpu.cache_clear()
+
+
+def weights(case):
+    """Return the final arrays and states of a case's run, without its metrics."""
+    numbers = case.undisturbed.numbers
+    return {name: value for name, value in numbers.items() if name.startswith(("array", "state"))}
+
+
+@pytest.mark.parametrize(("name", "role"), TABLE)
+def test_a_method_has_the_weights_of_the_cpu(name, role, data, tmp_path, hide_gpu):
+    torch.cuda.reset_peak_memory_stats()
+    there = weights(SmallSteps(name, find_method(name), role, data, tmp_path / "gpu"))
+    assert torch.cuda.max_memory_allocated() > 0
+    hide_gpu()
+    here = weights(SmallSteps(name, find_method(name), role, data, tmp_path / "cpu"))
+    difference, where = furthest(here, there)
+    print(f"\n{name} as {role}: {difference:.1e}")
+    assert here
+    assert difference < ROUNDING, where
+
+
+def test_the_memory_of_a_run_is_returned(data, tmp_path):
+    taken = []
+    for number in range(3):
+        case = Case("coprefl", find_method("coprefl"), "pretraining", data, tmp_path / str(number))
+        assert case.undisturbed.rounds == 4
+        del case
+        gc.collect()
+        taken.append(torch.cuda.memory_allocated())
+    assert taken[2] <= taken[1]
+
+
+@pytest.mark.parametrize("client_class", [TorchClient, CoPreFLClient])
+def test_no_step_waits_for_the_gpu(client_class):
+    """As many waits in a round of 20 steps as in a round of 2."""
+    rng = np.random.default_rng(0)
+    images = torch.from_numpy(rng.standard_normal((64, 1, 8, 8), np.float32))
+    samples = TensorDataset(images, torch.arange(64) % 4)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4))
+
+    def waits(steps):
+        client = client_class(net, samples, training=LocalTraining(local_steps=steps, batch_size=8))
+        arrays = list(model_arrays(net).values())
+        client.fit(arrays, {"server-round": 1})
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                client.fit(arrays, {"server-round": 1})
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchroniz" in str(warning.message) for warning in caught)
+
+    few, many = waits(2), waits(20)
+    print(f"\n{client_class.__name__}: {few} waits with 2 steps, {many} with 20")
+    assert many == few
