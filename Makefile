@@ -2,32 +2,28 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
-# Strategies whose rounds are of each kind: one exchange, two, a chain, states of clients, phases.
-SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
-# Of the tests across modules those of rounds.
-OF_ROUNDS := $(addprefix tests/integration/test_,hostile.py memory.py mods.py program_errors.py resume.py stop.py who_hosts_whom.py)
-# Of the tests of processes on Ray those of messages, which flwr makes.
-OF_MESSAGES := $(addprefix tests/grids/test_ray.py::test_,the_numbers_of_the_grid_in_this_process an_exception_is_the_error_reply_of_the_other_grid)
-# What is run with other versions of flwr than that which is installed.
-WITH_OTHERS := tests/federation tests/grids/test_local.py $(OF_MESSAGES) tests/federation/test_client_state.py $(SOME_STRATEGIES) $(OF_ROUNDS)
-FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting
-# Of the tests that start no Ray, those that take longest, in three separate jobs.
-RECIPES := tests/recipes $(wildcard tests/integration/test_recipes_*.py)
-EXAMPLES := tests/examples tests/testing
-INTEGRATION := $(filter-out $(RECIPES),$(wildcard tests/integration/test_*.py))
+# The tests that read what Flower makes (messages, grids, its strategies, one `flwr run` of all methods):
+# they are run with other versions of flwr than the installed one, too.
+OF_FLOWER := $(addprefix tests/federation/test_,messages.py client_app.py flower_strategies.py transport.py) \
+	tests/grids/test_local.py tests/integration/test_mods.py
+ALL_METHODS := tests/federation/test_flower.py::test_every_method_agrees_under_flwr_run_and_on_the_local_grid
+# Reading all other files of tests to find no test takes as long as the tests of one of these.
+RAY_FILES := $(shell grep -rl --include='test_*.py' 'mark\.ray' tests)
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests recipes-tests examples-tests integration-tests other-tests lowest-tests newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check costs startbench clean
+.PHONY: help install quickstart tables test test-all lint types tests fast-tests ray-tests with-flower lowest-tests slow-tests slow-ray-tests mistakes newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check costs startbench clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
-	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
+	@echo "make test         lint, types and tests, with the newest and the lowest flwr (some minutes)"
+	@echo "make test-all     all of them: every method and recipe, faults, the site (at most 40 minutes)"
+	@echo "make mistakes     plant mistakes in copies of the package: the tests of make test must catch each (20 minutes)"
 	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
-	@echo "make chaos        kills, a user's files, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
+	@echo "make chaos        kills, a user's files, hostile replies, a lying SuperNode over TLS (a quarter of an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
 	@echo "make beside-peers   FedAvg next to other packages, into docs/peers.md (an hour)"
 	@echo "make startbench   every start of the package under one rule, five settings (many hours; says them first)"
@@ -101,7 +97,11 @@ costs: export OMP_NUM_THREADS = 1
 costs: install
 	python -m docs.costs
 
+BEGAN := $(shell date +%s)
+MINUTES = @echo "$@: $$(( ($$(date +%s) - $(BEGAN) + 30) / 60 )) minutes"
+
 test: lint tests
+	$(MINUTES)
 
 lint: install
 	ruff format --check
@@ -110,49 +110,49 @@ lint: install
 types: install
 	mypy
 
-# Jobs of tests at once. Those that start Ray take most memory; where less of it is free than all jobs
-# need, Ray would kill workers, and tests would fail with them.
-MEMINFO := /proc/meminfo
-MEGABYTES_A_JOB := 4000
-JOBS := $(shell awk '/^MemAvailable/ { n = int($$2 / 1000 / $(MEGABYTES_A_JOB)) } END { print (n < 1 ? 1 : (n > 4 ? 4 : n)) }' $(MEMINFO) 2> /dev/null || echo 4)
-
-# One thread a process: two that wait for each other take many times as long on a busy machine.
-# Tests that start Ray wait much, so more jobs run at once than there are cores, and the others let
-# them go first: Ray gives its processes, the last by their niceness, 30 seconds to find each other.
+# Tests that start no Ray are shared by two processes, which let the others go first: Ray gives its
+# processes 30 seconds to find each other, and waits much. One thread a process: two that wait for each
+# other take many times as long on a busy machine.
 FILLING := nice -n 19
+WITHOUT_RAY := $(FILLING) pytest -n 2 --dist worksteal
 tests: export OMP_NUM_THREADS = 1
 tests: export RAY_worker_niceness = 0
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target other-tests examples-tests flower-tests recipes-tests integration-tests other-ray-tests lowest-flower-tests lowest-tests types
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target fast-tests with-flower
+
+with-flower:
+	$(MAKE) --no-print-directory ray-tests lowest-tests types
 
 # Rays find each other by their folder: of those that run at once each has its own, with a short name.
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder
 
-flower-tests:
-	$(ALONE) pytest -m "ray and not deployment" tests/federation/test_flower.py
+fast-tests:
+	$(WITHOUT_RAY) -m "not ray and not slow and not deployment"
 
-other-ray-tests:
-	$(ALONE) pytest -m "ray and not deployment" --ignore=tests/federation/test_flower.py
-
-lowest-flower-tests:
-	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/federation/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
-
-recipes-tests:
-	$(FILLING) pytest -m "not ray and not deployment" $(RECIPES)
-
-examples-tests:
-	$(FILLING) pytest -m "not ray and not deployment" $(EXAMPLES)
-
-other-tests:
-	$(FILLING) pytest -m "not ray and not deployment" --ignore=tests/integration $(patsubst %,--ignore=%,$(RECIPES) $(EXAMPLES))
-
-integration-tests:
-	$(FILLING) pytest -m "not ray and not deployment" $(INTEGRATION)
+ray-tests:
+	$(ALONE) pytest -m "ray and not slow and not deployment" $(RAY_FILES)
 
 lowest-tests:
-	PYTHONPATH=$(CURDIR)/.lowest $(FILLING) pytest $(WITH_OTHERS)
+	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest -m "not slow or ray" $(OF_FLOWER) $(ALL_METHODS)
+
+# What `make test` leaves out, after it; the site is built first, with warnings as errors.
+test-all: export OMP_NUM_THREADS = 1
+test-all: export RAY_worker_niceness = 0
+test-all: test docs
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target slow-tests slow-ray-tests
+	$(MINUTES)
+
+slow-tests:
+	$(WITHOUT_RAY) -m "slow and not ray and not deployment"
+
+slow-ray-tests:
+	$(ALONE) pytest -m "slow and ray and not deployment" $(RAY_FILES)
+
+mistakes: export OMP_NUM_THREADS = 1
+mistakes: install
+	python -m tests.mistakes
 
 # The newest that is on the registry, which may want newer packages than are installed here.
 newest: export OMP_NUM_THREADS = 1
@@ -160,8 +160,7 @@ newest: install
 	rm -rf .newest
 	python -m pip install --quiet --no-deps --target .newest flwr
 	@PYTHONPATH=$(CURDIR)/.newest python -c "import flwr, importlib.metadata as of; print('with flwr', of.version('flwr'), 'of', flwr.__file__)"
-	PYTHONPATH=$(CURDIR)/.newest pytest $(WITH_OTHERS)
-	$(ALONE) PYTHONPATH=$(CURDIR)/.newest pytest tests/federation/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
+	$(ALONE) PYTHONPATH=$(CURDIR)/.newest pytest -m "not slow or ray" $(OF_FLOWER) $(ALL_METHODS)
 
 deployment-test: install
 	pytest -m deployment tests/deployment

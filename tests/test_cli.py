@@ -13,7 +13,7 @@ except SystemExit:
 """
 
 
-def test_help_and_mistakes_load_neither_torch_nor_flower():
+def test_help_and_mistakes_load_no_torch_and_no_flower():
     for arguments in (["--help"], ["run", "--help"], ["rnu"], []):
         command = [sys.executable, "-c", PROGRAM, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -57,7 +57,7 @@ FOUNDATION = {
 
 PROGRAMS = {"chaos", "faults", "kept", "mistakes", "records"}
 """Folders of tests/ with programs, from which pytest runs few tests or none."""
-OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "integration"}
+OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "gpu", "integration"}
 """Folders with tests of several modules, or of files outside the package."""
 
 

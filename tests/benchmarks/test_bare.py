@@ -1,20 +1,15 @@
 """The plain loops, with which all runners are compared, give the package's results without it."""
 
-import ast
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-import benchmarks
 from benchmarks.bare import one_process, several_processes
 from benchmarks.bare_heads import fedpcl
 from benchmarks.federation import client, network, run_config, run_rounds
 from benchmarks.workloads import WORKLOADS
 from coprefl_flwr.grids import LocalGrid
-from tests.common.accelerator import DEVICE, accelerator
 
 ROUNDS = 2
 TINY, HEADS = WORKLOADS["tiny"], WORKLOADS["tiny-heads"]
@@ -78,60 +73,18 @@ def assert_nearly_alike(found, expected):
 
 
 @pytest.mark.parametrize("method", TINY.methods)
-def test_one_process_gives_the_packages_weights(packaged, method):
+def test_plain_loop_has_the_weights_of_the_package(packaged, method):
     start = network(TINY, method).state_dict().values()
     assert_alike(plain_arrays(TINY, method), packaged(TINY, method), start)
 
 
-def test_coprefls_meta_step_is_in_it(packaged):
-    """FedAvg, which has no meta step, ends with weights that differ from CoPreFL's."""
-    assert np.abs(plain_arrays(TINY, "fedavg")[0] - packaged(TINY, "coprefl")[0]).max() > 1e-4
-
-
-def test_two_processes_give_the_packages_weights(packaged):
+@pytest.mark.slow
+def test_plain_loop_in_two_processes_has_the_weights_of_the_package(packaged):
     found = plain_arrays(TINY, "coprefl", several_processes)
     assert_alike(found, packaged(TINY, "coprefl"))
 
 
 @pytest.mark.parametrize("method", HEADS.methods)
-def test_heads_end_as_in_the_package(packaged, method):
+def test_plain_heads_have_the_weights_of_the_package(packaged, method):
     loop = plain_fedpcl if method == "fedpcl" else one_process
     assert_nearly_alike(plain_arrays(HEADS, method, loop), packaged(HEADS, method))
-
-
-def test_resnet18_has_the_packages_arrays():
-    from benchmarks.bare import network as plain_network
-
-    found = plain_network(WORKLOADS["resnet18"]).state_dict()
-    expected = network(WORKLOADS["resnet18"], "fedavg").state_dict()
-    assert [t.shape for t in found.values()] == [t.shape for t in expected.values()]
-    assert list(found) == list(expected)
-
-
-@pytest.mark.parametrize("method", ["coprefl", "fedpcl"])
-def test_a_device_that_is_not_the_cpu_gives_the_same(packaged, method):
-    """The device is simulated; nobody has run the benchmark on a GPU yet."""
-    workload = HEADS if method == "fedpcl" else TINY
-    loop = plain_fedpcl if method == "fedpcl" else one_process
-    with accelerator() as operations:
-        found = plain_arrays(workload, method, loop, device=DEVICE)
-    assert operations.on_device > 100
-    assert_nearly_alike(found, packaged(workload, method))
-
-
-@pytest.mark.parametrize("name", ["workloads", "processes", "bare", "bare_heads", "residents"])
-def test_the_plain_loops_use_nothing_of_the_package(name):
-    """Neither do they import Flower; only functions that run the grids import both."""
-    tree = ast.parse((Path(benchmarks.__file__).parent / f"{name}.py").read_text())
-    found = {one.module for one in tree.body if isinstance(one, ast.ImportFrom)}
-    found |= {a.name for one in tree.body if isinstance(one, ast.Import) for a in one.names}
-    allowed = {f"benchmarks.{one}" for one in ("workloads", "processes", "bare")}
-    wrong = [m for m in found if m.startswith(("coprefl", "flwr", "benchmarks"))]
-    assert set(wrong) <= allowed
-
-
-def test_every_batch_of_a_workload_is_full():
-    for workload in WORKLOADS.values():
-        part = 0.8 if "coprefl" in workload.methods else 1
-        assert workload.local_steps * workload.batch_size <= part * workload.samples_per_client
-        assert torch.Size(workload.shape).numel() > 0

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from benchmarks import features
-from benchmarks.features import Encoded, Measured, page, random_backbones, random_images, samples_of
+from benchmarks.features import Encoded, random_backbones, random_images, samples_of
 from coprefl_flwr.data.features import features_of
 
 
-def test_without_the_cache_the_same_features_come():
+def test_features_without_the_cache_are_equal():
     images, backbones = random_images(), random_backbones("lenet5", 2)
     encoded = samples_of(Encoded.of(images, backbones), 3)
     cached = features_of(
@@ -22,7 +22,7 @@ def test_without_the_cache_the_same_features_come():
     assert encoded.dataset.shape == cached.dataset.shape == (168,)
 
 
-def test_bytes_by_hand(monkeypatch):
+def test_bytes_sent_by_hand(monkeypatch):
     """FedPCL: a client sends one prototype set, and gets the global set and all clients' sets."""
     monkeypatch.setattr(features, "SAMPLES", 10)
     found = features.compare("lenet5", 1, 1)
@@ -33,9 +33,3 @@ def test_bytes_by_hand(monkeypatch):
     )
     model = 84 * 256 + 256 * 10
     assert found["FedAvg, cached"].bytes_up == pytest.approx(5 * 4 * model, rel=0.1)
-
-
-def test_the_page_has_a_row_a_method():
-    text = page("lenet5", {1: {"FedPCL, cached": Measured(0.5, 2e6, 1e6)}}, 4)
-    assert "| 1 | FedPCL, cached | 0.500 | 2.000 | 1.000 |" in text
-    assert "`python -m benchmarks.features --model lenet5 --rounds 4`" in text

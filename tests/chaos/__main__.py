@@ -16,9 +16,6 @@ FILES = {
     "kills": ("test_kills.py", 100),
     "overlaps": ("test_overlaps.py", 32),
     "hostile": ("test_hostile.py", 3000),
-    "fuzz": ("test_fuzz.py", 5000),
-    "damaged": ("test_damaged.py", 100),
-    "simulated": ("simulated.py", 1000),
     "deployed": ("deployed.py", 4),
 }
 """By kind: its file and its number of cases. If a table has fewer cases, all of them run."""

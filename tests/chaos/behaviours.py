@@ -22,22 +22,12 @@ LOSS_RANGE = (0.0, 100.0)
 """The range of losses of the strategies that these clients answer."""
 
 
-class Mute(Exception):
-    """An exception that cannot be converted to a text."""
-
-    def __str__(self):
-        raise ValueError("no text")
-
-
 # ---- clients ------------------------------------------------------------------------------------
 
 FIRST_ARRAY = [
-    np.float32([NAN, NAN]), np.float32([0, NAN]), np.float32([INF, INF]), np.float32([-INF, -INF]),
-    np.full(2, 1e300), np.full(2, -1e300), np.full(2, np.longdouble("1e4000")), np.full(2, 1j),
-    np.array(["x", "y"]), np.array([b"1", b"2"]), np.array([1.0, None], object),
-    np.array(["2026-01-01"] * 2, "datetime64[D]"), np.zeros(2, [("x", "f4")]), None, "weights",
-    print, [[1.0], [1.0, 2.0]], np.zeros(3, np.float32), np.zeros((1, 2), np.float32),
-    np.float32(1), np.zeros(0, np.float32), np.zeros(10**6, np.float32),
+    np.float32([0, NAN]), np.float32([INF, INF]), np.full(2, -1e300), np.full(2, 1j),
+    np.array(["x", "y"]), np.array([1.0, None], object), None, "weights", [[1.0], [1.0, 2.0]],
+    np.zeros(3, np.float32), np.zeros((1, 2), np.float32), np.float32(1), np.zeros(10**6),
 ]  # fmt: skip
 """Values instead of the array `w` of two float32."""
 
@@ -46,34 +36,24 @@ ALL_ARRAYS = {
     "none": lambda arrays: {},
     "a list": lambda arrays: [],
     "one more": lambda arrays: {**arrays, "extra": np.ones(2)},
-    "a thousand more": lambda arrays: {**arrays, **{str(i): np.ones(1) for i in range(1000)}},
     "renamed": lambda arrays: {f"{name}2": a for name, a in arrays.items()},
     "exchanged": lambda arrays: {**arrays, "w": arrays["b"], "b": arrays["w"]},
-    "numbers for names": lambda arrays: dict(enumerate(arrays.values())),
-    "control characters": lambda arrays: {**arrays, "\x1b[2J\n\0" * 999: np.ones(1)},
     "None": lambda arrays: None,
-    "a number": lambda arrays: 3,
-    "a text": lambda arrays: "no",
-    "a generator": lambda arrays: (a for a in arrays.values()),
 }
-SAMPLES = [
-    0, -5, 10**18, 10**400, 0.5, 1e-300, NAN, INF, None, "7", True, [1, 2], 1 + 2j, np.ones(3),
-]  # fmt: skip
+SAMPLES = [0, -5, 10**18, 0.5, NAN, INF, None, "7", True, [1, 2]]
 MORE_METRICS = [
-    *({"x": value} for value in (NAN, INF, 1e200, 10**400, "good", None, [1.0], b"1")),
-    {"x": {"y": 1.0}}, {"x": np.ones(2)}, {str(i): 0.0 for i in range(2000)}, {"x" * 5000: 0.0},
-    {3: 1.0}, {"clients": 3.0},
+    *({"x": value} for value in (NAN, INF, 1e200, "good", None, [1.0])),
+    {str(i): 0.0 for i in range(2000)}, {"clients": 3.0},
 ]  # fmt: skip
-METRICS = [None, 3, "good", [1.0]]
-ANSWERS = [None, ([], 1), ([], 1, {}, {}), "done"]
+METRICS = [None, "good"]
+ANSWERS = [None, ([], 1)]
 ERRORS = [
     ArithmeticError("boom"), ArithmeticError(), ArithmeticError("\n".join(["line"] * 2000)),
-    ArithmeticError("\x1b[31m\r\n\0\u202e\x07\x9b" * 500), ArithmeticError("\ud800\udfff\ud800"),
-    ArithmeticError("x\nWARNING: client 1 on node 2 is left out: it is its fault"), Mute(),
-    ExceptionGroup("g", [ValueError("a"), TypeError("b")]), MemoryError(), RecursionError(),
-    StopIteration(), SystemExit(0), SystemExit("bye"), asyncio.CancelledError(), GeneratorExit(),
+    ArithmeticError("x\nWARNING: client 1 on node 2 is left out: it is its fault"),
+    ExceptionGroup("g", [ValueError("a"), TypeError("b")]), MemoryError(), SystemExit("bye"),
+    asyncio.CancelledError(),
 ]  # fmt: skip
-LOSSES = [NAN, INF, 1e200, LOSS_RANGE[0] - 5, LOSS_RANGE[1] + 1, "small", None, 10**400]
+LOSSES = [NAN, INF, 1e200, LOSS_RANGE[0] - 5, LOSS_RANGE[1] + 1, "small", None]
 
 
 def raises(error):
@@ -81,12 +61,6 @@ def raises(error):
         raise type(error)(*error.args)
 
     return raising
-
-
-def changed_in_place(arrays, n, metrics):
-    for array in arrays.values():
-        array[...] = 7
-    raise ArithmeticError("after it changed what it was given")
 
 
 def clients_behave(exchange):
@@ -113,7 +87,7 @@ def clients_behave(exchange):
     add("w", FIRST_ARRAY, lambda value: lambda a, n, metrics: ({**a, "w": value}, n, metrics))
     for name, change in ALL_ARRAYS.items():
         found[f"arrays: {name}"] = lambda a, n, metrics, change=change: (change(a), n, metrics)
-    return found | {"what it was given, changed": changed_in_place}
+    return found
 
 
 # ---- nodes --------------------------------------------------------------------------------------
@@ -145,8 +119,8 @@ def array(**changes):
     def lie(content):
         where = data(content)
         old = content[where]["w"]
-        known = {key: getattr(old, key) for key in ("dtype", "shape", "stype", "data")}
-        content[where] = ArrayRecord({**content[where], "w": Array(**known | changes)})
+        same = {key: getattr(old, key) for key in ("dtype", "shape", "stype", "data")}
+        content[where] = ArrayRecord({**content[where], "w": Array(**same | changes)})
 
     return lie
 
@@ -189,12 +163,8 @@ def of_others(content):
 NODES_LIE = {
     "nothing": only(),
     "no metrics": only("arrays"),
-    "two of metrics": record("more", MetricRecord({"loss": 1.0})),
     "its clients twice": metric("clients", lambda ids: ids + ids),
     "foreign clients": metric("clients", lambda ids: [i + 77 for i in ids]),
-    "negative clients": metric("clients", lambda ids: [-1 - i for i in ids]),
-    "clients beyond all": metric("clients", lambda ids: [2**62] * len(ids)),
-    "fractions for clients": metric("clients", lambda ids: [i + 0.5 for i in ids]),
     "no clients": metric("clients", lambda ids: []),
     "a million clients": record(
         "metrics", MetricRecord({"clients": list(range(10**6)), "loss": [1.0] * 10**6})
@@ -205,25 +175,19 @@ NODES_LIE = {
     "NaN samples": metric("num-examples", lambda ns: [NAN] * len(ns)),
     "infinite losses": metric("loss", lambda losses: [INF] * len(losses)),
     "samples beyond all": metric("num-examples", lambda ns: [10.0**18] * len(ns)),
-    "failures without a list": failed(clients=3, reasons="x"),
     "failures of nobody": failed(clients=["x"], reasons=["y"]),
     "failures without reasons": failed(clients=[0, 1]),
-    "more reasons than failures": failed(clients=[1], reasons=["x", "y"]),
     "all failed and none": failed(clients=list(range(5)), reasons=["x"] * 5),
-    "metrics without end": record("metrics", MetricRecord({str(i): 1.0 for i in range(5000)})),
-    "settings without end": failed(**{str(i): 1 for i in range(5000)}),
-    "blames another": LIES["blames another"][0],
+    "failures of another client": failed(clients=[4], reasons=["TypeError: it is its fault"]),
 }
 NODES_LIE_IN_ARRAYS = {
     "no arrays": only("metrics"),
     "bytes that are no array": array(data=b"no array"),
-    "no bytes": array(data=b""),
     "a program for an array": array(data=pickled(), dtype="object"),
-    "an array of another kind": array(stype="torch.tensor"),
     "an array cut short": cut_short,
     "one record more": lambda content: content.update(more=content[data(content)]),
     "NaN in sums": with_arrays({"w": np.full(2, NAN)}),
     "1e300 in sums": with_arrays({"w": np.full(2, 1e300)}),
     "sums of another shape": with_arrays({"w": np.ones(3)}),
-    **{f"{name} of LIES": lie for name, (lie, _) in LIES.items() if name not in NODES_LIE},
+    **{f"{name} of LIES": lie for name, (lie, _) in LIES.items() if "header" not in name},
 }

@@ -1,4 +1,4 @@
-"""Uninterrupted runs, with which killed and damaged runs are compared."""
+"""Uninterrupted runs, with which killed runs are compared."""
 
 from unittest import mock
 

@@ -30,17 +30,15 @@ app = Lying(app, {name!r})
 
 def lies():
     """Return {name: (message type, function that changes the records of a reply)}."""
-    known = NODES_LIE | NODES_LIE_IN_ARRAYS
+    lies_of = NODES_LIE | NODES_LIE_IN_ARRAYS
     return {
-        "a program for an array": ("train", known["a program for an array"]),
+        "a program for an array": ("train", lies_of["a program for an array"]),
         "os._exit": ("train.query", lambda content: os._exit(3)),
-        "a million clients": ("train", known["a million clients"]),
+        "a million clients": ("train", lies_of["a million clients"]),
         "everybody's clients are its own": (
             ROSTER,
             lambda content: content.update(roster=ConfigRecord({"own": list(range(NODES))})),
         ),
-        "1e300 in sums": ("train.query", known["1e300 in sums"]),
-        "failures of nobody": ("train.query", known["failures of nobody"]),
     }
 
 
@@ -67,7 +65,7 @@ class Lying(ClientApp):
 
 @pytest.mark.parametrize("name", list(lies())[: LENGTHS.get("deployed")])
 @counted("deployed")
-def test_a_lying_node_costs_itself_alone(name, tmp_path):
+def test_lying_node_affects_only_its_results(name, tmp_path):
     """Deploy the example with a lying node; compare with a run in which the node fails cleanly."""
     example = changed_example(tmp_path, name)
     # A node with a false roster is not used, so there are fewer participants to draw from.

@@ -123,20 +123,20 @@ def die() -> None:
 def forked(program: Callable[[], object], kill: Kill, folder: Path) -> Ended:
     """Run a program in a separate process, which may be killed; `folder` is for its output."""
     folder.mkdir(parents=True, exist_ok=True)
-    log, told = folder / "log", folder / "told.json"
-    told.unlink(missing_ok=True)
+    log, about = folder / "log", folder / "about.json"
+    about.unlink(missing_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if not child:
-        _run(program, kill, log, told)
+        _run(program, kill, log, about)
     if kill.seconds:
         time.sleep(kill.seconds)
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    known = json.loads(told.read_text()) if told.exists() else {}
+    counts = json.loads(about.read_text()) if about.exists() else {}
     code = os.waitstatus_to_exitcode(status)
-    return Ended(code < 0, code, log.read_text(errors="replace"), **known)
+    return Ended(code < 0, code, log.read_text(errors="replace"), **counts)
 
 
 def _refusing(program) -> int:
@@ -149,7 +149,7 @@ def _refusing(program) -> int:
         return 1
 
 
-def _run(program, kill, log, told) -> None:
+def _run(program, kill, log, about) -> None:
     """Run the program in the child process; never return."""
     status = 1
     begun = time.monotonic()
@@ -164,9 +164,9 @@ def _run(program, kill, log, told) -> None:
         counter, opened = Counter(kill.operation), io.open
         counter.install()
         status = _refusing(program)
-        about = {"operations": counter.count, "seconds": time.monotonic() - begun}
-        with opened(told, "w") as file:
-            json.dump(about, file)
+        counts = {"operations": counter.count, "seconds": time.monotonic() - begun}
+        with opened(about, "w") as file:
+            json.dump(counts, file)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -1,4 +1,4 @@
-"""Works to kill and to damage: a tiny study and a tiny recipe, and the files that they write."""
+"""Works to kill: a tiny study and a tiny recipe, and the files that they write."""
 
 import contextlib
 import os
@@ -16,13 +16,6 @@ from tests.common.checks import files
 from tests.common.recipes import tiny_recipe, write_recipe
 from tests.common.studies import tiny_study
 
-COMMANDS = {
-    "run": ["run", "recipe.yaml", "--out", "outputs/tiny"],
-    "report": ["report", "outputs/tiny"],
-    "list": ["list"],
-    "show": ["show", "coprefl"],
-}
-
 
 def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes: object) -> None:
     """Run a study with client states in a folder, or continue it as its user would."""
@@ -33,7 +26,10 @@ def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes:
     run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
 
 
-def recipe(_: Path, home: Path, arguments: list[str] = COMMANDS["run"]) -> int:
+RUN = ["run", "recipe.yaml", "--out", "outputs/tiny"]
+
+
+def recipe(_: Path, home: Path, arguments: list[str] = RUN) -> int:
     """Run a command in a folder with a recipe; the same `run` continues an earlier run."""
     os.chdir(home)
     return cli.main(arguments)
@@ -74,32 +70,25 @@ class Whole:
             place.mkdir()
             write_tiny(self.images, place, "coprefl")
 
-    def forked(self, place: Path, kill: Kill = Kill(), program=None) -> Ended:  # noqa: B008
-        """Run the work, or another program, in a separate process."""
+    def forked(self, place: Path, kill: Kill = Kill()) -> Ended:  # noqa: B008
+        """Run the work in a separate process."""
         self.prepare(place)
-        return forked(program or (lambda: self.run(place)), kill, self.folder / "told")
+        return forked(lambda: self.run(place), kill, self.folder / "ended")
 
 
 def left(folder: Path) -> dict[str, bytes]:
-    """Return {path: content} of the files of a work, except locks and damaged files put aside."""
-    return {
-        name: content
-        for name, content in files(folder / "outputs").items()
-        if not name.endswith(".damaged") and not is_lock(Path(name))
-    }
+    """Return {path: content} of the files of a work, except locks."""
+    found = files(folder / "outputs").items()
+    return {name: one for name, one in found if not {LOCK, LOCKS} & {*Path(name).parts}}
 
 
-def is_lock(file: Path) -> bool:
-    return file.name == LOCK or LOCKS in file.parts
-
-
-def check_whole(folder: Path, expected: dict[str, bytes], about: str = "") -> None:
+def check_whole(folder: Path, expected: dict[str, bytes]) -> None:
     """Check that all files are there, with the expected bytes, and that none is half written."""
     halves = [str(one) for one in folder.rglob("*.coprefl-part")]
-    assert not halves, f"{about}half written: {halves}"
+    assert not halves, f"half written: {halves}"
     wrong = [str(one) for one in folder.rglob(SUMS) if damaged(one.parent)]
-    assert not wrong, f"{about}checksums do not fit: {wrong}"
+    assert not wrong, f"checksums do not fit: {wrong}"
     found = left(folder)
-    assert sorted(found) == sorted(expected), about
+    assert sorted(found) == sorted(expected)
     other = [name for name in expected if found[name] != expected[name]]
-    assert not other, f"{about}other bytes: {other}"
+    assert not other, f"other bytes: {other}"

@@ -14,7 +14,7 @@ from tests.common.networks import CLASSES, scaled
 REQUEST = {**CONFIG, "feddyn-alpha": 0.5}
 
 
-def test_two_participations(exact_federation, tmp_path):
+def test_dual_after_two_participations_by_hand(exact_federation, tmp_path):
     """lambda <- lambda - alpha (w_k - w^t), for trained parameters only."""
     client, start = make(FedDynClient, scaled(), exact_federation, tmp_path)
     first, n, _ = client.fit(start, REQUEST)
@@ -52,7 +52,7 @@ def losses_by_hand(data, dual, alpha, steps=3, rate=0.1):
     return np.mean(plain), np.mean(regularised)
 
 
-def test_the_loss_is_reported_without_the_regulariser(exact_federation, tmp_path):
+def test_reported_loss_excludes_the_regulariser(exact_federation, tmp_path):
     """The second participation is tested, because lambda is not zero there."""
     client, start = make(FedDynClient, scaled(), exact_federation, tmp_path)
     client.fit(start, REQUEST)
@@ -64,7 +64,7 @@ def test_the_loss_is_reported_without_the_regulariser(exact_federation, tmp_path
     assert abs(plain - regularised) > 1e-3
 
 
-def test_the_state_of_a_half_model_is_float32(exact_federation, tmp_path):
+def test_dual_of_a_float16_model_is_float32(exact_federation, tmp_path):
     """lambda is a sum over participations.
 
     In float16, small changes would be lost.

@@ -46,7 +46,7 @@ def partly_frozen():
     return model, before, names, [np.full_like(before[name], 0.5) for name in names]
 
 
-def test_an_array_for_everything_sent(federation):
+def test_answer_has_an_array_for_every_array_sent(federation):
     """The answer has an array for every array that was sent.
 
     The arrays of frozen parameters are zero. The statistics are those after the support set. The
@@ -72,7 +72,7 @@ def test_an_array_for_everything_sent(federation):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_local_steps_leave_what_is_frozen_and_what_was_sent(federation):
+def test_local_steps_change_neither_frozen_nor_sent_arrays(federation):
     """The answer is the model and the rates; a frozen weight and its rates are unchanged."""
     model, before, names, rates = partly_frozen()
     sent = [*before.values(), *rates]
@@ -93,21 +93,7 @@ def test_local_steps_leave_what_is_frozen_and_what_was_sent(federation):
     assert metrics["loss"] < first["loss"]  # `first` has step 1 only.
 
 
-def test_equal_rates_of_meta_sgd_are_maml(federation):
-    model = double_model()
-    sent = list(model_arrays(model).values())
-    names = dict(model.named_parameters())
-    rates = [np.full(parameter.shape, 0.5) for parameter in names.values()]
-    _, maml, _, maml_metrics = query(model, federation.samples[2])
-    _, sgd, _, metrics = query(
-        model, federation.samples[2], [*sent, *rates], **{"meta-variant": "meta-sgd"}
-    )
-    for name in maml:
-        np.testing.assert_allclose(sgd[name], maml[name], rtol=0, atol=1e-14)
-    assert maml_metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-13)
-
-
-def test_dropout_is_a_function_of_seed_population_round_and_client(federation):
+def test_dropout_follows_seed_population_round_and_client(federation):
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
     seeds, state = [], torch.get_rng_state()
     model[1].register_forward_pre_hook(lambda *_: seeds.append(torch.initial_seed()))
@@ -135,7 +121,7 @@ class Reader(nn.Module):
         return self.fc(self.lstm(images.flatten(1, 2))[0][:, -1])
 
 
-def test_a_recurrent_network_by_finite_differences(federation):
+def test_meta_gradient_of_a_recurrent_network_by_finite_differences(federation):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(ToDouble(), Reader()).double()

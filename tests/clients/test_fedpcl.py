@@ -31,14 +31,14 @@ def by_loops(z, targets, sets, classes):
     for sample, y in zip(z, targets, strict=True):
         for prototypes in sets:
             similar = [math.exp(float(sample @ prototypes[a]) / TAU) for a in classes]
-            own = similar[classes.index(int(y))]
-            total -= math.log(own / (sum(similar) - own)) / len(sets)
+            prototypes_sent = similar[classes.index(int(y))]
+            total -= math.log(prototypes_sent / (sum(similar) - prototypes_sent)) / len(sets)
     return total / len(z)
 
 
 @pytest.mark.parametrize("m", [1, 4])
 @pytest.mark.parametrize("absent", [None, 2])
-def test_the_losses_are_eq_8_and_9(m, absent):
+def test_losses_are_equations_8_and_9(m, absent):
     rng = np.random.default_rng(3)
     classes = [j for j in range(5) if j != absent]
     targets = torch.tensor(rng.choice(classes, 12))
@@ -50,36 +50,7 @@ def test_the_losses_are_eq_8_and_9(m, absent):
     assert float(loss) == pytest.approx(by_loops(z, targets, sets, classes), rel=1e-12)
 
 
-def test_a_loss_may_be_negative_as_the_denominator_has_the_other_classes_only():
-    sets = torch.eye(2)[None]
-    loss = prototype_contrast(torch.eye(2)[:1], torch.tensor([0]), sets, torch.ones(2) > 0, TAU)
-    assert float(loss) == pytest.approx(-1 / TAU)
-
-
-def test_the_loss_of_what_no_relu_makes_negative_has_a_bound():
-    """If ReLU makes all features 0 or more, the loss is at least -1/tau + ln(C - 1).
-
-    The loss is equal to this bound if the classes are at right angles. With 10 classes and tau =
-    0.07, the bound is -24.2 / 2.
-    """
-    bound = -1 / 0.07 + math.log(9)
-    assert 2 * bound == pytest.approx(-24.18, abs=0.01)
-    classes, exists = torch.arange(10), torch.ones(10, dtype=torch.bool)
-    apart = torch.eye(10, 256, dtype=torch.float64)
-    reached = prototype_contrast(apart, classes, apart[None], exists, 0.07)
-    assert reached.item() == pytest.approx(bound)
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        z, sets = (
-            torch.nn.functional.normalize(
-                torch.rand(*shape, 256, generator=rng).double() ** 9, dim=-1
-            )
-            for shape in ((10,), (3, 10))
-        )
-        assert prototype_contrast(z, classes, sets, exists, 0.07).item() > bound
-
-
-def test_the_supervised_contrastive_loss_by_loops():
+def test_supervised_contrastive_loss_by_loops():
     """Samples 0, 1 and 4 are of class 0, and samples 2 and 3 are of class 1.
 
     Sample 5 is the only sample of class 2, so it is not an anchor.
@@ -112,15 +83,15 @@ def client(federation, tmp_path):
     return client
 
 
-def a_set(rng, classes):
+def random_set(rng, classes):
     """Return random prototypes of `classes`, with zeros for other classes, and the counts."""
     rows = unit(rng, CLASSES, 6).numpy()
     counts = np.array([5.0 * (j in classes) for j in range(CLASSES)])
     return [rows * (counts[:, None] > 0), counts]
 
 
-def test_without_prototypes_no_step_is_taken(client):
-    (own, counts), n, metrics = client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
+def test_client_without_global_prototypes_takes_no_step(client):
+    (prototypes_sent, counts), n, metrics = client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
     labels = client.train.labels
     assert (n, metrics) == (len(labels), {"loss": 0.0})
     assert counts.tolist() == np.bincount(labels, minlength=3).tolist()
@@ -129,23 +100,23 @@ def test_without_prototypes_no_step_is_taken(client):
     z = torch.nn.functional.normalize(model(inputs)).detach().numpy()
     for j in range(3):
         mean = z[labels == j].mean(axis=0)
-        assert own[j] == pytest.approx(mean / np.linalg.norm(mean), rel=1e-12)
+        assert prototypes_sent[j] == pytest.approx(mean / np.linalg.norm(mean), rel=1e-12)
     state = client.state.read(later(REQUEST))
     assert all(np.array_equal(state[n], a) for n, a in client.initial.items())
 
 
-def test_a_class_without_a_prototype_is_left_out_of_the_loss(client):
+def test_class_without_a_prototype_is_not_in_the_loss(client):
     """The client learns the same without the samples of this class.
 
     The client sends a prototype of this class nevertheless.
     """
     rng = np.random.default_rng(1)
-    shared = a_set(rng, {0, 2})
-    request = {**REQUEST, "extra": {"local": {"0": shared[0], "7": a_set(rng, {0, 2})[0]}}}
-    (own, counts), _, _ = client.fit(shared, request)
+    shared = random_set(rng, {0, 2})
+    request = {**REQUEST, "extra": {"local": {"0": shared[0], "7": random_set(rng, {0, 2})[0]}}}
+    (prototypes_sent, counts), _, _ = client.fit(shared, request)
     learnt = client.state.read(later(REQUEST))
     assert counts[1] > 0
-    assert np.linalg.norm(own[1]) == pytest.approx(1)
+    assert np.linalg.norm(prototypes_sent[1]) == pytest.approx(1)
     client.train = client.train.take(np.flatnonzero(client.train.labels != 1))
     client.fit(shared, request)
     without = client.state.read(later(REQUEST))
@@ -163,60 +134,41 @@ def normed(client):
 
 
 @pytest.mark.parametrize("variant", ["both", "contrastive"])
-def test_one_sample_of_the_known_classes_under_batch_norm_is_no_step(client, variant):
+def test_single_usable_sample_with_batch_norm_is_no_step(client, variant):
     """An earlier version failed in every round with this client.
 
     So no client learnt the class that only this client has.
     """
     normed(client)
     labels = client.train.labels
-    known, alone = np.flatnonzero(labels == 0)[:1], np.flatnonzero(labels == 2)
-    client.train = client.train.take(np.concatenate([known, alone]))
-    shared = a_set(np.random.default_rng(1), {0, 1})
+    single, alone = np.flatnonzero(labels == 0)[:1], np.flatnonzero(labels == 2)
+    client.train = client.train.take(np.concatenate([single, alone]))
+    shared = random_set(np.random.default_rng(1), {0, 1})
     request = {**REQUEST, "fedpcl-variant": variant, "extra": {"local": {"0": shared[0]}}}
-    (own, counts), n, metrics = client.fit(shared, request)
+    (prototypes_sent, counts), n, metrics = client.fit(shared, request)
     assert (n, metrics) == (1 + len(alone), {"loss": 0.0})
     assert counts.tolist() == [1, 0, len(alone)]
     model = client.model.eval()
     model.load_state_dict({k: torch.from_numpy(np.array(a)) for k, a in client.initial.items()})
     inputs, _ = client.train.batch(np.arange(1, n), CPU)
     mean = torch.nn.functional.normalize(model(inputs)).detach().numpy().mean(axis=0)
-    assert own[2] == pytest.approx(mean / np.linalg.norm(mean), rel=1e-12)
+    assert prototypes_sent[2] == pytest.approx(mean / np.linalg.norm(mean), rel=1e-12)
     state = client.state.read(later(request))
     assert all(np.array_equal(state[name], a) for name, a in client.initial.items())
-    known_again = a_set(np.random.default_rng(1), {0, 2})
-    client.fit(known_again, later(request, extra={"local": {"0": known_again[0]}}))
+    next_set = random_set(np.random.default_rng(1), {0, 2})
+    client.fit(next_set, later(request, extra={"local": {"0": next_set[0]}}))
     learnt = client.state.read(later(later(request)))
     assert not np.array_equal(learnt["2.weight"], client.initial["2.weight"])
 
 
-def test_without_batch_norm_one_sample_is_learnt_from(client):
-    client.train = client.train.take(np.flatnonzero(client.train.labels == 0)[:1])
-    shared = a_set(np.random.default_rng(1), {0, 1})
-    _, n, metrics = client.fit(shared, {**REQUEST, "extra": {"local": {"0": shared[0]}}})
-    assert n == 1
-    assert metrics["loss"] != 0
-
-
-def test_a_client_of_one_class_learns(client):
-    client.train = client.train.take(np.flatnonzero(client.train.labels == 2))
-    shared = a_set(np.random.default_rng(1), {0, 1, 2})
-    (own, counts), _, metrics = client.fit(
-        shared, {**REQUEST, "extra": {"local": {"4": shared[0]}}}
-    )
-    assert counts.tolist() == [0, 0, len(client.train)]
-    assert not own[:2].any()
-    assert metrics["loss"] != 0
-
-
-def test_inference_by_the_largest_product_with_its_padded_prototypes(client):
+def test_prediction_uses_local_prototypes_padded_with_global_prototypes(client):
     """The client has samples of classes 0 and 1, and uses the global prototype of class 2.
 
     A class without a global prototype is never predicted if the client does not have the class.
     """
     client.train = client.train.take(np.flatnonzero(client.train.labels < 2))
     rng = np.random.default_rng(9)
-    rows, counts = a_set(rng, {0, 1, 2})
+    rows, counts = random_set(rng, {0, 1, 2})
     loss, n, metrics = client.evaluate([rows, counts], REQUEST)
     model = head().eval()
 
@@ -224,20 +176,22 @@ def test_inference_by_the_largest_product_with_its_padded_prototypes(client):
         inputs, _ = samples.batch(slice(None), CPU)
         return torch.nn.functional.normalize(model(inputs)).detach().numpy()
 
-    own = np.stack([z(client.train)[client.train.labels == j].mean(axis=0) for j in (0, 1)])
-    own /= np.linalg.norm(own, axis=1, keepdims=True)
-    scores = z(client.test) @ np.vstack([own, rows[2:]]).T
+    prototypes_sent = np.stack(
+        [z(client.train)[client.train.labels == j].mean(axis=0) for j in (0, 1)]
+    )
+    prototypes_sent /= np.linalg.norm(prototypes_sent, axis=1, keepdims=True)
+    scores = z(client.test) @ np.vstack([prototypes_sent, rows[2:]]).T
     labels = client.test.labels
     assert n == len(labels)
     assert metrics == {"correct": int((scores.argmax(axis=1) == labels).sum())}
     logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     assert loss == pytest.approx(-logs[np.arange(n), labels].mean(), rel=1e-9)
     _, _, alone = client.evaluate([rows * [[1], [1], [0]], counts * [1, 1, 0]], REQUEST)
-    scores = z(client.test) @ own.T
+    scores = z(client.test) @ prototypes_sent.T
     assert alone == {"correct": int((scores.argmax(axis=1) == labels).sum())}
 
 
-def test_noise_is_laid_over_what_is_sent_and_not_over_what_nobody_holds(client):
+def test_noise_is_added_only_to_prototypes_of_present_classes(client):
     client.train = client.train.take(np.flatnonzero(client.train.labels < 2))
     (plain, _), _, _ = client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
     client.noise = Noise(kind="gaussian", scale=0.0, share=0.25)
@@ -249,12 +203,7 @@ def test_noise_is_laid_over_what_is_sent_and_not_over_what_nobody_holds(client):
     assert not noisy[2].any()
 
 
-def test_without_initial_weights_it_says_so(client):
+def test_client_without_initial_weights_is_refused(client):
     client.initial = None
     with pytest.raises(SettingsError, match="has personal weights: pass initial=WEIGHTS"):
         client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
-
-
-def test_prototypes_of_another_length_are_refused(client):
-    with pytest.raises(SettingsError, match="z has 6 dimensions, but a prototype has 5"):
-        client.fit([np.zeros((3, 5)), np.zeros(3)], REQUEST)

@@ -38,7 +38,7 @@ def slope(weight, samples, positions):
 
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])
-def test_two_steps_on_batches_of_their_own(federation, variant):
+def test_two_steps_on_separate_batches_by_hand(federation, variant):
     """FO uses two batches per step, HF three; 23 samples make four, so HF starts a second epoch."""
     samples, start = federation.samples[2], np.linspace(-1, 1, CLASSES * 16).reshape(CLASSES, 16)
     model = nn.Sequential(double_model(norm=False)[:2], nn.Linear(16, CLASSES, bias=False).double())
@@ -64,7 +64,7 @@ def test_two_steps_on_batches_of_their_own(federation, variant):
     assert metrics == {"loss": pytest.approx(np.mean(losses), rel=1e-12)}
 
 
-def test_both_sides_of_the_difference_see_the_same_dropout(federation):
+def test_both_sides_of_the_difference_have_the_same_dropout(federation):
     """With different masks, the difference of the masks would be divided by delta."""
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
     masks = []
@@ -76,12 +76,3 @@ def test_both_sides_of_the_difference_see_the_same_dropout(federation):
     assert seen[2] == seen[3]
     assert seen[6] == seen[7]
     assert len(set(seen)) == len(seen) - 2 == 6
-
-
-def test_no_steps_change_nothing(federation):
-    training = LocalTraining(local_steps=0)
-    client = PerFedAvgClient(federation.model, federation.samples[0], training=training, device=CPU)
-    start = list(federation.arrays().values())
-    weights, _, metrics = client.fit(start, {**CONFIG, "meta-variant": "hf"})
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(weights, start, strict=True))
-    assert metrics == {"loss": 0.0}

@@ -22,7 +22,6 @@ NAMES = ("figures", "page", "starts", "tables", "verdicts")
 figures, page, starts, tables, verdicts = map(importlib.import_module, NAMES)
 
 SEEDS = [0, 1, 2, 3, 4]
-RANDOM, FEDAVG = [40, 42, 38, 41, 40], [47, 50, 44, 48, 46]
 SIDES = {"of": "fedavg", "against": "random", "metric": "accuracy"}
 MORE = SIDES | {
     "claim": "FedAvg is better than | random",

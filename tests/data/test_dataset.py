@@ -22,31 +22,23 @@ def test_moments_are_those_of_a_float_copy(rng):
     assert data.mean.numpy() == pytest.approx(scaled.mean(axis=(0, 2, 3)), rel=1e-6)
     assert data.std.numpy() == pytest.approx(scaled.std(axis=(0, 2, 3)), rel=1e-6)
     assert data.mean.dtype == data.std.dtype == torch.float32
+    assert (data.shape, data.classes) == ((3, 6, 5), ("0", "1", "2", "3"))
+    assert data.groups is data.test is None
 
 
-def test_a_constant_channel_is_not_divided_by_zero():
+def test_constant_channel_is_not_divided_by_zero():
     data = dataset(np.full((4, 1, 2, 2), 7, dtype=np.uint8))
     assert data.inputs(np.arange(4), torch.device("cpu")).abs().max() < 1e-6
 
 
-def test_shape_and_what_is_not_given(rng):
-    data = dataset(pixels(rng, 8, 3, 6, 5))
-    assert data.shape == (3, 6, 5)
-    assert data.classes == ("0", "1", "2", "3")
-    assert data.groups is data.test is None
-
-
-def test_groups_and_test_part_are_kept(rng):
-    test = np.array([False, True, True])
-    data = dataset(pixels(rng, 3, 1, 4, 4), groups=np.array([7, 7, 5], np.uint8), test=test)
+def test_groups_test_part_and_domains_are_kept(rng):
+    images = pixels(rng, 3, 1, 4, 4)
+    columns = {"groups": np.array([7, 7, 5], np.uint8), "test": np.array([False, True, True])}
+    names = ["photo", "sketch"]
+    data = dataset(images, domains=np.array([1, 0, 1], np.uint8), domain_names=names, **columns)
     assert data.groups.tolist() == [7, 7, 5]
     assert data.groups.dtype == np.int64
     assert data.test.tolist() == [False, True, True]
-
-
-def test_domains_are_kept_and_named(rng):
-    images = pixels(rng, 3, 1, 4, 4)
-    data = dataset(images, domains=np.array([1, 0, 1], np.uint8), domain_names=["photo", "sketch"])
     assert data.domains.tolist() == [1, 0, 1]
     assert data.domains.dtype == np.int64
     assert data.domain_names == ("photo", "sketch")
@@ -54,15 +46,17 @@ def test_domains_are_kept_and_named(rng):
     assert (dataset(images).domains, dataset(images).domain_names) == (None, ())
 
 
-def test_bad_domains_are_refused(rng):
+def test_wrong_domains_and_groups_are_refused(rng):
     images = pixels(rng, 3, 1, 4, 4)
     with pytest.raises(SettingsError, match=r"made up: domains are .* 3 integers are needed"):
         dataset(images, domains=np.arange(2))
+    with pytest.raises(SettingsError, match=r"made up: groups are .* 3 integers are needed"):
+        dataset(images, groups=np.arange(3.0))
     with pytest.raises(SettingsError, match=r"domains run from 0 to 2; with 2 domain names they"):
         dataset(images, domains=np.arange(3), domain_names=["photo", "sketch"])
 
 
-def test_grey_in_colour_is_three_equal_channels_without_a_copy(rng):
+def test_grey_images_in_colour_share_their_memory(rng):
     grey = dataset(pixels(rng, 5, 1, 4, 4))
     colour = grey.in_colour()
     assert colour.shape == (3, 4, 4)
@@ -74,7 +68,7 @@ def test_grey_in_colour_is_three_equal_channels_without_a_copy(rng):
     assert colour.in_colour() is colour
 
 
-def test_what_images_are_normalised_by_can_be_another_part(rng):
+def test_images_can_be_normalised_by_a_part_of_them(rng):
     images = pixels(rng, 8, 3, 4, 4)
     images[4:] //= 9
     data = dataset(images)
@@ -85,12 +79,6 @@ def test_what_images_are_normalised_by_can_be_another_part(rng):
     again = data.normalised_as(part)
     assert torch.equal(again.mean, part.mean)
     assert torch.equal(again.std, part.std)
-
-
-@pytest.mark.parametrize("groups", [np.arange(2), np.arange(3.0), np.zeros((3, 2), np.int64)])
-def test_bad_groups_are_refused(groups, rng):
-    with pytest.raises(SettingsError, match=r"made up: groups are .* 3 integers are needed"):
-        dataset(pixels(rng, 3, 1, 4, 4), groups=groups)
 
 
 # ---- samples -------------------------------------------------------------------------------------
@@ -106,29 +94,22 @@ def samples(tmp_path, rng):
     return Samples(data, np.array([3, 19, 0, 7, 8, 12, 2]), np.array([0, 1, 0, 1, 0, 1, 1]))
 
 
-def test_a_batch_is_normalised_and_carries_the_task_labels(samples):
+def test_batch_is_normalised_in_a_fixed_order_and_has_the_task_labels(samples):
+    """The order of the operations decides the last bit, and runs are compared bit by bit."""
     images, labels = samples.batch(np.array([1, 2]), CPU)
     data = samples.dataset
-    expected = (data.images[[19, 0]] / 255 - data.mean.view(3, 1, 1)) / data.std.view(3, 1, 1)
-    assert torch.allclose(images, expected, atol=1e-6)
+    expected = data.images[[19, 0]].float()
+    expected /= 255
+    expected -= data.mean[:, None, None]
+    expected /= data.std[:, None, None]
+    assert torch.equal(images, expected)
     assert images.dtype == torch.float32
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert labels.tolist() == [1, 0]
     assert labels.dtype == torch.int64
 
 
-def test_the_numbers_of_a_batch_are_these_bit_for_bit(samples):
-    """The order of the operations decides the last bit, and runs are compared bit by bit."""
-    images, _ = samples.batch(slice(2, 5), CPU)
-    data = samples.dataset
-    expected = data.images[[0, 7, 8]].float()
-    expected /= 255
-    expected -= data.mean[:, None, None]
-    expected /= data.std[:, None, None]
-    assert torch.equal(images, expected)
-
-
-def test_a_batch_of_text_carries_the_task_labels():
+def test_batch_of_text_has_the_task_labels():
     data = TextDataset.of("text", "A:\nabcdefgh", length=3)
     samples = Samples(data, np.array([1, 3, 0]), np.array([1, 0, 1]))
     windows, labels = samples.batch(np.array([0, 2]), CPU)
@@ -136,7 +117,7 @@ def test_a_batch_of_text_carries_the_task_labels():
     assert labels.tolist() == [1, 1]
 
 
-def test_take_counts_from_the_samples_and_copies_no_pixel(samples):
+def test_take_counts_from_the_samples_without_a_copy(samples):
     subset = samples.take(np.array([4, 1]))
     assert len(subset) == 2
     assert subset.dataset is samples.dataset
@@ -144,7 +125,7 @@ def test_take_counts_from_the_samples_and_copies_no_pixel(samples):
     assert subset.labels.tolist() == [0, 1]
 
 
-def test_batches_hold_every_sample_once_in_order(samples):
+def test_batches_have_every_sample_once_in_order(samples):
     batches = list(samples.batches(3, CPU))
     assert [len(labels) for _, labels in batches] == [3, 4]
     whole, labels = samples.batch(np.arange(7), CPU)
@@ -156,12 +137,7 @@ def test_batches_hold_every_sample_once_in_order(samples):
     ("n", "size", "lengths"),
     [(7, 3, [3, 4]), (8, 3, [3, 3, 2]), (6, 3, [3, 3]), (1, 3, [1]), (0, 3, []), (3, 1, [1, 2])],
 )
-def test_a_last_batch_of_one_joins_the_one_before(n, size, lengths):
+def test_last_batch_of_one_sample_joins_the_previous_batch(n, size, lengths):
     cuts = batch_slices(n, size)
     assert [cut.stop - cut.start for cut in cuts] == lengths
     assert [i for cut in cuts for i in range(n)[cut]] == list(range(n))
-
-
-def test_a_batch_size_below_one_is_refused():
-    with pytest.raises(SettingsError, match="batch size 0"):
-        batch_slices(5, 0)

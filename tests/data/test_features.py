@@ -31,11 +31,11 @@ def brightest(batch):
     return batch.flatten(1).amax(dim=1, keepdim=True)
 
 
-def refuse(batch):
+def fail(batch):
     raise AssertionError("the features were there")
 
 
-def test_features_of_two_encoders_in_a_row(samples):
+def test_features_of_two_encoders_are_concatenated(samples):
     features = features_of(samples, [flat, brightest], CPU)
     images = samples.dataset.images[samples.indices].float().flatten(1) / 255
     expected = torch.cat([images, images.amax(dim=1, keepdim=True)], dim=1)
@@ -45,10 +45,10 @@ def test_features_of_two_encoders_in_a_row(samples):
     assert features.dataset.shape == (13,)
 
 
-def test_stored_features_are_mapped_and_not_computed_again(samples, tmp_path):
+def test_stored_features_are_mapped_instead_of_computed_again(samples, tmp_path):
     file = tmp_path / "deep" / "0.npy"
     first = features_of(samples, [flat], CPU, file)
-    again = features_of(samples, [refuse], CPU, file)
+    again = features_of(samples, [fail], CPU, file)
     assert str(file) in Path("/proc/self/maps").read_text()
     for part in (first, again):
         assert torch.equal(part.dataset.values, features_of(samples, [flat], CPU).dataset.values)
@@ -56,23 +56,19 @@ def test_stored_features_are_mapped_and_not_computed_again(samples, tmp_path):
     assert torch.equal(some[0], first.batch(np.array([9, 2]), CPU)[0])
 
 
-def test_images_may_keep_their_shape(samples):
-    assert features_of(samples, [lambda batch: batch], CPU).dataset.shape == (3, 2, 2)
-
-
-def test_noise_is_laid_over_images_from_0_to_1(samples):
+def test_change_is_applied_to_images_from_0_to_1(samples):
     plain = features_of(samples, [flat], CPU).dataset.values
     faded = features_of(samples, [flat], CPU, change=lambda x: 0.5 * x + 1)
     assert faded.dataset.values.numpy() == pytest.approx(0.5 * plain.numpy() + 1, rel=1e-6)
 
 
-def test_features_of_other_samples_are_not_taken(samples, tmp_path):
+def test_stored_features_of_other_samples_are_refused(samples, tmp_path):
     features_of(samples, [flat], CPU, tmp_path / "0.npy")
     with pytest.raises(SettingsError, match="it has 150 samples, not 3"):
         features_of(samples.take(np.arange(3)), [flat], CPU, tmp_path / "0.npy")
 
 
-def test_texts_have_none():
+def test_features_of_a_text_are_refused():
     text = object.__new__(TextDataset)
     with pytest.raises(SettingsError, match="features are computed from images, not a TextDataset"):
         features_of(Samples(text, np.arange(2), np.arange(2)), [flat], CPU)

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from coprefl_flwr.data import glyphs, glyphs_in_domains, load_dataset
 from coprefl_flwr.data.glyphs import in_style
@@ -12,50 +11,22 @@ def dataset():
     return load_dataset("glyphs")
 
 
-@pytest.fixture(scope="module")
-def halves(dataset):
-    """(train images, train labels, test images, test labels), 80/20 of each class."""
-    images = ((dataset.images / 255 - dataset.mean[0]) / dataset.std[0]).float()
-    labels = torch.from_numpy(dataset.labels)
-    test = torch.arange(len(labels)) % 5 == 4
-    return images[~test], labels[~test], images[test], labels[test]
-
-
-def accuracy(model, halves, optimizer, epochs, peak):
-    """Test accuracy of `model` after training with a one-cycle learning rate up to `peak`."""
-    images, labels, test_images, test_labels = halves
-    order = torch.Generator().manual_seed(0)
-    steps = epochs * -(-len(labels) // 64)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=steps)
-    for _ in range(epochs):
-        for batch in torch.randperm(len(labels), generator=order).split(64):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
-            optimizer.step()
-            schedule.step()
-    with torch.no_grad():
-        return (model(test_images).argmax(1) == test_labels).float().mean().item()
-
-
-def test_shape_and_order(dataset):
+def test_glyphs_have_a_hundred_classes_in_order_with_a_test_part(dataset):
     assert dataset.images.shape == (12_000, 1, 28, 28)
     assert dataset.images.dtype == torch.uint8
     assert np.array_equal(dataset.labels, np.repeat(np.arange(100), 120))
     assert len(set(dataset.classes)) == 100
-
-
-def test_a_sixth_of_each_class_is_for_testing(dataset):
     assert np.bincount(dataset.labels[dataset.test]).tolist() == [20] * 100
     assert dataset.test[:120].tolist() == [False] * 100 + [True] * 20
 
 
-def test_drawn_anew_it_is_the_same(dataset):
+def test_second_drawing_has_the_same_pixels(dataset):
     again = glyphs()
     assert again is not dataset
     assert torch.equal(again.images, dataset.images)
 
 
-def test_the_drawing_has_not_changed(dataset):
+def test_drawing_has_the_recorded_brightness(dataset):
     """The comparison is coarse, because the last bit of exp() differs between platforms."""
     images = dataset.images.float().reshape(100, -1)
     assert images.mean().item() == pytest.approx(31.69, abs=0.01)
@@ -69,7 +40,7 @@ def test_samples_of_a_class_differ(dataset):
     assert (images[:, 1:] - images[:, :1]).abs().mean(dim=2).min() > 5
 
 
-def test_classes_differ(dataset):
+def test_classes_differ_more_than_samples(dataset):
     """The mean image of half a class is nearest to the mean image of the other half.
 
     This holds for more than 95 % of the classes.
@@ -87,7 +58,7 @@ def in_domains():
     return load_dataset("glyphs:domains")
 
 
-def test_seven_glyphs_in_four_styles(in_domains):
+def test_glyphs_in_domains_are_seven_classes_in_four_styles(in_domains):
     assert in_domains.images.shape == (3360, 1, 28, 28)
     assert in_domains.domain_names == ("plain", "inverted", "outlined", "turned")
     assert np.array_equal(in_domains.domains, np.repeat(np.arange(4), 840))
@@ -104,7 +75,7 @@ def mean_images(dataset, style):
     return images.reshape(7, 120, 28, 28).mean(dim=1)
 
 
-def test_every_style_is_of_the_same_glyphs_by_other_hands(dataset, in_domains):
+def test_every_style_shows_the_same_glyphs_in_new_drawings(dataset, in_domains):
     """If a style is undone, the mean images are nearest to the same glyphs in the plain dataset.
 
     No image of the style `plain` is an image of that dataset.
@@ -122,29 +93,10 @@ def test_every_style_is_of_the_same_glyphs_by_other_hands(dataset, in_domains):
     assert not drawings & {image.numpy().tobytes() for image in in_domains.images[:840]}
 
 
-def test_an_outline_is_the_rim_around_the_ink():
+def test_outlined_style_is_the_rim_around_the_ink():
     image = np.zeros((1, 7, 7), np.uint8)
     image[0, 2:5, 3] = 200
     rim = np.zeros((7, 7), np.uint8)
     rim[1:6, 2:5] = 200
     rim[2:5, 3] = 0
     assert np.array_equal(in_style("outlined", image)[0], rim)
-
-
-def test_a_linear_model_fails_on_it(halves):
-    for build, peak in ((torch.optim.Adam, 2e-3), (torch.optim.SGD, 0.1)):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Flatten(), nn.Linear(784, 100))
-        share_right = accuracy(model, halves, build(model.parameters(), lr=peak), 8, peak)
-        assert 0.1 < share_right < 0.4
-
-
-def test_a_small_convolutional_network_learns_it(halves):
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(1568, 128), nn.ReLU(), nn.Linear(128, 100)),
-    ).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.Adam(model.parameters())
-    assert 0.8 < accuracy(model, halves, optimizer, 2, 6e-3) < 0.98

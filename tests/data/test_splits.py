@@ -17,12 +17,13 @@ def split(downstream, pretraining="", overlap=False, seed=0, classes=100):
     )
 
 
-def test_lists_and_ranges():
+def test_classes_can_be_lists_and_ranges():
     assert split("list:3, 7,8-9", classes=10) == ((0, 1, 2, 4, 5, 6), (3, 7, 8, 9))
     assert split("list:9,0", "list:5,1-2", classes=10) == ((1, 2, 5), (0, 9))
+    assert split("2", "list:0-7", classes=10) == (tuple(range(8)), (8, 9))
 
 
-def test_counts_are_drawn_by_seed_and_do_not_meet():
+def test_drawn_pretraining_and_downstream_classes_are_disjoint():
     pretraining, downstream = split("20", "50")
     assert len(pretraining) == 50
     assert len(downstream) == 20
@@ -33,16 +34,12 @@ def test_counts_are_drawn_by_seed_and_do_not_meet():
     assert split("20", "50", seed=1)[1] != downstream
 
 
-def test_an_empty_pretraining_side_is_the_rest():
+def test_pretraining_classes_default_to_the_rest():
     pretraining, downstream = split("20")
     assert sorted(pretraining + downstream) == list(range(100))
 
 
-def test_a_downstream_count_leaves_listed_pretraining_classes_alone():
-    assert split("2", "list:0-7", classes=10) == (tuple(range(8)), (8, 9))
-
-
-def test_classes_that_nothing_else_takes():
+def test_classes_without_a_counterpart_are_all_listed_or_drawn():
     def choose(text, seed=0):
         return choose_classes("downstream-classes", text, 30, seed_key=(seed, "split"))
 
@@ -56,7 +53,7 @@ def test_classes_that_nothing_else_takes():
         choose("31")
 
 
-def test_domains_by_name_and_number():
+def test_domains_are_chosen_by_name_or_number():
     names = ("art", "photo", "sketch", "0")
 
     def choose(text):
@@ -74,18 +71,17 @@ def test_domains_by_name_and_number():
     [
         ("skech", ("art", "sketch"), "unknown domain 'skech': did you mean 'sketch'"),
         ("list:1-2", ("art", "sketch"), r"'1-2' must be ascending and in 0\.\.1"),
-        ("list:a", ("art", "sketch"), "use names of domains, or a list such as"),
         ("art", (), "the dataset has no domains; datasets with them are glyphs:domains, "),
     ],
 )
-def test_bad_domains_are_one_line(text, names, message):
+def test_wrong_domains_are_refused(text, names, message):
     with pytest.raises(SettingsError, match=message) as caught:
         choose_domains("downstream-domains", text, names)
     assert str(caught.value).startswith(f"downstream-domains = '{text}': ")
     assert "\n" not in str(caught.value)
 
 
-def test_overlap_is_refused_unless_allowed():
+def test_class_overlap_is_refused_unless_allowed():
     with pytest.raises(
         SettingsError, match=r"share classes 2, 3; .*, or set allow-class-overlap = true"
     ):
@@ -98,36 +94,30 @@ def test_overlap_is_refused_unless_allowed():
     [
         ("", "", "pretraining-classes = '': no class is left"),
         ("0", "", "must be 1 to 10, the number"),
-        ("11", "", "must be 1 to 10, the number"),
         ("10", "", "no class is left"),
         ("4", "7", "pretraining-classes = '7': must be 1 to 6, the number"),
         ("twenty", "", "cannot be read"),
-        ("list:", "", "is not a number or a range"),
         ("list:1,x", "", "'x' is not a number or a range"),
         ("list:8-10", "", r"and in 0\.\.9"),
-        ("list:5-3", "", "must be ascending"),
         ("list:1,1-2", "", "1 occurs twice"),
     ],
 )
-def test_bad_text_is_one_line(downstream, pretraining, message):
+def test_wrong_classes_are_refused(downstream, pretraining, message):
     with pytest.raises(SettingsError, match=message) as caught:
         split(downstream, pretraining, classes=10)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("n", "fraction", "size"), [(10, 0.8, 8), (11, 0.8, 8), (100, 0.29, 29)])
-def test_split_in_two_takes_the_floor(n, fraction, size):
+def test_split_in_two_is_disjoint_seeded_and_rounded_down(n, fraction, size):
     first, other = split_in_two(n, fraction, generator("test"))
     assert len(first) == size
     assert sorted([*first, *other]) == list(range(n))
     assert (np.diff(first) > 0).all()
     assert (np.diff(other) > 0).all()
     assert first.dtype == other.dtype == np.int64
-
-
-def test_split_in_two_follows_its_generator():
-    halves = [split_in_two(50, 0.5, generator("test", i))[0].tolist() for i in (0, 0, 1)]
-    assert halves[0] == halves[1] != halves[2]
+    assert split_in_two(n, fraction, generator("test"))[0].tolist() == first.tolist()
+    assert split_in_two(n, fraction, generator("other"))[0].tolist() != first.tolist()
 
 
 @pytest.mark.parametrize(("n", "fraction"), [(1, 0.8), (4, 0.2), (10, 1.0), (10, 0.0), (0, 0.5)])
@@ -136,12 +126,9 @@ def test_split_in_two_leaves_neither_part_empty(n, fraction):
         split_in_two(n, fraction, generator("test"))
 
 
-def test_task_labels_go_by_the_sorted_classes():
+def test_task_labels_number_the_sorted_classes():
     labels = task_labels(np.array([40, 7, 90, 7]), (90, 7, 40))
     assert labels.tolist() == [1, 0, 2, 0]
     assert labels.dtype == np.int64
-
-
-def test_task_labels_refuse_a_label_of_another_task():
     with pytest.raises(SettingsError, match="label 8 is not among the task's classes 7, 40"):
         task_labels(np.array([40, 8]), (7, 40))

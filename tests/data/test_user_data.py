@@ -47,7 +47,7 @@ def grey(value):
     return Image.fromarray(np.full((4, 5), value, dtype=np.uint8))
 
 
-def test_pil_images_become_bytes_with_names():
+def test_pil_images_become_bytes_with_class_names():
     dataset = as_dataset("own", Items([(grey(7), 0), (grey(9), 1)], ["cat", "dog"]))
     assert isinstance(dataset, ImageDataset)
     assert dataset.shape == (1, 4, 5)
@@ -78,7 +78,7 @@ def test_images_of_bytes_are_channels_first(value, shape):
         torch.randint(0, 9, (6, 5)),
     ],
 )
-def test_other_values_are_given_as_they_are(values):
+def test_tensors_other_than_bytes_are_unchanged(values):
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
     dataset = as_dataset("own", data.Subset(data.TensorDataset(values, labels), range(5)))
     assert isinstance(dataset, TensorDataset)
@@ -89,12 +89,7 @@ def test_other_values_are_given_as_they_are(values):
     assert dataset.classes == ("0", "1", "2")
 
 
-def test_one_of_ours_is_returned_as_it_is():
-    ours = load_dataset("glyphs")
-    assert as_dataset("own", ours) is ours
-
-
-ZERO, LONE_LABEL, ROW = torch.tensor(0.0), torch.tensor(1.0), torch.zeros(2)
+ROW = torch.zeros(2)
 FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0, 1.0])))
 
 
@@ -106,8 +101,7 @@ FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0
         (Items([(ROW, 0), (torch.zeros(3), 1)]), r"several shapes .*\(2,\) and \(3,\)"),
         (Items([torch.zeros(1)]), "item 0 must be .input, label."),
         (Items([(ROW, 0.5)]), "item 0 has label 0.5; labels must be integers"),
-        (Items([(ROW, ZERO), (ROW, LONE_LABEL)]), r"item 0 has label 0.0; .*labels.long\(\)"),
-        (Items([(ROW, np.float32(1))]), r"has label 1.0; .*int\(label\)"),
+        (Items([(ROW, torch.tensor(0.0))]), r"item 0 has label 0.0; .*labels.long\(\)"),
         (FLOATS, "batch 0 has label 0.0; labels must be integers"),
         (Items([("text", 0)]), "inputs are str; .*PIL images, tensors and NumPy arrays"),
         (Items([(ROW, 0), (ROW, 5)]), "no sample is of class 1, 2; .*0, 5 .2 .*relabel=True"),
@@ -116,12 +110,11 @@ FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0
             "a, b, .*not clear which is the input.*batch=lambda",
         ),
         (Items([{"x": ROW, "u": 0, "v": 1}]), "not clear which is the label"),
-        ({"left": Items([]), "right": Items([])}, "left, right; needed is train"),
         (data.DataLoader(Items([(grey(1), 0)])), "batch 0 .*batch must contain tensors"),
         (Items([(ROW, 0), (ROW, -1)]), "labels run from -1 to 0; they must be 0 or more"),
     ],
 )
-def test_what_is_no_dataset_is_told(user_data, message):
+def test_unusable_dataset_is_refused(user_data, message):
     with pytest.raises(SettingsError, match=message) as raised:
         as_dataset("dataset 'own'", user_data)
     assert str(raised.value).startswith("dataset 'own': ")
@@ -130,7 +123,7 @@ def test_what_is_no_dataset_is_told(user_data, message):
 # --- labels with gaps, and names
 
 
-def test_a_subset_has_the_names_of_what_it_was_taken_of():
+def test_subset_has_the_class_names_of_its_dataset():
     """A subset has the class names of its dataset, also if it is a subset of a subset.
 
     In an earlier version the names were "0", "1", ..., also for a split of a split.
@@ -144,7 +137,7 @@ def test_a_subset_has_the_names_of_what_it_was_taken_of():
 
 
 @pytest.mark.parametrize("number", [int, np.int32, torch.tensor, lambda n: torch.tensor([n])])
-def test_labels_with_gaps_are_renumbered_if_asked(number):
+def test_labels_with_gaps_are_renumbered_on_request(number):
     items = Items([(np.ones(2), number(n)) for n in (55, 0, 5, 0)])
     dataset = as_dataset("own", items, relabel=True)
     assert dataset.labels.tolist() == [2, 0, 1, 0]
@@ -152,10 +145,10 @@ def test_labels_with_gaps_are_renumbered_if_asked(number):
     assert dataset.values.dtype == torch.float32
 
 
-def test_one_of_ours_is_renumbered_too():
-    few = replace(
-        load_dataset("glyphs"), labels=np.repeat([3, 7], len(load_dataset("glyphs").labels) // 2)
-    )
+def test_dataset_of_the_package_is_renumbered_only_if_asked():
+    glyphs = load_dataset("glyphs")
+    assert as_dataset("own", glyphs) is glyphs
+    few = replace(glyphs, labels=np.repeat([3, 7], len(glyphs.labels) // 2))
     dataset = as_dataset("own", few, relabel=True)
     assert dataset.classes == (few.classes[3], few.classes[7])
     assert np.unique(dataset.labels).tolist() == [0, 1]
@@ -167,7 +160,7 @@ def test_one_of_ours_is_renumbered_too():
 @pytest.mark.parametrize(
     "keys", [("img", "label"), ("image", "labels"), ("x", "y"), ("pixels", "fine_label")]
 )
-def test_items_that_are_dicts(keys):
+def test_dict_items_are_read_by_their_usual_keys(keys):
     image, label = keys
     dataset = as_dataset("own", Items([{label: n, image: grey(n)} for n in (0, 1)]))
     assert dataset.images[:, 0, 0, 0].tolist() == [0, 1]
@@ -182,51 +175,34 @@ TWO_INPUTS = "several inputs, input_ids and attention_mask, but .*batch=lambda i
     "items",
     [
         Items(TOKENS),
-        Items([{k: torch.tensor(value) for k, value in item.items()} for item in TOKENS]),
-        data.DataLoader(Items(TOKENS), batch_size=2),
         data.DataLoader(
             Items([{k: np.array(value) for k, value in item.items()} for item in TOKENS]),
             batch_size=2,
         ),
     ],
-    ids=["lists", "tensors", "loader of lists", "loader of arrays"],
+    ids=["lists", "loader of arrays"],
 )
-def test_a_second_input_is_not_dropped(items):
+def test_second_input_is_refused_unless_a_batch_function_chooses(items):
     """An earlier version left out the attention mask without a message."""
     with pytest.raises(SettingsError, match=TWO_INPUTS):
         as_dataset("own", items)
     with pytest.raises(SettingsError, match=TWO_INPUTS):
         as_samples("train", items)
-    dataset = as_dataset("own", items, batch=lambda item: (_ids(item), item["labels"]))
+    dataset = as_dataset("own", items, batch=lambda item: (item["input_ids"], item["labels"]))
     assert dataset.values.tolist() == [[0, 0], [1, 1]]
 
 
-def _ids(item):
-    """Return the ids as one tensor.
-
-    torch's default collate_fn turns lists into a list with one tensor per position.
-    """
-    ids = item["input_ids"]
-    return torch.stack(ids, dim=1) if isinstance(ids, list) and torch.is_tensor(ids[0]) else ids
-
-
-def test_a_second_image_is_not_dropped_and_numbers_and_texts_beside_one_are():
+def test_second_image_is_refused_and_metadata_is_ignored():
     items = [{"image": grey(n), "depth": grey(n), "label": n} for n in (0, 1)]
     with pytest.raises(SettingsError, match="several inputs, image and depth"):
         as_dataset("own", Items(items))
-    beside = {"name": "a", "words": ["a", "b"], "coarse_label": 3, "weight": torch.tensor(0.5)}
-    dataset = as_dataset("own", Items([{"image": grey(n), "label": n, **beside} for n in (0, 1)]))
+    metadata = {"name": "a", "words": ["a", "b"], "coarse_label": 3, "weight": torch.tensor(0.5)}
+    dataset = as_dataset("own", Items([{"image": grey(n), "label": n, **metadata} for n in (0, 1)]))
     assert dataset.images[:, 0, 0, 0].tolist() == [0, 1]
 
 
-def test_items_of_any_form_are_told():
-    items = Items([(n, {"a": torch.full((2,), n), "b": [n]}) for n in (0, 1)])
-    dataset = as_dataset("own", items, batch=lambda item: (item[1]["a"], item[0]))
-    assert dataset.values.tolist() == [[0, 0], [1, 1]]
-
-
 @pytest.mark.parametrize("options", [{"batch_size": 2, "drop_last": True}, {"batch_size": None}])
-def test_a_loader_is_read_in_the_order_of_its_dataset(options):
+def test_loader_is_read_in_dataset_order_and_draws_no_random_number(options):
     values, labels = torch.arange(15).reshape(5, 3), torch.tensor([0, 1, 0, 1, 2])
     shuffled = {"shuffle": True} if options["batch_size"] else {}
     state = torch.get_rng_state()
@@ -245,26 +221,18 @@ FOUR = data.TensorDataset(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))
     [
         {"sampler": data.SubsetRandomSampler([0, 1])},
         {"sampler": data.WeightedRandomSampler([1.0] * 4, 4)},
-        {"sampler": data.RandomSampler(FOUR, replacement=True)},
         {"sampler": data.RandomSampler(FOUR, num_samples=2)},
-        {"batch_sampler": data.BatchSampler(data.SubsetRandomSampler([2, 3]), 2, False)},
         {"batch_sampler": [[0, 1], [2, 3]]},
     ],
     ids=lambda options: type(next(iter(options.values()))).__name__,
 )
-def test_a_loader_that_chooses_samples_is_refused(options):
+def test_loader_whose_sampler_omits_samples_is_refused(options):
     """Before, all samples were read, so two loaders of one dataset shared all of their samples."""
     with pytest.raises(SettingsError, match=r"own: .* leave out samples; pass .*Subset\(data"):
         as_dataset("own", data.DataLoader(FOUR, **options))
 
 
-def test_a_batch_sampler_in_order_is_read_in_batches():
-    batches = data.BatchSampler(data.SequentialSampler(FOUR), 3, drop_last=False)
-    dataset = as_dataset("own", data.DataLoader(FOUR, batch_sampler=batches))
-    assert dataset.labels.tolist() == [0, 1, 0, 1]
-
-
-def test_a_loaders_own_collate_fn_is_heeded():
+def test_collate_fn_of_a_loader_is_applied():
     def collate(items):
         images = torch.stack([torch.from_numpy(np.array(image)) for image, _ in items])
         return {"img": images / 255, "label": torch.tensor([n for _, n in items])}
@@ -279,28 +247,24 @@ def test_a_loaders_own_collate_fn_is_heeded():
 def test_random_transforms_give_the_same_samples_at_each_reading():
     """Otherwise a second call with a checkpoint would find other clients, and begin again."""
 
-    class Augmented(data.Dataset):
-        def __len__(self):
-            return 8
-
+    class Augmented(Items):
         def __getitem__(self, position):
             noise = random.random() + np.random.rand()  # noqa: NPY002
             return torch.rand(3) + noise, position % 2
 
-    state = torch.get_rng_state(), random.getstate()
-    first, second = (as_dataset("a", Augmented()).values for _ in range(2))
+    state = torch.get_rng_state()
+    first, second = (as_dataset("a", Augmented(range(8))).values for _ in range(2))
     assert first.eq(second).all()
     assert len(first.unique()) == first.numel()
-    assert torch.get_rng_state().eq(state[0]).all()
-    assert random.getstate() == state[1]
+    assert torch.get_rng_state().eq(state).all()
 
 
-def test_inputs_with_a_graph_are_taken_without_it():
+def test_inputs_are_detached_from_their_graph():
     inputs = nn.Linear(3, 2)(torch.ones(4, 3))
     assert not as_dataset("a", data.TensorDataset(inputs, torch.arange(4) % 2)).values.requires_grad
 
 
-def test_the_part_test_is_the_sources_own():
+def test_test_part_of_a_dict_becomes_the_test_samples():
     train, test = ([(grey(n), n % 2) for n in numbers] for numbers in ((1, 2, 3), (8, 9)))
     dataset = as_dataset("own", {"test": Items(test), "train": Items(train, ["ant", "bee"])})
     assert dataset.images[:, 0, 0, 0].tolist() == [1, 2, 3, 8, 9]
@@ -308,21 +272,21 @@ def test_the_part_test_is_the_sources_own():
     assert dataset.classes == ("ant", "bee")
 
 
-def test_grey_images_among_others_become_colour_and_palettes_are_heeded():
+def test_grey_and_palette_images_become_rgb_next_to_colour_images():
     red = Image.new("RGB", (5, 4), (200, 0, 0))
     dataset = as_dataset("own", Items([(grey(7), 0), (red, 1), (red.quantize(2), 0)]))
     assert dataset.images[:, :, 0, 0].tolist() == [[7, 7, 7], [200, 0, 0], [200, 0, 0]]
 
 
 @pytest.mark.parametrize(("value", "dtype"), [([1, 2], torch.int64), ([0.5, 1], torch.float32)])
-def test_lists_of_numbers(value, dtype):
+def test_lists_of_numbers_become_tensors(value, dtype):
     assert as_dataset("own", Items([(value, 0)])).values.dtype == dtype
 
 
 # --- a client's data
 
 
-def test_a_client_may_lack_classes_and_is_read_once():
+def test_client_data_may_lack_classes_and_is_read_once():
     subset = data.Subset(Items([(grey(255), 7), (grey(51), 2), (grey(0), 7)]), [0, 1])
     samples = as_samples("train", subset)
     inputs, labels = samples.batch(slice(None), CPU)
@@ -332,16 +296,12 @@ def test_a_client_may_lack_classes_and_is_read_once():
     assert as_samples("train", samples) is samples
 
 
-def test_what_a_client_cannot_hold_is_told():
-    with pytest.raises(
-        SettingsError, match="train: got the type int; needed is a map-style torch Dataset"
-    ):
+def test_client_data_of_a_wrong_type_is_refused():
+    with pytest.raises(SettingsError, match="train: got the type int; needed is a map-style"):
         as_samples("train", 3)
-    with pytest.raises(SettingsError, match="train: labels run from -1 to -1; they must be 0"):
-        as_samples("train", Items([(torch.zeros(2), -1)]))
 
 
-def test_a_function_is_called_with_the_folder_and_its_options(tmp_path):
+def test_dataset_function_gets_the_folder_and_its_options(tmp_path):
     file = tmp_path / "own_data.py"
     file.write_text(
         "import torch\nfrom torch.utils.data import TensorDataset\n\n"
@@ -394,7 +354,7 @@ def on_disk(tmp_path, rng):
     return f"hf:{tmp_path / 'saved'}"
 
 
-def test_a_dataset_on_disk(on_disk):
+def test_hugging_face_dataset_on_disk_is_loaded(on_disk):
     data = load_dataset(on_disk)
     assert data.shape == (3, 4, 5)
     assert data.classes == tuple(FINE)
@@ -406,36 +366,32 @@ def test_a_dataset_on_disk(on_disk):
     assert np.bincount(other.groups).tolist() == [11, 11, 10]
 
 
-def test_what_is_wrong_is_one_line(on_disk):
+def test_wrong_option_of_a_hugging_face_name_is_refused(on_disk):
     refused("unknown option 'lable': did you mean 'label'", f"{on_disk}:lable=fine_label")
     refused("unknown column 'fin_label': did you mean 'fine_label'", f"{on_disk}:label=fin_label")
-    refused("label writer 0; labels must be integers", f"{on_disk}:label=writer")
-    refused("has no group column .wrtier.; its columns: img, ", f"{on_disk}:groups=wrtier")
     refused("the folder does not exist", f"{on_disk}-of-another")
 
 
-def test_a_name_that_is_not_on_the_hub_is_one_line(monkeypatch):
+def test_unreachable_hub_dataset_is_refused_in_one_line(monkeypatch):
     def offline(*_):
         raise ConnectionError("Couldn't reach 'cifar1' on the Hub\n(offline)")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    refused(
-        "'hf:cifar1' is no folder and not found on the Hub .*offline.*write hf:FOLDER", "hf:cifar1"
-    )
+    refused("'hf:cifar1' is no folder and not found on the Hub .*offline", "hf:cifar1")
 
 
-def test_another_content_is_another_result(on_disk, rng):
+def test_content_hash_depends_on_content_and_label_column(on_disk, rng):
     before = content_hashes([on_disk, f"{on_disk}:label=coarse_label"])
     assert len(before) == 2
-    folder = on_disk.removeprefix("hf:")
     whole = random_images(np.random.default_rng(0), 24)
-    datasets.DatasetDict(train=whole, test=random_images(rng, 8)).save_to_disk(f"{folder}-again")
-    assert content_hashes([f"{folder}-again"]) == {}
-    assert set(content_hashes([f"hf:{folder}-again"]).values()) != set(before.values())
+    datasets.DatasetDict(train=whole, test=random_images(rng, 8)).save_to_disk(
+        f"{on_disk.removeprefix('hf:')}-again"
+    )
+    assert set(content_hashes([f"{on_disk}-again"]).values()) != set(before.values())
     assert content_hashes(["hf:cifar100"]) == {}
 
 
-def test_formats_and_transforms_are_heeded(rng):
+def test_hugging_face_formats_and_transforms_are_applied(rng):
     whole = random_images(rng, 8)
     plain = as_dataset("own", whole)
     for kind in ("torch", "numpy"):
@@ -450,17 +406,7 @@ def test_formats_and_transforms_are_heeded(rng):
     assert torch.equal(changed.values.movedim(-1, 1) * 2, plain.images.float())
 
 
-def test_columns_of_arrays_and_lists():
-    features = datasets.Features(
-        {"a": datasets.Array2D((2, 3), "uint8"), "label": datasets.Value("int8")}
-    )
-    rows = {"a": [[[1, 2, 3], [4, 5, 6]]] * 2, "label": [0, 1]}
-    assert as_dataset("own", datasets.Dataset.from_dict(rows, features)).shape == (1, 2, 3)
-    words = as_dataset("own", datasets.Dataset.from_dict({"a": [[1, 2], [3, 4]], "label": [0, 1]}))
-    assert words.values.dtype == torch.int64
-
-
-def test_a_second_column_of_inputs_is_refused_unless_one_is_named(tmp_path):
+def test_second_input_column_is_refused_unless_one_is_named(tmp_path):
     rows = {"input_ids": [[1, 2], [3, 4]], "attention_mask": [[1, 1], [1, 0]], "label": [0, 1]}
     datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "saved")
     name = f"hf:{tmp_path / 'saved'}"
@@ -468,14 +414,7 @@ def test_a_second_column_of_inputs_is_refused_unless_one_is_named(tmp_path):
     assert load_dataset(f"{name}:image=input_ids,label=label").values.tolist() == [[1, 2], [3, 4]]
 
 
-def test_gaps_and_a_selection(rng):
-    some = random_images(rng, 12).select([0, 3, 4, 7])
-    with pytest.raises(SettingsError, match=r"no sample is of class 1, 2; .* are 0, 3 \(2 classes"):
-        as_dataset("own", some)
-    assert as_dataset("own", some, relabel=True).classes == ("ant", "dog")
-
-
-def test_the_clients_of_a_study_are_its_writers(on_disk):
+def test_natural_id_partitioner_makes_one_client_per_writer(on_disk):
     settings = DataSettings(
         dataset=f"{on_disk}:groups=writer", downstream_classes="1", clients=3, min_samples=2,
         partition="NaturalIdPartitioner", server_reserve=0, test_every=1,

@@ -39,7 +39,7 @@ def cluster(monkeypatch):
 
 
 @pytest.mark.deployment
-def test_workers_on_the_nodes_of_a_cluster(cluster, tiny_images, tmp_path, capfd):
+def test_run_on_a_ray_cluster_equals_a_local_run(cluster, tiny_images, tmp_path, capfd):
     """The numbers equal those of a run in this process; the cluster continues to run."""
     settings = {"rounds": 2, "tasks": 1, "task-rounds": 1}
     content = tiny_recipe(tiny_images, settings, methods=["fedavg"], reference=None, seeds=[0, 1])

@@ -149,7 +149,7 @@ def local_weights(folder, data, monkeypatch, rounds, seed, nodes, **more):
     return load_file(folder / "deployment" / "model.safetensors")
 
 
-def test_two_nodes_under_tls_learn_what_the_local_grid_learns(tls_run, tmp_path, monkeypatch):
+def test_two_nodes_with_tls_have_the_weights_of_the_local_grid(tls_run, tmp_path, monkeypatch):
     code, log = tls_run.finish()
     assert code == 0, log
     assert "status of the run: finished:completed" in log
@@ -171,7 +171,7 @@ def local_start(seed):
     return initial_model(seed).state_dict()
 
 
-def test_the_example_leaves_nothing_running_and_nothing_elsewhere(tls_run):
+def test_example_leaves_no_process_and_no_file(tls_run):
     tls_run.finish()
     assert tls_run.left_running() == []
     assert list(tls_run.home.rglob("*")) == []
@@ -180,14 +180,14 @@ def test_the_example_leaves_nothing_running_and_nothing_elsewhere(tls_run):
     }  # fmt: skip
 
 
-def test_an_unregistered_node_is_refused(tls_run):
+def test_unregistered_node_is_refused(tls_run):
     code, log = tls_run.stranger
     assert code != 0
     assert "Failed to activate SuperNode" in log
     assert "SuperNode ID" not in log
 
 
-def test_a_run_outlives_a_node_that_is_killed_in_its_first_round(tmp_path):
+def test_run_continues_without_a_node_killed_in_the_first_round(tmp_path):
     deployment = Deployment(tmp_path, "insecure", 3, "-c", "rounds=2")
     try:
         deployment.wait_for(
@@ -214,7 +214,7 @@ def test_a_run_outlives_a_node_that_is_killed_in_its_first_round(tmp_path):
         (["tls", "new", "none"], "'none' is no number of nodes"),
     ],
 )
-def test_wrong_arguments_are_refused_in_one_line(tmp_path, arguments, reason):
+def test_wrong_arguments_of_the_script_are_refused(tmp_path, arguments, reason):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     run = subprocess.run(
         [EXAMPLE / "run.sh", *arguments],

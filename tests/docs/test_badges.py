@@ -3,7 +3,7 @@
 from docs import badges
 
 
-def test_the_badges_are_those_of_pyproject():
+def test_badges_match_pyproject():
     assert badges.PICTURE.read_text(encoding="utf-8") == badges.picture()
     texts = {"Python": "3.11 or newer", "flwr": "1.38 or newer", "licence": "Apache-2.0"}
     assert badges.badges() == texts

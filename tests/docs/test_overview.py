@@ -5,12 +5,12 @@ import re
 from docs import overview
 
 
-def test_the_picture_is_as_the_program_draws_it():
+def test_stored_picture_is_up_to_date():
     assert overview.PICTURE.read_text(encoding="utf-8") == overview.overview()
     assert overview.NARROW.read_text(encoding="utf-8") == overview.narrow()
 
 
-def test_its_difference_is_that_of_the_page_of_claims():
+def test_picture_shows_the_difference_of_the_page_of_claims():
     shown = re.search(
         r"CoPreFL minus FedAvg: (\S+) points, .* interval (\S+) to (\S+),", overview.overview()
     )

@@ -11,7 +11,7 @@ QUOTED = re.compile(rf"({NUMBER}) \[({NUMBER}), ({NUMBER})\]")
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/faq.md"])
-def test_a_quoted_interval_is_on_a_page_of_results(name):
+def test_quoted_interval_is_on_a_page_of_results(name):
     pages = [(ROOT / "docs" / page).read_text("utf-8") for page in ("claims.md", "which-start.md")]
     results = " ".join("".join(pages).replace("\\", "").split())
     page = " ".join((ROOT / name).read_text(encoding="utf-8").split())
@@ -20,7 +20,7 @@ def test_a_quoted_interval_is_on_a_page_of_results(name):
     assert [one for one in quoted if one not in results] == []
 
 
-def test_the_readme_compares_with_intervals():
+def test_readme_compares_with_intervals():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(QUOTED.findall(readme)) >= 3
     assert not re.search("points ahead|level with|no better than", readme)

@@ -5,7 +5,7 @@ import yaml
 from tests.common.simulation import ROOT
 
 
-def test_the_search_of_pages_that_are_opened_as_files_loads_nothing_from_another_site():
+def test_offline_search_loads_nothing_from_another_site():
     """The plugin `offline` adds a script of another site if no polyfill is named iframe-worker."""
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     assert "offline" in site["plugins"]

@@ -6,7 +6,6 @@ import tomllib
 import zipfile
 
 import pytest
-import yaml
 from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
@@ -17,17 +16,11 @@ from coprefl_flwr.studies.settings import Settings
 from tests.common.simulation import ROOT
 
 BASELINE = ROOT / "examples" / "baseline"
-README = (BASELINE / "README.md").read_text(encoding="utf-8")
 TABLES = sorted((BASELINE / "conf").glob("*.toml"))
 
 SMALLER = {
-    "method": "fedavg coprefl",
-    "rounds": 2,
-    "participants": 3,
-    "clients": 10,
-    "tasks": 1,
-    "task-rounds": 2,
-    "task-clients": 3,
+    **{"method": "fedavg coprefl", "rounds": 2, "participants": 3, "clients": 10},
+    **{"tasks": 1, "task-rounds": 2, "task-clients": 3},
 }
 """Settings for two rounds of the pre-training and of a task."""
 
@@ -51,7 +44,7 @@ def config():
     return project["tool"]["flwr"]["app"]["config"]
 
 
-def test_flower_builds_it_with_all_that_it_needs():
+def test_app_bundle_has_every_file_of_the_baseline():
     names = set(zipfile.ZipFile(io.BytesIO(build_fab_from_disk(BASELINE))).namelist())
     ours = {path.relative_to(BASELINE).as_posix() for path in BASELINE.rglob("*.py")}
     assert ours | {"README.md", "pyproject.toml"} < names
@@ -59,7 +52,7 @@ def test_flower_builds_it_with_all_that_it_needs():
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)
-def test_a_table_is_a_study_that_can_be_built(table, monkeypatch):
+def test_each_configuration_is_a_valid_study(table, monkeypatch):
     """Flower and our settings both refuse an unknown setting, and a setting of another type."""
     monkeypatch.syspath_prepend(str(BASELINE))
     usual, given = config(), tomllib.loads(table.read_text(encoding="utf-8"))
@@ -68,23 +61,7 @@ def test_a_table_is_a_study_that_can_be_built(table, monkeypatch):
     assert study.stages
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)
-def test_the_readme_has_the_command_of_a_table(table):
-    assert f"conf/{table.name}" in README
-
-
-def test_the_readme_begins_as_those_of_baselines_do():
-    _, head, _ = README.split("---\n", 2)
-    about = yaml.safe_load(head)
-    assert sorted(about) == ["dataset", "labels", "title", "url"]
-    assert 4 <= len(about["labels"]) <= 10
-    assert f"# {about['title']}\n" in README
-    for part in ("About this baseline", "Experimental Setup", "Environment Setup"):
-        assert f"\n## {part}\n" in README
-    assert "\n## Running the Experiments\n" in README
-
-
-def test_two_rounds_of_it_leave_a_result(app, tmp_path, monkeypatch):
+def test_baseline_writes_a_report(app, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(BASELINE))
     server_app, client_app = app
     run_config = config() | SMALLER | {"output-dir": str(tmp_path), "run-name": "small"}

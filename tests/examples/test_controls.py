@@ -22,7 +22,7 @@ def control(name):
     return plugins.find("method", f"{FILE}:{name}")
 
 
-def test_fedavg_on_support_is_coprefl_without_its_step(stochastic_federation):
+def test_fedavg_on_support_sets_is_coprefl_without_its_meta_step(stochastic_federation):
     """Three rounds end with the same bytes as CoPreFL with zeta = 0."""
     federation, ends = stochastic_federation, []
     on_support = control("FedAvgOnSupport")

@@ -1,13 +1,11 @@
 """The app of the deployment example without a deployment, which takes minutes to test."""
 
 import numpy as np
-import pytest
 
-from coprefl_flwr.errors import SettingsError
 from tests.deployment.test_deployment import local_weights
 
 
-def test_it_runs_with_its_own_settings(tmp_path, monkeypatch):
+def test_app_runs_with_its_default_settings(tmp_path, monkeypatch):
     """Earlier, the app's options of CoPreFL were read as settings of every run."""
     rng = np.random.default_rng(0)
     for node in range(2):
@@ -15,13 +13,3 @@ def test_it_runs_with_its_own_settings(tmp_path, monkeypatch):
         np.savez(tmp_path / f"node-{node}.npz", images=images, labels=rng.integers(0, 100, 20))
     weights = local_weights(tmp_path, tmp_path, monkeypatch, rounds=1, seed=0, nodes=2)
     assert all(np.isfinite(array.numpy()).all() for array in weights.values())
-
-
-def test_the_operators_file_says_which_node_is_which_client(tmp_path, monkeypatch):
-    """The run-config's `node-clients` names the file; an error in it is found before any work."""
-    file = tmp_path / "nodes.toml"
-    file.write_text("2 = [0]\n3 = [0]\n")
-    with pytest.raises(SettingsError, match="client 0 is listed for two nodes, 2 and 3"):
-        local_weights(
-            tmp_path, tmp_path, monkeypatch, rounds=1, seed=0, nodes=2, node_clients=str(file)
-        )

@@ -36,7 +36,8 @@ def results(out):
     return {str(path.relative_to(out.parent)): path.stat().st_mtime_ns for path in found}
 
 
-def test_one_recipe_names_all_five_beside_built_in_methods(parts, tmp_path):
+@pytest.mark.slow
+def test_recipe_with_five_user_parts_remakes_only_changed_results(parts, tmp_path):
     """A second run makes nothing; after a change, a run makes only what depends on it."""
     out = tmp_path / "here" / "out"
     assert run(parts, out) == 0
@@ -64,7 +65,7 @@ def test_one_recipe_names_all_five_beside_built_in_methods(parts, tmp_path):
     assert all(Path(name).parts[1].startswith("PartWay-") for name in new)
 
 
-def test_an_option_out_of_its_limits_is_told_before_any_work(parts, tmp_path, capsys):
+def test_option_out_of_its_limits_is_refused_before_any_work(parts, tmp_path, capsys):
     recipe = parts / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("step: [0.5, 0.8]", "step: [0.5, 1.8]"))
     assert run(parts, tmp_path / "here" / "out") == 1
@@ -74,7 +75,7 @@ def test_an_option_out_of_its_limits_is_told_before_any_work(parts, tmp_path, ca
     assert not (tmp_path / "here").exists()
 
 
-def test_a_stage_of_your_own_runs_in_a_recipe_and_from_python(parts, tmp_path):
+def test_users_stage_runs_in_a_recipe_and_from_python(parts, tmp_path):
     own = ["--set", f"measurements={parts / 'measurement.py'}:OnEveryClient"]
     assert run(parts, tmp_path / "out", *own, "--set", "methods=[random]") == 0
     results = (tmp_path / "models").rglob("on-every-client-*/result.json")

@@ -1,10 +1,12 @@
 """The recipes in examples/ can be read at both scales, and start to run at the small scale."""
 
+import functools
+
 import pytest
 
 from coprefl_flwr.federation.progress import Progress
+from coprefl_flwr.recipes import load
 from coprefl_flwr.recipes.execute import attempt
-from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, table_rows
 from coprefl_flwr.report.tables import NONE
@@ -21,28 +23,51 @@ ALL_ROWS = ("coprefl-table-1b.yaml", "cyclic-table-2.yaml")
 WITH_FOLDERS = ("fedpcl-table-4-digit-5.yaml", "fedpcl-table-4-office-10.yaml")
 """Recipes with backbones in folders that a user has to provide."""
 
+FAST = {
+    "coprefl-table-1a.yaml",  # scenario I, a search
+    "coprefl-table-1b.yaml",  # scenario II, data on the server
+    "coprefl-table-24-photo.yaml",  # domains
+    "cyclic-table-2.yaml",  # schedules, tested after each round
+    "cyclic-table-1-shakespeare.yaml",  # text
+    "fedpcl-table-2.yaml",  # personalised, several datasets
+    "fedpcl-figure-2a.yaml",  # personalised, label shift
+}
+"""Recipes of each kind of study and data, which every run of the tests starts; `make test-all`
+starts all."""
+
 LEAST = ["rounds=1", "participants=2", "local-steps=1", "seeds=[0]"]
 LEAST_TASKS = ["tasks=1", "task-rounds=1", "task-clients=2", "task-local-steps=1"]
 
 
+@functools.cache
+def read(name, changes=(), scale=""):
+    """Return a recipe, which is read once."""
+    return load.read_recipe(FOLDER / name, changes, scale or load.FULL)
+
+
+def started(names):
+    """Return the names of recipes as parameters; those that are not in FAST are marked slow."""
+    return [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in names]
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_it_can_be_read(name):
-    full, small = read_recipe(FOLDER / name), read_recipe(FOLDER / name, (), "small")
+def test_recipe_is_read_at_both_scales(name):
+    full, small = read(name), read(name, scale="small")
     assert full.source.startswith(("CoPreFL", "CyclicFL", "FedPCL"))
     assert [row.label for row in small.rows] == [row.label for row in full.rows]
     # The small scale has no backbones.
     assert set(full.compared) - set(small.compared) <= {"backbones"}
     # Every table that the paper printed is compared with one of our tables, but not at small scale.
     found = [full.paper_table(combination) for combination in full.combinations()]
-    beside = sorted((table.table, str(table.where)) for table in found if table)
-    assert beside == sorted((table.table, str(table.where)) for table in full.paper)
+    compared = sorted((table.table, str(table.where)) for table in found if table)
+    assert compared == sorted((table.table, str(table.where)) for table in full.paper)
     assert small.paper == ()
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_page_says_how_many_runs_it_makes(name):
+def test_numbers_of_runs_on_the_page_are_those_of_the_recipe(name):
     """A pre-training is counted by all settings except the settings of tasks, a task by all."""
-    recipe = read_recipe(FOLDER / name)
+    recipe = read(name)
     deciding, reported = Counted(), Counted()
     for table_row in table_rows(recipe):
         trials = table_row.trials()
@@ -61,8 +86,9 @@ def test_the_page_says_how_many_runs_it_makes(name):
     assert cells_of(name)[4 : -len(costs.COLUMNS)] == counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_page_says_what_it_costs(name):
+def test_costs_on_the_page_are_those_of_the_plan(name):
     *counted, hours = cells_of(name)[-len(costs.COLUMNS) :]
     plan = costs.plan(name[:-5])
     assert bool(plan) == (name not in WITH_FOLDERS)
@@ -71,7 +97,7 @@ def test_the_page_says_what_it_costs(name):
     assert (hours == NONE) == (not plan)
 
 
-def test_a_page_of_costs_has_the_last_cells_of_rows_alone_made_anew():
+def test_only_the_last_cells_of_the_rows_are_written():
     head = "| file | of | n |\n| --- | --- | --: |\n"
     text = head + "| [a](a.yaml) | I, | 1 | 2 | 3 | 4 |\n[b](b) | 4 |\n"
     changed = costs.page(text, lambda name: [name, "5", "6", "7"])
@@ -99,9 +125,9 @@ class Counted:
             self.tasks.add((frozenset(found.items()), task))
 
 
-@pytest.mark.parametrize("name", PERSONALISED)
-def test_a_personalised_one_begins_to_run(name, tmp_path):
-    recipe = read_recipe(FOLDER / name, ["rounds=2"], "small")
+@pytest.mark.parametrize("name", started(PERSONALISED))
+def test_personalised_recipe_runs_two_rounds(name, tmp_path):
+    recipe = read(name, ("rounds=2",), "small")
     store = Store(tmp_path)
     for table_row in table_rows(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
         run = table_row.reported(table_row.trials()[0])[0]
@@ -110,12 +136,12 @@ def test_a_personalised_one_begins_to_run(name, tmp_path):
         assert len(store.result(run.main)["rounds"]) == 2
 
 
-@pytest.mark.parametrize("name", sorted({*RECIPES} - {*PERSONALISED}))
-def test_it_begins_to_run(name, tmp_path):
+@pytest.mark.parametrize("name", started(sorted({*RECIPES} - {*PERSONALISED})))
+def test_recipe_runs_one_round(name, tmp_path):
     """Run one round of the pre-training and of a task, on data in the package."""
-    tasks = read_recipe(FOLDER / name).settings["tasks"][0]
+    tasks = read(name).settings["tasks"][0]
     changes = LEAST + (LEAST_TASKS if tasks else [])
-    recipe = read_recipe(FOLDER / name, changes, "small")
+    recipe = read(name, tuple(changes), "small")
     trained = [row for row in recipe.rows if row.method != "random"]
     store = Store(tmp_path)
     for row in trained if name in ALL_ROWS else trained[:1]:

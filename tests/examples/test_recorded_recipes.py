@@ -6,9 +6,9 @@ import pytest
 
 from tests.records.recipes import FILE, RECIPES, of_recipe
 
-KNOWN = json.loads(FILE.read_text())
+RECORDED = json.loads(FILE.read_text())
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_its_runs_are_those_that_were_recorded(name):
-    assert of_recipe(name) == KNOWN[name]
+def test_runs_of_a_recipe_are_the_recorded_ones(name):
+    assert of_recipe(name) == RECORDED[name]

@@ -5,7 +5,7 @@ import runpy
 from tests.common.simulation import ROOT
 
 
-def test_the_script_compares_two_starts():
+def test_ten_lines_script_compares_two_starts():
     main = runpy.run_path(str(ROOT / "examples" / "ten_lines.py"))["main"]
     found = main(rounds=1, number=1, task_rounds=1).summary()
     assert list(found.index) == ["random", "coprefl"]

@@ -10,7 +10,7 @@ from flwr.app import Message
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
-from coprefl_flwr import clients, seeds
+from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app, query_reply
 from coprefl_flwr.data import split_in_two
@@ -44,63 +44,36 @@ class Echo(NumPyClient):
 HOSTED = {"clients": [4, 1], "combine": "mean:num-examples", "server_round": 2, "population": "p"}
 
 
-def test_client_fn_of_one_argument():
+def test_client_fn_of_one_argument_makes_only_the_nodes_client():
+    """The strategy may have `clients=N`, so that a node has to run any client."""
+    app = client_app(lambda context: Echo(context.node_config["partition-id"]).to_client())
+    assert ask(app, "train", SENT)["metrics"]["number"] == 5
+    content = ask(app, "train", SENT, **{**HOSTED, "clients": [5]})
+    assert content["metrics"]["number"] == [5]
+    for own in (None, [9]):
+        failed = ask(client_app(lambda context: Echo(), own), "train", SENT, **HOSTED)["failed"]
+        assert failed["clients"] == [1, 4]
+        line = "the node must run client 1, which is not its own, but client_fn takes only the con"
+        assert failed["reasons"][0].startswith(line)
+
+
+def test_client_fn_may_take_the_client_id_and_the_config():
+    """Without an id in the message, the node's only client is its partition-id, 5."""
     calls = []
 
-    def client_fn(context):
-        calls.append(context.node_config["partition-id"])
-        return Echo()
+    def client_fn(context, client_id, config, size=7):
+        calls.append((client_id, config, size))
+        return Echo(client_id)
 
-    ask(client_app(client_fn), "train", SENT)
-    ask(client_app(client_fn), "train", SENT, **{**HOSTED, "clients": [5]})
-    assert calls == [5, 5]
-
-
-@pytest.mark.parametrize("own", [None, [9]])
-def test_client_fn_of_one_argument_makes_no_other_client(own):
-    """This happens if the strategy has `clients=N`, so that a node may have to run any client."""
-    app = client_app(lambda context: Echo(), own)
-    failed = ask(app, "train", SENT, **HOSTED)["failed"]
-    line = "the node must run client {}, which is not its own, but client_fn takes only the context"
-    for client, why in zip(failed["clients"], failed["reasons"], strict=True):
-        assert why.startswith(line.format(client))
-    assert failed["clients"] == [1, 4]
-
-
-def test_client_fn_of_two_arguments():
-    calls = []
-    app = client_app(lambda context, client_id: calls.append(client_id) or Echo(client_id))
-    ask(app, "train", SENT)
-    assert calls == [5]  # The node's only client is its partition-id.
-    metrics = ask(app, "train", SENT, **HOSTED)["metrics"]
-    assert calls == [5, 1, 4]
+    ask(client_app(client_fn), "train", SENT, server_round=2, own="x")
+    ask(client_app(client_fn), "train", SENT, **HOSTED)
+    request = {"server-round": 2, "population": "p"}
+    assert calls == [(5, {"server-round": 2, "own": "x"}, 7), (1, request, 7), (4, request, 7)]
+    metrics = ask(client_app(lambda _, i: Echo(i)), "train", SENT, **HOSTED)["metrics"]
     assert (metrics["clients"], metrics["number"]) == ([1, 4], [1.0, 4.0])
 
 
-def test_client_fn_of_three_arguments():
-    calls = []
-    app = client_app(lambda context, client_id, config: calls.append((client_id, config)) or Echo())
-    ask(app, "train", SENT, server_round=2, own="x")
-    ask(app, "train", SENT, **HOSTED)
-    request = {"server-round": 2, "population": "p"}
-    assert calls == [(5, {"server-round": 2, "own": "x"}), (1, request), (4, request)]
-
-
-def test_arguments_with_a_default_are_not_ours():
-    calls = []
-    app = client_app(lambda context, size=7: calls.append(size) or Echo())
-    ask(app, "train", SENT)
-    assert calls == [7]
-
-
-def test_the_client_that_to_client_returns_is_taken():
-    content = ask(client_app(lambda _: Echo(9).to_client()), "train", SENT)
-    assert content["metrics"]["number"] == 9
-
-
-def test_something_else_is_refused():
-    with pytest.raises(SettingsError, match="client_fn returned a str, not a NumPyClient"):
-        ask(client_app(lambda _: "client"), "train", SENT)
+def test_client_fn_that_returns_no_client_is_refused():
     failed = ask(client_app(lambda _, __: "client"), "train", SENT, **HOSTED)["failed"]
     assert failed["reasons"] == ["client_fn returned a str, not a NumPyClient"] * 2
 
@@ -109,23 +82,18 @@ def numbered(context, client_id):
     return Echo()
 
 
-@pytest.mark.parametrize("clients", [[4, 5], lambda context, population: [3]])
-def test_clients_that_client_fn_cannot_tell_apart_are_refused(clients):
-    with pytest.raises(SettingsError, match="must be given the id of the client to return"):
-        client_app(lambda context: Echo(), clients)
-    assert client_app(lambda context: Echo(), [4])
-
-
-def test_a_node_hosts_at_least_one_client():
-    with pytest.raises(SettingsError, match="a node hosts at least one client"):
-        client_app(numbered, [])
-
-
-def test_the_number_of_all_clients_is_the_strategys():
-    with pytest.raises(SettingsError, match="pass clients=100 to the strategy"):
-        client_app(numbered, clients=100)
-    with pytest.raises(SettingsError, match="pass clients=3 to the strategy"):
-        ask(client_app(numbered, lambda *_: 3), ROSTER, population="task-1")
+@pytest.mark.parametrize(
+    ("client_fn", "clients", "line"),
+    [
+        (lambda context: Echo(), [4, 5], "must be given the id of the client to return"),
+        (lambda context: Echo(), lambda *_: [3], "must be given the id of the client to return"),
+        (numbered, [], "a node hosts at least one client"),
+        (numbered, 100, "pass clients=100 to the strategy"),
+    ],
+)
+def test_impossible_clients_of_a_node_are_refused(client_fn, clients, line):
+    with pytest.raises(SettingsError, match=line):
+        client_app(client_fn, clients)
 
 
 @pytest.mark.parametrize(
@@ -139,12 +107,12 @@ def test_the_number_of_all_clients_is_the_strategys():
         (lambda context, population: None, {"own": [5]}),
     ],
 )
-def test_roster(clients, answer):
+def test_node_reports_its_clients(clients, answer):
     content = ask(client_app(numbered, clients), ROSTER, population="task-1")
     assert dict(content["roster"]) == answer
 
 
-def test_a_node_without_partition_id():
+def test_node_without_partition_id_is_refused_where_it_is_needed():
     app = client_app(lambda context, client_id: Echo())
     for message_type in (ROSTER, "train"):
         with pytest.raises(SettingsError, match="node-config has no partition-id: start the node"):
@@ -154,7 +122,7 @@ def test_a_node_without_partition_id():
     assert ask(client_app(numbered, [3]), ROSTER, node_config={})["roster"]["own"] == [3]
 
 
-def test_an_action_of_ones_own():
+def test_user_may_add_an_action():
     app = client_app(lambda _: Echo(), actions=("moments",))
     np.testing.assert_array_equal(
         from_record(ask(app, "train.moments", SENT)["arrays"])["w"], [10.0, 20.0]
@@ -163,10 +131,7 @@ def test_an_action_of_ones_own():
         ask(app, "train.query", SENT)
 
 
-def test_a_missing_method_is_named():
-    app = client_app(lambda _: Echo())
-    with pytest.raises(ValueError, match="Echo has no method 'query'"):
-        ask(app, "train.query", SENT)
+def test_missing_method_is_named():
     app = client_app(lambda _, __: Echo())
     failed = ask(app, "train.query", SENT, **HOSTED)["failed"]
     assert dict(failed) == {"clients": [1, 4], "reasons": ["Echo has no method 'query'"] * 2}
@@ -210,7 +175,7 @@ def app_of_functions(federation):
     return app
 
 
-def test_query_reply_does_what_copreflclient_does(stochastic_federation):
+def test_query_reply_of_an_app_of_functions_equals_that_of_coprefl_client(stochastic_federation):
     """Three rounds with the same splits and batches, some as dicts, end with the same bytes."""
     results = []
     for app in (
@@ -228,7 +193,7 @@ def test_query_reply_does_what_copreflclient_does(stochastic_federation):
 
 
 @pytest.mark.parametrize("module", ["coprefl_flwr.clients", "coprefl_flwr.client_app"])
-def test_an_app_is_loaded_without_torch(module):
+def test_app_is_loaded_without_torch(module):
     """The import of torch takes seconds, which every message in a deployment would cost."""
     program = (
         f"import sys, {module}, coprefl_flwr.arrays\n"
@@ -245,10 +210,3 @@ def test_an_app_is_loaded_without_torch(module):
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
-
-
-def test_every_client_is_found_by_its_name():
-    assert {getattr(clients, name).__name__ for name in clients._MODULES} == set(clients._MODULES)
-    assert set(clients._MODULES) <= set(dir(clients))
-    with pytest.raises(AttributeError, match="has no attribute 'NoClient'"):
-        _ = clients.NoClient

@@ -7,25 +7,12 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from flwr.app import Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
-from flwr.clientapp import ClientApp
 
 from coprefl_flwr.arrays import to_record
-from coprefl_flwr.clients import (
-    CoPreFLClient,
-    FedPCLClient,
-    MOONClient,
-    SCAFFOLDClient,
-    TorchClient,
-)
-from coprefl_flwr.federation import MetricsOnly
-from coprefl_flwr.federation.communication import Traffic
-from coprefl_flwr.federation.messages import NodeReply
-from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.clients import CoPreFLClient, FedPCLClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.strategies import (
-    MOON,
     SCAFFOLD,
     CoPreFL,
     Cyclic,
@@ -58,7 +45,7 @@ def models(counts):
 
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
-def test_table_4(tmp_path, hosting):
+def test_number_of_models_is_that_of_cyclicfls_table_4(tmp_path, hosting):
     """Traffic is counted in units of X, the size of a model; the model has no buffers."""
     federation = Federation.exact(norm=False)
     start, run = (
@@ -79,28 +66,6 @@ def test_table_4(tmp_path, hosting):
     assert sent(schedule, switch=T_CYC) == 2 * (K_P1 * T_CYC + 2 * K_P2 * T_RES)
 
 
-def test_moon_sends_what_fedavg_sends(tmp_path):
-    federation = Federation.exact(norm=False)
-    grid = federation.grid("2", MOONClient, states=tmp_path)
-    counts = totals(MOON(participants=K_P2), grid, federation.arrays(), T_TOT)
-    assert models(counts) == 2 * K_P2 * T_TOT
-
-
-@pytest.mark.parametrize("hosting", ["1", "2", "own", "plain"])
-@pytest.mark.parametrize("norm", [False, True])
-def test_coprefls_second_exchange(hosting, norm):
-    """Model down, model up, model down, gradient up: the gradient has no buffers."""
-    federation = Federation.exact(norm=norm)
-    start, grid = federation.arrays(), federation.grid(hosting, CoPreFLClient)
-    strategy = CoPreFL(participants=3, min_available_nodes=HOSTINGS[hosting][0])
-    counts = totals(strategy, grid, start, 2)
-    x = sum(array.nbytes for array in start.values())
-    # Without the mean and the variance, each 8 float64, and without the counter, an int64.
-    gradient = (x - 2 * 8 * 8 - 8) / x if norm else 1.0
-    assert counts["models-down"] == 2 * 3 * 2
-    assert counts["models-up"] == pytest.approx(2 * 3 * (1 + gradient), rel=1e-12)
-
-
 def saved(*arrays):
     """Return the bytes of arrays as Flower sends them: each array as a NumPy file."""
     files = [BytesIO() for _ in arrays]
@@ -119,8 +84,11 @@ def assert_bytes(counts, down, up, hosting):
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
 @pytest.mark.parametrize("norm", [False, True])
-def test_bytes_by_hand(tmp_path, hosting, norm):
-    """Two rounds of three clients count as in a deployment, however the clients are hosted."""
+def test_bytes_of_methods_by_hand(tmp_path, hosting, norm):
+    """Two rounds of three clients count as in a deployment, however the clients are hosted.
+
+    CoPreFL: model down, model up, model down, gradient up. The gradient has no buffers.
+    """
     federation = Federation.stochastic() if norm else Federation.exact(norm=False)
     start, run = federation.start, {"participants": 3, "min_available_nodes": HOSTINGS[hosting][0]}
     weights = [array for name, array in start.items() if "running" not in name]
@@ -135,22 +103,13 @@ def test_bytes_by_hand(tmp_path, hosting, norm):
     assert_bytes(sent(FedAvg(**run), TorchClient), each * model, each * model, hosting)
     counts = sent(CoPreFL(**run), CoPreFLClient)
     assert_bytes(counts, each * 2 * model, each * (model + gradient), hosting)
+    x = sum(array.nbytes for array in start.values())
+    part = sum(array.nbytes for array in weights) / x
+    assert counts["models-down"] == each * 2
+    assert counts["models-up"] == pytest.approx(each * (1 + part), rel=1e-12)
     both = each * (model + gradient)  # The control variates are as large as the gradient.
     assert_bytes(sent(SCAFFOLD(**run), SCAFFOLDClient), both, both, hosting)
     assert_bytes(sent(Cyclic(**run), TorchClient), each * model, each * model, hosting)
-
-
-def test_coprefl_sends_twice_what_fedavg_sends():
-    """The factor is 2 even if a simulation sends one float64 sum instead of several models."""
-    federation = Federation.exact(norm=False)
-
-    def megabytes(strategy, client, hosting):
-        counts = totals(strategy, federation.grid(hosting, client), federation.start, 3)
-        return counts["client-bytes-down"] + counts["client-bytes-up"]
-
-    for hosting in ("1", "2"):
-        fedavg = megabytes(FedAvg(participants=3), TorchClient, hosting)
-        assert megabytes(CoPreFL(participants=3), CoPreFLClient, hosting) == 2 * fedavg
 
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
@@ -165,7 +124,7 @@ def test_bytes_of_prototypes_by_hand(tmp_path, hosting):
     assert_bytes(traffic, down, 4 * 3 * saved(rows, counts), hosting)
 
 
-def test_a_resumed_run_counts_as_one_that_was_not_interrupted(tmp_path):
+def test_resumed_run_has_the_traffic_of_an_uninterrupted_run(tmp_path):
     """Other nodes may host the clients of the resumed run."""
     federation = Federation.stochastic()
 
@@ -221,7 +180,7 @@ def adding(hosting, fault=None):
         ("own", 4 * (HEADER + 400), 4 * (HEADER + 400)),
     ],
 )
-def test_bytes_on_the_wire_are_those_of_the_messages(hosting, down, up):
+def test_wire_bytes_are_those_of_the_messages(hosting, down, up):
     strategy = FedAvg(min_available_nodes=HOSTINGS[hosting][0], evaluate_every=1)
     counts = totals(strategy, adding(hosting), START, 3)
     assert counts == {
@@ -235,26 +194,26 @@ def test_bytes_on_the_wire_are_those_of_the_messages(hosting, down, up):
     }
 
 
-def test_a_chain_in_one_message_and_link_by_link():
+def test_traffic_of_a_chain_in_one_message_and_link_by_link():
     """A simulation sends and gets back the model once, however many clients the chain visits."""
-    at_once = totals(Cyclic(), adding("1"), START, 1)
-    assert (at_once["models-down"], at_once["models-up"]) == (4, 4)
-    assert at_once["wire-bytes-down"] == at_once["wire-bytes-up"] == HEADER + 400
-    link_by_link = totals(Cyclic(min_available_nodes=4), adding("own"), START, 1)
-    assert (link_by_link["models-down"], link_by_link["models-up"]) == (4, 4)
-    assert link_by_link["wire-bytes-down"] == link_by_link["wire-bytes-up"] == 4 * (HEADER + 400)
-    for counts in (at_once, link_by_link):
+    for hosting, messages in (("1", 1), ("own", 4)):
+        strategy = Cyclic(min_available_nodes=HOSTINGS[hosting][0])
+        counts = totals(strategy, adding(hosting), START, 1)
+        assert models(counts) == 8
+        assert counts["wire-bytes-down"] == counts["wire-bytes-up"] == messages * (HEADER + 400)
         assert counts["client-bytes-down"] == counts["client-bytes-up"] == 4 * (HEADER + 400)
 
 
-def test_further_arrays_count():
+def test_extra_arrays_are_counted():
     class Two(FedAvg):
         def round(self, ctx, arrays):
+            if ctx.round == 2:  # A round without messages sends nothing.
+                return arrays, {}
             extra = {"more": {"v": np.zeros(50, np.float32)}}
             replies = yield Exchange("train", arrays, ctx.sample(), extra=extra)
             return replies.arrays, {}
 
-    counts = totals(Two(), adding("2"), START, 1)
+    counts = totals(Two(), adding("2"), START, 2)
     assert counts["models-down"] == 4 * 1.5
     assert counts["models-up"] == 4
     assert counts["client-bytes-down"] == 4 * (HEADER + 400 + HEADER + 200)
@@ -262,7 +221,7 @@ def test_further_arrays_count():
 
 
 @pytest.mark.parametrize("hosting", ["1", "2", "own"])
-def test_every_attempt_counts_and_failures_send_nothing_back(hosting):
+def test_every_attempt_is_counted_and_failed_clients_send_nothing_back(hosting):
     """First all clients except 0 fail, then only client 1: 8 models down, 1 and 3 models up."""
 
     def fault(config):
@@ -278,56 +237,3 @@ def test_every_attempt_counts_and_failures_send_nothing_back(hosting):
     assert counts["client-bytes-up"] == 4 * (HEADER + 400)
     # Both attempts count, with four clients each.
     assert (counts["replies-asked"], counts["replies-left-out"]) == (8, 4)
-
-
-def test_arrays_in_an_evaluation_are_not_looked_at():
-    """An app may return any arrays or no arrays in an evaluation; its metrics are used."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        content = {"arrays": message.content["arrays"], "m": MetricRecord({"num-examples": 1})}
-        return Message(RecordDict(content), reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message, context):
-        node = context.node_config["partition-id"]
-        content = {"m": MetricRecord({"num-examples": 1, "loss": float(node)})}
-        if node < 2:
-            content["arrays"] = to_record({f"own-{node}": np.ones(7)})
-        return Message(RecordDict(content), reply_to=message)
-
-    strategy = FedAvg(min_available_nodes=3, evaluate_every=1)
-    counts = totals(strategy, LocalGrid(app, nodes=3), START, 2)
-    assert [metrics["loss"] for metrics in run_of(strategy).history.evaluate.values()] == [1.0, 1.0]
-    assert (counts["models-down"], counts["models-up"]) == (6, 6)
-    assert counts["client-bytes-down"] == counts["client-bytes-up"] == 6 * (HEADER + 400)
-
-
-def test_a_round_reports_its_traffic():
-    seen = []
-    strategy = FedAvg(clients=4)
-    strategy.start(adding("1"), to_record(START), 2, hooks=[seen.append])
-    assert [report.metrics["models-up"] for report in seen] == [4, 4]
-    assert run_of(strategy).history.rounds()[2]["client-bytes-down"] == 4 * (HEADER + 400)
-    assert run_of(strategy).history.rounds()[2]["wire-bytes-down"] == HEADER + 400
-
-
-def test_a_round_without_messages_sends_nothing():
-    class Idle(FedAvg):
-        def round(self, ctx, arrays):
-            return arrays, {}
-            yield
-
-    counts = totals(Idle(), adding("1"), START, 2)
-    assert set(counts.values()) == {0}
-
-
-def test_replies_are_counted_only_where_some_were_left_out():
-    """The results of runs without failures stay the same, to the byte."""
-    traffic, exchange = Traffic(), Exchange("evaluate", {}, range(5), MetricsOnly())
-    traffic.count_up(exchange, [NodeReply(metrics={client: {} for client in range(5)})])
-    assert "replies-asked" not in traffic.as_metrics()
-    traffic.count_up(exchange, [NodeReply(metrics={client: {} for client in range(3)})])
-    counts = traffic.as_metrics()
-    assert (counts["replies-asked"], counts["replies-left-out"]) == (10, 2)

@@ -61,20 +61,20 @@ SMALL = {
 }
 
 
-def test_flwr_run_and_the_local_grid_agree(tmp_path):
+def test_flwr_run_and_the_local_grid_train_the_same_models(tmp_path):
     """The same study under Flower's simulation and in one process with 1, 2 and 4 nodes.
 
     The second method, the model and the data are a user's own files outside the package.
     """
     parts = Path(shutil.copytree(ROOT / "examples" / "own_parts", tmp_path / "parts"))
-    own = {
+    parts_of_user = {
         "method": f"coprefl {parts / 'method.py'}:PartWay:step=0.8",
         "model": f"{parts / 'model.py'}:perceptron:width=8",
         "dataset": f"{parts / 'data.py'}:stripes",
         "downstream-classes": "3",
         "min-samples": 4,
     }
-    config = {**SMALL, **own, "output-dir": str(tmp_path), "run-name": "flower"}
+    config = {**SMALL, **parts_of_user, "output-dir": str(tmp_path), "run-name": "flower"}
     done = simulate(ROOT, tmp_path, config)
     assert done.returncode == 0, done.stdout
     assert "status of the run: finished:completed" in done.stdout
@@ -83,16 +83,23 @@ def test_flwr_run_and_the_local_grid_agree(tmp_path):
         name = f"local-{nodes}"
         chosen = Settings.from_config(config | {"run-name": name})
         run_study(LocalGrid(app, nodes, chosen.to_config()), build(chosen))
-        for start in ("coprefl", "method.py-PartWay-step-0.8"):
-            flower, _ = load_saved_model(tmp_path / "flower" / "starts" / start)
-            local, _ = load_saved_model(tmp_path / name / "starts" / start)
-            assert flower.keys() == local.keys()
-            for array in flower:
-                np.testing.assert_allclose(
-                    local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{name}, {array}"
-                )
+        starts = ("coprefl", "method.py-PartWay-step-0.8")
+        assert_same_starts(tmp_path / "flower", tmp_path / name, starts)
 
 
+def assert_same_starts(one, other, starts):
+    """Compare the models of two runs."""
+    for start in starts:
+        arrays, _ = load_saved_model(one / "starts" / start)
+        others, _ = load_saved_model(other / "starts" / start)
+        assert arrays.keys() == others.keys()
+        for name, array in arrays.items():
+            np.testing.assert_allclose(
+                others[name], array, rtol=0, atol=1e-4, err_msg=f"{other}: {start}, {name}"
+            )
+
+
+@pytest.mark.slow
 def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
     """One command runs all methods by name, and also two methods one after the other."""
     names = [*with_role(PRETRAINING), "cyclic:rounds=1+scaffold:rounds=2"]
@@ -103,32 +110,24 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
     run_study(LocalGrid(app, 1, config), build(Settings.from_config(config)))
     folders = sorted(path.name for path in (tmp_path / "local" / "starts").iterdir())
     assert len(folders) == len(names)
-    for folder in folders:
-        flower, _ = load_saved_model(tmp_path / "flower" / "starts" / folder)
-        local, _ = load_saved_model(tmp_path / "local" / "starts" / folder)
-        for array in flower:
-            np.testing.assert_allclose(
-                local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{folder}, {array}"
-            )
+    assert_same_starts(tmp_path / "flower", tmp_path / "local", folders)
 
 
+@pytest.mark.slow
 def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
     """The noise does not depend on the process that draws it, and it changes the model."""
     config = {**SMALL, "rounds": 2, "output-dir": str(tmp_path)}
     config |= {"query-clip": 1.5, "query-noise": 0.01}
     done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
     assert done.returncode == 0, done.stdout
-    others = {"local": (3, {}), "calm": (1, {"query-noise": 0.0})}
-    models = {"flower": load_saved_model(tmp_path / "flower" / "starts" / "coprefl")[0]}
-    for name, (nodes, own) in others.items():
-        chosen = Settings.from_config({**config, "run-name": name, **own})
+    for name, nodes, changed in (("local", 3, {}), ("calm", 1, {"query-noise": 0.0})):
+        chosen = Settings.from_config({**config, "run-name": name, **changed})
         run_study(LocalGrid(app, nodes, chosen.to_config()), build(chosen))
-        models[name] = load_saved_model(tmp_path / name / "starts" / "coprefl")[0]
-    for array, ours in models["local"].items():
-        np.testing.assert_allclose(models["flower"][array], ours, rtol=0, atol=1e-4, err_msg=array)
-    assert (
-        max(abs(models["calm"][name] - ours).max() for name, ours in models["local"].items()) > 1e-3
+    assert_same_starts(tmp_path / "flower", tmp_path / "local", ["coprefl"])
+    noisy, calm = (
+        load_saved_model(tmp_path / name / "starts" / "coprefl")[0] for name in ("local", "calm")
     )
+    assert max(abs(calm[name] - array).max() for name, array in noisy.items()) > 1e-3
 
 
 MODDED = """
@@ -170,7 +169,8 @@ def main(grid, context):
 """
 
 
-def test_a_mod_around_the_query_ends_a_run_of_flwr_in_a_line(tmp_path):
+@pytest.mark.slow
+def test_mod_around_the_query_ends_flwr_run_with_one_line(tmp_path):
     """The mod refuses the request.
 
     If the mod refused the reply, Flower would drop the reply, and the server would wait for it.
@@ -228,7 +228,7 @@ def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_pat
             )
 
 
-def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path):
+def test_wrong_setting_is_the_last_line_of_the_log_and_leaves_no_files(tmp_path):
     done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "gamma": 1.5})
     assert done.returncode == 1
     lines = [line for line in done.stdout.splitlines() if line.strip()]
@@ -246,7 +246,7 @@ def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path
     ("terminal", "no_color", "coloured"),
     [(True, "", True), (False, "", False), (True, "1", False)],
 )
-def test_the_log_has_colours_on_a_terminal_alone(terminal, no_color, coloured, monkeypatch):
+def test_log_has_colours_only_on_a_terminal(terminal, no_color, coloured, monkeypatch):
     """Flower colours log levels, and Ray colours prefixes, even if the output is not a terminal."""
     handlers = [
         handler for handler in logging.getLogger("flwr").handlers if hasattr(handler, "colored")
@@ -262,14 +262,14 @@ def test_the_log_has_colours_on_a_terminal_alone(terminal, no_color, coloured, m
     assert os.environ.pop("RAY_COLOR_PREFIX", "1") == ("1" if coloured else "0")
 
 
-def test_the_run_config_is_read_as_flwr_run_reads_it(tmp_path):
+def test_run_config_is_parsed_as_flwr_run_parses_it(tmp_path):
     assert parse_run_config(["a=1 b.c='x y'", "d=true"]) == {"a": 1, "b.c": "x y", "d": True}
     (tmp_path / "some.toml").write_text("[b]\nc = 2\n")
     assert parse_run_config([str(tmp_path / "some.toml")]) == {"b.c": 2}
     assert flat({"a": 1, "b": {"c": 2}}) == {"a": 1, "b.c": 2}
 
 
-def test_messages_can_be_made_and_named_outside_of_a_run():
+def test_messages_can_be_created_and_named_outside_of_a_run():
     enter_run(run_id=1, node_id=1)
     message = Message(RecordDict(), dst_node_id=5, message_type="query")
     name_message(message, "17")
@@ -277,7 +277,7 @@ def test_messages_can_be_made_and_named_outside_of_a_run():
     assert Message(RecordDict(), reply_to=message).metadata.reply_to_message_id == "17"
 
 
-def flowers_record(file, function, message="boom", args=(), error=None):
+def flower_record(file, function, message="boom", args=(), error=None):
     """Return a record of an error in Flower's log, as changed by the log's filters."""
     flower = logging.getLogger("flwr")
     info = (type(error), error, None) if error else None
@@ -288,13 +288,13 @@ def flowers_record(file, function, message="boom", args=(), error=None):
     return record
 
 
-def test_tracebacks_of_clients_are_for_who_asks_for_them():
+def test_tracebacks_of_clients_are_debug_messages():
     """In a run of this package these are debug messages; Flower's other errors stay errors."""
     with plain_log():
-        assert flowers_record("vce_api.py", "worker").levelno == logging.DEBUG
-        assert flowers_record("raybackend.py", "process_message").levelno == logging.DEBUG
-        assert flowers_record("vce_api.py", "start_vce").levelno == logging.ERROR
-    assert flowers_record("vce_api.py", "worker").levelno == logging.ERROR
+        assert flower_record("vce_api.py", "worker").levelno == logging.DEBUG
+        assert flower_record("raybackend.py", "process_message").levelno == logging.DEBUG
+        assert flower_record("vce_api.py", "start_vce").levelno == logging.ERROR
+    assert flower_record("vce_api.py", "worker").levelno == logging.ERROR
 
 
 def raised(error):
@@ -304,19 +304,16 @@ def raised(error):
     return error
 
 
-def test_an_error_that_ends_a_run_is_the_last_line_without_a_traceback():
-    caught, error, bug = (
-        raised(RunFailedError("round 1: no")),
-        raised(RunFailedError("round 2: no")),
-        raised(RuntimeError("bug")),
-    )
-    assert flowers_record("app.py", "run", error=bug).exc_info is not None
+def test_error_that_ends_a_run_is_the_last_line_without_a_traceback():
+    caught, error = raised(RunFailedError("round 1: no")), raised(RunFailedError("round 2: no"))
+    bug = raised(RuntimeError("bug"))
+    assert flower_record("app.py", "run", error=bug).exc_info is not None
     # An error that the user's code caught is not added to the last line.
-    assert flowers_record("exit.py", "exit", "Exit Code: 700").msg == "Exit Code: 700"
-    assert flowers_record("app.py", "run", error=error).exc_info is None
-    last = flowers_record("exit.py", "exit", "Exit Code: 700").msg
+    assert flower_record("exit.py", "exit", "Exit Code: 700").msg == "Exit Code: 700"
+    assert flower_record("app.py", "run", error=error).exc_info is None
+    last = flower_record("exit.py", "exit", "Exit Code: 700").msg
     assert last == "Exit Code: 700\n\nround 2: no"
-    assert flowers_record("app.py", "run", error=caught).exc_info is not None
+    assert flower_record("app.py", "run", error=caught).exc_info is not None
 
 
 @pytest.fixture
@@ -333,7 +330,7 @@ def other_cluster(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def flowers_process(monkeypatch):
+def flower_process(monkeypatch):
     """Undo the changes that a simulation makes to this process."""
     for name in ("task", "run", "node"):
         monkeypatch.setattr(TaskIdentity, f"_{name}_id", None)
@@ -344,8 +341,8 @@ def flowers_process(monkeypatch):
     signal.signal(signal.SIGTERM, handler)
 
 
-def test_a_simulation_that_crashed_at_its_start_ends_the_run_with_the_reason(
-    other_cluster, flowers_process, tmp_path
+def test_simulation_that_crashed_at_its_start_ends_the_run_with_the_reason(
+    other_cluster, flower_process, tmp_path
 ):
     """Ray refuses a number of CPUs if it joins a cluster. Before, the server waited for an hour."""
     ended = Queue()
@@ -373,7 +370,7 @@ class InMemoryGrid(LocalGrid):
     """Replaces the grid of Flower's simulation, which has this name in every version of Flower."""
 
 
-def test_a_simulation_whose_cluster_is_gone_does_not_begin(
+def test_simulation_whose_ray_cluster_is_gone_does_not_begin(
     other_cluster, tmp_path, monkeypatch, caplog
 ):
     """Ray would look for the cluster for 12 minutes."""
@@ -390,14 +387,13 @@ def test_a_simulation_whose_cluster_is_gone_does_not_begin(
         assert str(failed.value) == reason
         assert reason in caplog.text
         monkeypatch.setenv("RAY_ADDRESS", f"ray://{address}")
-        reason = r"\(RAY_ADDRESS=ray://.*: unset it if the cluster ended\)"
-        with pytest.raises(RunFailedError, match=reason):
+        with pytest.raises(RunFailedError, match=r"RAY_ADDRESS=ray://.*: unset it"):
             end_with_simulation(InMemoryGrid(app))
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert end_with_simulation(InMemoryGrid(app))
 
 
-def test_a_grid_ends_with_its_simulation_and_no_other_does(monkeypatch, tmp_path):
+def test_grid_ends_with_its_simulation_and_other_grids_do_not(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     grid, other = InMemoryGrid(app, 3), LocalGrid(app, 3)
     assert not end_with_simulation(other)
@@ -405,7 +401,7 @@ def test_a_grid_ends_with_its_simulation_and_no_other_does(monkeypatch, tmp_path
     crash = RuntimeError("no room")
     with plain_log():
         assert (list(grid.get_node_ids()), grid.pull_messages([])) == ([2, 3, 4], [])
-        flowers_record("run_simulation.py", "_main_loop", "An exception !! %s", args=(crash,))
+        flower_record("run_simulation.py", "_main_loop", "An exception !! %s", args=(crash,))
         for ask in (grid.get_node_ids, lambda: grid.pull_messages([])):
             with pytest.raises(RunFailedError, match=r"^Flower's simulation ended: .*no room$"):
                 ask()
@@ -414,26 +410,25 @@ def test_a_grid_ends_with_its_simulation_and_no_other_does(monkeypatch, tmp_path
         assert list(grid.get_node_ids()) == [2, 3, 4]
 
 
-def test_the_log_of_a_crashed_simulation_ends_with_what_caused_it(monkeypatch, tmp_path):
+def test_log_of_a_crashed_simulation_ends_with_the_cause(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr("coprefl_flwr.federation.flower._ENDING.crash", "")
     cause, crash, ending = ConnectionError("no Ray"), RuntimeError("crashed"), RuntimeError("ends")
     crash.__cause__, ending.__cause__ = cause, crash
     with plain_log():
         line = "An exception occured!! %s"
-        assert flowers_record("vce_api.py", "run_api", line, args=(cause,)).levelno == logging.ERROR
-        traceback = flowers_record("vce_api.py", "run_api", "Traceback (most recent call last)")
+        assert flower_record("vce_api.py", "run_api", line, args=(cause,)).levelno == logging.ERROR
+        traceback = flower_record("vce_api.py", "run_api", "Traceback (most recent call last)")
         assert traceback.levelno == logging.DEBUG
-        flowers_record("run_simulation.py", "_main_loop", line, args=(crash,))
-    bug = flowers_record("app.py", "run", error=RuntimeError("bug"))
+        flower_record("run_simulation.py", "_main_loop", line, args=(crash,))
+    bug = flower_record("app.py", "run", error=RuntimeError("bug"))
     assert bug.exc_info is not None
-    assert flowers_record("app.py", "run", error=ending).exc_info is None
-    last = flowers_record("exit.py", "exit", "Exit Code: 700").msg
+    assert flower_record("app.py", "run", error=ending).exc_info is None
+    last = flower_record("exit.py", "exit", "Exit Code: 700").msg
     assert last == "Exit Code: 700\n\nFlower's simulation ended: ConnectionError: no Ray"
 
 
-@pytest.mark.parametrize("module", ["app", "clientapp", "serverapp", "client"])
-def test_only_flower_py_reaches_into_flwr(module):
+def test_only_flower_py_imports_undocumented_modules_of_flwr():
     """All other files import only from Flower's four documented modules and `flwr.client`."""
     modules = set()
     for file in (ROOT / "coprefl_flwr").rglob("*.py"):
@@ -441,4 +436,3 @@ def test_only_flower_py_reaches_into_flwr(module):
             modules |= set(re.findall(r"(?:from|import) (flwr\.[\w.]+)", file.read_text()))
     public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
     assert modules == public | {"flwr.client"}
-    assert f"flwr.{module}" in modules

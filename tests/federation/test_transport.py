@@ -20,24 +20,14 @@ class SleepingGrid:
         self.pull_interval = pull_interval
 
 
-class PlainGrid:
-    """A grid without a setting for how it waits."""
-
-
 @pytest.mark.parametrize(("before", "after"), [(0.1, PULL_INTERVAL), (0.001, 0.001)])
-def test_a_simulations_grid_sleeps_no_longer_than_needed(before, after):
+def test_grid_of_a_simulation_polls_often_enough(before, after):
     grid = SleepingGrid(before)
     Transport(grid, FedAvg(), 1.0)
     assert grid.pull_interval == after
 
 
-def test_a_grid_without_the_choice_is_left_alone():
-    grid = PlainGrid()
-    Transport(grid, FedAvg(), 1.0)
-    assert not hasattr(grid, "pull_interval")
-
-
-def test_a_node_that_is_gone_cannot_fill_the_log(caplog):
+def test_disconnected_node_has_few_log_lines(caplog):
     """Before, a node with 100 clients that disconnected caused a log line for each client."""
     app = client_app(lambda context, client_id: None, clients=lambda *_: [0])
     link = Transport(LocalGrid(app), FedAvg(), 1.0)

@@ -48,12 +48,7 @@ def test_nodes_have_partition_ids_and_see_the_run_config():
     ]
 
 
-def test_run_config_is_empty_unless_given():
-    grid = LocalGrid(counting_app())
-    assert metrics(grid.send_and_receive([message(2)]))[0]["size"] == -1
-
-
-def test_state_is_kept_per_node():
+def test_each_node_keeps_its_state():
     grid = LocalGrid(counting_app(), nodes=2)
     first, second = grid.get_node_ids()
     replies = grid.send_and_receive([message(first), message(first), message(second)])
@@ -74,7 +69,7 @@ def test_replies_refer_to_their_messages():
     assert [r.metadata.src_node_id for r in replies] == [3, 2]
 
 
-def test_an_exception_is_an_error_reply_in_one_line_and_the_others_go_on():
+def test_exception_is_an_error_reply_in_one_line_and_other_nodes_continue():
     grid = LocalGrid(counting_app(), nodes=2)
     bad, good = grid.send_and_receive([message(2, fail=True), message(3)])
     assert bad.has_error()
@@ -86,13 +81,13 @@ def test_an_exception_is_an_error_reply_in_one_line_and_the_others_go_on():
     assert metrics([after])[0]["count"] == 1
 
 
-def test_an_action_that_is_not_registered_is_an_error_reply():
+def test_unregistered_action_is_an_error_reply():
     (reply,) = LocalGrid(counting_app()).send_and_receive([message(2, "train.query")])
     assert reply.has_error()
     assert "query" in reply.error.reason
 
 
-def test_what_is_no_exception_gets_through():
+def test_keyboard_interrupt_ends_the_run():
     """Quitting a debugger or pressing Ctrl-C must end the run, instead of failing a client."""
 
     def app(message, context):
@@ -102,7 +97,7 @@ def test_what_is_no_exception_gets_through():
         LocalGrid(app).send_and_receive([message(2)])
 
 
-def test_a_reply_is_pulled_once():
+def test_reply_is_pulled_once():
     grid = LocalGrid(counting_app())
     first, second = grid.push_messages([message(2), message(2)])
     assert [m["count"] for m in metrics(grid.pull_messages([second]))] == [2]
@@ -110,16 +105,12 @@ def test_a_reply_is_pulled_once():
     assert [m["count"] for m in metrics(grid.pull_messages([first, second, "unknown"]))] == [1]
 
 
-def test_create_message():
+def test_created_message_is_answered():
     grid = LocalGrid(counting_app())
     content = RecordDict({"config": ConfigRecord({})})
-    created = grid.create_message(content, "train", 2, group_id="g")
-    assert (created.metadata.message_type, created.metadata.dst_node_id) == ("train", 2)
-    assert metrics(grid.send_and_receive([created]))[0]["node"] == 2
-
-
-def test_run_is_kept():
-    grid = LocalGrid(counting_app())
-    assert grid.run is None
     grid.set_run("run")
     assert grid.run == "run"
+    created = grid.create_message(content, "train", 2, group_id="g")
+    assert (created.metadata.message_type, created.metadata.dst_node_id) == ("train", 2)
+    (answer,) = metrics(grid.send_and_receive([created]))
+    assert (answer["node"], answer["size"]) == (2, -1)

@@ -28,7 +28,7 @@ from tests.common.federation import SIZES
 TRAINING = LocalTraining(local_steps=5, batch_size=8, learning_rate=0.1)
 
 
-class Held:
+class ServerSamples:
     """A replacement for the server's data, of which only the number of samples matters."""
 
     precision = "float32"
@@ -47,7 +47,9 @@ def budget(name, training=TRAINING, **options):
     role = PRETRAINING if PRETRAINING in method.roles else PERSONALISED
     chosen = dict.fromkeys(method.options) | method.defaults(role) | options
     more = {"head": None} if "head" in method.roles else {}
-    strategy = method.strategy(chosen, training, lambda whose: Held(), participants=2, **more)
+    strategy = method.strategy(
+        chosen, training, lambda whose: ServerSamples(), participants=2, **more
+    )
     return strategy.budget(work(training))
 
 
@@ -99,14 +101,14 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_a_round_of_every_method_by_hand(name):
+def test_budget_of_a_round_of_every_method_by_hand(name):
     options, step_size, gradients = BY_HAND[name]
     found = budget(name, **options)
     assert rounds(found) == pytest.approx([step_size], nan_ok=True)
     assert found.gradients == pytest.approx(gradients)
 
 
-def test_q_ffl_with_equal_weights_has_fedavgs_steps():
+def test_qffl_with_q_0_has_the_step_sizes_of_fedavg():
     assert rounds(budget("qffl", q=0.0)) == pytest.approx([0.5])
 
 
@@ -116,13 +118,13 @@ def test_q_ffl_with_equal_weights_has_fedavgs_steps():
     # 71 samples of the steps.
     [("qffl", 39), ("fedproto", 39), ("fedpcl", 39), ("ncm", 39), ("ridge", 39), ("moon", 142)],
 )
-def test_losses_features_and_prototypes_are_counted_apart(name, forwards):
+def test_forward_passes_without_gradients_are_counted_separately(name, forwards):
     assert budget(name).forwards == forwards
     others = BY_HAND.keys() - {"qffl", "fedproto", "fedpcl", "ncm", "ridge", "moon"}
     assert {budget(other, **BY_HAND[other][0]).forwards for other in others} == {0}
 
 
-def test_no_method_is_left_out():
+def test_every_method_has_a_budget_by_hand():
     plain = {name for name, method in METHODS.items() if not method.refined}
     assert plain == BY_HAND.keys()
 
@@ -137,13 +139,13 @@ def test_no_method_is_left_out():
         ("fedmeta-refined", {"inner-steps": 2, "meta-learning-rate": 0.03}, 0.08, 232.5),
     ],
 )
-def test_refinement_on_the_servers_data_comes_on_top(name, options, step_size, gradients):
+def test_refinement_adds_the_steps_of_the_server(name, options, step_size, gradients):
     found = budget(name, **{"server-steps": 5, "server-learning-rate": 0.01, **options})
     assert rounds(found) == pytest.approx([step_size])
     assert found.gradients == pytest.approx(gradients)
 
 
-def test_variants_compute_more_or_fewer_gradients():
+def test_variants_have_their_numbers_of_gradients():
     # Each client also computes a full gradient, on 19.5 samples: 71 + 39.
     assert budget("scaffold", variant="I").gradients == 110
     # Without second-order terms: 2 x (2 x 15.25 + 4.25).
@@ -157,7 +159,7 @@ def test_variants_compute_more_or_fewer_gradients():
     assert budget("per-fedavg", variant="hf").gradients == 277
 
 
-def test_epochs_are_as_long_as_a_clients_data():
+def test_budget_of_epochs_depends_on_the_sizes_of_clients():
     two = replace(TRAINING, local_steps=None, local_epochs=2)
     found = budget("fedavg", two)  # 4, 4, 6 and 8 steps.
     assert (rounds(found, training=two), found.gradients) == ([pytest.approx(0.55)], 78)
@@ -168,7 +170,7 @@ def test_epochs_are_as_long_as_a_clients_data():
     assert rounds(budget("fedavg", at_most), training=at_most) == [pytest.approx(0.45)]
 
 
-def test_the_meta_step_has_the_printed_ratio():
+def test_meta_step_has_the_ratio_of_the_paper():
     """At eta = zeta = 1e-3 with 20 participants, the ratio to five local steps is 4 gamma."""
     training = LocalTraining(local_steps=5, learning_rate=1e-3)
     local = training.step_sum(100) * 1e-3
@@ -180,7 +182,7 @@ def test_the_meta_step_has_the_printed_ratio():
         assert found.at_server / local == pytest.approx(4 * gamma)
 
 
-def test_rates_decay_and_velocities_go_on():
+def test_learning_rate_decay_and_server_momentum_change_step_sizes():
     half = replace(TRAINING, learning_rate_decay=0.5)
     assert rounds(budget("fedavg"), 3, half) == pytest.approx([0.5, 0.25, 0.125])
     assert rounds(budget("fedavg"), 2, half, first=2) == pytest.approx([0.25, 0.125])
@@ -192,7 +194,7 @@ def test_rates_decay_and_velocities_go_on():
     assert rounds(velocity, 3, half) == pytest.approx([0.5, 0.5, 0.375])
 
 
-def test_momentum_makes_local_steps_longer():
+def test_momentum_increases_local_step_sizes():
     """Five steps with momentum 0.5 have the sizes 1 + 1.5 + 1.75 + 1.875 + 1.9375."""
     training = replace(TRAINING, momentum=0.5)
     assert rounds(budget("fedavg", training), training=training) == pytest.approx([0.80625])
@@ -206,11 +208,11 @@ class Mine(RoundStrategy):
         return replies.arrays, {}
 
 
-def test_a_users_own_method_has_that_of_fedavg_where_it_trains_as_set():
+def test_users_method_without_a_budget_has_that_of_fedavg():
     assert Mine().budget(work()) == FedAvg().budget(work()) == Budget(5, 71)
 
 
-def test_what_trains_otherwise_and_says_nothing_is_not_known():
+def test_budget_of_other_actions_and_of_schedules_is_nan():
     class Other(Mine):
         actions = ("train.query",)
 

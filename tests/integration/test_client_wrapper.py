@@ -10,16 +10,15 @@ import pytest
 import coprefl_flwr as cp
 from coprefl_flwr import client_app
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING
+from coprefl_flwr.methods import METHODS, PRETRAINING
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingOptions, training_keys
 from coprefl_flwr.studies.running import run, run_study
-from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import Layout, Store
 from tests.common.data import images
 from tests.common.networks import Perceptron
@@ -48,23 +47,21 @@ def wrapped(share, seed=0, clients=100):
 
 
 @pytest.mark.parametrize("method", ["coprefl", "cyclic"])
-def test_the_same_bytes_on_one_two_and_four_nodes(tiny_images, tmp_path, method):
-    models, plain = [], None
-    for nodes, entry in ((1, f"{method}:{ATTACKED}"), (2, ""), (4, ""), (1, method)):
-        name = entry or f"{method}:{ATTACKED}"
-        tiny = tiny_study(tiny_images, tmp_path / f"{nodes}{entry == method}")
+def test_wrapped_clients_give_the_same_bytes_on_one_two_and_four_nodes(
+    method, tiny_images, tmp_path
+):
+    models, attacked = [], f"{method}:{ATTACKED}"
+    for nodes, name in ((1, attacked), (2, attacked), (4, attacked), (1, method)):
+        tiny = tiny_study(tiny_images, tmp_path / str(len(models)))
         settings = replace(tiny, method=name, tasks=0, rounds=2, participants=4)
         grid = LocalGrid(client_app.app, nodes, settings.to_config())
         (file,) = (run_study(grid, build(settings)) / "starts").glob("*/model.safetensors")
-        if entry == method:
-            plain = file.read_bytes()
-        else:
-            models.append(file.read_bytes())
-            assert str(ROOT).replace("/", "-") not in file.parent.name
-    assert models[0] == models[1] == models[2] != plain
+        assert str(ROOT).replace("/", "-") not in file.parent.name
+        models.append(file.read_bytes())
+    assert models[0] == models[1] == models[2] != models[3]
 
 
-def test_who_is_wrapped_is_a_function_of_the_seed_and_the_share():
+def test_wrapped_clients_depend_on_the_seed_and_the_share():
     assert wrapped(0.0) == frozenset()
     found = {(seed, share): wrapped(share, seed) for seed in (0, 1) for share in (0.1, 0.3)}
     assert [len(one) for one in found.values()] == [10, 30, 10, 30]
@@ -74,7 +71,7 @@ def test_who_is_wrapped_is_a_function_of_the_seed_and_the_share():
     assert wrapped(1.0, 0, 3) == {0, 1, 2}
 
 
-def test_who_is_wrapped_in_a_study(tiny_images, tmp_path):
+def test_only_pretraining_clients_of_the_phase_are_wrapped(tiny_images, tmp_path):
     """Only pre-training clients are wrapped, in the phase with the setting.
 
     The data for evaluations are not changed.
@@ -101,7 +98,7 @@ def test_who_is_wrapped_in_a_study(tiny_images, tmp_path):
     np.testing.assert_array_equal(*both)
 
 
-def test_a_file_that_changes_during_a_run_counts_in_the_next_run(tiny_images, tmp_path):
+def test_file_changed_during_a_run_is_used_in_the_next_run(tiny_images, tmp_path):
     file = tmp_path / "wrappers.py"
     settings = tiny_study(tiny_images, tmp_path)
     name = f"fedavg:client-wrapper={file}:wrapper,client-wrapper-share=1.0"
@@ -125,53 +122,37 @@ def test_a_file_that_changes_during_a_run_counts_in_the_next_run(tiny_images, tm
         run(build(settings), grid, Store(tmp_path / "next", Layout.PATH))
 
 
-def test_a_class_takes_the_clients_place(tiny_images, tmp_path):
-    name = f"coprefl:client-wrapper={FLIP},client-wrapper-share=0.5"
-    study = build(replace(tiny_study(tiny_images, tmp_path), method=name))
-    drawn = wrapped(0.5, 0, 6)
-    kinds = {number: type(client(study, name, number)).__name__ for number in range(6)}
-    assert kinds == {n: "SignFlip" if n in drawn else "CoPreFLClient" for n in range(6)}
-
-
-def test_results_are_stored_under_the_wrapper(tmp_path):
+def test_key_of_a_run_depends_on_the_wrapper_and_the_text_of_its_file(tmp_path):
     config = {"dataset": "glyphs", "task-method": "fedprox"}
     settings = {"client-wrapper": SCALE, "client-wrapper-share": 0.3}
-    options = f"client-wrapper={SCALE},client-wrapper-share=0.3"
-    both = [Run.of(config, f"fedavg:{options}", 1), Run.of(config | settings, "fedavg", 1)]
-    assert both[0].key == both[1].key != Run.of(config, "fedavg", 1).key
-    other = [
-        Run.of(config | settings | change, "fedavg", 1).key
-        for change in ({"client-wrapper": NOISE}, {"client-wrapper-share": 0.2})
-    ]
-    assert len({both[0].key, *other}) == 3
+
+    def key(method="fedavg", **changes):
+        return Run.of(config | changes, method, 1).key
+
+    wrapped_key = key(**settings)
+    assert key(f"fedavg:client-wrapper={SCALE},client-wrapper-share=0.3") == wrapped_key != key()
+    changes = ({"client-wrapper": NOISE}, {"client-wrapper-share": 0.2})
+    assert wrapped_key not in {key(**settings | change) for change in changes}
     # These methods send no messages to clients, so a wrapper changes nothing.
     for name in ("random", "centralised"):
-        assert Run.of(config | settings, name, 1).key == Run.of(config, name, 1).key
+        assert key(name, **settings) == key(name)
     # A copy of the file in another folder is the same wrapper; a changed file is another wrapper.
-    moved = str(shutil.copy(FILE, tmp_path / FILE.name))
-    elsewhere = config | settings | {"client-wrapper": f"{moved}:Scale"}
-    assert Run.of(elsewhere, "fedavg", 1).key == both[0].key
-    for start, keys in (
-        ("fedavg", elsewhere),
-        (f"fedavg:{options}".replace(str(FILE), moved), config),
-    ):
-        before = Run.of(keys, start, 1).key
-        with open(moved, "a") as file:
-            file.write("# Another text.\n")
-        assert Run.of(keys, start, 1).key != before
+    moved = shutil.copy(FILE, tmp_path / FILE.name)
+    elsewhere = settings | {"client-wrapper": f"{moved}:Scale"}
+    assert key(**elsewhere) == wrapped_key
+    moved.write_text(moved.read_text() + "# Another text.\n")
+    assert key(**elsewhere) != wrapped_key
 
 
-def test_every_pretraining_whose_clients_answer_can_be_wrapped_and_nothing_else():
+def test_only_pretraining_methods_with_client_replies_have_wrapper_settings():
     for name, method in METHODS.items():
         for role in method.roles:
-            heeds = set(WRAPPER_KEYS) <= set(training_keys(method, role))
+            found = set(WRAPPER_KEYS) & set(training_keys(method, role))
             asks = method.samples_clients and role == PRETRAINING
-            assert heeds == asks, (name, role)
-            assert heeds or not set(WRAPPER_KEYS) & set(training_keys(method, role))
-    assert "client-wrapper" not in training_keys(METHODS["fedavg"], PERSONALISED)
+            assert found == (set(WRAPPER_KEYS) if asks else set()), (name, role)
 
 
-def test_a_recipes_files_count_from_its_folder(tmp_path):
+def test_wrapper_path_is_relative_to_the_folder_of_the_recipe(tmp_path):
     text = "mine.py:Mine:client-wrapper=w.py:W:much=3,client-wrapper-share=0.5+fedavg"
     wanted = f"{tmp_path}/mine.py:Mine:client-wrapper={tmp_path}/w.py:W:much=3,client-wrapper-share"
     assert str(Method.parse(text).resolved(tmp_path)) == f"{wanted}=0.5+fedavg"
@@ -189,13 +170,7 @@ def strong(client: TorchClient, much: float = 1.0):
     return client
 
 
-def test_code_that_is_not_allowed_is_refused(monkeypatch):
-    monkeypatch.setenv("COPREFL_ALLOW", "none")
-    with pytest.raises(SettingsError, match="SignFlip: COPREFL_ALLOW = none"):
-        build(Settings.of(client_wrapper=FLIP, client_wrapper_share=0.3)).check()
-
-
-def test_from_python():
+def test_pretrain_wraps_clients():
     clients, models = cp.partition(images(), clients=4, scheme="iid"), []
     wrapper = {"client_wrapper": FLIP, "client_wrapper_share": 0.5}
     for more in ({}, wrapper):

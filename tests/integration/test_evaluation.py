@@ -32,7 +32,7 @@ def grid(asked, nodes=4):
     return LocalGrid(client_app(lambda _, client: Adds(client, asked)), nodes=nodes)
 
 
-def test_all_clients_evaluate_after_every_round_as_under_flowers_fedavg():
+def test_all_clients_evaluate_each_round_like_with_flowers_fedavg():
     ours, theirs = [], []
     found = FedAvg(min_available_nodes=4).start(grid(ours), to_record(START), 2)
     flower = flowers.FedAvg(min_available_nodes=4, min_train_nodes=4, min_evaluate_nodes=4)
@@ -45,14 +45,14 @@ def test_all_clients_evaluate_after_every_round_as_under_flowers_fedavg():
 
 
 @pytest.mark.parametrize("options", [{"fraction_evaluate": 0.0}, {"evaluate_every": 0}])
-def test_none_evaluates_where_that_is_set(options):
+def test_no_client_evaluates_with_fraction_or_interval_zero(options):
     asked = []
     for strategy in (FedAvg(**options), Schedule([(FedAvg(**options), 1), (FedAvg(), 1)])):
         strategy.start(grid(asked), to_record(START), 2)
     assert asked == []
 
 
-def test_a_fraction_evaluates_other_clients_each_round():
+def test_fraction_evaluate_draws_other_clients_each_round():
     asked = []
     strategy = FedAvg(fraction_evaluate=0.5, min_available_nodes=4, seed=1)
     strategy.start(grid(asked), to_record(START), 6)
@@ -62,21 +62,21 @@ def test_a_fraction_evaluates_other_clients_each_round():
 
 
 @pytest.mark.parametrize("method", [FedAvg, FedProx])
-def test_models_are_weighted_by_another_metric(method):
+def test_weighted_by_key_weights_the_models(method):
     """The models 0, 1, 2, 3 have the weights 1, 2, 3, 4: the weighted mean is 2."""
     strategy = method(weighted_by_key="trust", min_available_nodes=4)
     result = strategy.start(grid([]), to_record(START), 1)
     np.testing.assert_allclose(from_record(result.arrays)["w"], 2.0)
 
 
-def test_a_node_that_hosts_several_counts_as_these():
+def test_node_with_several_clients_counts_as_these_clients():
     app = client_app(lambda _, client: Adds(client, []), clients=lambda *_: [0, 1, 2])
     FedAvg(min_available_nodes=3).start(LocalGrid(app, nodes=1), to_record(START), 1)
     with pytest.raises(RunFailedError, match="needed: 4 clients"):
         FedAvg(min_available_nodes=4).start(LocalGrid(app, 1), to_record(START), 1, timeout=0.01)
 
 
-def test_overriding_a_step_of_flowers_loop_is_refused():
+def test_strategy_that_overrides_a_step_of_flowers_loop_is_refused():
     class Mine(CoPreFL):
         def configure_train(self, server_round, arrays, config, grid):
             raise AssertionError

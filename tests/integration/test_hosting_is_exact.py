@@ -19,7 +19,7 @@ from coprefl_flwr.clients import (
     client_app,
 )
 from coprefl_flwr.errors import RunFailedError
-from coprefl_flwr.federation.aggregation import LossMoments, Mean
+from coprefl_flwr.federation.aggregation import LossMoments
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import QFFL, CoPreFL, Exchange, FedAvg, FedMeta, FedProx, PerFedAvg
 from tests.common.federation import HOSTINGS, renamed
@@ -37,14 +37,14 @@ class InPlace(NumPyClient):
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_clients_that_change_what_they_are_given(nodes):
+def test_client_that_changes_its_input_does_not_change_the_others(nodes):
     grid = LocalGrid(client_app(lambda _, i: InPlace()), nodes=nodes)
     result = FedAvg(clients=4).start(grid, to_record(START), 2)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [2, 2, 2])
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_clients_that_return_views_of_a_shared_model(nodes):
+def test_reply_is_copied_before_the_next_client_trains(nodes):
     """Client 0 returns the model itself; client 1 overwrites it and then fails."""
     model = np.zeros(3, np.float32)
 
@@ -130,7 +130,7 @@ def without_bytes(message):
         ),
     ],
 )
-def test_a_bad_reply_never_ends_the_run(reply, reason, caplog):
+def test_bad_reply_is_left_out(reply, reason, caplog):
     grid = LocalGrid(plain_app(reply), nodes=3)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         strategy = FedAvg(min_available_nodes=3, evaluate_every=0)
@@ -140,7 +140,7 @@ def test_a_bad_reply_never_ends_the_run(reply, reason, caplog):
     assert len(caplog.records) == (1 if reason else 0)
 
 
-def test_gradients_of_other_parameters_than_the_first_ones_are_left_out(caplog):
+def test_gradients_of_other_parameters_are_left_out(caplog):
     """G1 and G2 must be sums over the same clients for every parameter."""
     start = {"a": np.float32([0]), "b": np.float32([0]), "n": np.array(3)}
 
@@ -171,7 +171,7 @@ def test_gradients_of_other_parameters_than_the_first_ones_are_left_out(caplog):
         assert "array 'n' is not a trainable parameter" in caplog.text
 
 
-def test_an_evaluation_of_nothing_is_left_out(caplog):
+def test_evaluation_on_no_samples_is_left_out(caplog):
     class Evaluates(NumPyClient):
         def __init__(self, client_id):
             self.client_id = client_id
@@ -192,7 +192,7 @@ def test_an_evaluation_of_nothing_is_left_out(caplog):
     assert "client 0 on node 2 is left out: metric 'num-examples' is 0" in caplog.text
 
 
-def test_a_node_that_takes_another_ones_client_is_left_out_once_the_run_goes(caplog):
+def test_second_node_with_the_same_client_is_left_out(caplog):
     """After a crash, a node may restart under a new id while its old id is still listed."""
 
     class Growing(LocalGrid):
@@ -216,7 +216,7 @@ def test_a_node_that_takes_another_ones_client_is_left_out_once_the_run_goes(cap
     assert "node 2 reported the client first and keeps it" in caplog.text
 
 
-def test_no_one_left(caplog):
+def test_nodes_without_clients_end_the_run_in_one_line(caplog):
     """No node reports its clients: the run fails with a one-line error and does not hang."""
     app = renamed(client_app(lambda _, i: InPlace()), {2: None, 3: None})
     grid = LocalGrid(app, nodes=2)
@@ -237,7 +237,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_is_the_same_whoever_hosts_whom(stochastic_federation, method):
+def test_method_has_the_same_result_for_every_hosting(stochastic_federation, method):
     """Three rounds with three participants, small batches and BatchNorm, in float32."""
     client_class, strategy_class, options = METHODS[method]
     start, ends = to_record(stochastic_federation.arrays()), {}
@@ -250,7 +250,3 @@ def test_every_method_is_the_same_whoever_hosts_whom(stochastic_federation, meth
             np.testing.assert_allclose(
                 arrays[name], array, rtol=0, atol=1e-6, err_msg=f"{hosting}: {name}"
             )
-
-
-def test_mean_is_the_default_rule():
-    assert Exchange("train", START, [0]).combine == Mean("num-examples")

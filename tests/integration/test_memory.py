@@ -29,7 +29,7 @@ def network():
     ("strategy", "client", "most"),
     [(FedAvg, TorchClient, 6.0), (CoPreFL, CoPreFLClient, 9.5)],
 )
-def test_a_round_holds_few_copies_of_the_model(strategy, client, most):
+def test_round_holds_few_copies_of_the_model(strategy, client, most):
     """The limits count only copies in NumPy arrays.
 
     Torch holds two more copies, the model and its gradients. The caller holds one more copy, which

@@ -49,34 +49,17 @@ def change(file, old, new):
         ("partition.py", 'kind="stable"', 'kind="quicksort"'),
     ],
 )
-def test_a_changed_file_is_another_model_in_the_same_program(parts, file, old, new):
-    before = build(settings(parts)).stages[0].key
-    assert build(settings(parts)).stages[0].key == before
+def test_changed_file_changes_the_keys_in_the_same_process(parts, file, old, new):
+    def keys():
+        return [stage.key for stage in build(settings(parts)).stages]
+
+    before = keys()
+    assert keys() == before
     change(parts / file, old, new)
-    assert build(settings(parts)).stages[0].key != before
+    assert not set(before) & set(keys())
 
 
-def test_clients_hold_what_a_changed_partition_gives_them(parts):
-    def held():
-        clients = build(settings(parts)).stages[0].population.clients
-        return [one.train.indices.tolist() for one in clients]
-
-    before = held()
-    change(
-        parts / "partition.py",
-        "np.array_split(order, clients)",
-        "np.array_split(order, clients)[::-1]",
-    )
-    assert held() == before[::-1]
-
-
-def test_the_head_is_that_of_a_changed_model(parts):
-    assert build(settings(parts)).stages[0].architecture.head == {"4.weight", "4.bias"}
-    change(parts / "model.py", "nn.ReLU(),", "nn.ReLU(),\n        nn.Linear(width, width),")
-    assert build(settings(parts)).stages[0].architecture.head == {"5.weight", "5.bias"}
-
-
-def test_a_metric_is_in_the_key_of_personalised_results_too(tmp_path):
+def test_changed_metric_changes_the_key_of_personalised_results(tmp_path):
     file = tmp_path / "own_metric.py"
     file.write_text("def one(logits, labels):\n    return 1.0\n")
     config = {"study": "personalised", "method": "solo", "personal-clients": 3}
@@ -89,6 +72,22 @@ def test_a_metric_is_in_the_key_of_personalised_results_too(tmp_path):
     assert len({plain, first, key(**{"client-metrics": f"{file}:one"})}) == 3
 
 
+def test_changed_partition_and_model_are_used_in_the_same_process(parts):
+    def stage():
+        return build(settings(parts)).stages[0]
+
+    def indices():
+        return [one.train.indices.tolist() for one in stage().population.clients]
+
+    before = indices()
+    split = "np.array_split(order, clients)"
+    change(parts / "partition.py", split, f"{split}[::-1]")
+    assert indices() == before[::-1]
+    assert stage().architecture.head == {"4.weight", "4.bias"}
+    change(parts / "model.py", "nn.ReLU(),", "nn.ReLU(),\n        nn.Linear(width, width),")
+    assert stage().architecture.head == {"5.weight", "5.bias"}
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -96,14 +95,7 @@ def test_a_metric_is_in_the_key_of_personalised_results_too(tmp_path):
         ("raise KeyError(3)", "failed: KeyError: 3"),
     ],
 )
-def test_a_metric_is_tried_before_any_work(parts, line, message):
+def test_metric_is_tried_before_any_work(parts, line, message):
     (parts / "bad.py").write_text(f"def bad(logits, labels):\n    {line}\n")
     with pytest.raises(SettingsError, match=message):
         build(settings(parts, client_metrics=f"{parts / 'bad.py'}:bad"))
-
-
-def test_a_changed_file_of_a_users_own_is_another_method(parts):
-    before = [stage.key for stage in build(settings(parts)).stages]
-    assert [stage.key for stage in build(settings(parts)).stages] == before
-    change(parts / "method.py", "self.step * (", "self.step * 2 * (")
-    assert not set(before) & {stage.key for stage in build(settings(parts)).stages}

@@ -1,6 +1,5 @@
 """Studies in bfloat16 and with 16-bit networks: every method gives results near float32's."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,15 +7,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from coprefl_flwr.arrays import is_buffer
-from coprefl_flwr.client_app import app
-from coprefl_flwr.federation.progress import Progress, quiet_flower
-from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.running import run_stage
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.store import Layout, Store, read_result
-from tests.common.data import write_domain
+from coprefl_flwr.studies.store import read_result
 from tests.common.networks import network
 
 HERE = "tests.integration.test_precision_of_studies"
@@ -30,20 +23,6 @@ def bfloat16(num_classes):
 def float16(num_classes):
     """Return the tiny study's network with weights of float16."""
     return network(num_classes).half()
-
-
-def made(settings, folder):
-    """Run a study's stages; return the study and its store."""
-    settings = replace(settings, output_dir=str(folder))
-    study = build(settings)
-    study.check()
-    store, grid = Store(folder / "tiny", Layout.PATH), LocalGrid(app, 1, settings.to_config())
-    with quiet_flower():
-        for stage in study.stages:
-            progress = Progress()
-            progress.add([(stage.title, stage.kind, stage.rounds)])
-            run_stage(stage, grid, store, progress)
-    return study, store
 
 
 def weights(study, store):
@@ -77,14 +56,16 @@ _float32 = {}
         ({"model": f"{HERE}:float16"}, "float16"),
     ],
 )
-def test_every_method_pre_trains_near_float32(changed, carried, every_method, tmp_path):
+def test_pretraining_in_16_bits_ends_near_float32(
+    changed, carried, every_method, run_stages, tmp_path
+):
     """The models are near the float32 models, but not equal to them.
 
     The difference is less than half of the distance between the start and the float32 model.
     """
     if not _float32:
-        _float32.update(weights(*made(every_method, tmp_path / "float32")))
-    found = weights(*made(replace(every_method, **changed), tmp_path / "short"))
+        _float32.update(weights(*run_stages(every_method, tmp_path / "float32")))
+    found = weights(*run_stages(replace(every_method, **changed), tmp_path / "short"))
     assert {one.dtype.name for one in found.values()} == {carried}
     assert found.keys() == _float32.keys()
     first = _float32["random"]
@@ -103,24 +84,6 @@ def losses(study, store):
     ]
 
 
-@pytest.fixture
-def personalised(tmp_path):
-    """Settings of all personalised methods, on the pixels of two datasets."""
-    for number in range(2):
-        write_domain(tmp_path / f"{number}.npz", number)
-    return Settings(
-        study=PERSONALISED,
-        run_name="tiny",
-        personal_datasets=f"{tmp_path / '0.npz'} {tmp_path / '1.npz'}",
-        method=" ".join(with_role(PERSONALISED)),
-        rounds=2,
-        local_steps=1,
-        train_per_class=3,
-        test_per_class=5,
-        batch_size=8,
-    )
-
-
 SHORT = {"precision": "bf16"}
 OF_16_BITS = {"model": f"{HERE}:bfloat16"}
 OF_A_TASK = {"method": "random", "tasks": 1, "task_method": "scaffold"}
@@ -135,12 +98,10 @@ STUDIES += [("personalised", {}, SHORT), ("personalised", OWN_NETWORK, OF_16_BIT
 
 
 @pytest.mark.parametrize(("study", "own", "changed"), STUDIES)
-def test_losses_of_tasks_and_of_personalised_studies_are_near(
-    study, own, changed, request, tmp_path
-):
+def test_losses_in_16_bits_are_near_float32(study, own, changed, request, run_stages, tmp_path):
     settings = replace(request.getfixturevalue(study), **own)
-    plain = losses(*made(settings, tmp_path / "float32"))
-    short = losses(*made(replace(settings, **changed), tmp_path / "short"))
+    plain = losses(*run_stages(settings, tmp_path / "float32"))
+    short = losses(*run_stages(replace(settings, **changed), tmp_path / "short"))
     for found, expected in zip(short, plain, strict=True):
         assert found != expected
         assert found == pytest.approx(expected, rel=0.1)
@@ -151,7 +112,7 @@ def keys(settings):
     return {stage.path: stage.key for stage in build(settings).stages}
 
 
-def test_what_does_not_use_it_is_found_under_its_old_key(every_method, personalised):
+def test_precision_changes_the_keys_of_what_uses_it(every_method, personalised):
     """The untrained start keeps its key, and each start can have a separate precision."""
     settings = replace(every_method, start_loss=True)
     plain, short = keys(settings), keys(replace(settings, precision="bf16"))
@@ -167,15 +128,3 @@ def test_what_does_not_use_it_is_found_under_its_old_key(every_method, personali
     both = [build(one).stages[0] for one in (personalised, replace(personalised, **SHORT))]
     assert both[0].key != both[1].key
     assert both[0].features() == build(of_methods).stages[0].features() != both[1].features()
-
-
-def test_a_models_file_tells_it(tiny_settings, tmp_path):
-    settings = replace(tiny_settings, method="fedavg fedavg:precision=bf16", rounds=1, tasks=0)
-    study, store = made(settings, tmp_path)
-    told = {
-        stage.start: json.loads((store.folder(stage) / "model.json").read_text())["phases"][0][
-            "precision"
-        ]
-        for stage in study.stages
-    }
-    assert told == {"fedavg": "float32", "fedavg:precision=bf16": "bf16"}

@@ -23,7 +23,7 @@ def cyclic_study(tiny_settings):
     )  # fmt: skip
 
 
-def test_the_clients_hold_the_training_part_and_the_server_tests_on_the_rest(cyclic_study):
+def test_clients_have_the_training_part_and_the_server_the_test_part(cyclic_study):
     of = build(cyclic_study).stages[0].clients
     clients = of.population.clients
     held = [int(i) for client in clients for i in client.train.indices]
@@ -35,7 +35,7 @@ def test_the_clients_hold_the_training_part_and_the_server_tests_on_the_rest(cyc
     assert not any(source.test[held])
 
 
-def test_tests_are_in_the_rounds_and_in_the_table(cyclic_study):
+def test_server_accuracies_are_in_the_rounds_and_the_table(cyclic_study):
     folder = run_study(LocalGrid(app, 1, cyclic_study.to_config()), build(cyclic_study))
     text = (folder / "rounds.jsonl").read_text()
     assert ["server-accuracy" in line for line in text.splitlines()] == [
@@ -47,7 +47,7 @@ def test_tests_are_in_the_rounds_and_in_the_table(cyclic_study):
     assert (folder / "report" / "figures" / "table-curves.png").stat().st_size > 10_000
 
 
-def test_what_it_cost_is_in_the_table(cyclic_study):
+def test_cost_of_pretraining_is_in_the_table(cyclic_study):
     """Two rounds with three clients in sequence, then three rounds of FedAvg.
 
     Each client takes 2 steps at learning rate 0.05 in each round.

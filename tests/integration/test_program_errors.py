@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL, Cyclic, FedAvg
 
@@ -89,7 +89,9 @@ def raising(kind, method="fit", clients=None):
     ("kind", "method", "action"),
     [(AttributeError, "fit", "train"), (TypeError, "query", "train.query")],
 )
-def test_what_all_clients_raise_ends_the_run_at_once(grid, nodes, kind, method, action, caplog):
+def test_program_error_of_all_clients_ends_the_run_at_once(
+    grid, nodes, kind, method, action, caplog
+):
     seen = []
     with pytest.raises(RunFailedError) as failed:
         start(CoPreFL(), grid(raising(kind, method), seen, 3, nodes), 2)
@@ -107,7 +109,7 @@ def test_what_all_clients_raise_ends_the_run_at_once(grid, nodes, kind, method, 
     "fault",
     [raising(OSError), raising(RuntimeError), lambda c, _: raising(ERRORS[c % 2])(c, "fit")],
 )
-def test_what_may_pass_is_tried_again(grid, fault):
+def test_round_is_repeated_after_errors_that_may_pass(grid, fault):
     """The server also tries again if the errors differ between clients."""
     seen = []
     with pytest.raises(RunFailedError, match="round 1 failed 3 times in a row"):
@@ -116,7 +118,7 @@ def test_what_may_pass_is_tried_again(grid, fault):
 
 
 @pytest.mark.parametrize("grid", [hosting, plain])
-def test_one_clients_program_error_costs_it_alone_its_place(grid, caplog):
+def test_client_with_a_program_error_is_left_out(grid, caplog):
     fault = raising(TypeError, clients={1})
     result = start(FedAvg(), grid(fault, [], 3, 2), 2)
     np.testing.assert_array_equal(result.arrays["w"].numpy(), [2, 2])
@@ -125,28 +127,18 @@ def test_one_clients_program_error_costs_it_alone_its_place(grid, caplog):
 
 
 @pytest.mark.parametrize("nodes", [2, 4])
-def test_where_one_client_a_round_takes_part_a_second_one_must_fail_alike(nodes):
-    """The cause of the first client's error may be its data."""
+@pytest.mark.parametrize(("strategy", "failed"), [(Cyclic(), 4), (FedAvg(participants=1), 2)])
+def test_program_error_of_successive_clients_ends_the_run_at_once(nodes, strategy, failed):
+    """One client alone may fail because of its data, so a second one is asked first."""
     seen = []
-    with pytest.raises(RunFailedError, match="round 1: train: all 2 clients failed with TypeError"):
-        start(FedAvg(participants=1), hosting(raising(TypeError), seen, 4, nodes), 2)
-    assert len({client for client, *_ in seen}) == 2
-    only = {seen[0][0]}
-    strategy = FedAvg(participants=1)
-    start(strategy, hosting(raising(TypeError, clients=only), [], 4, nodes), 1)
-
-
-@pytest.mark.parametrize("nodes", [2, 3])
-def test_a_chain_ends_at_once_too(nodes):
-    """A chain continues after an exchange without replies, because the next client may train."""
-    seen = []
-    with pytest.raises(RunFailedError, match="round 1: train: all 3 clients failed with TypeError"):
-        start(Cyclic(), hosting(raising(TypeError), seen, 3, nodes), 2)
-    assert {attempt for *_, attempt in seen} == {0}
+    line = f"round 1: train: all {failed} clients failed with TypeError"
+    with pytest.raises(RunFailedError, match=line):
+        start(strategy, hosting(raising(TypeError), seen, 4, nodes), 2)
+    assert len({client for client, *_ in seen}) == failed
 
 
 @pytest.mark.parametrize("grid", [hosting, plain])
-def test_an_evaluation_that_fails_is_one_line_and_the_run_goes_on(grid, caplog):
+def test_failed_evaluation_is_one_warning_and_the_run_continues(grid, caplog):
     fault = raising(TypeError, "evaluate")
     result = start(FedAvg(evaluate_every=2), grid(fault, [], 3, 2), 6)
     np.testing.assert_array_equal(result.arrays["w"].numpy(), [6, 6])
@@ -156,7 +148,7 @@ def test_an_evaluation_that_fails_is_one_line_and_the_run_goes_on(grid, caplog):
     assert line.endswith("; a later round that fails in the same way is not logged")
 
 
-def test_an_app_without_the_second_exchange_is_told_at_once():
+def test_app_without_a_query_function_ends_the_run_at_once():
     app = ClientApp()
 
     @app.train()
@@ -170,7 +162,7 @@ def test_an_app_without_the_second_exchange_is_told_at_once():
         CoPreFL(min_available_nodes=2).start(LocalGrid(app, nodes=2), to_record(START), 1)
 
 
-def test_an_error_of_what_tells_a_nodes_clients_does_not_wait_for_better_nodes():
+def test_error_in_the_function_clients_ends_the_run_without_waiting():
     def clients(context, population):
         return context.no_such_thing
 
@@ -180,18 +172,24 @@ def test_an_error_of_what_tells_a_nodes_clients_does_not_wait_for_better_nodes()
         FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1, timeout=3600)
 
 
+def test_run_ends_if_no_node_answers_within_the_timeout():
+    class Deaf(LocalGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            heard = [m for m in messages if m.metadata.message_type != "train"]
+            return super().send_and_receive(heard, timeout=timeout)
+
+    grid = Deaf(client_app(lambda _, i: Faulty(i, raising(OSError, ""), [])), nodes=2)
+    with pytest.raises(RunFailedError, match=r"^none of the 2 nodes answered within 3600 s"):
+        FedAvg().start(grid, to_record(START), 2, timeout=3600)
+
+
 @pytest.mark.parametrize(
     ("fraction", "clients", "drawn"), [(0.5, 5, 2), (0.1, 5, 1), (1.0, 5, 5), (0.29, 100, 28)]
 )
-def test_a_fraction_of_the_clients_takes_part(fraction, clients, drawn):
+def test_fraction_train_is_rounded_down_to_at_least_one_client(fraction, clients, drawn):
     """Rounded down as in Flower's FedAvg, in which 0.29 * 100 is below 29; at least one client."""
     seen = []
     grid = hosting(raising(OSError, ""), seen, clients, 1)
     start(FedAvg(fraction_train=fraction, evaluate_every=1), grid, 1)
     assert [method for _, method, _ in seen].count("fit") == drawn
     assert [method for _, method, _ in seen].count("evaluate") == clients
-
-
-def test_participants_and_a_fraction_of_them_are_refused():
-    with pytest.raises(SettingsError, match="participants and fraction_train: set one of them"):
-        FedAvg(participants=2, fraction_train=0.5)

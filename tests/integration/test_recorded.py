@@ -31,8 +31,16 @@ def asked(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(("name", "role"), recorded.CASES)
-def test_a_methods_figures_are_those_recorded(name, role, tmp_path, asked):
+CASES = [
+    pytest.param(*case, marks=pytest.mark.slow if case[0].endswith("-refined") else ())
+    for case in recorded.CASES
+]
+"""Of the refined methods, which are one wrapper around others, `coprefl-sgd` is enough for a fast
+run."""
+
+
+@pytest.mark.parametrize(("name", "role"), CASES)
+def test_figures_of_a_method_are_the_recorded_ones(name, role, tmp_path, asked):
     """The figures of a method are the recorded figures.
 
     The documentation also states whether the server needs only sums of arrays. The rules of the
@@ -53,7 +61,7 @@ def test_a_methods_figures_are_those_recorded(name, role, tmp_path, asked):
         assert found[what] == pytest.approx(value, rel=1e-4), message
 
 
-def test_fedpcl_without_batchnorm_is_as_it_was_before_it_had_one(tmp_path, monkeypatch):
+def test_fedpcl_without_batchnorm_has_the_figures_of_version_1(tmp_path, monkeypatch):
     monkeypatch.setattr(recorded, "PERSONAL", recorded.PERSONAL | {"head-norm": "none"})
     found = recorded.measured("fedpcl", "personalised", tmp_path)
     before = FOUND["fedpcl, personalised, version 1"]

@@ -128,7 +128,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("after", [3, 5])
-def test_stopped_between_rounds(tmp_path, whole, method, after):
+def test_run_stopped_between_rounds_ends_with_the_same_bytes(tmp_path, whole, method, after):
     """The run stops before the checkpoint of round `after` is written, if a checkpoint is due."""
 
     def stop(report):
@@ -142,7 +142,7 @@ def test_stopped_between_rounds(tmp_path, whole, method, after):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("round_", [4, 6])
-def test_stopped_in_the_middle_of_a_round(tmp_path, whole, method, round_):
+def test_run_stopped_within_a_round_ends_with_the_same_bytes(tmp_path, whole, method, round_):
     """The run stops after a client has written its state of this round."""
     with pytest.raises(Killed):
         run(method, tmp_path, killed_by=round_)
@@ -150,14 +150,14 @@ def test_stopped_in_the_middle_of_a_round(tmp_path, whole, method, round_):
 
 
 @pytest.mark.parametrize("method", ["scaffold-II", "scaffold+moon"])
-def test_stopped_again_and_again(tmp_path, whole, method):
+def test_run_stopped_four_times_ends_with_the_same_bytes(tmp_path, whole, method):
     for round_ in (2, 3, 5, 5):
         with pytest.raises(Killed):
             run(method, tmp_path, killed_by=round_, resume=True)
     assert_same(everything(*run(method, tmp_path, resume=True), tmp_path), whole(method))
 
 
-def test_without_its_states_a_run_cannot_be_resumed(tmp_path):
+def test_run_without_its_client_states_is_not_resumed(tmp_path):
     with pytest.raises(Killed):
         run("moon", tmp_path, killed_by=5)
     for path in (tmp_path / "states").rglob("*.safetensors"):

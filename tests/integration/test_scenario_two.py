@@ -72,7 +72,7 @@ def hybrid_round_by_hand(federation, start, participants, server_round, gamma, z
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])
-def test_a_round_is_algorithm_2(federation, gamma):
+def test_coprefl_hybrid_round_is_algorithm_2(federation, gamma):
     """Two rounds with three participants; the 31 server samples form parts of 11, 10 and 10."""
     strategy = HybridCoPreFL(
         server=server_of(federation), gamma=gamma, meta_learning_rate=0.5, participants=3, clients=4
@@ -91,7 +91,7 @@ def test_a_round_is_algorithm_2(federation, gamma):
 
 
 @pytest.mark.parametrize("participants", [1, 3, 4, 31])
-def test_parts_are_a_partition_anew_each_round(federation, participants):
+def test_parts_of_the_server_data_are_a_new_partition_each_round(federation, participants):
     strategy = HybridCoPreFL(server=server_of(federation))
     first, second = (RoundContext(strategy, Listed([]), number) for number in (1, 2))
     parts = strategy.parts(first, participants)
@@ -102,7 +102,7 @@ def test_parts_are_a_partition_anew_each_round(federation, participants):
     assert list(np.concatenate(parts)) != list(np.concatenate(strategy.parts(second, participants)))
 
 
-def test_too_little_server_data_is_refused_at_the_start(federation):
+def test_too_little_server_data_is_refused_before_any_work(federation):
     message = r"the server has 10 samples; at least 11 are needed"
     with pytest.raises(SettingsError, match=message):
         HybridCoPreFL(server=server_of(federation, client=0), participants=11, clients=4)
@@ -121,74 +121,55 @@ def refine_by_hand(federation, arrays, steps, learning_rate):
     return {name: value.numpy() for name, value in model.state_dict().items()}
 
 
-def test_refined_fedavg(federation):
-    """Each round is FedAvg by hand, then four full-batch steps on the server's 31 samples."""
-    strategy = ServerRefined(
-        FedAvg(participants=3, seed=2, clients=4),
-        server_of(federation),
-        steps=4,
-        batch_size=31,
-        learning_rate=0.05,
-    )
+@pytest.mark.parametrize("name", ["fedavg", "coprefl"])
+def test_refined_rounds_by_hand(name, federation):
+    """Two rounds by hand: a round of the inner method, then full-batch steps of the server."""
+    options = {"participants": 3, "seed": 2, "clients": 4}
+    if name == "fedavg":
+        inner, app = FedAvg(**options), federation.torch_app()
+    else:
+        inner = CoPreFL(gamma=0.25, meta_learning_rate=0.5, **options)
+        app = federation.coprefl_app()
+    server = server_of(federation)
+    strategy = ServerRefined(inner, server, steps=4, batch_size=31, learning_rate=0.05)
     assert strategy.participants == 3
     asked = record_samples(strategy.inner)
-    grid = LocalGrid(federation.torch_app())
-    result = strategy.start(grid, to_record(federation.arrays()), 2)
+    result = strategy.start(LocalGrid(app), to_record(federation.arrays()), 2)
     expected = federation.arrays()
-    for participants in asked:
-        expected = fedavg_by_hand(federation, expected, participants)
+    for number, participants in enumerate(asked, start=1):
+        if name == "fedavg":
+            expected = fedavg_by_hand(federation, expected, participants)
+        else:
+            expected, _ = one_round_by_hand(
+                federation, expected, participants, number, gamma=0.25, zeta=0.5, seed=2
+            )
         expected = refine_by_hand(federation, expected, 4, 0.05)
-    for name, array in from_record(result.arrays).items():
-        np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=name)
+    for key, array in from_record(result.arrays).items():
+        np.testing.assert_allclose(array, expected[key], rtol=0, atol=1e-5, err_msg=key)
     assert "server-loss" in result.train_metrics_clientapp[2]
-
-
-def test_coprefl_sgd(federation):
-    """Two rounds by hand: in each, a round of Scenario I and then the refinement."""
-    strategy = ServerRefined(
-        CoPreFL(gamma=0.25, meta_learning_rate=0.5, participants=3, clients=4),
-        server_of(federation),
-        steps=2,
-        batch_size=31,
-        learning_rate=0.05,
-    )
-    asked = record_samples(strategy.inner)
-    grid = LocalGrid(federation.coprefl_app())
-    result = strategy.start(grid, to_record(federation.arrays()), 2)
-    expected = federation.arrays()
-    for server_round, participants in enumerate(asked, start=1):
-        expected, _ = one_round_by_hand(
-            federation, expected, participants, server_round, gamma=0.25, zeta=0.5
-        )
-        expected = refine_by_hand(federation, expected, 2, 0.05)
-    for name, array in from_record(result.arrays).items():
-        np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=name)
     assert run_of(strategy).state == {}
 
 
-def test_the_server_refines_in_its_precision(federation):
-    """A round is FedAvg's mean with clients in float32, then the server's steps in bfloat16."""
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_refinement_has_the_seed_of_its_round_and_the_precision_of_the_server(
+    precision, federation
+):
     server = server_of(federation)
-    server.precision = "bf16"
-    strategy = ServerRefined(FedAvg(clients=4), server, steps=3, batch_size=8, learning_rate=0.1)
-    start = to_record(federation.arrays())
-    mean = from_record(FedAvg(clients=4).start(LocalGrid(federation.torch_app()), start, 1).arrays)
-    found = from_record(strategy.start(LocalGrid(federation.torch_app()), start, 1).arrays)
-    key = (0, "train", 1, "server-refinement")
-    of = {
-        name: server.refine(
-            mean, LocalTraining(local_steps=3, batch_size=8, learning_rate=0.1, precision=name),
-            1, *key,
-        )[0]
-        for name in ("bf16", "float32")
-    }  # fmt: skip
-    name = "1.weight"
-    assert found[name].tobytes() == of["bf16"][name].tobytes()
-    assert found[name].tobytes() != of["float32"][name].tobytes()
+    server.precision = precision
+    options = {"batch_size": 8, "learning_rate": 0.1}
+    start, grid = to_record(federation.arrays()), LocalGrid(federation.torch_app())
+    mean = from_record(FedAvg(clients=4).start(grid, start, 1).arrays)
+    refined = ServerRefined(FedAvg(clients=4), server, steps=3, **options)
+    found = from_record(refined.start(grid, start, 1).arrays)
+    training = LocalTraining(local_steps=3, precision=precision, **options)
+    expected, _ = server.refine(mean, training, 1, 0, "train", 1, "server-refinement")
+    assert {name: array.tobytes() for name, array in found.items()} == {
+        name: array.tobytes() for name, array in expected.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["coprefl-hybrid", "coprefl-sgd"])
-def test_data_that_two_phases_share_are_of_each_in_its_precision(name, federation):
+def test_phases_that_share_server_data_keep_their_precision(name, federation):
     """Each phase gets a copy of the study's server data, and the study's data are not changed."""
     method, shared = METHODS[name], server_of(federation)
     options = {key: one.default for key, one in method.options.items()}
@@ -200,36 +181,7 @@ def test_data_that_two_phases_share_are_of_each_in_its_precision(name, federatio
     assert shared.precision == "float32"
 
 
-def test_no_refinement_steps_is_the_inner_method(federation):
-    start = to_record(federation.arrays())
-    plain = FedAvg(participants=2, clients=4).start(LocalGrid(federation.torch_app()), start, 2)
-    refined = ServerRefined(FedAvg(participants=2, clients=4), server_of(federation), steps=0)
-    result = refined.start(LocalGrid(federation.torch_app()), start, 2)
-    for name, array in from_record(plain.arrays).items():
-        assert array.tobytes() == from_record(result.arrays)[name].tobytes()
-
-
-@pytest.mark.parametrize("method", ["hybrid", "refined"])
-def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path, method):
-    federation = stochastic_federation
-
-    def make():
-        if method == "hybrid":
-            return HybridCoPreFL(server=server_of(federation), participants=3, clients=4)
-        return ServerRefined(
-            CoPreFL(participants=3, clients=4), server_of(federation), learning_rate=0.1
-        )
-
-    app = federation.torch_app() if method == "hybrid" else federation.coprefl_app()
-    start, path = to_record(federation.arrays()), tmp_path / "checkpoint"
-    whole = make().start(LocalGrid(app), start, 4)
-    make().start(LocalGrid(app), start, 2, checkpoint=path)
-    resumed = make().start(LocalGrid(app), start, 4, checkpoint=path, resume=True)
-    for name, array in from_record(whole.arrays).items():
-        assert array.tobytes() == from_record(resumed.arrays)[name].tobytes(), name
-
-
-def test_another_refinement_is_another_run(federation, tmp_path):
+def test_run_with_other_refinement_steps_cannot_be_resumed(federation, tmp_path):
     start, grid = to_record(federation.arrays()), LocalGrid(federation.torch_app())
     path = tmp_path / "checkpoint"
     ServerRefined(FedAvg(clients=4), server_of(federation), steps=1).start(

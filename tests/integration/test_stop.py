@@ -28,7 +28,7 @@ def third(report):
     return report.round == 3
 
 
-def test_it_ends_with_the_bytes_of_a_run_of_as_many_rounds(tmp_path):
+def test_stopped_run_has_the_bytes_of_a_run_with_as_many_rounds(tmp_path):
     (tmp_path / "stopped").mkdir()
     (tmp_path / "short").mkdir()
     stopped, result, seen = run(tmp_path / "stopped", stop=third)
@@ -41,7 +41,7 @@ def test_it_ends_with_the_bytes_of_a_run_of_as_many_rounds(tmp_path):
     assert files(tmp_path / "stopped") == files(tmp_path / "short")
 
 
-def test_one_that_resumes_stops_in_the_same_round_and_then_does_nothing_more(tmp_path):
+def test_resumed_run_stops_in_the_same_round_and_runs_no_more(tmp_path):
     run(tmp_path, rounds=2)
     stopped, _, seen = run(tmp_path, resume=True, stop=third)
     assert [one.round for one in seen] == [3]
@@ -52,12 +52,7 @@ def test_one_that_resumes_stops_in_the_same_round_and_then_does_nothing_more(tmp
     assert read_checkpoint(tmp_path / "checkpoint").round == 3
 
 
-def test_a_stop_that_is_never_due_changes_nothing(tmp_path):
-    _, result, seen = run(tmp_path, rounds=3, stop=lambda report: False)
-    assert [one.round for one in seen] == list(result.train_metrics_clientapp) == [1, 2, 3]
-
-
-def test_hooks_can_only_read(tmp_path):
+def test_arrays_of_a_report_are_read_only(tmp_path):
     """The next round begins with the same memory that hooks receive in the report."""
     refused = []
 
@@ -76,7 +71,7 @@ def test_hooks_can_only_read(tmp_path):
         np.testing.assert_array_equal(array, changed[name])
 
 
-def test_the_server_tests_the_model_before_it_is_decided(tmp_path):
+def test_stop_receives_the_server_metrics_of_the_round(tmp_path):
     """The report of a round that `stop` receives has the metrics of `evaluate_fn` in this round."""
 
     def measured(server_round, arrays):

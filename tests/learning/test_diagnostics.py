@@ -47,7 +47,7 @@ def loss_at(federation, arrays, inputs, targets):
     return cross_entropy(functional_call(model, state, (inputs,)), targets)
 
 
-def test_diversity_of_gradients(federation, clients):
+def test_gradient_diversity_by_hand(federation, clients):
     gradients = []
     for client in clients:
         federation.model.eval().zero_grad()
@@ -59,12 +59,12 @@ def test_diversity_of_gradients(federation, clients):
     assert diversity == pytest.approx(float(expected), rel=1e-10)
 
 
-def test_clients_that_agree_have_the_least_diversity(federation, clients):
+def test_equal_clients_have_the_least_gradient_diversity(federation, clients):
     diversity = gradient_diversity(federation.model, federation.arrays(), clients[:1] * 5)
     assert diversity == pytest.approx(1 / 5, rel=1e-10)
 
 
-def test_top_eigenvalue_of_the_whole_hessian(federation, clients):
+def test_top_eigenvalue_is_that_of_the_whole_hessian(federation, clients):
     model = federation.model.eval()
     inputs, targets = whole(clients)
     names = [name for name, _ in model.named_parameters()]
@@ -82,7 +82,7 @@ def test_top_eigenvalue_of_the_whole_hessian(federation, clients):
     assert eigenvalue == pytest.approx(expected, rel=1e-2)
 
 
-def test_the_hessian_is_of_a_drawn_part_of_many_samples(federation, clients, monkeypatch):
+def test_hessian_of_many_samples_uses_a_seeded_part(federation, clients, monkeypatch):
     monkeypatch.setattr(diagnostics, "HESSIAN_SAMPLES", 39)  # Half of the 78 samples.
     drawn = diagnostics._sampled([client.train for client in clients], (0,))
     assert [len(samples) for samples in drawn] == [5, 7, 12, 16]
@@ -91,7 +91,7 @@ def test_the_hessian_is_of_a_drawn_part_of_many_samples(federation, clients, mon
     assert top_eigenvalue(federation.model, federation.arrays(), clients, (0,)) > 0
 
 
-def test_barrier_is_the_rise_above_the_line(federation, clients):
+def test_barrier_is_the_highest_rise_above_the_line(federation, clients):
     """Two models are the same function; the second has hidden units with the opposite sign.
 
     Half way between the two models every hidden unit is 0, so the loss is the loss of a guess.
@@ -116,12 +116,12 @@ def test_barrier_is_the_rise_above_the_line(federation, clients):
     assert height == pytest.approx(max(rises), rel=1e-9)
 
 
-def test_no_barrier_between_a_model_and_itself(federation, clients):
+def test_barrier_between_equal_models_is_zero(federation, clients):
     ends = [federation.arrays()] * 2
     assert barrier(federation.model, ends, clients[:2]) == pytest.approx(0, abs=1e-12)
 
 
-def test_a_client_trains_as_in_its_first_round(federation, clients):
+def test_diagnostic_training_is_that_of_a_first_round(federation, clients):
     training = LocalTraining(local_steps=2, batch_size=1000, learning_rate=0.1)
     arrays = federation.arrays()
     ours = trained(federation, clients[0], training, 0)
@@ -137,7 +137,7 @@ def test_a_client_trains_as_in_its_first_round(federation, clients):
         assert np.allclose(ours[name], tensor.numpy(), rtol=1e-12, atol=1e-14)
 
 
-def test_a_probe_finds_what_is_linear_in_the_features(federation, clients):
+def test_probe_learns_a_linear_function_of_the_features(federation, clients):
     """The labels come from a random linear layer on the features.
 
     The network's last layer is a different layer.
@@ -151,7 +151,7 @@ def test_a_probe_finds_what_is_linear_in_the_features(federation, clients):
     assert probe(model, federation.arrays(), clients) > 95
 
 
-def test_all_together_are_a_function_of_the_key(federation, clients):
+def test_diagnostics_depend_only_on_the_key(federation, clients):
     training = LocalTraining(local_steps=2, batch_size=4, learning_rate=0.1)
     arguments = (federation.model, federation.arrays(), clients, training)
     first, again = (diagnose(*arguments, (1,)) for _ in range(2))

@@ -40,7 +40,7 @@ def batches_of(samples, size):
 
 
 @pytest.mark.parametrize("size", [1, 4, 22, 1000])
-def test_loss_and_gradient(federation, size):
+def test_loss_and_gradient_are_those_of_autograd_for_every_batch_size(federation, size):
     """For every batch size, the result is equal to autograd on the whole set.
 
     Autograd uses the mean loss in eval mode.
@@ -69,7 +69,7 @@ def test_loss_and_gradient(federation, size):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_what_is_frozen_takes_no_memory_for_a_gradient(federation, monkeypatch):
+def test_frozen_parameters_get_no_gradient_array(federation, monkeypatch):
     """Only a trained parameter that does not enter the output gets an array of zeros."""
     zeros, zeros_like = [], torch.zeros_like
     monkeypatch.setattr(
@@ -80,7 +80,7 @@ def test_what_is_frozen_takes_no_memory_for_a_gradient(federation, monkeypatch):
     assert [parameter is model.unused for parameter in zeros] == [True]
 
 
-def test_a_gradient_left_over_does_not_count(federation):
+def test_earlier_gradient_is_not_added(federation):
     samples, model = federation.samples[0], Partial()
     clean = loss_and_gradient(model, batches_of(samples, 4))
     model.unused.grad = torch.ones(2, dtype=torch.float64)
@@ -92,12 +92,7 @@ def test_a_gradient_left_over_does_not_count(federation):
         np.testing.assert_array_equal(again.gradient[name], gradient)
 
 
-def test_gradient_in_the_dtype_of_the_model(federation):
-    result = loss_and_gradient(tiny_model(), batches_of(federation.samples[0], 4))
-    assert {gradient.dtype for gradient in result.gradient.values()} == {np.dtype(np.float32)}
-
-
-def test_evaluate_counts():
+def test_evaluation_by_hand():
     """Logits are the inputs. Hits: yes, no, yes, yes, no.
 
     Loss of a row (a, b) with target t: log(e^a + e^b) - (a, b)_t. For (x, 0) and target 0 that is
@@ -114,7 +109,7 @@ def test_evaluate_counts():
         assert metrics["loss"] == pytest.approx(np.log1p(np.exp(signs * x)).mean(), rel=1e-12)
 
 
-def test_nothing_to_measure_is_an_error():
+def test_evaluation_without_samples_is_an_error():
     with pytest.raises(ValueError, match="no samples to evaluate on"):
         evaluate(tiny_model(), [])
     with pytest.raises(ValueError, match="no samples to compute a loss of"):

@@ -55,7 +55,7 @@ def test_meta_gradient_matches_finite_differences(gamma, objective):
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 0.5, 1.0])
-def test_two_moments_equal_the_direct_sum(gamma):
+def test_meta_gradient_from_moments_is_the_direct_sum(gamma):
     w = np.array([0.3, -0.2, 0.9])
     losses, gradients = losses_at(w), gradients_at(w)
     c = gamma + (1 - gamma) * 2 / len(losses) * (losses - losses.mean())
@@ -63,7 +63,7 @@ def test_two_moments_equal_the_direct_sum(gamma):
     np.testing.assert_allclose(gradient, c @ gradients, rtol=1e-12)
 
 
-def test_close_losses_cost_no_accuracy():
+def test_meta_gradient_of_close_losses_is_accurate():
     """If losses differ by 1e-3 of their mean, the gradient has a relative error of at most 1e-12.
 
     This is far below the error of float32, 6e-8. The bracket G2 - mean L G1 is a difference of
@@ -98,7 +98,7 @@ def test_meta_loss_by_hand():
         (mean_and_deviation, {"mean": np.mean, "deviation": np.std}),
     ],
 )
-def test_a_round_reports_both_terms_and_the_lengths_of_their_gradients(objective, terms):
+def test_round_reports_both_terms_and_the_norms_of_their_gradients(objective, terms):
     """The expected gradients are finite differences.
 
     The model moves against both gradients, weighted by gamma.
@@ -120,7 +120,7 @@ def test_a_round_reports_both_terms_and_the_lengths_of_their_gradients(objective
 
 
 @pytest.mark.parametrize("losses", [[0.1] * 3, [2.0], [2.0, 2.0 + 1e-7], [0.0, 0.0]])
-def test_equal_losses_have_no_deviation_to_lessen(losses):
+def test_equal_losses_have_no_gradient_of_the_deviation(losses):
     """The mean of three losses of 0.1 is not exactly 0.1.
 
     The rounding error in the deviation must not be divided by itself.

@@ -6,7 +6,7 @@ import pytest
 from coprefl_flwr.learning.noise import Noise
 
 
-def test_without_a_scale_only_the_share_is_taken_away():
+def test_noise_without_a_scale_only_shrinks_the_values():
     noise = Noise(kind="laplace", scale=0.0, share=0.25)
     noised = noise.on(np.array([4.0, -8.0]), np.random.default_rng(0))
     assert noised.tolist() == [3.0, -6.0]
@@ -14,7 +14,7 @@ def test_without_a_scale_only_the_share_is_taken_away():
 
 
 @pytest.mark.parametrize(("kind", "deviation"), [("gaussian", 0.3), ("laplace", 0.3 * 2**0.5)])
-def test_the_scale_is_what_the_distribution_calls_so(kind, deviation):
+def test_noise_scale_is_the_parameter_of_the_distribution(kind, deviation):
     """Laplace noise of scale s has the standard deviation s sqrt(2), and heavier tails."""
     noised = Noise(kind=kind, scale=0.3, share=1.0).on(np.ones(200_000), np.random.default_rng(5))
     assert noised.mean() == pytest.approx(0, abs=0.005)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coprefl_flwr.learning.prototypes import aggregated, no_prototypes, padded, unit_rows
+from coprefl_flwr.learning.prototypes import aggregated, padded, unit_rows
 
 # Both clients have class 0, the first has class 1, the second has class 3, and none has class 2.
 FIRST = {
@@ -16,15 +16,16 @@ SECOND = {
 }
 
 
-def test_the_global_set_by_hand():
+def test_global_prototypes_by_hand():
     """Class 0: 3/4 [1, 0] + 1/4 [0, 1]; class 2 has no samples and a row of zeros."""
     shared = aggregated([FIRST, SECOND])
     assert shared["counts"].tolist() == [4, 2, 0, 4]
     assert shared["prototypes"].tolist() == [[0.75, 0.25], [0, 1], [0, 0], [-1, 0]]
     assert {array.dtype for array in shared.values()} == {np.dtype(np.float64)}
+    assert aggregated([SECOND, FIRST])["prototypes"].tolist() == shared["prototypes"].tolist()
 
 
-def test_normalised_rows_have_length_1_and_a_missing_class_stays_zero():
+def test_normalised_rows_have_length_1_or_stay_zero():
     rows = unit_rows(aggregated([FIRST, SECOND])["prototypes"])
     length = np.sqrt(0.75**2 + 0.25**2)
     assert rows == pytest.approx(
@@ -32,21 +33,7 @@ def test_normalised_rows_have_length_1_and_a_missing_class_stays_zero():
     )
 
 
-def test_a_client_without_a_class_gets_the_global_prototype_of_that_class():
+def test_client_without_a_class_gets_its_global_prototype():
     shared = aggregated([FIRST, SECOND])
     assert padded(FIRST, shared).tolist() == [[1, 0], [0, 1], [0, 0], [-1, 0]]
     assert padded(SECOND, shared).tolist() == [[0, 1], [0, 1], [0, 0], [-1, 0]]
-
-
-def test_the_order_of_clients_does_not_matter():
-    forwards, backwards = aggregated([FIRST, SECOND]), aggregated([SECOND, FIRST])
-    assert {name: array.tolist() for name, array in forwards.items()} == {
-        name: array.tolist() for name, array in backwards.items()
-    }
-
-
-def test_a_run_begins_without_any():
-    start = no_prototypes(3, 5)
-    assert start["prototypes"].shape == (3, 5)
-    assert start["counts"].tolist() == [0, 0, 0]
-    assert not start["prototypes"].any()

@@ -3,9 +3,10 @@
     python -m tests.mistakes [--only NAME ...] [--outcomes FILE]
 
 `mistakes.yaml` lists the mistakes: a file of the package, the code to replace, the new code, and
-the tests that must then fail. Each mistake is planted in a copy of the checkout. A mistake counts
-as caught if pytest ran and a test failed (exit status 1). A run that cannot collect its tests is an
-error. A mistake whose outcome is in FILE is not planted again, so an interrupted run can continue.
+the tests that must then fail. Only tests that `make test` runs count, so no slow ones. Each mistake
+is planted in a copy of the checkout. A mistake counts as caught if pytest ran and a test failed
+(exit status 1). A run that cannot collect its tests is an error. A mistake whose outcome is in FILE
+is not planted again, so an interrupted run can continue.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def outcome(mistake: Mistake, copy: Path) -> tuple[str, str]:
     file = copy / "coprefl_flwr" / mistake.file
     text = file.read_text()
     file.write_text(mistake.planted(text))
-    options = ["-x", "-p", "no:cacheprovider"]
+    options = ["-x", "-p", "no:cacheprovider", "-m", "not slow and not ray and not deployment"]
     command = [sys.executable, "-m", "pytest", *options, *mistake.tests.split()]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:

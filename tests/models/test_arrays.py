@@ -20,8 +20,8 @@ def resnet8(num_classes: int = 10, key: int = 0) -> torch.nn.Module:
     return build_model("resnet8", num_classes, CIFAR, seed_key=("model", key))
 
 
-def test_arrays_are_named_ordered_and_typed_as_the_state_dict() -> None:
-    model = resnet8()
+def test_arrays_are_contiguous_copies_of_the_state_dict() -> None:
+    model = resnet8().to(memory_format=torch.channels_last)
     arrays = model_arrays(model)
     assert list(arrays) == list(model.state_dict())
     assert arrays["fc.weight"].dtype == np.float32
@@ -29,28 +29,14 @@ def test_arrays_are_named_ordered_and_typed_as_the_state_dict() -> None:
     assert isinstance(counter, np.ndarray)
     assert counter.dtype == np.int64
     assert counter.shape == ()
-
-
-def test_arrays_are_contiguous_copies() -> None:
-    model = resnet8().to(memory_format=torch.channels_last)
-    arrays = model_arrays(model)
     arrays["conv1.weight"][:] = 0
     assert model.get_parameter("conv1.weight").abs().sum().item() > 0
     assert all(array.flags.c_contiguous for array in arrays.values())
 
 
-@pytest.mark.parametrize(
-    "device",
-    [
-        "cpu",
-        pytest.param(
-            "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-        ),
-    ],
-)
-def test_arrays_are_loaded_in_place(device: str) -> None:
-    source, target = resnet8(key=1).to(device), resnet8(key=2).to(device)
-    source(torch.ones(2, *CIFAR, device=device))  # This changes the BatchNorm buffers.
+def test_arrays_are_loaded_in_place() -> None:
+    source, target = resnet8(key=1), resnet8(key=2)
+    source(torch.ones(2, *CIFAR))  # This changes the BatchNorm buffers.
     pointers = {name: tensor.data_ptr() for name, tensor in target.state_dict().items()}
     arrays = model_arrays(source)
     load_arrays(target, dict(reversed(arrays.items())))
@@ -61,7 +47,7 @@ def test_arrays_are_loaded_in_place(device: str) -> None:
     assert loaded["bn1.num_batches_tracked"] == 1
 
 
-def test_loading_takes_what_messages_and_averages_leave() -> None:
+def test_read_only_strided_and_scalar_arrays_are_loaded() -> None:
     """Read-only, strided, float64 and NumPy scalar values are loaded, without a warning."""
     model = resnet8()
     arrays = model_arrays(resnet8(key=1))
@@ -79,22 +65,20 @@ def test_loading_takes_what_messages_and_averages_leave() -> None:
     assert all(loaded[name].tobytes() == expected[name].tobytes() for name in expected)
 
 
-def test_arrays_of_another_model_are_refused_and_change_nothing() -> None:
+def test_arrays_of_another_model_are_refused_without_a_change() -> None:
     model = resnet8()
     before = model_arrays(model)
     good = model_arrays(resnet8(key=1))
     renamed = {name.replace("fc.weight", "fc.weights"): array for name, array in good.items()}
     with pytest.raises(SettingsError, match=r"'fc\.weight' is missing; array 'fc\.weights' is not"):
         load_arrays(model, renamed)
-    with pytest.raises(SettingsError, match="the model: array 'extra' is not"):
-        load_arrays(model, {**good, "extra": np.zeros(1)})
     with pytest.raises(SettingsError, match=r"'fc.weight' has shape \(5, 64\), .* \(10, 64\)"):
         load_arrays(model, model_arrays(resnet8(num_classes=5)))
     after = model_arrays(model)
     assert all(after[name].tobytes() == before[name].tobytes() for name in before)
 
 
-def test_a_fresh_head_on_a_starting_model() -> None:
+def test_task_model_has_the_starts_body_and_a_fresh_head() -> None:
     start = model_arrays(resnet8(num_classes=80, key=1))
     task_model = resnet8(num_classes=5, key=2)
     fresh = model_arrays(task_model)
@@ -108,22 +92,12 @@ def test_a_fresh_head_on_a_starting_model() -> None:
     swapped["conv1.weight"][:] = 0
     assert np.abs(start["conv1.weight"]).sum() > 0
     load_arrays(task_model, {**swapped})
+    body = {name: array for name, array in start.items() if name not in head}
+    assert with_fresh_head(body, task_model, head)["fc.weight"].shape == (5, 64)
 
 
-def test_a_start_without_a_head_will_do() -> None:
-    start = model_arrays(resnet8(key=1))
-    del start["fc.weight"], start["fc.bias"]
-    swapped = with_fresh_head(start, resnet8(5), frozenset({"fc.weight", "fc.bias"}))
-    assert swapped["fc.weight"].shape == (5, 64)
-
-
-def test_a_start_of_another_model_is_refused() -> None:
+def test_start_of_another_model_is_refused() -> None:
     head = frozenset({"fc.weight", "fc.bias"})
     start = model_arrays(resnet8(key=1))
-    missing = {name: array for name, array in start.items() if name != "layer1.bn2.weight"}
-    with pytest.raises(SettingsError, match=r"array 'layer1\.bn2\.weight' is missing"):
-        with_fresh_head(missing, resnet8(5), head)
     with pytest.raises(SettingsError, match=r"'conv1\.weight' has shape \(16, 3, 3, 3\)"):
         with_fresh_head(start, build_model("resnet8", 5, (1, 28, 28)), head)
-    with pytest.raises(SettingsError, match="array 'extra' is not in the model"):
-        with_fresh_head({**start, "extra": np.zeros(1)}, resnet8(5), head)

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,21 +15,14 @@ from coprefl_flwr.models.backbones import fitted, load_backbone
 def saved(folder, name="resnet8", shape=(3, 12, 12), **changes):
     model = build_model(name, 5, shape)
     channels = shape[0]
-    about = {
-        "model": name,
-        "num-classes": 5,
-        "input-shape": list(shape),
-        "norm": "batch",
-        "pixel-mean": [0.4] * channels,
-        "pixel-std": [0.2] * channels,
-        **changes,
-    }
+    about = {"model": name, "num-classes": 5, "input-shape": list(shape), "norm": "batch"}
+    about |= {"pixel-mean": [0.4] * channels, "pixel-std": [0.2] * channels, **changes}
     save_model(folder, model_arrays(model), {k: v for k, v in about.items() if v is not None})
     return model.eval()
 
 
 @pytest.mark.parametrize("file", ["", "model.safetensors"])
-def test_a_model_this_package_made(tmp_path, file):
+def test_saved_model_of_this_package_is_a_frozen_backbone(tmp_path, file):
     model = saved(tmp_path)
     model.fc = nn.Identity()
     backbone = load_backbone(str(tmp_path / file))
@@ -41,7 +33,7 @@ def test_a_model_this_package_made(tmp_path, file):
     assert not any(p.requires_grad for p in backbone.network.parameters())
 
 
-def test_images_are_brought_to_what_the_network_was_trained_on(tmp_path):
+def test_images_are_fitted_to_the_size_and_colours_of_the_backbone(tmp_path):
     """A network for grey images also takes colour images of another size.
 
     A network for colour images also takes grey images.
@@ -54,7 +46,7 @@ def test_images_are_brought_to_what_the_network_was_trained_on(tmp_path):
     assert torch.equal(colour.features(grey), colour.features(grey.repeat(1, 3, 1, 1)))
 
 
-def test_fitted_by_hand():
+def test_fitting_of_colours_and_size_by_hand():
     red = torch.zeros(1, 3, 2, 2)
     red[:, 0] = 1
     assert fitted(red, (1, 2, 2)).flatten().tolist() == pytest.approx([0.299] * 4)
@@ -64,7 +56,7 @@ def test_fitted_by_hand():
         fitted(torch.zeros(1, 2, 4, 4), (3, 4, 4))
 
 
-def test_a_torchvision_model_with_a_users_weights(tmp_path):
+def test_torchvision_network_with_weights_of_a_user(tmp_path):
     """The model has as many classes as the file.
 
     Images are enlarged to ImageNet's 224 pixels.
@@ -81,24 +73,17 @@ def test_a_torchvision_model_with_a_users_weights(tmp_path):
         assert torch.equal(backbone.features(images), model((images - mean) / std))
 
 
-def test_what_cannot_be_a_backbone_is_told_in_one_line(tmp_path):
+def test_unusable_backbone_is_refused(tmp_path):
     weights = tmp_path / "weights.pth"
     torch.save(models.resnet18(num_classes=3).state_dict(), weights)
-    (tmp_path / "broken.pth").write_bytes(b"nothing")
     saved(tmp_path / "text", **{"pixel-mean": None})
-    np.savez(tmp_path / "images.npz", images=np.zeros(1))
     lines = {
         "resnet19": r"backbone 'resnet19': unknown network 'resnet19': did you mean 'resnet18'\?",
-        "zzz": r"unknown network 'zzz': known are alexnet, .* \(allowed are a network",
         "nowhere/model": "no saved model in 'nowhere/model'",
         f"resnet18={tmp_path}/no.pth": "there is no file",
-        f"alexnet={weights}": r"the file has no array 'classifier\.6\.weight'",
         f"resnet34={weights}": "the weights do not fit the model: array",
         f"squeezenet1_0={weights}": "squeezenet1_0 has no nn.Linear, so it has no features",
-        f"resnet18={tmp_path}/broken.pth": "cannot be read",
         str(tmp_path / "text"): "its model.json has no pixel-mean",
-        str(tmp_path / "images.npz"): "the file images.npz alone is not enough; allowed are",
-        str(tmp_path): "the file model.safetensors is missing",
     }
     for name, line in lines.items():
         with pytest.raises(SettingsError, match=line) as caught:
@@ -106,7 +91,7 @@ def test_what_cannot_be_a_backbone_is_told_in_one_line(tmp_path):
         assert "\n" not in str(caught.value), name
 
 
-def test_a_model_json_names_no_code(tmp_path, monkeypatch):
+def test_code_named_in_model_json_is_not_run_unless_allowed(tmp_path, monkeypatch):
     """A folder may be from anyone, and building the model would run the code that it names."""
     mark = tmp_path / "mark"
     (tmp_path / "evil.py").write_text(
@@ -115,15 +100,13 @@ def test_a_model_json_names_no_code(tmp_path, monkeypatch):
         "def net(num_classes, input_shape):\n"
         "    return build_model('resnet8', num_classes, input_shape)\n"
     )
-    place = f"{tmp_path / 'evil.py'}:net"
-    saved(tmp_path / "given", **{"model": "resnet8"})
+    saved(tmp_path / "given")
     about = json.loads((tmp_path / "given" / "model.json").read_text())
-    (tmp_path / "given" / "model.json").write_text(json.dumps(about | {"model": place}))
-    for allowed in ("", "none", "my_lab"):
+    about["model"] = f"{tmp_path / 'evil.py'}:net"
+    (tmp_path / "given" / "model.json").write_text(json.dumps(about))
+    for allowed in ("", "my_lab"):
         monkeypatch.setenv("COPREFL_ALLOW", allowed)
-        with pytest.raises(
-            SettingsError, match=r"its model\.json names the code .*; allowed are res"
-        ):
+        with pytest.raises(SettingsError, match=r"its model\.json names the code .*; allowed are"):
             load_backbone(str(tmp_path / "given"))
         assert not mark.exists()
     monkeypatch.setenv("COPREFL_ALLOW", f"my_lab,{tmp_path}/evil.py")
@@ -134,31 +117,12 @@ def test_a_model_json_names_no_code(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        (
-            {"num-classes": 10**18},
-            "has 1000000000000000000 classes, but its weights have another number",
-        ),
-        ({"num-classes": "5"}, "has 5 classes, but its weights have another number"),
-        ({"input-shape": [3, 10**9, 10**9]}, "has input-shape .*; allowed are 1 to 3 whole"),
+        ({"num-classes": 6}, "has 6 classes, but its weights have another number"),
         ({"input-shape": "image"}, "has input-shape image; allowed are 1 to 3 whole"),
-        ({"model": ["resnet8"]}, "names the code"),
-        ({"model": "os:system"}, "names the code 'os:system'"),
-        ({"norm": 0.5}, "its model.json has norm 0.5; it must be a text"),
-        (
-            {"pixel-mean": ""},
-            "its model.json has pixel-mean ; allowed is a number for each channel",
-        ),
-        (
-            {"pixel-std": None},
-            "its model.json has pixel-std None; allowed is a number above 0 for each channel",
-        ),
-        (
-            {"pixel-std": [0.0]},
-            r"its model.json has pixel-std \[0.0\]; allowed is a number",
-        ),
+        ({"pixel-std": [0.0]}, r"has pixel-std \[0.0\]; allowed is a number above 0"),
     ],
 )
-def test_what_a_model_json_says_is_checked_before_memory_is_taken(tmp_path, changes, line):
+def test_wrong_value_in_model_json_is_refused(tmp_path, changes, line):
     saved(tmp_path)
     about = json.loads((tmp_path / "model.json").read_text())
     (tmp_path / "model.json").write_text(json.dumps(about | changes))

@@ -21,7 +21,7 @@ NETWORKS = (
     "femnist-cnn-linear",
 )
 
-OWN_MODELS = """
+MODEL_FILE = """
 import torch
 
 def linear_model(num_classes):
@@ -32,18 +32,12 @@ def not_a_model(num_classes):
 
 def headless(num_classes):
     return torch.nn.Linear(784, 10)
-
-def renamed(num_classes):
-    return torch.nn.ModuleDict({f"fc{num_classes}": torch.nn.Linear(784, num_classes)})
-
-_secret = linear_model
 """
 
 
 @pytest.fixture
-def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "own_networks.py").write_text(OWN_MODELS)
-    (tmp_path / "own_broken.py").write_text("import no_such_dependency")
+def model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_networks.py").write_text(MODEL_FILE)
     monkeypatch.syspath_prepend(tmp_path)
     return "own_networks"
 
@@ -72,7 +66,7 @@ def parameter_count(model: nn.Module) -> int:
     ],
 )
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_parameter_count(
+def test_network_has_the_published_number_of_parameters(
     name: str, num_classes: int, input_shape: tuple[int, ...], expected: int, norm: str
 ) -> None:
     assert parameter_count(build_model(name, num_classes, input_shape, norm)) == expected
@@ -81,7 +75,9 @@ def test_parameter_count(
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("input_shape", [CIFAR, FEMNIST, (1, 32, 32), (3, 28, 20)])
-def test_output_shape(name: str, norm: str, input_shape: tuple[int, int, int]) -> None:
+def test_network_gives_one_logit_per_class(
+    name: str, norm: str, input_shape: tuple[int, int, int]
+) -> None:
     model = build_model(name, 7, input_shape, norm)
     logits = model(torch.zeros(2, *input_shape))
     assert logits.shape == (2, 7)
@@ -89,25 +85,30 @@ def test_output_shape(name: str, norm: str, input_shape: tuple[int, int, int]) -
 
 
 @pytest.mark.parametrize(
-    ("name", "side"),
+    ("name", "side", "head"),
     [
-        ("resnet18", 8),
-        ("resnet8", 4),
-        ("lenet5", 16),
-        ("fashion-mnist-cnn", 16),
-        ("femnist-cnn", 4),
-        ("femnist-cnn-linear", 4),
+        ("resnet18", 8, "fc"),
+        ("resnet8", 4, "fc"),
+        ("lenet5", 16, "fc3"),
+        ("fashion-mnist-cnn", 16, "fc2"),
+        ("femnist-cnn", 4, "fc2"),
+        ("femnist-cnn-linear", 4, "fc"),
     ],
 )
-def test_smallest_image(name: str, side: int) -> None:
-    assert build_model(name, 3, (1, side, side))(torch.zeros(2, 1, side, side)).shape == (2, 3)
+def test_network_takes_its_smallest_image_and_its_head_is_the_last_layer(
+    name: str, side: int, head: str
+) -> None:
+    shape = (1, side, side)
+    assert build_model(name, 3, shape)(torch.zeros(2, *shape)).shape == (2, 3)
+    for norm in ("batch", "group"):
+        assert head_names(name, 5, shape, norm) == {f"{head}.weight", f"{head}.bias"}
     message = re.escape(f"{name} takes (channels, height, width)")
-    for too_small in [(1, side - 1, side), (1, side, side - 1), (0, side, side), TEXT]:
+    for wrong in [(1, side - 1, side), TEXT]:
         with pytest.raises(SettingsError, match=message):
-            build_model(name, 3, too_small)
+            build_model(name, 3, wrong)
 
 
-def test_resnets_keep_the_resolution_up_to_their_first_block() -> None:
+def test_resnets_keep_the_resolution_before_their_first_block() -> None:
     for name in ("resnet18", "resnet8"):
         widths: list[int] = []
         model = build_model(name, 10, CIFAR)
@@ -120,7 +121,7 @@ def test_resnets_keep_the_resolution_up_to_their_first_block() -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet8"])
-def test_every_convolution_of_a_resnet_has_the_he_initialisation(name: str) -> None:
+def test_resnet_convolutions_have_he_initialisation(name: str) -> None:
     for module in build_model(name, 10, CIFAR).modules():
         if isinstance(module, nn.Conv2d):
             fan_out = module.out_channels * module.kernel_size[0] ** 2
@@ -130,7 +131,7 @@ def test_every_convolution_of_a_resnet_has_the_he_initialisation(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet8"])
-def test_group_norm_has_sixteen_channels_a_group_and_no_buffers(name: str) -> None:
+def test_group_norm_has_sixteen_channels_per_group_and_no_buffers(name: str) -> None:
     model = build_model(name, 10, CIFAR, "group")
     assert list(model.buffers()) == []
     norms = [module for module in model.modules() if isinstance(module, nn.GroupNorm)]
@@ -140,7 +141,7 @@ def test_group_norm_has_sixteen_channels_a_group_and_no_buffers(name: str) -> No
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_weights_are_a_function_of_the_key_alone(name: str) -> None:
+def test_initial_weights_depend_only_on_the_key(name: str) -> None:
     torch.manual_seed(1)
     first = model_arrays(build_model(name, 10, CIFAR, seed_key=("model", 3)))
     torch.manual_seed(2)
@@ -152,7 +153,7 @@ def test_weights_are_a_function_of_the_key_alone(name: str) -> None:
     assert not np.array_equal(first["conv1.weight"], other["conv1.weight"])
 
 
-def test_the_callers_random_state_is_left_as_it_was() -> None:
+def test_building_a_model_does_not_change_the_random_state() -> None:
     state = torch.get_rng_state()
     build_model("lenet5", 10, CIFAR)
     assert torch.equal(torch.get_rng_state(), state)
@@ -161,24 +162,8 @@ def test_the_callers_random_state_is_left_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize(
-    ("name", "head"),
-    [
-        ("resnet18", "fc"),
-        ("resnet8", "fc"),
-        ("lenet5", "fc3"),
-        ("fashion-mnist-cnn", "fc2"),
-        ("femnist-cnn", "fc2"),
-        ("femnist-cnn-linear", "fc"),
-    ],
-)
-@pytest.mark.parametrize("norm", ["batch", "group"])
-def test_head_is_the_last_layer(name: str, head: str, norm: str) -> None:
-    assert head_names(name, 5, CIFAR, norm) == {f"{head}.weight", f"{head}.bias"}
-
-
-def test_own_model_is_built_seeded_and_has_a_head(own_models: str) -> None:
-    name = f"{own_models}:linear_model"
+def test_users_model_is_built_seeded_and_has_a_head(model_file: str) -> None:
+    name = f"{model_file}:linear_model"
     model = build_model(name, 62, FEMNIST, seed_key=("own", 1))
     assert model(torch.zeros(2, *FEMNIST)).shape == (2, 62)
     again = build_model(name, 62, FEMNIST, seed_key=("own", 1))
@@ -192,36 +177,22 @@ def test_own_model_is_built_seeded_and_has_a_head(own_models: str) -> None:
     ("name", "message"),
     [
         ("resnet9", "unknown model 'resnet9': did you mean 'resnet8'.*module:NAME"),
-        ("lenet-5", "did you mean 'lenet5'"),
-        ("zzz", "known are resnet18, resnet8, .*, char-lstm "),
-        ("own_networks:", "unknown model 'own_networks:'.*module:NAME"),
-        (":linear_model", "unknown model ':linear_model'.*module:NAME"),
-        (
-            "no_such_networks:f",
-            "no_such_networks:f does not import: .*No module named 'no_such_networks'",
-        ),
-        ("own_broken:f", "own_broken:f does not import: .*no_such_dependency"),
+        ("no_such_networks:f", "does not import: .*No module named 'no_such_networks'"),
         ("own_networks:linear", "unknown name 'linear': did you mean 'linear_model'"),
-        ("own_networks:secret", "unknown name 'secret': known are linear_model, not_a_model"),
         ("own_networks:not_a_model", "returned int for 10 classes; a torch.nn.Module is needed"),
     ],
 )
-@pytest.mark.usefixtures("own_models")
-def test_names_that_cannot_be_used(name: str, message: str) -> None:
+@pytest.mark.usefixtures("model_file")
+def test_unusable_model_name_is_refused(name: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message) as raised:
         build_model(name, 10, CIFAR)
     assert "\n" not in str(raised.value)
 
 
-def test_values_that_cannot_be_used() -> None:
+def test_unusable_norm_classes_and_head_are_refused(model_file: str) -> None:
     with pytest.raises(SettingsError, match="unknown norm 'grup': did you mean 'group'"):
         build_model("resnet8", 10, CIFAR, "grup")
     with pytest.raises(SettingsError, match="number of classes is 1; it must be at least 2"):
         build_model("resnet8", 1, CIFAR)
-
-
-def test_models_without_a_replaceable_head(own_models: str) -> None:
     with pytest.raises(SettingsError, match="no array whose shape depends"):
-        head_names(f"{own_models}:headless", 5, FEMNIST, "batch")
-    with pytest.raises(SettingsError, match=r"'fc5\.bias' exists for only one of 5 and 6 classes"):
-        head_names(f"{own_models}:renamed", 5, FEMNIST, "batch")
+        head_names(f"{model_file}:headless", 5, FEMNIST, "batch")

@@ -10,7 +10,6 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import (
-    as_array,
     computing,
     load_arrays,
     load_saved_model,
@@ -26,7 +25,7 @@ from tests.common.networks import tiny_model
 INPUTS = torch.linspace(-1, 1, 64).view(4, 1, 4, 4)
 
 
-class Seen(nn.Module):
+class DtypeRecorder(nn.Module):
     """A layer that records the dtype of the inputs."""
 
     def __init__(self):
@@ -38,22 +37,22 @@ class Seen(nn.Module):
         return inputs
 
 
-def watched(dtype=torch.float32):
-    """Return the tiny model with a `Seen` after the first layer and after the last layer."""
+def recorded_model(dtype=torch.float32):
+    """Return the tiny model with a `DtypeRecorder` after the first and after the last layer."""
     first, *layers = tiny_model()
-    return nn.Sequential(first, Seen(), *layers, Seen()).to(dtype)
+    return nn.Sequential(first, DtypeRecorder(), *layers, DtypeRecorder()).to(dtype)
 
 
 @pytest.mark.parametrize(
     ("dtype", "precision"),
     [(torch.float32, "bf16"), (torch.bfloat16, "float32"), (torch.float16, "float32")],
 )
-def test_a_network_computes_in_few_digits_only_inside_and_gives_float32(dtype, precision):
+def test_low_precision_is_used_only_inside_the_network(dtype, precision):
     """With bf16, the outputs are equal to the outputs under autocast.
 
     A network of 16 bits gets inputs of the same dtype.
     """
-    model = watched(dtype)
+    model = recorded_model(dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         expected = model(INPUTS.to(dtype))
     with computing(model, precision):
@@ -73,22 +72,20 @@ def test_a_network_computes_in_few_digits_only_inside_and_gives_float32(dtype, p
             model(INPUTS)
 
 
-def test_a_model_is_as_it_was_when_this_ends_and_also_by_an_error():
-    model = watched()
+def test_model_is_restored_after_computing_also_after_an_error():
+    model = recorded_model()
     outer = model.forward
     for _ in range(2):
         with pytest.raises(RuntimeError, match="shapes"), computing(model, "bf16"):
             model(torch.zeros(2, 1, 3, 3))
     assert "forward" not in vars(model)
     model.forward = lambda inputs: outer(inputs) + 1  # Another library may do this.
-    with computing(model, "bf16"), computing(model, "bf16"):
-        outputs = model(torch.zeros(2, 1, 4, 4))
-    after = model(torch.zeros(2, 1, 4, 4))
-    assert torch.equal(after, outer(torch.zeros(2, 1, 4, 4)) + 1)
-    assert torch.allclose(outputs, after, atol=0.05)
+    with computing(model, "bf16"):
+        pass
+    assert torch.equal(model(INPUTS), outer(INPUTS) + 1)
 
 
-def test_a_copy_made_meanwhile_computes_with_its_own_weights():
+def test_copy_made_while_computing_uses_its_weights():
     model = tiny_model().eval()
     with computing(model, "bf16"):
         other = copy.deepcopy(model)
@@ -99,36 +96,28 @@ def test_a_copy_made_meanwhile_computes_with_its_own_weights():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_features_of_a_backbone(dtype):
+def test_backbone_features_are_float32_in_every_precision(dtype):
     """A bfloat16 network can be a backbone.
 
     An earlier version refused such a network, because the first, empty image had another dtype.
     """
     images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     plain = Backbone.of(tiny_model(), (1, 4, 4), [0.5], [0.3]).features(images)
-    own = Backbone.of(tiny_model().to(dtype), (1, 4, 4), [0.5], [0.3])
-    features = own.features(images, "bf16")
+    low = Backbone.of(tiny_model().to(dtype), (1, 4, 4), [0.5], [0.3])
+    features = low.features(images, "bf16")
     assert features.dtype == torch.float32
     assert not torch.equal(features, plain)
     assert torch.allclose(features, plain, atol=0.02)
-
-
-def test_indices_are_given_as_they_are():
-    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2)).bfloat16()
-    with computing(model):
-        assert model(torch.tensor([[0, 4], [1, 2]])).shape == (2, 2)
 
 
 @pytest.mark.parametrize(
     ("precision", "device", "named"),
     [
         ("tf32", CPU, ["tf32", "NVIDIA GPU", "8.0", "the cpu", "allowed here: float32, bf16"]),
-        ("bf16", torch.device("meta"), ["bf16", "the meta", "allowed here: float32"]),
-        ("tf32", torch.device("cuda", 0), ["tf32", "8.0", "A GPU", "allowed here: float32"]),
         ("bf16", torch.device("cuda", 0), ["bf16", "A GPU", "allowed here: float32"]),
     ],
 )
-def test_what_a_machine_cannot_do_is_refused_in_one_line(precision, device, named, monkeypatch):
+def test_precision_that_the_device_lacks_is_refused(precision, device, named, monkeypatch):
     of_a_gpu(monkeypatch, (7, 5))
     with pytest.raises(SettingsError) as refused:
         check_precision(precision, device)
@@ -144,7 +133,7 @@ def of_a_gpu(monkeypatch, capability):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: capability >= (8, 0))
 
 
-def test_tf32_is_of_gpus_that_have_it_and_ends(monkeypatch):
+def test_tf32_is_switched_on_only_while_computing(monkeypatch):
     of_a_gpu(monkeypatch, (8, 0))
     check_precision("tf32", torch.device("cuda", 0))
     model = tiny_model()
@@ -172,7 +161,7 @@ def test_tf32_is_of_gpus_that_have_it_and_ends(monkeypatch):
 @pytest.mark.parametrize(
     ("dtype", "carried"), [(torch.bfloat16, np.float32), (torch.float16, np.float16)]
 )
-def test_weights_of_16_bits_go_through_arrays_and_files_unchanged(dtype, carried, tmp_path):
+def test_weights_of_16_bits_are_unchanged_by_arrays_and_files(dtype, carried, tmp_path):
     """An earlier version raised a TypeError: Got unsupported ScalarType BFloat16."""
     model, other = tiny_model().to(dtype), tiny_model().to(dtype)
     with torch.no_grad():
@@ -188,17 +177,9 @@ def test_weights_of_16_bits_go_through_arrays_and_files_unchanged(dtype, carried
     assert {p.dtype for p in other.parameters()} == {dtype}
 
 
-def test_a_mean_is_rounded_where_it_is_loaded():
-    model = nn.Linear(1, 1, bias=False).bfloat16()
-    load_arrays(model, {"weight": np.array([[1 + 2**-9]], dtype=np.float32)})
-    assert model_arrays(model)["weight"] == 1
-
-
-def test_other_types_of_weights_are_refused_in_one_line():
+def test_weights_of_an_unsupported_dtype_are_refused():
     model = nn.Linear(2, 2)
     model.register_buffer("scale", torch.zeros(2).to(torch.float8_e4m3fn))
     types = "allowed are weights in float32, float64, float16, bfloat16$"
     with pytest.raises(SettingsError, match=f"^'scale' is float8_e4m3fn; {types}"):
         model_arrays(model)
-    with pytest.raises(SettingsError, match=f"^'w' is complex64; {types}"):
-        as_array(torch.zeros(2, dtype=torch.complex64), "w")

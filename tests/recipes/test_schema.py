@@ -30,13 +30,14 @@ def validator():
     return jsonschema.Draft202012Validator(schema)
 
 
-def test_the_file_in_the_package_is_that_of_the_code(capsys):
+def test_schema_file_is_that_of_the_code(capsys):
+    assert len(EXAMPLES) > 90
     assert FILE.read_text() == recipe_schema(), f"run `coprefl schema > {FILE}`"
     assert main(["schema"]) == 0
     assert capsys.readouterr().out == recipe_schema()
 
 
-def test_it_has_every_key_and_every_setting():
+def test_schema_has_every_key_and_every_setting():
     schema = json.loads(FILE.read_text())
     assert sorted(schema["properties"]) == sorted(KEYS)
     settings = schema["$defs"]["Settings"]["properties"]
@@ -46,12 +47,8 @@ def test_it_has_every_key_and_every_setting():
     assert {"enum": ["batch", "group"]} in settings["norm"]["anyOf"]
 
 
-def test_there_are_examples():
-    assert len(EXAMPLES) > 90
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=str)
-def test_every_example_is_valid_and_names_the_schema(path, validator):
+def test_example_is_valid_and_names_the_schema(path, validator):
     path = ROOT / "examples" / path
     first = path.read_text().splitlines()[0]
     named = os.path.normpath(path.parent / first.removeprefix(MODELINE))
@@ -76,7 +73,6 @@ protocols: {a: {because: b, settings: {local-steps: null}, methods: {mine: {stre
         ("", "", True),
         ("rounds: 3", "ronds: 3", False),
         ("rounds: 3", "rounds: 0", False),
-        ("rounds: 3", "rounds: three", False),
         ("rounds: 3", "seed: 3", False),
         ("partition: iid", "norm: layer", False),
         ("gamma: [0, 1]", "gamma: [0, 2]", False),
@@ -87,7 +83,7 @@ protocols: {a: {because: b, settings: {local-steps: null}, methods: {mine: {stre
         ("title: A recipe\n", "", False),
     ],
 )
-def test_what_editors_mark(old, new, valid, validator):
+def test_schema_accepts_valid_recipes_alone(old, new, valid, validator):
     assert old in RECIPE
     tree, _ = parse_yaml(RECIPE.replace(old, new, 1), "recipe.yaml")
     assert validator.is_valid(tree) == valid

@@ -5,12 +5,12 @@ from coprefl_flwr.report import Report
 from tests.common.comparisons import comparison, result_row
 
 
-def test_no_table_takes_the_files_of_another() -> None:
+def test_two_comparisons_of_one_file_name_are_refused() -> None:
     with pytest.raises(SettingsError, match="two comparisons are named 'participants-20'"):
         Report("title", "", [], [comparison(), comparison(name="Participants-20")])
 
 
-def test_rows_that_share_a_label_are_told_apart_by_their_choice() -> None:
+def test_rows_with_one_label_are_distinguished_by_their_choice() -> None:
     rows = [result_row("coprefl", [1.0] * 4, [1.0] * 4, f"gamma={g}") for g in ("0", "1")]
     table = comparison(
         rows=rows,

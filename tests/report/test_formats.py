@@ -4,7 +4,7 @@ from coprefl_flwr.report.formats import text
 from coprefl_flwr.report.tables import simple
 
 
-def test_in_a_notebook_a_text_leaves_no_output_of_its_own(monkeypatch):
+def test_text_table_in_a_notebook_displays_no_second_output(monkeypatch):
     """Earlier, each table displayed an empty HTML output next to the text that is printed."""
     displayed = []
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)

@@ -35,18 +35,13 @@ GUESSING = math.log(80)
         ([3.0], {"start_loss": 5.0, "chained": True}, None),
     ],
 )
-def test_the_rule(losses, more, what):
+def test_diverged_and_unlearned_training_is_detected(losses, more, what):
     problem = problem_of(losses, 80, **more)
     assert (problem.partition(":")[0] if problem else None) == what
 
 
-def test_one_class_is_always_learnt():
+def test_training_with_one_class_is_always_learnt():
     """Random guessing has loss 0, so any loss would be far above it."""
     assert problem_of([0.3, 0.1], 1) is None
     assert problem_of([0.3, None], 1) == "diverged: loss not finite"
-
-
-def test_what_is_said():
     assert problem_of([4.376], 80) == "did not learn: loss 4.376 (random guessing: 4.382)"
-    assert problem_of([1.96e31], 80) == "diverged: loss 1.96e+31 (random guessing: 4.382)"
-    assert problem_of([None], 80) == "diverged: loss not finite (random guessing: 4.382)"

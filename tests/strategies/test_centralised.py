@@ -65,7 +65,7 @@ def test_two_epochs_by_hand(exact_federation):
     assert_equal(from_record(result.arrays), expected)
 
 
-def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):
+def test_resumed_run_has_the_bytes_of_an_uninterrupted_run(stochastic_federation, tmp_path):
     start, path = to_record(stochastic_federation.arrays()), tmp_path / "checkpoint"
     whole = centralised(stochastic_federation).start(Silent(), start, 3)
     centralised(stochastic_federation).start(Silent(), start, 1, checkpoint=path)
@@ -76,7 +76,7 @@ def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):
         assert array.tobytes() == from_record(resumed.arrays)[name].tobytes(), name
 
 
-def test_another_training_is_another_run(federation, tmp_path):
+def test_checkpoint_of_another_training_is_refused(federation, tmp_path):
     start, path = to_record(federation.arrays()), tmp_path / "checkpoint"
     centralised(federation).start(Silent(), start, 1, checkpoint=path)
     other = centralised(federation, replace(TRAINING, batch_size=64))

@@ -72,7 +72,7 @@ def one_round_by_hand(
 @pytest.mark.parametrize(("strategy_class", "objective"), [(CoPreFL, printed), (CoPreFLStd, ours)])
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_round_is_algorithm_1(federation, gamma, nodes, strategy_class, objective):
+def test_two_rounds_of_algorithm_1_by_hand(federation, gamma, nodes, strategy_class, objective):
     """Two rounds agree with plain autograd to 1e-5."""
     strategy = strategy_class(
         gamma=gamma, meta_learning_rate=0.5, participants=3, seed=0, clients=4
@@ -92,17 +92,15 @@ def test_a_round_is_algorithm_1(federation, gamma, nodes, strategy_class, object
         assert arrays[name].dtype == array.dtype
         assert arrays[name].shape == array.shape
         np.testing.assert_allclose(arrays[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
-    metrics = result.train_metrics_clientapp[2]
+    metrics, variance = result.train_metrics_clientapp[2], float(losses.var(unbiased=False))
     assert metrics["query-loss"] == pytest.approx(float(losses.mean()), abs=1e-5)
-    assert metrics["query-loss-variance"] == pytest.approx(
-        float(losses.var(unbiased=False)), abs=1e-5
-    )
+    assert metrics["query-loss-variance"] == pytest.approx(variance, abs=1e-5)
     assert metrics["meta-loss"] == pytest.approx(float(objective(losses, gamma)), abs=1e-5)
     # BatchNorm's counter: every client takes 2 steps per round, so 4 after two rounds.
     assert arrays["2.num_batches_tracked"] == 4
 
 
-def test_round_with_hand_made_replies():
+def test_meta_step_of_two_replies_by_hand():
     """A round needs no grid: with hand-made replies its meta step can be worked out on paper.
 
     Phi_bar = 1; two clients, losses 1 and 3, gradients 10 and 20, gamma 1/4, |m| = 2:
@@ -113,11 +111,8 @@ def test_round_with_hand_made_replies():
     ctx = RoundContext(strategy, Listed([4, 7]))
     program = strategy.round(ctx, {"w": np.float32([5.0])})
     first = next(program)
-    assert (first.action, list(first.clients), str(first.combine)) == (
-        "train",
-        [4, 7],
-        "mean:num-examples",
-    )
+    assert (first.action, list(first.clients)) == ("train", [4, 7])
+    assert str(first.combine) == "mean:num-examples"
     counts = {"num-examples": np.array([3.0, 5.0]), "loss": np.array([0.0, 0.0])}
     second = program.send(Replies((4, 7), counts, arrays={"w": np.float32([1.0])}))
     assert second.action == "train.query"
@@ -133,23 +128,7 @@ def test_round_with_hand_made_replies():
     assert ctx.state == {}
 
 
-@pytest.mark.parametrize("nodes", [2, 4])
-def test_number_of_nodes_does_not_matter(stochastic_federation, nodes):
-    """The hosting decides which nodes add up the replies, but does not change the sum.
-
-    The partial sums are in float64, so their rounding errors do not matter in float32.
-    """
-    results = []
-    for hosts in (1, nodes):
-        grid = LocalGrid(stochastic_federation.coprefl_app(), nodes=hosts)
-        strategy = CoPreFL(participants=3, meta_learning_rate=0.1, seed=3, clients=4)
-        result = strategy.start(grid, to_record(stochastic_federation.arrays()), num_rounds=4)
-        results.append(from_record(result.arrays))
-    for name, array in results[0].items():
-        np.testing.assert_allclose(array, results[1][name], rtol=0, atol=1e-6, err_msg=name)
-
-
-def test_query_set_is_what_training_left_out(stochastic_federation):
+def test_support_and_query_sets_are_disjoint_and_complete(stochastic_federation):
     client = stochastic_federation.client(CoPreFLClient, 2)
     config = {"seed": 0, "population": "train", "server-round": 3, "client": 2}
     support, query = client.split(config)
@@ -159,10 +138,3 @@ def test_query_set_is_what_training_left_out(stochastic_federation):
     assert list(again[1].indices) == list(query.indices)
     later = client.split({**config, "server-round": 4})
     assert list(later[1].indices) != list(query.indices)
-
-
-def test_fixed_split(federation):
-    client = federation.client(CoPreFLClient, 2, resplit=False)
-    config = {"seed": 0, "population": "train", "server-round": 3, "client": 2}
-    later = client.split({**config, "server-round": 4})
-    assert list(client.split(config)[1].indices) == list(later[1].indices)

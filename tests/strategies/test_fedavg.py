@@ -18,7 +18,7 @@ from tests.common.networks import tiny_model
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_a_round_by_hand(federation, nodes):
+def test_round_by_hand(federation, nodes):
     """Each client takes two full-batch steps; the weights of the mean are 10, 14, 23 and 31."""
     grid = LocalGrid(federation.torch_app(), nodes=nodes)
     result = FedAvg(clients=4).start(grid, to_record(federation.arrays()), num_rounds=1)
@@ -61,7 +61,7 @@ def plain_app():
     return app
 
 
-def test_equals_flowers_fedavg_in_a_plain_app():
+def test_fedavg_equals_flowers_fedavg_in_a_plain_app():
     start = {"w": np.float32([[1, 2], [3, 4]]), "b": np.float32([0.5, -0.5])}
     ours = FedAvg(evaluate_every=1).start(
         LocalGrid(plain_app(), nodes=4), to_record(start), 3, train_config=ConfigRecord({"lr": 0.1})
@@ -81,7 +81,7 @@ def test_equals_flowers_fedavg_in_a_plain_app():
         )
 
 
-def test_flowers_fedavg_drives_our_client_app(federation):
+def test_flowers_fedavg_runs_our_client_app(federation):
     """Flower's strategy accepts the replies of our client app, with one client per node."""
     app = federation.torch_app()
     random.seed(0)

@@ -28,7 +28,7 @@ def test_three_rounds_by_hand(exact_federation, momentum, rate):
     assert_equal(arrays, expected)
 
 
-def test_without_momentum_it_is_fedavg(exact_federation):
+def test_fedavgm_without_momentum_is_fedavg(exact_federation):
     start = exact_federation.arrays()
     app = exact_federation.app(TorchClient)
     plain, _ = run(FedAvg(participants=3), app, start, rounds=3)
@@ -44,7 +44,7 @@ class Pushed(TorchClient):
         return [array + push for array in parameters], len(self.train), {"loss": 0.0}
 
 
-def test_the_velocity_of_a_half_model_is_float32():
+def test_velocity_of_a_float16_model_is_float32():
     """In float16, 0.9999 * 1 rounds to 1, so a float16 velocity would never decrease."""
     federation = Federation.full_batch()
     rounds, momentum, rate = 60, 0.9999, 0.01

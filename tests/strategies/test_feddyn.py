@@ -73,7 +73,7 @@ def test_four_rounds_by_hand(exact_federation, tmp_path, alpha):
 
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
-def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
+def test_rounds_are_equal_for_every_hosting(exact_federation, tmp_path, hosting):
     grid = exact_federation.grid(hosting, FedDynClient, states=tmp_path)
     strategy = FedDyn(
         alpha=0.3, participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids()))
@@ -87,7 +87,9 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
 
 
 @pytest.mark.parametrize("hosting", ["2", "own"])
-def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path, hosting):
+def test_client_that_fails_after_writing_its_state_keeps_the_earlier_state(
+    exact_federation, tmp_path, hosting
+):
     """Client 1 fails in round 2, after it stored its new lambda.
 
     The failure changes neither theta nor h. In round 4, client 1 uses its lambda of round 1.
@@ -107,7 +109,7 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
     assert abs(written[0]["2.weight"] - before[1]["2.weight"]).max() > 1e-3
 
 
-def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
+def test_drift_is_divided_by_all_clients_also_those_that_left(exact_federation, tmp_path):
     """Client 3 leaves in round 1, after its reply; h is still divided by four clients."""
     app = exact_federation.app(FedDynClient, states=tmp_path)
     strategy = FedDyn(alpha=0.3, min_available_nodes=4)
@@ -126,7 +128,7 @@ class Pushed(FedDynClient):
         return [array + push for array in parameters], len(self.train), {"loss": 0.0}
 
 
-def test_the_drift_of_a_half_model_is_float32(exact_federation, tmp_path):
+def test_drift_of_a_float16_model_is_float32(exact_federation, tmp_path):
     strategy = FedDyn(alpha=1e-4)
     grid = exact_federation.grid("1", Pushed, states=tmp_path)
     run_on(strategy, grid, {"weight": np.zeros(3, np.float16)}, 3)

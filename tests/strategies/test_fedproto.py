@@ -89,7 +89,7 @@ def test_three_rounds_by_hand(federation, tmp_path, hosting):
         assert run_of(strategy).evaluation.metrics["correct"][client] == hits
 
 
-def test_the_distance_counts(federation, tmp_path):
+def test_distance_to_prototypes_changes_the_result(federation, tmp_path):
     ends = []
     for mu in (0.0, 3.0):
         options = {"states": tmp_path / str(mu), "initial": federation.arrays()}

@@ -45,7 +45,7 @@ def test_two_rounds_by_hand(exact_federation, mu):
     assert_equal(arrays, expected)
 
 
-def test_without_the_term_it_is_fedavg(stochastic_federation):
+def test_fedprox_without_the_term_is_fedavg(stochastic_federation):
     start = stochastic_federation.arrays()
     ends = [
         run(strategy, stochastic_federation.app(client), start)[0]
@@ -66,7 +66,7 @@ def flowers(mu):
     )
 
 
-def test_flowers_fedprox_drives_our_client():
+def test_flowers_fedprox_runs_our_client():
     """Flower's strategy needs float arrays and one client per node."""
     federation = Federation.exact(norm=False)
     app, start = federation.app(FedProxClient), federation.arrays()
@@ -101,7 +101,7 @@ def proximal_app():
     return app
 
 
-def test_equals_flowers_in_an_app_written_for_it():
+def test_fedprox_equals_flowers_fedprox_in_its_app():
     start = {"w": np.array([1.0, -2.0, 0.5])}
     theirs = flowers(0.7).start(LocalGrid(proximal_app(), nodes=4), to_record(start), 3)
     ours, _ = run(FedProx(mu=0.7), proximal_app(), start, rounds=3, nodes=4)

@@ -68,7 +68,7 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
     assert_same_states(states_of(strategy, tmp_path), heads)
 
 
-def test_each_is_evaluated_with_the_global_body_under_its_own_head(exact_federation, tmp_path):
+def test_client_is_evaluated_with_the_global_body_and_its_head(exact_federation, tmp_path):
     start = exact_federation.arrays()
     grid = exact_federation.grid("2", FedRepClient, states=tmp_path, initial=start)
     strategy = FedRep(evaluate_every=2)

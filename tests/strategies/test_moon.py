@@ -68,7 +68,7 @@ def test_four_rounds_by_hand(exact_federation, tmp_path, mu, tau):
     assert_same_states(states_of(strategy, tmp_path), last)
 
 
-def test_the_term_counts(exact_federation, tmp_path):
+def test_contrastive_term_changes_the_result(exact_federation, tmp_path):
     """Every client has a previous model in round 2 only, so mu changes round 2 but not round 1."""
     ends = {}
     for mu in (0.0, 5.0):
@@ -80,7 +80,7 @@ def test_the_term_counts(exact_federation, tmp_path):
 
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
-def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
+def test_rounds_are_equal_for_every_hosting(exact_federation, tmp_path, hosting):
     grid = exact_federation.grid(hosting, MOONClient, states=tmp_path)
     strategy = MOON(
         mu=2.0, participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids()))
@@ -91,7 +91,7 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
     assert_equal(arrays, by_hand(exact_federation, ours, 2.0, 0.5)[0])
 
 
-def test_mu_0_is_fedavg_with_dropout_and_small_batches(tmp_path):
+def test_mu_zero_is_fedavg_with_dropout_and_small_batches(tmp_path):
     """The models are equal to the last bit.
 
     The references draw no dropout masks, and the trained model makes no additional passes.

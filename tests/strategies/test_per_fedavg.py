@@ -72,7 +72,7 @@ def test_two_rounds_by_hand(exact_federation, variant, tolerance):
     assert_equal(arrays, expected, tolerance)
 
 
-def test_the_hessian_counts(exact_federation):
+def test_hessian_changes_the_result(exact_federation):
     start, app = exact_federation.arrays(), exact_federation.app(PerFedAvgClient)
     fo, hf = (
         run(PerFedAvg(variant=variant, inner_learning_rate=1.0), app, start, rounds=1)[0]
@@ -82,7 +82,7 @@ def test_the_hessian_counts(exact_federation):
 
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])
-def test_inner_rate_0_is_local_sgd(exact_federation, variant):
+def test_inner_rate_zero_is_local_sgd(exact_federation, variant):
     """The number of passes differs from local SGD, and so do BatchNorm's statistics.
 
     The test does not compare the statistics.
@@ -100,7 +100,7 @@ def test_inner_rate_0_is_local_sgd(exact_federation, variant):
     assert_equal(weights, {name: expected[name] for name in weights})
 
 
-def test_a_client_is_evaluated_after_its_own_adaptation(exact_federation):
+def test_client_is_evaluated_after_its_adaptation(exact_federation):
     start, alpha = exact_federation.arrays(), 0.7
     strategy = PerFedAvg(inner_learning_rate=alpha, evaluate_every=1)
     end, _ = run(strategy, exact_federation.app(PerFedAvgClient), start, rounds=1)

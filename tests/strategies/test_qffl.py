@@ -62,14 +62,8 @@ def test_two_rounds_by_hand(exact_federation, q):
     assert_equal(arrays, expected)
 
 
-def test_q_0_is_the_unweighted_mean(exact_federation):
-    start = exact_federation.arrays()
-    arrays, (clients,) = run(QFFL(q=0.0), exact_federation.app(QFFLClient), start, rounds=1)
-    states = [local_model(exact_federation, start, k)[1] for k in clients]
-    assert_equal(arrays, mean(states, [1, 1, 1, 1], clients))
-
-
-def test_equals_flowers_qfedavg():
+@pytest.mark.slow
+def test_qffl_equals_flowers_qfedavg():
     """Both strategies get float arrays, because Flower's strategy fails on int64.
 
     Each node hosts one client. Our client reports F_k.
@@ -89,7 +83,7 @@ def test_equals_flowers_qfedavg():
     assert_equal(ours, from_record(theirs.arrays))
 
 
-def test_a_client_that_does_not_report_its_weight_is_named(exact_federation, caplog):
+def test_reply_without_a_weight_is_left_out(exact_federation, caplog):
     strategy = QFFL(max_failed_rounds=1)
     with pytest.raises(RuntimeError, match="0 good replies of 4"):
         run(strategy, exact_federation.app(TorchClient), exact_federation.arrays(), rounds=1)
@@ -98,16 +92,13 @@ def test_a_client_that_does_not_report_its_weight_is_named(exact_federation, cap
 
 CURVATURES = {
     None: "no metric 'q-curvature' in the reply",
-    0.0: "metric 'q-curvature' is 0; it must be above 0",
     -1e9: "metric 'q-curvature' is -1e+09; it must be above 0",
 }
 
 
 @pytest.mark.parametrize("hosting", ["1", "own"])
 @pytest.mark.parametrize("curvature", CURVATURES)
-def test_a_client_of_a_curvature_that_cannot_be_is_left_out(
-    exact_federation, caplog, curvature, hosting
-):
+def test_reply_with_a_wrong_curvature_is_left_out(exact_federation, caplog, curvature, hosting):
     """Without the check, the client would fail the round, or reverse the other clients' step."""
 
     class Flat(QFFLClient):

@@ -84,7 +84,7 @@ def test_four_rounds_by_hand(exact_federation, tmp_path, variant, eta_g):
 
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
-def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
+def test_rounds_are_equal_for_every_hosting(exact_federation, tmp_path, hosting):
     grid = exact_federation.grid(hosting, SCAFFOLDClient, states=tmp_path)
     strategy = SCAFFOLD(participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids())))
     arrays, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
@@ -96,7 +96,9 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
 
 
 @pytest.mark.parametrize(("variant", "hosting"), [("I", "2"), ("II", "2"), ("II", "own")])
-def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path, variant, hosting):
+def test_client_that_fails_after_writing_its_state_keeps_the_earlier_state(
+    exact_federation, tmp_path, variant, hosting
+):
     """Client 1 fails in round 2, after it stored its new c_i.
 
     The failure changes neither x nor c. In round 4, client 1 uses its c_i of round 1.
@@ -118,7 +120,7 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
     assert abs(written[0]["2.weight"] - before[1]["2.weight"]).max() > 1e-3
 
 
-def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
+def test_control_is_divided_by_all_clients_also_those_that_left(exact_federation, tmp_path):
     """Client 3 leaves in round 1, after its reply; c is still divided by four clients."""
     app = exact_federation.app(SCAFFOLDClient, states=tmp_path)
     strategy = SCAFFOLD(min_available_nodes=4)
@@ -129,7 +131,7 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
     assert_equal(run_of(strategy).state["control"], c)
 
 
-def test_zero_variates_correct_nothing(exact_federation, tmp_path):
+def test_first_round_is_the_unweighted_mean_of_plain_sgd(exact_federation, tmp_path):
     """In round 1 the server takes the unweighted mean of models that plain SGD trained.
 
     At the end of a second run, c is the mean of all c_i.
@@ -149,7 +151,7 @@ def test_zero_variates_correct_nothing(exact_federation, tmp_path):
         assert c == pytest.approx(np.mean([variate[name] for variate in own], axis=0), abs=1e-12)
 
 
-def test_without_batchnorm_it_covers_every_array(tmp_path):
+def test_control_variates_cover_every_array_without_batch_norm(tmp_path):
     federation = Federation.exact(norm=False)
     strategy = SCAFFOLD()
     grid = federation.grid("2", SCAFFOLDClient, states=tmp_path)
@@ -172,7 +174,7 @@ class Little(SCAFFOLDClient):
         return changed, len(self.train), {"loss": 0.0}
 
 
-def test_the_variate_of_a_half_model_is_float32(exact_federation, tmp_path):
+def test_control_variate_of_a_float16_model_is_float32(exact_federation, tmp_path):
     """In float16, 1 + 2^-12 rounds to 1, so a float16 c would not change after round 1."""
     strategy = SCAFFOLD()
     grid = exact_federation.grid("1", Little, states=tmp_path)

@@ -19,7 +19,7 @@ def tasks():
     return Tasks(LoadedSource.of(images()), Spread(clients=2, scheme="iid"), 1, 3)
 
 
-def test_a_task_replaces_the_last_layer_alone(tasks):
+def test_task_replaces_the_last_layer_alone(tasks):
     first = Perceptron()
     architecture = architecture_of_tasks({"a": first}, None, tasks, keeps_head=False)
     before, after = model_arrays(first), model_arrays(architecture.make())
@@ -32,20 +32,18 @@ def test_a_task_replaces_the_last_layer_alone(tasks):
         assert (weights[name] == other[name]).all() == (name not in architecture.head)
 
 
-def test_the_identity_is_that_of_the_head_where_tasks_replace_one(tasks):
-    architecture, other = (
-        architecture_of_tasks({"a": Perceptron(seed=seed)}, None, tasks, keeps_head=False)
-        for seed in (0, 1)
+def test_identity_includes_weights_only_where_no_head_is_replaced(tasks):
+    networks = [Perceptron(seed=seed) for seed in (0, 1)]
+    first, second = (
+        architecture_of_tasks({"a": one}, None, tasks, keeps_head=False) for one in networks
     )
-    assert architecture.identity() == other.identity()
-    whole = [
-        Architecture("a", copies_of(Perceptron(seed=seed)), tasks.source, 0) for seed in (0, 1)
-    ]
+    assert first.identity() == second.identity()
+    whole = [Architecture("a", copies_of(one), tasks.source, 0) for one in networks]
     assert whole[0].head == frozenset()
     assert whole[0].identity() != whole[1].identity()
 
 
-def test_an_unchanged_network_is_a_copy(tasks):
+def test_architecture_copies_the_network(tasks):
     first = Perceptron()
     architecture = Architecture("a", copies_of(first), tasks.source, 0)
     with torch.no_grad():
@@ -53,7 +51,7 @@ def test_an_unchanged_network_is_a_copy(tasks):
     assert not torch.equal(architecture.make().last.bias, first.last.bias)
 
 
-def test_starts_that_are_files_alone_need_a_function(tasks):
+def test_starts_that_are_files_alone_need_a_network(tasks):
     line = refusal(architecture_of_tasks, {"a": "model.pt"}, None, tasks, keeps_head=False)
     assert line == "starts are only files of weights: pass network= to make their network"
 
@@ -70,7 +68,7 @@ class Named(nn.Module):
         return self.net(inputs)
 
 
-def test_a_last_layer_with_two_names_is_replaced_under_both(tasks):
+def test_last_layer_with_two_names_is_replaced_under_both(tasks):
     """Before, `net.3` remained the trained layer, and the task's head was never used."""
     first = Named()
     sample = tasks[0].clients[0].train.batch(slice(0, 2), CPU)[0]
@@ -85,14 +83,14 @@ class Scaled(nn.Linear):
         return 2 * super().forward(inputs)
 
 
-def test_a_last_layer_of_another_class_is_not_replaced_by_a_plain_one(tasks):
+def test_last_layer_of_another_class_is_refused(tasks):
     """Before, tasks trained a plain nn.Linear, which computes something else."""
     network = nn.Sequential(nn.Flatten(), Scaled(36, 8))
     line = refusal(architecture_of_tasks, {"a": network}, None, tasks, keeps_head=False)
     assert "its last layer 1 is a Scaled, which tasks cannot replace; pass network=" in line
 
 
-def test_a_network_that_is_a_linear_layer_becomes_another(tasks):
+def test_network_that_is_a_linear_layer_is_replaced(tasks):
     flat = LoadedSource.of(data.TensorDataset(torch.randn(90, 5), torch.arange(90) % 3))
     of_vectors = Tasks(flat, Spread(clients=2, scheme="iid"), 1, 3)
     start = {"a": nn.Linear(5, 8)}
@@ -100,7 +98,7 @@ def test_a_network_that_is_a_linear_layer_becomes_another(tasks):
     assert (type(made), made.out_features) == (nn.Linear, 3)
 
 
-def test_starts_must_be_one_network_with_other_weights(tasks, caplog):
+def test_starts_must_be_the_same_network(tasks, caplog):
     """Before, the first start's network was used for all: its frozen layers, its activations."""
     frozen = Perceptron()
     next(frozen.parameters()).requires_grad_(False)
@@ -114,7 +112,5 @@ def test_starts_must_be_one_network_with_other_weights(tasks, caplog):
     assert not caplog.records
     starts["other"].steps = 3
     architecture_of_tasks(starts, None, tasks, keeps_head=False)
-    line = (
-        "starts 'plain' and 'other' differ in attributes; the tasks use the attributes of 'plain'"
-    )
-    assert caplog.messages == [line]
+    (line,) = caplog.messages
+    assert line.startswith("starts 'plain' and 'other' differ in attributes; ")

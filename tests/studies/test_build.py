@@ -10,7 +10,7 @@ from coprefl_flwr.studies.method import Methods, folder_of
 from coprefl_flwr.studies.settings import Settings
 
 
-def test_a_relative_folder_counts_from_where_the_process_is(tmp_path, monkeypatch):
+def test_relative_folder_is_in_the_current_folder(tmp_path, monkeypatch):
     """An earlier version stored the clients' states of the second study in the first folder."""
     settings = Settings.of(method="random", run_name="a", output_dir="outputs")
     roots, builder = [], Builder()
@@ -22,7 +22,7 @@ def test_a_relative_folder_counts_from_where_the_process_is(tmp_path, monkeypatc
     assert roots == [tmp_path / "one" / "outputs", tmp_path / "two" / "outputs"]
 
 
-def test_other_data_in_a_file_make_another_study(tiny_settings, tmp_path):
+def test_changed_data_file_makes_another_study(tiny_settings, tmp_path):
     """Before, a result of the first data was stored as that of the second."""
     path, builder, keys, images = tmp_path / "data.npz", Builder(), [], []
     settings = replace(tiny_settings, dataset=str(path), method=Methods.read("fedavg"))
@@ -38,5 +38,5 @@ def test_other_data_in_a_file_make_another_study(tiny_settings, tmp_path):
     assert images[0].ne(images[1]).any()
 
 
-def test_names_of_folders_do_not_lead_out_of_a_folder():
+def test_folder_names_stay_in_their_folder():
     assert [folder_of(name) for name in ("a b", ".", "..", "v1.5")] == ["a-b", "-", "-", "v1.5"]

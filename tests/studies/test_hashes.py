@@ -19,9 +19,7 @@ def network(num_classes):
 
 
 @pytest.mark.parametrize("study", ["starts", "personalised"])
-def test_another_text_of_a_users_module_is_another_model(
-    study, tiny_settings, tmp_path, monkeypatch
-):
+def test_changed_module_of_a_user_is_another_model(study, tiny_settings, tmp_path, monkeypatch):
     """`model` has the same function of the same module, but the text of the module changed.
 
     So the results have other keys.
@@ -48,14 +46,14 @@ def test_another_text_of_a_users_module_is_another_model(
     assert keys("ReLU") == first
 
 
-def test_a_file_in_the_home_folder_is_hashed(tmp_path, monkeypatch):
+def test_file_in_the_home_folder_is_hashed(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "data.npz").write_bytes(b"content")
     whole = content_hashes([str(tmp_path / "data.npz")])
     assert list(content_hashes(["~/data.npz"]).values()) == list(whole.values()) != []
 
 
-def test_local_steps_of_fedmeta_are_its_own(tiny_settings):
+def test_local_steps_of_fedmeta_are_an_option_of_the_method(tiny_settings):
     """The setting local-steps does not set the number of FedMeta's meta steps.
 
     The option local-steps of the method sets this number, and changes the key of the result.

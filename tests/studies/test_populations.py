@@ -75,53 +75,36 @@ def test_classes_of_pretraining_and_tasks_are_disjoint(tiny_settings):
         assert set(population(tiny_settings, task_name(number)).classes) <= set(downstream)
 
 
-def test_pretraining_uses_every_sample_of_its_classes_once(tiny_settings):
-    group = population(tiny_settings, PRETRAIN)
-    assert len(group.clients) == 6
-    indices = [index for client in group.clients for index in indices_of(client.train)]
-    indices += indices_of(server_samples(tiny_settings))
-    assert sorted(indices) == of_classes(tiny_settings, group.classes)
-    assert all(client.test is None for client in group.clients)
-
-
-def test_a_smaller_server_share_leaves_the_clients_what_they_hold(tiny_settings):
-    """Of 150 samples, 8 are in reserve: a server share of 2 % is the first 3 of them."""
-    small = replace(tiny_settings, server_share=0.02)
-    before, after = (population(tiny_settings, PRETRAIN), population(small, PRETRAIN))
-    for client, other in zip(before.clients, after.clients, strict=True):
-        assert list(indices_of(client.train)) == list(indices_of(other.train))
-    assert len(server_samples(tiny_settings)) == 8
-    assert (
-        list(indices_of(server_samples(small)))
-        == list(indices_of(server_samples(tiny_settings)))[:3]
-    )
-
-
-def test_the_clients_can_be_given_everything(tiny_settings):
-    """As in Table 41, the server has no data, and the clients have all data."""
-    settings = replace(tiny_settings, server_reserve=0.0, server_share=0.0)
+@pytest.mark.parametrize("server", [(0.05, 0.05, 8), (0.05, 0.02, 3), (0.0, 0.0, 0)])
+def test_pretraining_uses_every_sample_of_its_classes_once(tiny_settings, server):
+    """A smaller server share is the first of the samples in reserve; clients hold the same."""
+    reserve, share, number = server
+    settings = replace(tiny_settings, server_reserve=reserve, server_share=share)
     group = population(settings, PRETRAIN)
+    assert len(group.clients) == 6
+    assert all(client.test is None for client in group.clients)
     indices = [index for client in group.clients for index in indices_of(client.train)]
-    assert sorted(indices) == of_classes(settings, group.classes)
-    assert len(server_samples(settings)) == 0
+    in_reserve = indices_of(server_samples(tiny_settings)) if reserve else []
+    samples = indices_of(server_samples(settings))
+    assert len(samples) == number
+    assert samples == in_reserve[:number]
+    assert sorted(indices + in_reserve) == of_classes(settings, group.classes)
 
 
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet"])
-def test_a_task_uses_every_sample_of_its_classes_once(tiny_settings, scheme):
+def test_task_uses_every_sample_of_its_classes_once(tiny_settings, scheme):
     settings = replace(tiny_settings, task_partition=scheme)
     for number in range(4):
-        group = population(settings, task_name(number))
+        name = task_name(number)
+        group = population(settings, name)
         assert len(group.clients) == 3
-        parts = [indices_of(part) for c in group.clients for part in (c.train, c.test)]
-        assert sorted(index for part in parts for index in part) == of_classes(
-            settings, group.classes
-        )
+        assert used(settings, name) == of_classes(settings, group.classes)
         for client in group.clients:
             n = len(client.train) + len(client.test)
             assert len(client.train) == n * 4 // 5
 
 
-def test_labels_are_positions_of_the_classes(tiny_settings):
+def test_labels_are_positions_of_classes(tiny_settings):
     labels = dataset(tiny_settings).labels
     for name in (PRETRAIN, task_name(0), task_name(1)):
         group = population(tiny_settings, name)
@@ -131,45 +114,31 @@ def test_labels_are_positions_of_the_classes(tiny_settings):
                 assert classes == labels[part.indices].tolist()
 
 
-def test_tasks_are_paired(tiny_settings):
-    """No setting of the pre-training changes a task, so that starts can be compared."""
-    start = replace(
-        tiny_settings,
-        run_name="other",
-        method="fedavg",
-        clients=9,
-        participants=2,
-        partition="dirichlet",
-        alpha=5.0,
-        rounds=7,
-        local_steps=None,
-        local_epochs=1,
-        batch_size=4,
-        learning_rate=0.2,
-        short=(("gamma", 0.9), ("resplit", False), ("support-fraction", 0.5)),
-        model="femnist-cnn",
-        task_rounds=9,
-        tasks=5,
-    )
+def test_tasks_do_not_change_with_settings_of_the_pretraining(tiny_settings):
+    """So starts can be compared on the same tasks."""
+    other = {
+        "clients": 9,
+        "participants": 2,
+        "partition": "dirichlet",
+        "alpha": 5.0,
+        "local_steps": None,
+        "local_epochs": 1,
+        "short": (("gamma", 0.9), ("resplit", False), ("support-fraction", 0.5)),
+        "model": "femnist-cnn",
+        "tasks": 5,
+    }
+    start = replace(tiny_settings, run_name="other", method="fedavg", **other)
     for number in range(3):
         name = task_name(number)
         assert contents(population(start, name)) == contents(population(tiny_settings, name))
 
 
-def test_tasks_differ_from_one_another_and_between_seeds(tiny_settings):
+def test_tasks_differ_by_number_and_seed(tiny_settings):
     tasks = [contents(population(tiny_settings, task_name(n)))[1:] for n in range(6)]
     assert all(tasks[a] != tasks[b] for a in range(6) for b in range(a))
     assert len({classes for classes, _ in tasks}) > 1
     other = replace(tiny_settings, seed=1)
     assert contents(population(other, "task-0"))[1:] not in tasks
-
-
-def test_input_shape(tiny_settings):
-    assert (
-        dataset(tiny_settings).shape
-        == build(tiny_settings).stages[0].architecture.input_shape
-        == (1, 6, 6)
-    )
 
 
 # --- domains
@@ -194,7 +163,7 @@ def domains_of(settings, rows):
     return {dataset(settings).domain_names[n] for n in dataset(settings).domains[rows]}
 
 
-def test_a_domain_is_held_out():
+def test_held_out_domain_is_used_in_tasks_alone():
     settings = in_domains()
     pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
     assert domains_of(settings, pretraining) == {"plain", "inverted", "outlined"}
@@ -203,17 +172,7 @@ def test_a_domain_is_held_out():
     assert population(settings, "task-0").classes == population(settings, PRETRAIN).classes
 
 
-def test_without_lists_of_domains_all_are_used():
-    settings = in_domains(
-        pretraining_domains="", downstream_domains="", pretraining_classes="",
-        downstream_classes="list:0-2", task_classes=3,
-    )  # fmt: skip
-    assert set(used(settings, "task-0")) == set(of_classes(settings, (0, 1, 2)))
-    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
-    assert sorted(pretraining) == of_classes(settings, (3, 4, 5, 6))
-
-
-def test_a_held_out_domain_has_no_part_in_the_normalisation():
+def test_normalisation_does_not_use_the_held_out_domain():
     settings = in_domains()
     seen = dataset(settings).images[:2520].float() / 255
     assert dataset(settings).mean.item() == pytest.approx(seen.mean().item(), rel=1e-5)
@@ -223,10 +182,11 @@ def test_a_held_out_domain_has_no_part_in_the_normalisation():
     assert dataset(everything).mean.item() == pytest.approx(whole.mean().item(), rel=1e-5)
 
 
-def test_the_pretrained_model_is_tested_on_the_domains_it_saw():
+def test_pretrained_model_is_tested_on_its_domains():
     settings = in_domains(test_every=1)
     tested = indices_of(of(settings)[0].test_samples())
     assert len(tested) == 3 * 7 * 20
+    assert not {*tested} & {*used(settings, PRETRAIN), *indices_of(server_samples(settings))}
     assert domains_of(settings, tested) == {"plain", "inverted", "outlined"}
 
 
@@ -240,7 +200,7 @@ MIXED = {
 }
 
 
-def test_seen_and_unseen_classes_are_mixed_as_in_the_paper(tiny_settings):
+def test_tasks_draw_seen_and_unseen_classes_as_in_the_paper(tiny_settings):
     """As in Table 4, the pre-training has its usual classes.
 
     Tasks draw from some of these classes and from other classes.
@@ -256,7 +216,7 @@ def test_seen_and_unseen_classes_are_mixed_as_in_the_paper(tiny_settings):
 
 
 @pytest.mark.parametrize("reserve", [0.3, 0.5])
-def test_tasks_and_pretraining_share_no_sample_where_some_are_reserved(tiny_settings, reserve):
+def test_reserved_samples_of_tasks_are_not_used_in_pretraining(tiny_settings, reserve):
     settings = replace(
         tiny_settings, **MIXED, task_reserve=reserve, task_classes=4, server_reserve=0.1
     )
@@ -273,14 +233,7 @@ def test_tasks_and_pretraining_share_no_sample_where_some_are_reserved(tiny_sett
     assert used(other, "task-0") != of_task
 
 
-def test_a_reserve_without_shared_samples_changes_nothing(tiny_settings):
-    for settings in (tiny_settings, in_domains()):
-        reserved = replace(settings, task_reserve=0.5)
-        for name in (PRETRAIN, "task-0"):
-            assert used(reserved, name) == used(settings, name)
-
-
-def test_of_domains_in_both_phases_only_the_shared_one_is_split():
+def test_task_reserve_splits_the_shared_domain_alone():
     settings = in_domains(
         downstream_domains="outlined turned", allow_class_overlap=True, task_reserve=0.25
     )
@@ -294,20 +247,14 @@ def test_of_domains_in_both_phases_only_the_shared_one_is_split():
 # --- classes without samples
 
 
-def test_no_task_draws_a_class_without_samples(tiny_settings, tmp_path):
-    """A dataset may have names of classes without samples.
-
-    In an earlier version, a task with these classes trained on no samples.
-    """
+def test_classes_without_samples_are_refused(tiny_settings, tmp_path):
+    """In an earlier version, a task with these classes trained on no samples."""
     images = np.zeros((80, 6, 6), np.uint8)
     names = [f"class {number}" for number in range(9)]
-    np.savez(tmp_path / "few.npz", images=images, labels=2 * (np.arange(80) % 4), classes=names)
-    settings = replace(
-        tiny_settings, dataset=str(tmp_path / "few.npz"), downstream_classes="list:3-6"
-    )
-    with pytest.raises(
-        SettingsError, match=r"there are no samples of class 3, class 5; .*relabel = true"
-    ):
+    file = tmp_path / "few.npz"
+    np.savez(file, images=images, labels=2 * (np.arange(80) % 4), classes=names)
+    settings = replace(tiny_settings, dataset=str(file), downstream_classes="list:3-6")
+    with pytest.raises(SettingsError, match=r"no samples of class 3, class 5; .*relabel = true"):
         population(settings, "task-0")
     settings = replace(settings, relabel=True, downstream_classes="3")
     assert dataset(settings).classes == ("class 0", "class 2", "class 4", "class 6")
@@ -334,7 +281,7 @@ def two_datasets(tiny_settings, tmp_path):
     )
 
 
-def test_tasks_are_of_their_own_dataset(two_datasets):
+def test_tasks_use_the_task_dataset(two_datasets):
     pretraining, downstream = class_split(two_datasets)
     assert pretraining == tuple(range(8))
     assert len(downstream) == 3
@@ -350,52 +297,26 @@ def test_tasks_are_of_their_own_dataset(two_datasets):
 
 def test_both_datasets_have_one_shape_and_one_normalisation(two_datasets):
     source, other = dataset(two_datasets), task_dataset(two_datasets)
-    assert (
-        source.shape
-        == other.shape
-        == build(two_datasets).stages[0].architecture.input_shape
-        == (3, 6, 6)
-    )
+    shape = build(two_datasets).stages[0].architecture.input_shape
+    assert source.shape == other.shape == shape == (3, 6, 6)
     assert other.mean.tolist() == source.mean.tolist()
     assert other.std.tolist() == source.std.tolist()
     measured = (other.images.float() / 255).mean().item()
     assert abs(measured - source.mean.mean().item()) > 0.05
-    grey = dataset(replace(two_datasets, task_dataset=""))
-    assert grey.shape == (1, 6, 6)
-
-
-def test_colour_to_pretrain_with_makes_the_tasks_colour(two_datasets):
     swapped = replace(
         two_datasets, dataset=two_datasets.task_dataset, task_dataset=two_datasets.dataset
     )
     assert task_dataset(swapped).shape == (3, 6, 6)
     assert len(population(swapped, PRETRAIN).classes) == 4
+    with pytest.raises(SettingsError, match=r"inputs are 3x9x7 of .* and 3x6x6 .* set image-size"):
+        population(replace(two_datasets, image_size=0), "task-0")
 
 
-def test_few_samples_of_a_class_are_the_pretrainings_only(two_datasets):
+def test_samples_per_class_do_not_apply_to_a_task_dataset(two_datasets):
     settings = replace(two_datasets, samples_per_class=10)
     assert np.bincount(dataset(settings).labels).tolist() == [10] * 8
     assert used(settings, "task-0") == used(two_datasets, "task-0")
-    alone = replace(settings, task_dataset="")
-    assert len(used(alone, "task-0")) == 20
-
-
-def test_naming_the_same_dataset_twice_is_naming_it_once(tiny_settings):
-    twice = replace(tiny_settings, task_dataset=tiny_settings.dataset)
-    assert contents(population(twice, "task-0")) == contents(population(tiny_settings, "task-0"))
-    assert class_split(twice) == class_split(tiny_settings)
-
-
-def test_datasets_that_do_not_fit_are_refused(two_datasets, tmp_path):
-    with pytest.raises(SettingsError, match=r"inputs are 3x9x7 of .* and 3x6x6 .* set image-size"):
-        population(replace(two_datasets, image_size=0), "task-0")
-    (tmp_path / "a.txt").write_text("A:\n" + "word " * 40)
-    with pytest.raises(
-        SettingsError, match=r"both must be images of bytes .*; texts have no tasks"
-    ):
-        population(
-            replace(two_datasets, task_dataset=str(tmp_path / "a.txt"), image_size=0), "task-0"
-        )
+    assert len(used(replace(settings, task_dataset=""), "task-0")) == 20
 
 
 FLOATS = """
@@ -408,38 +329,29 @@ def made(folder, classes=6, side=6, seed=0):
 """
 
 
-def test_images_of_floats_can_be_the_tasks_too(tiny_settings, tmp_path):
-    """An earlier version refused both datasets as "texts"."""
+def test_images_of_floats_can_be_a_task_dataset(tiny_settings, tmp_path):
     (tmp_path / "floats.py").write_text(FLOATS)
     here = f"{tmp_path / 'floats.py'}:made"
-    both = replace(
-        tiny_settings,
-        dataset=here,
-        task_dataset=f"{here}:classes=4,seed=1",
-        downstream_classes="4",
-        pretraining_classes="",
-    )
+    tasks = {"task_dataset": f"{here}:classes=4,seed=1", "downstream_classes": "4"}
+    both = replace(tiny_settings, dataset=here, pretraining_classes="", **tasks)
     samples = population(both, "task-0").clients[0].train
-    first = dataset(both)
-    assert first.shape == samples.dataset.shape == (3, 6, 6)
-    assert (len(first.classes), len(samples.dataset.classes)) == (6, 4)
+    assert dataset(both).shape == samples.dataset.shape == (3, 6, 6)
+    assert (len(dataset(both).classes), len(samples.dataset.classes)) == (6, 4)
     images = torch.rand(80, 3, 6, 6, generator=torch.Generator().manual_seed(1))
     inputs, _ = samples.batch(slice(None), torch.device("cpu"))
     assert torch.equal(inputs, images[samples.indices])
-    with pytest.raises(SettingsError, match=r"inputs are 3x7x7 of torch.float32 and 3x6x6 of tor"):
-        population(replace(both, task_dataset=f"{here}:side=7"), "task-0")
-    with pytest.raises(SettingsError, match=r"both must be images of bytes .*, or tensors"):
-        population(replace(both, task_dataset=tiny_settings.dataset), "task-0")
+    for other, problem in (
+        (f"{here}:side=7", r"inputs are 3x7x7 of torch.float32 and 3x6x6 of tor"),
+        (tiny_settings.dataset, r"both must be images of bytes .*, or tensors"),
+    ):
+        with pytest.raises(SettingsError, match=problem):
+            population(replace(both, task_dataset=other), "task-0")
 
 
 # --- the head
 
 
-def test_a_head_is_kept_where_the_classes_are_the_same():
-    assert population(in_domains(head="keep"), "task-0").classes == tuple(range(7))
-
-
-def test_a_head_is_not_kept_for_classes_of_another_name(two_datasets):
+def test_head_is_not_kept_for_classes_of_other_names(two_datasets):
     settings = replace(
         two_datasets, head="keep", pretraining_classes="list:4-7", downstream_classes="list:0-3",
         task_classes=4,

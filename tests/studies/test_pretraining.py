@@ -6,10 +6,9 @@ import pytest
 
 from coprefl_flwr.clients import CoPreFLClient, StatefulClient, TorchClient
 from coprefl_flwr.data import ClientData
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.server_data import ServerData
-from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING, with_role
+from coprefl_flwr.methods import METHODS, PRETRAINING, with_role
 from coprefl_flwr.strategies import (
     Centralised,
     CoPreFL,
@@ -55,15 +54,13 @@ def no_server(_):
     raise AssertionError("scenario I needs no server data")
 
 
-def test_starts_in_their_order_with_settings_of_their_own():
-    settings = Settings(
-        run_name="r", method="coprefl:gamma=0.25,rounds=7  random;fedavg:local-epochs=2", seed=5
-    )
-    study = build(settings)
+def test_starts_have_their_order_and_their_options():
+    text = "coprefl:gamma=0.25,rounds=7  random;fedavg:local-epochs=2"
+    settings = Settings(run_name="r", method=text, seed=5)
+    coprefl, random, fedavg = build(settings).stages[:3]
     names = ["coprefl:gamma=0.25,rounds=7", "random", "fedavg:local-epochs=2"]
-    coprefl, random, fedavg = study.stages[:3]
-    assert [s.start for s in (coprefl, random, fedavg)] == names
-    assert [p.name for s in (coprefl, random, fedavg) for p in s.phases] == ["coprefl", "fedavg"]
+    assert [stage.start for stage in (coprefl, random, fedavg)] == names
+    assert [len(stage.phases) for stage in (coprefl, random, fedavg)] == [1, 0, 1]
     assert coprefl.phases[0].options == {
         "gamma": 0.25,
         "meta-learning-rate": 0.05,
@@ -78,18 +75,17 @@ def test_starts_in_their_order_with_settings_of_their_own():
     assert fedavg.phases[0].options == OF_THE_MEAN
     assert fedavg.phases[0].training == replace(training, local_epochs=2)
     assert (coprefl.rounds, random.rounds, fedavg.rounds) == (7, 0, 50)
-    assert [stage.rounds for stage in study.stages[:3]] == [7, 0, 50]
 
 
-def test_values_are_read_as_in_a_toml_file():
-    own = only("coprefl:resplit=false,learning-rate=1,clip-norm=2e-1")
-    assert own.options["resplit"] is False
-    assert (own.training.learning_rate, own.training.clip_norm) == (1.0, 0.2)
+def test_values_in_a_methods_text_have_the_types_of_toml():
+    made = only("coprefl:resplit=false,learning-rate=1,clip-norm=2e-1")
+    assert made.options["resplit"] is False
+    assert (made.training.learning_rate, made.training.clip_norm) == (1.0, 0.2)
     unset = only("fedavg:local-steps=,local-epochs=2", local_steps=3).training
     assert (unset.local_steps, unset.local_epochs) == (None, 2)
 
 
-def test_a_methods_own_default_and_what_takes_its_place():
+def test_default_of_a_method_is_replaced_by_settings_and_options():
     assert only("fedprox").options["mu"] == 0.01
     assert only("moon").options["mu"] == 0.1
     assert only("fedprox", mu=0.5).options["mu"] == 0.5
@@ -99,10 +95,10 @@ def test_a_methods_own_default_and_what_takes_its_place():
     assert (centralised.local_epochs, centralised.batch_size) == (1, 64)
 
 
-def test_steps_or_epochs():
+def test_steps_replace_epochs_and_options_replace_settings():
     def chosen(text, **settings):
-        own = only(text, **settings).training
-        return own.local_steps, own.local_epochs, own.max_steps
+        made = only(text, **settings).training
+        return made.local_steps, made.local_epochs, made.max_steps
 
     assert chosen("fedavg") == (None, None, None)
     assert chosen("cyclic") == (None, 5, 20)
@@ -114,54 +110,40 @@ def test_steps_or_epochs():
     assert chosen("fedavg:local-steps=7", local_epochs=1) == (7, None, None)
 
 
-def test_phases_one_after_the_other():
+def test_schedule_has_its_phases_one_after_the_other():
     text = "cyclic:rounds=3,participants=2+fedprox"
     chosen = start(text, rounds=9, participants=4)
     assert [phase.name for phase in chosen.phases] == ["cyclic", "fedprox"]
     assert (chosen.rounds, chosen.phase_switch) == (12, 3)
-    assert [chosen.phase_of(n).name for n in (1, 3, 4, 12)] == [
-        "cyclic",
-        "cyclic",
-        "fedprox",
-        "fedprox",
-    ]
     schedule = strategy(text, rounds=9, participants=4)
     assert type(schedule) is Schedule
     (cyclic, first), (fedprox, second) = schedule.phases
     assert (type(cyclic), type(fedprox), first, second) == (Cyclic, FedProx, 3, 9)
     assert (cyclic.participants, fedprox.participants) == (2, 4)
+    # The client's side and the server's side agree on the phase of a round.
+    for number, name in ((1, "cyclic"), (3, "cyclic"), (4, "fedprox"), (12, "fedprox")):
+        phase_strategy, _ = schedule.phase(number)
+        assert (phase_strategy.name, chosen.phase_of(number).name) == (name, name)
 
 
-def test_folders_are_plain_and_apart():
+def test_folders_of_stages_have_plain_and_different_names():
     texts = {
         "coprefl": "coprefl",
-        "coprefl:gamma=0.5": "coprefl-gamma-0.5",
         "coprefl:gamma=0.25,rounds=3": "coprefl-gamma-0.25-rounds-3",
-        "fedavg:momentum=0.5": "fedavg-momentum-0.5",
         "cyclic:rounds=3,participants=2+fedprox": "cyclic-rounds-3-participants-2-fedprox",
     }
     assert {text: folder_of(Method.parse(text).without_folders) for text in texts} == texts
     stages = build(Settings(method=" ".join(texts), tasks=1)).stages
-    assert [stage.path for stage in stages] == [
-        *(f"starts/{folder}" for folder in texts.values()),
-        *(f"tasks/0/{folder}" for folder in texts.values()),
-    ]
+    folders = list(texts.values())
+    assert [stage.path for stage in stages[:3]] == [f"starts/{folder}" for folder in folders]
+    assert [stage.path for stage in stages[3:]] == [f"tasks/0/{folder}" for folder in folders]
 
 
-def test_strategies_get_their_settings():
-    settings = {
-        "seed": 3, "participants": 7, "min_available_nodes": 2, "min_replies": 4,
-        "max_failed_rounds": 5,
-    }  # fmt: skip
-    base = {
-        "participants": 7, "seed": 3, "population": clients_of.PRETRAIN,
-        "min_available_nodes": 2, "min_replies": 4, "max_failed_rounds": 5, "evaluate_every": 0,
-    }  # fmt: skip
-    fedavg = strategy("fedavg", **settings)
+def test_strategies_have_their_settings():
+    settings = {"seed": 3, "participants": 7, "min_available_nodes": 2, "min_replies": 4}
+    base = settings | {"population": clients_of.PRETRAIN, "evaluate_every": 0}
     coprefl = strategy("coprefl", **settings, gamma=0.1, meta_learning_rate=0.2)
-    assert type(fedavg) is FedAvg
     assert type(coprefl) is CoPreFL
-    assert vars(fedavg).items() >= base.items()
     assert vars(coprefl).items() >= (base | {"gamma": 0.1, "meta_learning_rate": 0.2}).items()
 
 
@@ -186,7 +168,7 @@ FOUND_AS = {
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_every_option_of_a_method_arrives(name, federation, tmp_path):
+def test_every_option_of_a_method_reaches_its_strategy_or_client(name, federation, tmp_path):
     method = METHODS[name]
     keys = dict.fromkeys([*method.options, *method.strategy_class.training_defaults])
     values = {key: OTHER.get(key, 0.321) for key in keys}
@@ -216,33 +198,19 @@ def test_every_option_of_a_method_arrives(name, federation, tmp_path):
         assert all(option_value == value for option_value in arrived), key
 
 
-def test_both_sides_of_a_schedule_agree_on_the_phase():
-    text = "cyclic:rounds=1+fedprox:rounds=2+fedavg"
-    schedule = strategy(text, rounds=4)
-    for number in range(1, 9):
-        phase_strategy, _ = schedule.phase(number)
-        assert (
-            type(phase_strategy) is start(text, rounds=4).phase_of(number).algorithm.strategy_class
-        )
-
-
-def test_scenario_two_gets_the_server_and_its_settings(federation):
-    shared = {"participants": 4, "gamma": 0.1}
-    refining = {"server_steps": 2, "server_learning_rate": 0.3}
+def test_strategies_of_scenario_two_have_the_server_data(federation):
     server = ServerData(tiny_model(), federation.samples[3])
 
     def make(pool):
         assert pool == "server"
         return server
 
-    hybrid = strategy("coprefl-hybrid", make, **shared)
+    hybrid = strategy("coprefl-hybrid", make, participants=4, gamma=0.1)
     assert type(hybrid) is HybridCoPreFL
     assert (hybrid.server, hybrid.gamma, hybrid.participants) == (server, 0.1, 4)
     for name, inner in (("fedavg-refined", FedAvg), ("coprefl-sgd", CoPreFL)):
-        own = refining if inner is FedAvg else shared | refining
-        refined = strategy(name, make, **own)
-        assert type(refined) is ServerRefined
-        assert type(refined.inner) is inner
+        refined = strategy(name, make, server_steps=2, server_learning_rate=0.3)
+        assert (type(refined), type(refined.inner)) == (ServerRefined, inner)
         assert refined.server is server
         assert (refined.training.local_steps, refined.training.learning_rate) == (2, 0.3)
     # Scenario II's CoPreFL trains on all of a client's samples, scenario I's on its support set.
@@ -250,7 +218,7 @@ def test_scenario_two_gets_the_server_and_its_settings(federation):
     assert METHODS["coprefl-sgd"].client_class is CoPreFLClient
 
 
-def test_centralised_training_is_on_what_the_clients_hold(federation):
+def test_centralised_training_uses_the_samples_of_the_clients(federation):
     pools = {
         name: ServerData(tiny_model(), federation.samples[n])
         for n, name in enumerate(("server", "clients", "both"))
@@ -262,7 +230,7 @@ def test_centralised_training_is_on_what_the_clients_hold(federation):
         assert METHODS[name].uses_server_data == (pool == "both")
 
 
-def test_a_task_is_run_by_its_own_method():
+def test_task_is_run_by_the_task_method():
     study = build(Settings(
         seed=4, task_clients=3, task_evaluate_every=0, task_rounds=7, participants=20,
         task_method="fedprox:mu=1", method="random",
@@ -279,7 +247,6 @@ def test_a_task_is_run_by_its_own_method():
 def client(settings, data, **config):
     """Return the first client of a study; every population has one client, with `data`."""
     study = build(settings)
-
     only = Population("one client", (0, 1, 2), (data,))
     vars(study.stages[0].clients)["population"] = only
     for stage in study.stages[1:]:
@@ -287,51 +254,32 @@ def client(settings, data, **config):
     return study.client(None, 0, {"server-round": 1, "folder": "run/starts/a", **config})
 
 
-def test_clients_get_their_settings(federation, tmp_path):
+@pytest.mark.parametrize("name", ["fedavg", "coprefl", "scaffold"])
+def test_clients_have_their_settings(name, federation, tmp_path):
     data = ClientData(federation.samples[0], federation.samples[1])
-    for name in ("fedavg", "coprefl", "fedmeta", "scaffold"):
-        own = {"support_fraction": 0.6, "resplit": False} if name in ("coprefl", "fedmeta") else {}
-        settings = Settings.of(
-            method=name, local_epochs=2, momentum=0.5, batch_size=4, output_dir=str(tmp_path), **own
-        )
-        about = {
-            "population": "pretrain",
-            "stage": f"starts/{folder_of(name)}",
-            "folder": "run/starts/a",
-        }
-        own = client(settings, data, **about)
-        assert type(own) is METHODS[name].client_class
-        assert (own.train, own.test) == (data.train, data.test)
-        assert own.training == TrainingOptions(local_epochs=2, batch_size=4, momentum=0.5)
-        if isinstance(own, CoPreFLClient):
-            assert (own.support_fraction, own.resplit) == (0.6, False)
-        if isinstance(own, StatefulClient):
-            assert own.state.folder == tmp_path / "run" / "starts" / "a" / "client-state"
+    changes = {"support_fraction": 0.6, "resplit": False} if name == "coprefl" else {}
+    training = {"local_epochs": 2, "momentum": 0.5, "batch_size": 4}
+    settings = Settings.of(method=name, output_dir=str(tmp_path), **training, **changes)
+    made = client(settings, data, population="pretrain", stage=f"starts/{name}")
+    assert type(made) is METHODS[name].client_class
+    assert (made.train, made.test) == (data.train, data.test)
+    assert made.training == TrainingOptions(**training)
+    for option, value in changes.items():
+        assert getattr(made, option) == value
+    if isinstance(made, StatefulClient):
+        assert made.state.folder == tmp_path / "run" / "starts" / "a" / "client-state"
 
 
-def test_local_training(federation):
-    settings = Settings(
-        local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
-        momentum=0.5, weight_decay=0.1, clip_norm=3.0, task_local_steps=8, task_learning_rate=0.7,
-        method="fedavg",
-    )  # fmt: skip
+def test_tasks_have_a_separate_local_training(federation):
+    training = {
+        "local_epochs": 2, "max_steps": 9, "batch_size": 4, "learning_rate": 0.3,
+        "learning_rate_decay": 0.9, "momentum": 0.5, "weight_decay": 0.1, "clip_norm": 3.0,
+    }  # fmt: skip
+    settings = Settings(task_local_steps=8, task_learning_rate=0.7, method="fedavg", **training)
     data = ClientData(federation.samples[0], federation.samples[1])
     of_pretraining = client(settings, data, population="pretrain", stage="starts/fedavg")
-    assert of_pretraining.training == TrainingOptions(
-        local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
-        momentum=0.5, weight_decay=0.1, clip_norm=3.0,
-    )  # fmt: skip
+    assert of_pretraining.training == TrainingOptions(**training)
     of_task = client(settings, data, population="task-0", stage="tasks/0/fedavg")
     assert of_task.training == TrainingOptions(
         rounds=50, participants=10, local_steps=8, batch_size=4, learning_rate=0.7
     )
-
-
-# --- the setting for the kind of a study
-
-
-@pytest.mark.parametrize("name", sorted(with_role(PERSONALISED).keys() - TRAINED.keys()))
-def test_a_method_of_personalised_studies_is_told_what_to_set(name):
-    with pytest.raises(SettingsError, match=f"{name} .* set study = personalised"):
-        build(Settings(method=name))
-    assert build(Settings(study="personalised", method=name))

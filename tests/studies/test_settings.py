@@ -13,7 +13,7 @@ from coprefl_flwr.options import declared
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.phases import TRAINING_KEYS
 from coprefl_flwr.studies.running import run_study
-from coprefl_flwr.studies.settings import GROUPS, Settings
+from coprefl_flwr.studies.settings import Settings
 from tests.common.data import write_domain
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
@@ -61,7 +61,7 @@ def bases(tiny_settings, three_datasets):
 
 
 @pytest.mark.parametrize(("of", "changes", "named"), ROWS, ids=excerpt)
-def test_what_cannot_be_is_one_line_before_any_work(of, changes, named, bases, tmp_path):
+def test_wrong_setting_is_refused_in_one_line_before_any_work(of, changes, named, bases, tmp_path):
     """There is no grid, so a study that starts to work would fail with another error."""
     with pytest.raises(SettingsError) as caught:
         run_study(None, build(Settings.from_config(bases[of] | changes)))
@@ -71,7 +71,7 @@ def test_what_cannot_be_is_one_line_before_any_work(of, changes, named, bases, t
     assert not (tmp_path / "outputs").exists()
 
 
-def test_round_trip():
+def test_settings_equal_those_read_from_their_config():
     changed = {
         "seed": 7,
         "run-name": "a",
@@ -90,30 +90,26 @@ def test_round_trip():
     assert Settings.of(**{key.replace("-", "_"): v for key, v in changed.items()}) == settings
 
 
-def test_empty_config_is_the_defaults():
-    assert Settings.from_config({}) == Settings()
+def test_settings_keep_or_convert_types_of_values():
+    """An empty text is a setting that is not set; 1, 1.0 and True are equal in Python."""
+    for key in ("local-steps", "local-epochs", "task-local-steps", "clip-norm", "mu", "variant"):
+        assert Settings.from_config({key: ""}) == Settings()
+    settings = Settings.from_config({"learning-rate": 1, "clip-norm": 2, "seed": 10**18})
+    assert (type(settings.learning_rate), type(settings.clip_norm)) == (float, float)
+    assert settings.seed == 10**18
+    assert Settings.from_config({"downstream-classes": 20}) == Settings()  # As the text "20".
+    assert Settings.of(pretraining_classes=30).pretraining_classes == "30"
+    for variant in ("hf", "II"):  # Of Per-FedAvg and of SCAFFOLD.
+        assert Settings.of(variant=variant).short == (("variant", variant),)
 
 
-def test_whole_numbers_are_numbers():
-    learning_rate = Settings.from_config({"learning-rate": 1, "clip-norm": 2})
-    assert typed({"a": learning_rate.learning_rate}) == {"a": (float, 1.0)}
-    assert typed({"a": learning_rate.clip_norm}) == {"a": (float, 2.0)}
-
-
-@pytest.mark.parametrize(
-    "key", ["local-steps", "local-epochs", "task-local-steps", "clip-norm", "mu", "variant"]
-)
-def test_empty_text_is_not_set_where_that_is_possible(key):
-    assert Settings.from_config({key: ""}) == Settings()
-
-
-def test_a_key_near_to_none_is_told_all_keys():
+def test_unknown_setting_without_a_near_name_lists_all():
     line = refusal({"zzz": 1})
     assert all(key in line for key in Settings().to_config())
 
 
 @pytest.mark.parametrize(("key", "end"), [(key, end) for key, end, _, _ in ENDS])
-def test_ends_of_ranges_are_allowed(key, end):
+def test_ends_of_ranges_are_allowed_values(key, end):
     written = Settings.from_config({key: end}).to_config()[key]
     assert typed({key: written}) == typed({key: end})
 
@@ -125,11 +121,11 @@ def of_numbers():
 
 
 @pytest.mark.parametrize("key", of_numbers())
-def test_nan_is_outside_of_every_range(key):
+def test_nan_is_refused_for_every_number(key):
     assert refusal({key: float("nan")}).startswith(f"{key} = nan: ")
 
 
-def test_limits_hold_however_settings_are_made():
+def test_limits_hold_for_every_constructor():
     for make, changes, named in [
         (Settings, {"momentum": 2}, "momentum = 2.0"),
         (Settings.of, {"gamma": 2}, "gamma = 2.0"),
@@ -140,7 +136,7 @@ def test_limits_hold_however_settings_are_made():
     assert Settings.from_config({"clients": 5, "participants": 5}).participants == 5
 
 
-def test_every_option_of_a_method_has_a_short_form_that_is_not_set_by_itself():
+def test_every_option_of_a_method_has_an_unset_short_form():
     config = Settings().to_config()
     for method in METHODS.values():
         if method.roles != (HEAD,):  # Options of heads are written after the head only.
@@ -150,69 +146,7 @@ def test_every_option_of_a_method_has_a_short_form_that_is_not_set_by_itself():
     assert set(TRAINING_KEYS) < declared(Settings).keys()
 
 
-def test_a_short_form_has_what_any_of_its_methods_allows():
-    """SCAFFOLD has I and II, Per-FedAvg fo and hf."""
-    assert Settings.of(variant="hf").short == (("variant", "hf"),)
-    assert Settings.of(variant="II").short == (("variant", "II"),)
-
-
-def test_each_setting_belongs_to_one_group():
-    keys = [key for group in GROUPS for key in declared(group)]
-    assert sorted(keys) == sorted(declared(Settings))
-    settings = Settings.of(seed=7, alpha=2.0, rounds=3, gamma=0.5)
-    for group in GROUPS:
-        part = vars(settings.part(group))
-        assert part == {name: getattr(settings, name) for name in part}
-
-
-def test_a_count_can_be_a_whole_number():
-    assert Settings.from_config({"downstream-classes": 20}) == Settings()  # As the text "20".
-    assert Settings.of(pretraining_classes=30).pretraining_classes == "30"
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "line"),
-    [
-        ("learning-rate", 10**400, "learning-rate = inf: "),
-        ("rounds", 10**400, f"rounds = 1{'0' * 56}...: must be at most {2**63 - 1}"),
-        ("rounds", 10**5000, "rounds = a number with thousands of digits: "),
-        ("seed", 10**400, f"seed = 1{'0' * 56}...: must be at most {2**63 - 1}"),
-        ("dataset", 10**400, f"dataset = 1{'0' * 56}...: "),
-        ("study", "x" * 10**5, "study: unknown value 'xxx"),
-    ],
-    ids=excerpt,
-)
-def test_numbers_and_texts_of_any_size_are_one_short_line(key, value, line):
-    problem = refusal({key: value})
-    assert problem.startswith(line)
-    assert len(problem) < 300
-
-
-def test_a_seed_may_be_large():
-    assert Settings(seed=10**18).seed == 10**18
-
-
-@pytest.mark.parametrize(
-    ("key", "shown"),
-    [("a\nb", "a\\nb"), ("\x1b[2J", "\\x1b[2J"), ("\ud800", "\\ud800"), ("\u2028", "\\u2028")],
-)
-def test_what_does_not_print_is_escaped_in_the_line_about_it(key, shown):
-    """A message with two lines could look like two messages.
-
-    Half of a character cannot be printed.
-    """
-    line = refusal({key: 1})
-    assert line.startswith(f"unknown setting '{shown}': ")
-    assert line.isprintable()
-
-
-def test_a_line_has_an_end():
-    line = str(SettingsError(f"{'x' * 10**6}: cannot be read"))
-    assert len(line) == 5000
-    assert line.endswith("x: cannot be read")
-
-
-def test_a_personalised_study_refuses_each_setting_that_it_does_not_use():
+def test_personalised_study_refuses_settings_that_it_does_not_use():
     """The settings are tested one by one.
 
     Each gets a value that a study of starting models allows.
@@ -232,6 +166,6 @@ def test_a_personalised_study_refuses_each_setting_that_it_does_not_use():
         assert caught.value.keys == (key,)
 
 
-def test_settings_that_were_changed_and_count():
+def test_changed_settings_are_those_that_change_results():
     changed = Settings.of(timeout=5.0, run_name="a", data_dir="b", rounds=7, gamma=0.25).changed()
     assert changed == {"rounds": 7, "gamma": 0.25}

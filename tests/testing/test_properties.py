@@ -15,7 +15,21 @@ from coprefl_flwr.testing.small_study import Case, write_images
 from tests.common.simulation import ROOT
 
 SPOILT = ROOT / "tests" / "common" / "spoilt.py"
-TABLE = [(name, role) for name, method in METHODS.items() for role in method.roles]
+KINDS = {
+    "fedavg": "pretraining",  # one exchange, a mean
+    "coprefl": "pretraining",  # two exchanges
+    "cyclic": "pretraining",  # a chain of clients
+    "scaffold": "task",  # states of clients
+    "fedpcl": "personalised",  # prototypes and states
+    "ncm": "head",  # one round
+    "coprefl-sgd": "pretraining",  # refined on the server
+}
+"""One method of each kind of round; the others are checked by `make test-all`."""
+TABLE = [
+    pytest.param(name, role, marks=() if KINDS.get(name) == role else pytest.mark.slow)
+    for name, method in METHODS.items()
+    for role in method.roles
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +40,7 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("name", "role"), TABLE)
-def test_a_built_in_method_keeps_every_property(name, role, data, tmp_path):
+def test_built_in_method_has_every_property(name, role, data, tmp_path):
     case = Case(name, find_method(name), role, data, tmp_path)
     for name_of_property, check in PROPERTIES.items():
         if (role, name_of_property) == ("head", "resume"):
@@ -36,7 +50,7 @@ def test_a_built_in_method_keeps_every_property(name, role, data, tmp_path):
             assert check(case)
 
 
-def test_a_method_of_ones_own_keeps_every_property_in_every_role():
+def test_users_method_has_every_property_in_every_role():
     check_method(f"{SPOILT}:KeepsAll")
 
 
@@ -61,7 +75,7 @@ def test_a_method_of_ones_own_keeps_every_property_in_every_role():
         ("Options", {"options"}, "other is not declared; .*Options accepts wrong values of rate"),
     ],
 )
-def test_a_spoilt_method_fails_the_right_check_and_no_other(name, broken, reason):
+def test_defect_fails_its_check_and_no_other(name, broken, reason):
     problems = {
         finding.property: finding.problem
         for finding in findings(f"{SPOILT}:{name}")
@@ -71,7 +85,7 @@ def test_a_spoilt_method_fails_the_right_check_and_no_other(name, broken, reason
     assert re.search(reason, "\n".join(problems.values())), problems
 
 
-def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
+def test_method_that_does_not_run_skips_the_other_checks(monkeypatch):
     class Mine(FedAvg):
         roles = ("pretraining",)
 
@@ -91,8 +105,9 @@ def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
-def test_a_method_of_ones_own_under_flower(tmp_path, monkeypatch):
+def test_users_method_under_flower(tmp_path, monkeypatch):
     """The file's path is relative to the current folder, which is not the app's folder."""
     (tmp_path / "mine.py").write_text(SPOILT.read_text())
     monkeypatch.chdir(tmp_path)
@@ -100,7 +115,7 @@ def test_a_method_of_ones_own_under_flower(tmp_path, monkeypatch):
     assert (last.property, last.problem, last.skipped) == ("flower", "", False)
 
 
-def test_the_commands_exit_status_and_lines(tmp_path, monkeypatch, capsys):
+def test_command_prints_a_line_per_check_and_fails(tmp_path, monkeypatch, capsys):
     """Each check prints a line; a relative path starts in the current folder."""
     (tmp_path / "mine.py").write_text(SPOILT.read_text())
     monkeypatch.chdir(tmp_path)

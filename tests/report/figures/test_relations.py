@@ -16,14 +16,14 @@ from coprefl_flwr.report.figures.relations import (
     p1_rounds_figure,
     weighted,
 )
-from coprefl_flwr.report.figures.style import NothingToDrawError, colours
+from coprefl_flwr.report.figures.style import colours
 
 
 def points(of: list[tuple[float, float, float]], line: str) -> pd.DataFrame:
     return pd.DataFrame(of, columns=["at", "mean", "std"]).assign(line=line)
 
 
-def test_here_and_the_paper_are_drawn() -> None:
+def test_gamma_figure_shows_measured_and_printed_values() -> None:
     here = points([(1.0, 84.0, 3.0), (0.0, 80.0, 2.0)], "coprefl")
     paper = points([(0.0, 78.0, math.nan), (1.0, 82.0, math.nan)], PAPER)
     panels = {"Accuracy %": pd.concat([here, paper]), "Variance %²": here}
@@ -39,18 +39,13 @@ def test_here_and_the_paper_are_drawn() -> None:
     assert len(variance.collections) == 1
 
 
-def test_one_value_of_gamma_is_refused() -> None:
-    with pytest.raises(SettingsError, match="at least two values of gamma"):
-        gamma_figure({"Accuracy %": points([(0.5, 1.0, 1.0)], "a")})
-
-
 def lengths(rounds: list[int]) -> pd.DataFrame:
     """Return points on the cubic 50 + (r - 5)³ / 100, with a standard deviation of 2."""
     points = [(number, 50 + (number - 5) ** 3 / 100, 2.0) for number in rounds]
     return pd.DataFrame(points, columns=["at", "mean", "std"])
 
 
-def test_the_cubic_goes_through_points_on_a_cubic() -> None:
+def test_cubic_fit_goes_through_points_on_a_cubic() -> None:
     (panel,) = p1_rounds_figure(lengths([9, 1, 5, 3, 7, 11]), "Accuracy").axes
     measured, *_, fit = panel.lines
     assert list(measured.get_xdata()) == [1, 3, 5, 7, 9, 11]
@@ -61,21 +56,16 @@ def test_the_cubic_goes_through_points_on_a_cubic() -> None:
     assert [round(float(np.ptp(bar[:, 1])), 9) for bar in bars] == [4] * 6
 
 
-def test_four_points_are_not_fitted() -> None:
+def test_four_points_have_no_cubic_fit() -> None:
     (panel,) = p1_rounds_figure(lengths([1, 2, 3, 4]), "Accuracy").axes
     assert all(len(np.asarray(line.get_xdata())) == 4 for line in panel.lines)
-
-
-def test_one_length_is_refused() -> None:
-    with pytest.raises(SettingsError, match="different numbers of rounds of phase P1"):
-        p1_rounds_figure(lengths([3, 3]), "Accuracy")
 
 
 def measured(*rows):
     return pd.DataFrame(rows, columns=["start", "at", "accuracy"])
 
 
-def test_a_panel_a_measure_and_a_point_a_task(tmp_path):
+def test_each_measure_is_a_panel_and_each_task_a_point(tmp_path):
     rows = measured(("random", 1.0, 40.0), ("random", 1.5, 42.0), ("coprefl", 0.5, 60.0))
     alone = measured(("random", 1.0, 40.0), ("coprefl", float("nan"), 60.0))
     figure = explained_figure({"Barrier": rows, "Probe %": rows, "Nothing": alone})
@@ -88,17 +78,6 @@ def test_a_panel_a_measure_and_a_point_a_task(tmp_path):
     assert (tmp_path / "explained.png").stat().st_size > 10_000
 
 
-def test_nothing_is_drawn_without_two_points():
-    with pytest.raises(NothingToDrawError):
-        explained_figure({"Barrier": measured(("random", 1.0, 40.0))})
-
-
-def test_one_value_everywhere_is_one_tick():
-    rows = measured(("random", 0.0, 40.0), ("coprefl", 0.0, 60.0))
-    (panel,) = [axes for axes in explained_figure({"Barrier": rows}).axes if axes.get_visible()]
-    assert list(panel.get_xticks()) == [0.0]
-
-
 def rounds(level: str, spread: str, values: list[tuple[float, ...]]) -> pd.DataFrame:
     """Return rows of rounds with the metrics that a round reports for the meta objective."""
     names = [f"meta-{name}{of}" for of in ("", "-gradient") for name in (level, spread)]
@@ -109,7 +88,7 @@ def rounds(level: str, spread: str, values: list[tuple[float, ...]]) -> pd.DataF
 PRINTED = rounds("sum", "variance", [(2, 60.0, 0.02, 8.0, 0.4), (1, 80.0, 0.04, 4.0, 0.8)])
 
 
-def test_terms_are_weighted_by_gamma_and_what_is_left_of_it() -> None:
+def test_terms_are_weighted_by_gamma_and_one_minus_gamma() -> None:
     terms = weighted(PRINTED, 0.25)
     assert list(terms["round"]) == [2, 1]
     np.testing.assert_allclose(terms["level"], [15, 20])
@@ -124,7 +103,7 @@ def test_terms_are_weighted_by_gamma_and_what_is_left_of_it() -> None:
     ]  # fmt: skip
 
 
-def test_rounds_without_the_terms_are_none() -> None:
+def test_rounds_without_a_meta_objective_are_omitted() -> None:
     """Rounds of an earlier phase and of a method without a meta objective are left out."""
     before = pd.DataFrame({"round": [1], "loss": [3.0]})
     together = pd.concat([before, PRINTED], ignore_index=True)
@@ -133,7 +112,7 @@ def test_rounds_without_the_terms_are_none() -> None:
     assert weighted(pd.DataFrame(), 0.5).empty
 
 
-def test_both_terms_are_drawn() -> None:
+def test_objective_figure_shows_both_terms_averaged_over_seeds() -> None:
     """Two seeds of CoPreFL are averaged; gamma 1 has no second term."""
     other = PRINTED.assign(**{"meta-sum": [20.0, 40.0]})
     parts = {"coprefl": weighted(pd.concat([PRINTED, other]), 0.25), "only": weighted(PRINTED, 1.0)}
@@ -154,6 +133,10 @@ def test_both_terms_are_drawn() -> None:
     assert [line.get_color() for line in terms.lines[::2]] == [shown[start][0] for start in parts]
 
 
-def test_no_rounds_are_refused() -> None:
+def test_figures_with_too_few_values_are_refused() -> None:
+    with pytest.raises(SettingsError, match="at least two values of gamma"):
+        gamma_figure({"Accuracy %": points([(0.5, 1.0, 1.0)], "a")})
+    with pytest.raises(SettingsError, match="different numbers of rounds of phase P1"):
+        p1_rounds_figure(lengths([3, 3]), "Accuracy")
     with pytest.raises(SettingsError, match="rounds of a method with a meta objective"):
         objective_figure(pd.DataFrame())

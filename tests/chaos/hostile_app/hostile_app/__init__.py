@@ -1,1 +1,0 @@
-"""An app with hostile clients."""
