@@ -118,7 +118,8 @@ class Measurement:
         """Return whether other programs ran, before or during the measurement."""
         during = median(self.load) if self.load else 0.0
         before: float = self.machine["load_before"]
-        others = max(threshold, self.machine["cores"] / 8)  # A large machine has cores to spare.
+        cores: int = self.machine["cores"]
+        others = max(threshold, cores / 8)  # A large machine has cores to spare.
         return before > others or during > self.workers + others
 
     def as_json(self) -> dict[str, Any]:
