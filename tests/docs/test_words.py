@@ -123,3 +123,12 @@ def test_docstrings_and_messages_are_in_plain_english(name):
 def test_code_on_pages_needs_no_scrolling(name):
     found = wide(ALL[name].read_text(encoding="utf-8"))
     assert not found, "\n".join([f"{name}:", *found])
+
+
+def test_names_of_tests_are_in_plain_english():
+    """A failing test's name is the first prose that a contributor reads."""
+    paths = sorted((tables.ROOT / "tests").rglob("test_*.py"))
+    names = [name for path in paths for name in re.findall(r"def (test_\w+)\(", path.read_text())]
+    assert len(names) > 1000
+    found = [f"{name}: {line}" for name in names for line in unclear(name.replace("_", " "))]
+    assert found == []

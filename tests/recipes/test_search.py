@@ -183,7 +183,7 @@ def test_halving_trial_has_a_quarter_of_all_rounds_rounded_up():
     assert str(trial.method) == "fedpcl:rounds=5"
 
 
-def test_best_quarter_of_trials_and_at_least_one_goes_on():
+def test_best_quarter_of_the_trials_is_kept_and_at_least_one():
     nan = float("nan")
     assert best("abcdefgh", [1, 9, 3, nan, 9, 8, 2, 0]) == ["b", "e"]
     assert best("abc", [1, 2, 2]) == ["b"]  # Of equal scores the first.
