@@ -23,6 +23,13 @@ ALL_ROWS = ("coprefl-table-1b.yaml", "cyclic-table-2.yaml")
 WITH_FOLDERS = ("fedpcl-table-4-digit-5.yaml", "fedpcl-table-4-office-10.yaml")
 """Recipes with backbones in folders that a user has to provide."""
 
+SHARED_CLASSES = "coprefl-table-4.yaml"
+"""The recipe of CIFAR-100 whose two phases share classes."""
+
+ON_CIFAR100 = sorted(
+    path.name for path in FOLDER.glob("coprefl-*.yaml") if ": CIFAR100\n" in path.read_text()
+)
+
 FAST = {
     "coprefl-table-1a.yaml",  # scenario I, a search
     "coprefl-table-1b.yaml",  # scenario II, data on the server
@@ -62,6 +69,26 @@ def test_recipe_is_read_at_both_scales(name):
     compared = sorted((table.table, str(table.where)) for table in found if table)
     assert compared == sorted((table.table, str(table.where)) for table in full.paper)
     assert small.paper == ()
+
+
+@pytest.mark.parametrize("name", [name for name in ON_CIFAR100 if name != SHARED_CLASSES])
+def test_classes_of_cifar100_are_those_of_park_et_al(name):
+    """Earlier, each seed drew 20 classes, although the code of Park et al. lists them."""
+    listed, drawn = (load.read_recipe(FOLDER / name, protocol=one) for one in ("", "drawn"))
+    small = read(name, scale="small")
+    assert listed.protocol == "listed"
+    assert listed.settings["downstream-classes"] == ("list:80-99",)
+    assert drawn.settings == {**listed.settings, "downstream-classes": ("20",)}
+    assert drawn.paper == listed.paper
+    assert small.settings["downstream-classes"] == ("20",)
+    for recipe in (listed, drawn, small):  # The pre-training has all other classes: 0 to 79.
+        assert "pretraining-classes" not in recipe.settings
+
+
+def test_shared_classes_are_of_the_same_split():
+    settings = read(SHARED_CLASSES).settings
+    assert settings["pretraining-classes"] == ("list:0-79",)
+    assert settings["downstream-classes"] == ("list:70-89",)  # Ten of both parts.
 
 
 @pytest.mark.parametrize("name", RECIPES)
