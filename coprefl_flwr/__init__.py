@@ -31,14 +31,14 @@ if _typing.TYPE_CHECKING:
     from coprefl_flwr.report.starts_result import plot_history as plot_history
     from coprefl_flwr.strategies import *  # noqa: F403
     from coprefl_flwr.studies.populations import Clients as Clients
-    from coprefl_flwr.studies.tasks import Tasks as Tasks
+    from coprefl_flwr.studies.task_data import Tasks as Tasks
 
 __version__ = "0.2.0"
 
 _NAMES = {
     "api": ("partition", "pretrain", "tasks", "evaluate_starts"),
     "studies.populations": ("Clients",),
-    "studies.tasks": ("Tasks",),
+    "studies.task_data": ("Tasks",),
     "report.starts_result": ("StartsResult", "plot_history"),
     "data": ("load_dataset",),
     "learning": ("ServerData",),

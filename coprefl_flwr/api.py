@@ -5,7 +5,6 @@
 driver.
 """
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,46 +15,43 @@ from torch import nn
 
 from coprefl_flwr.data.partition import NATURAL, Scheme
 from coprefl_flwr.data.user_data import Pick
-from coprefl_flwr.errors import SettingsError, excerpt, wrong_type
+from coprefl_flwr.errors import SettingsError, wrong_type
+from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.models import load_arrays, load_saved_model
-from coprefl_flwr.models.weights import FILE
+from coprefl_flwr.models.copies import copied, unwrapped
 from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.architecture import Architecture, check_network, copies_of
+from coprefl_flwr.studies.architecture import checked_network
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
-from coprefl_flwr.studies.method import FRESH, KEEP, Method, folder_of
+from coprefl_flwr.studies.method import FRESH, KEEP, Method
 from coprefl_flwr.studies.own_method import (
     AppPretraining,
-    pretraining_options,
+    local_training,
+    pretraining_of,
     read_method,
-    start_of_method,
+    starts_of,
     task_options,
     task_phase,
 )
-from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingOptions, head_phase
+from coprefl_flwr.studies.phases import WRAPPER_KEYS, head_phase
 from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
-from coprefl_flwr.studies.pretraining import Pretraining, Start
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import about, gather, without_folders
 from coprefl_flwr.studies.running import WORKERS, finished
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.store import Layout
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.tasks import (
-    TASK_RATE,
-    Downstream,
-    Tasks,
-    architecture_of_tasks,
-    comparison,
-)
+from coprefl_flwr.studies.task_data import CLASS, Tasks
+from coprefl_flwr.studies.tasks import TASK_RATE, Downstream, architecture_of_tasks, comparison
 
 
 def partition(
     dataset: Any,
     clients: int | None = None,
-    scheme: Scheme = "dirichlet",
+    scheme: Scheme | None = None,
     *,
     alpha: float = 0.5,
     classes_per_client: int = 2,
@@ -64,6 +60,7 @@ def partition(
     only: Sequence[int | str] | None = None,
     relabel: bool = False,
     batch: Pick | None = None,
+    groups: Any = None,
     seed: int = 0,
 ) -> Clients:
     """Partition a dataset over the clients of a pre-training.
@@ -77,8 +74,9 @@ def partition(
     clients : int, optional
         Number of clients. Default: 100, for "natural" all groups with `min_samples` samples, and
         for a partitioner object its number of partitions.
-    scheme : str, function, or flwr_datasets.partitioner.Partitioner
-        How the samples are partitioned. Allowed are the name of a scheme: "iid", "dirichlet",
+    scheme : str, function, or flwr_datasets.partitioner.Partitioner, optional
+        How the samples are partitioned. Default: "natural" if `groups` are given, else "dirichlet".
+        Allowed are the name of a scheme: "iid", "dirichlet",
         "pathological", "natural" (each client is one writer or speaker), a class of flwr-datasets
         with its arguments, and others (see `coprefl_flwr.data.partition`); a function of
         (labels (n,), clients, rng) that returns a list of sample indices for each client; or a
@@ -101,6 +99,10 @@ def partition(
     batch : function, optional
         Function that returns (input, label) of an item, or of a DataLoader's batch. Default: the
         item is an (input, label) pair, or a dict such as {"img": ..., "label": ...}.
+    groups : array, list or str, optional
+        The group of each sample, such as its writer, patient or site: a name or number for each
+        sample, or the key of the group in items that are dicts (the column of a Hugging Face
+        Dataset). With "natural", each client is one group.
     seed : int
         Seed of all random draws. A study with the same settings has the same clients.
 
@@ -117,15 +119,16 @@ def partition(
     """
     options = {"seed": seed, "server_reserve": server_reserve}
     drawn = checked_options(options, declared(Clients))
+    scheme = scheme or ("dirichlet" if groups is None else NATURAL)
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
-    result = Clients(LoadedSource.of(dataset, only, relabel, batch), spread, **drawn)
+    result = Clients(LoadedSource.of(dataset, only, relabel, batch, groups), spread, **drawn)
     _ = result.population  # Raises an error now if the partition is not possible.
     return result
 
 
 def tasks(
     dataset: Any,
-    number: int = 3,
+    number: int | None = None,
     classes: int = 5,
     clients: int = 10,
     scheme: Scheme = "dirichlet",
@@ -137,18 +140,21 @@ def tasks(
     only: Sequence[int | str] | None = None,
     relabel: bool = False,
     batch: Pick | None = None,
+    groups: Any = None,
+    by: str = CLASS,
     seed: int = 0,
 ) -> Tasks:
     """Draw downstream tasks from a dataset.
 
-    Each task draws some classes and partitions their samples over its clients.
+    Each task draws some classes and partitions their samples over its clients. `tasks + others`
+    joins tasks, which may be of other datasets, and of other numbers of classes and clients.
 
     Parameters
     ----------
     dataset : a torch or Hugging Face Dataset, a DataLoader, or a dataset of this package
         The samples, read as in `partition`.
-    number : int
-        Number of tasks.
+    number : int, optional
+        Number of tasks. Default: 3, or for another `by` than "class" as many as are possible.
     classes : int
         Number of classes that each task draws from the dataset, or from `only`: at least 2.
     clients : int
@@ -160,8 +166,12 @@ def tasks(
     train_fraction : float
         Fraction of each client's samples that is its training set, above 0 and at most 0.99. The
         rest is its test set.
-    only, relabel, batch : sequence of int or str, bool, function
+    only, relabel, batch, groups : sequence of int or str, bool, function, array or str
         The classes that tasks may draw, and how the dataset is read, as in `partition`.
+    by : str
+        "class": each task draws its classes among all samples. "group" or "domain": each task has
+        the samples of one group or domain, and draws its classes among theirs. The groups, of
+        those with enough classes, are drawn too.
     seed : int
         Seed of all random draws. All starting models are tested on the same tasks.
 
@@ -178,10 +188,13 @@ def tasks(
     """
     if number == 0:
         raise SettingsError("number = 0: at least one task is needed")
-    options = {"number": number, "classes": classes, "train_fraction": train_fraction, "seed": seed}
+    options = {"classes": classes, "train_fraction": train_fraction, "seed": seed, "by": by}
+    several = 3 if by == CLASS else 0
+    options["number"] = several if number is None else number
     drawn = checked_options(options, declared(Tasks))
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
-    result = Tasks(LoadedSource.of(dataset, only, relabel, batch), spread, **drawn)
+    result = Tasks(LoadedSource.of(dataset, only, relabel, batch, groups), spread, **drawn)
+    result.number = result.number or len(result.eligible)
     for task in range(len(result)):
         _ = result[task]  # Raises an error now if the task is not possible.
     return result
@@ -198,6 +211,7 @@ def pretrain(
     checkpoint: str | Path | None = None,
     quiet: bool = False,
     history: bool = False,
+    hooks: Sequence[Hook] = (),
     **options: Any,
 ) -> Any:
     """Return a copy of `model`, pre-trained by a method across clients.
@@ -234,6 +248,10 @@ def pretrain(
     history : bool
         Whether to return (nn.Module, DataFrame): the model, and a DataFrame with the metrics and
         the traffic of each round in a row. `plot_history` draws this DataFrame.
+    hooks : list of functions
+        Functions that are called after each round with its `RoundReport`: the round, the arrays of
+        the global model, and the metrics. What a hook returns is not used. An exception of a hook
+        ends the run.
     **options
         Options of local training, such as `local_steps=5`, `local_epochs`, `learning_rate=0.05`,
         `batch_size`, `precision="bf16"`, `client_wrapper="attackers.py:SignFlip",
@@ -257,8 +275,10 @@ def pretrain(
     """
     usage = "cp.pretrain(method, model, clients)"
     method = read_method(method, usage)
-    check_network("model", model, usage)
+    network = checked_network("model", model, usage)
     WORKERS.checked(workers, "workers")
+    if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
+        raise wrong_type("hooks", hooks, "a list of functions of a RoundReport", "[print]")
     stage: AppPretraining | Pretraining
     app: ClientApp | None = None
     if isinstance(clients, ClientApp):
@@ -268,14 +288,14 @@ def pretrain(
             raise SettingsError(f"{', '.join(options)}: set these options in the ClientApp's code")
         stage, app = AppPretraining(method, model, rounds, nodes), clients
     else:
-        stage, nodes = _pretraining(method, model, clients, rounds, options), workers
+        stage, nodes = pretraining_of(method, network, clients, rounds, options), workers
     stage.open_ended = checkpoint is not None
     grid = {"nodes": nodes, "workers": workers}
-    with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, app, **grid) as store:
+    with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, app, hooks, **grid) as store:
         arrays, _ = load_saved_model(store.root)
         metrics = frames.frame(store.result(stage)["rounds"])
-    start = copy.deepcopy(model)
-    load_arrays(start, arrays)
+    start = copied(model, "model")
+    load_arrays(start if app else unwrapped(start), arrays)  # An app has its own names of weights.
     return (start, metrics) if history else start
 
 
@@ -290,6 +310,7 @@ def evaluate_starts(
     client_metrics: MetricLike | Sequence[MetricLike] = (),
     evaluate_every: int = 1,
     diagnostics: bool = False,
+    workers: int = 1,
     checkpoint: str | Path | None = None,
     quiet: bool = False,
     **options: Any,
@@ -325,6 +346,8 @@ def evaluate_starts(
     diagnostics : bool
         Whether to measure, for each starting model and task, properties of the model that may
         explain its accuracy, such as gradient diversity. They are in `rounds` of the result.
+    workers : int
+        Number of processes that run the clients, as in `pretrain`.
     checkpoint, quiet : path of a folder, bool
         As in `pretrain`, except that tasks start again if `rounds` is another number.
     **options
@@ -350,15 +373,17 @@ def evaluate_starts(
     if not isinstance(tasks, Tasks):
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
     method = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))", classes=True)
-    how_made, chosen = _starts(starts), checked_options(options, task_options(method))
+    WORKERS.checked(workers, "workers")
+    how_made, chosen = starts_of(starts), checked_options(options, task_options(method))
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(numbers, declared(Downstream))
-    if of_tasks["diagnostics"] and len(tasks[0].clients) < 2:
+    fewest = min(len(tasks[number].clients) for number in range(len(tasks)))
+    if of_tasks["diagnostics"] and fewest < 2:
         raise SettingsError("diagnostics = True: the loss barrier needs tasks with two clients")
-    training = _local_training(
+    training = local_training(
         chosen,
         rounds=max(of_tasks["rounds"], 1),
-        participants=len(tasks[0].clients),
+        participants=fewest,
         learning_rate=TASK_RATE,
     )
     trained = task_phase(method, training, chosen)
@@ -366,13 +391,15 @@ def evaluate_starts(
     layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
     computed, keeps = head_phase(layer, training, {}), layer == KEEP
     how = Downstream(trained, head=computed, keeps_head=keeps, metrics=metrics, **of_tasks)
-    architecture = architecture_of_tasks(starts, network, tasks, keeps_head=keeps)
+    networks = {start.name: start.weights for start in how_made}
+    architecture = architecture_of_tasks(networks, network, tasks, keeps_head=keeps)
     of_run = RunOptions(seed=tasks.seed)
     stages = [
         Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in how_made
     ]
     study = Study(comparison(stages, tasks, how))
-    with finished(study, checkpoint, Layout.PATH, quiet) as store:
+    on = finished(study, checkpoint, Layout.PATH, quiet, nodes=workers, workers=workers)
+    with on as store:
         rows, of_rounds = gather(study, store)
         shown = about(study, store, tasks.seed) | {"settings": _shown(tasks, how, layer)}
     return StartsResult(frames.accuracies(rows), of_rounds, shown)
@@ -380,8 +407,13 @@ def evaluate_starts(
 
 def _shown(tasks: Tasks, how: Downstream, head: Method) -> dict[str, Any]:
     """Return the settings of the tasks for a report, by their names in run-config."""
-    counts = {"tasks": len(tasks), "task-classes": tasks.classes, "head": str(head)}
-    counts |= {"task-clients": len(tasks[0].clients), "task-rounds": how.rounds}
+    each = [tasks[number] for number in range(len(tasks))]
+    counts = {"tasks": len(tasks), "task-rounds": how.rounds, "head": str(head)}
+    for key, sizes in (
+        ("task-classes", {len(task.classes) for task in each}),
+        ("task-clients", {len(task.clients) for task in each}),
+    ):
+        counts[key] = sorted(sizes) if len(sizes) > 1 else sizes.pop()
     training = how.trained.training
     options = values_of(training, "rounds", "participants", *WRAPPER_KEYS)
     chosen = {key: value for key, value in options.items() if value is not None}
@@ -400,50 +432,3 @@ def _spread(
     if clients is None and scheme != NATURAL and not hasattr(scheme, "load_partition"):
         clients = declared(Spread)["clients"].default
     return Spread(clients=clients, scheme=scheme, **limits)
-
-
-def _pretraining(
-    method: RoundStrategy | str,
-    model: nn.Module,
-    clients: Clients | Sequence[Any],
-    rounds: int,
-    options: Mapping[str, Any],
-) -> Pretraining:
-    """Return the pre-training stage of a network on clients that are datasets."""
-    if not isinstance(clients, Clients):
-        if not isinstance(clients, Sequence) or isinstance(clients, str) or not len(clients):
-            needed = "the clients that cp.partition returns, or a list of a dataset per client"
-            raise wrong_type("clients", clients, needed, "cp.partition(dataset, clients=100)")
-        clients = Clients.of_datasets(clients)
-    chosen, number = checked_options(options, pretraining_options(method)), len(clients)
-    training = _local_training(chosen, rounds=rounds, participants=number)
-    seed = chosen.get("seed", 0) if isinstance(method, str) else method.seed
-    architecture = Architecture(type(model).__name__, copies_of(model), clients.source, seed)
-    architecture.check("model", clients[0])
-    start = start_of_method(method, training, chosen, number)
-    return Pretraining(start, clients, architecture, RunOptions(seed=seed))
-
-
-def _local_training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
-    """Return the options of local training: those in `options`, and `defaults` for the others."""
-    known = {option.name for option in declared(TrainingOptions).values()}
-    chosen = {name: value for name, value in options.items() if name in known}
-    return TrainingOptions(**{**defaults, **chosen})
-
-
-def _starts(starts: Any) -> list[Start]:
-    """Return a Start for each network or file, or raise a SettingsError for another value."""
-    if not isinstance(starts, Mapping) or not starts:
-        example = "{'random': Net(), 'coprefl': start}"
-        raise wrong_type("starts", starts, "a mapping of names to networks or files", example)
-    names = {name: folder_of(name) if isinstance(name, str) else "" for name in starts}
-    for name, folder in names.items():
-        if not folder.strip("-") or list(names.values()).count(folder) > 1:
-            problem = f"start {excerpt(repr(name))}: a name must be a text with a letter or digit"
-            raise SettingsError(f"{problem}, and two names must differ in letters or digits")
-        if not isinstance(starts[name], str | Path):
-            check_network(f"start {name!r}", starts[name], "Net() or 'model.safetensors'")
-    return [
-        Start(name, name, weights=start if isinstance(start, nn.Module) else f"{FILE}{start}")
-        for name, start in starts.items()
-    ]

@@ -9,7 +9,7 @@ that never leaves the process, as on the local grid, is therefore never serialis
 import functools
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,11 +103,6 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     return {name: record for name, record in content.items() if isinstance(record, kind)}
 
 
-def is_lazy(array: FlowerArray) -> bool:
-    """Return whether an Array still holds its NumPy array and has not been serialised to bytes."""
-    return isinstance(array, Array) and array.array is not None
-
-
 def numbers_of(array: FlowerArray) -> npt.NDArray[Any]:
     """Return the NumPy array of a Flower Array; do not modify it, as its memory may be shared."""
     shared = array.array if isinstance(array, Array) else None
@@ -193,19 +188,20 @@ BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 """PyTorch's names for the running statistics of BatchNorm and InstanceNorm."""
 
 
-def is_buffer(name: str, array: npt.NDArray[Any]) -> bool:
-    """Return whether an array is a buffer: BatchNorm's statistics, or not a floating-point array.
+def is_buffer(name: str, array: npt.NDArray[Any], buffers: Collection[str] = ()) -> bool:
+    """Return whether an array is a buffer: one of `buffers`, or else by its name and dtype.
 
     Methods differ in how they aggregate weights. Buffers are always averaged, weighted by the
-    number of samples. A floating-point buffer with another name, such as the vectors of spectral
-    norm, cannot be distinguished from a weight here.
+    number of samples. Without `buffers`, the names of the module's buffers, only BatchNorm's
+    statistics and arrays that are not floating-point can be distinguished from weights.
     """
-    return name.rpartition(".")[2] in BATCH_NORM or array.dtype.kind != "f"
+    batch_norm = name.rpartition(".")[2] in BATCH_NORM
+    return batch_norm or array.dtype.kind != "f" or name in buffers
 
 
-def weights_of(arrays: Arrays) -> Arrays:
-    """Return the arrays that are weights, without the buffers."""
-    return {name: array for name, array in arrays.items() if not is_buffer(name, array)}
+def weights_of(arrays: Arrays, buffers: Collection[str] = ()) -> Arrays:
+    """Return the arrays that are weights, without the buffers (see `is_buffer`)."""
+    return {name: array for name, array in arrays.items() if not is_buffer(name, array, buffers)}
 
 
 def read_only(arrays: Arrays) -> Arrays:
@@ -216,15 +212,10 @@ def read_only(arrays: Arrays) -> Arrays:
     return views
 
 
-def norm(records: Iterable[Arrays]) -> float:
-    """Return the l2 norm, in float64, of all elements of all arrays with a real dtype."""
-    total = 0.0
-    for array in (array for arrays in records for array in arrays.values()):
-        numbers = array.ravel("K") if array.dtype.kind in "biuf" else np.empty(0)
-        numbers = numbers.astype(np.float64, copy=False)
-        with np.errstate(all="ignore"):  # Other checks look for infinity.
-            total += float(np.dot(numbers, numbers))
-    return math.sqrt(total)
+def norm(arrays: Arrays) -> float:
+    """Return the l2 norm, in float64, of all elements of all arrays."""
+    flat = (array.ravel("K").astype(np.float64, copy=False) for array in arrays.values())
+    return math.sqrt(sum(float(np.dot(numbers, numbers)) for numbers in flat))
 
 
 def zeros_like(arrays: Arrays) -> Arrays:
@@ -235,14 +226,20 @@ def zeros_like(arrays: Arrays) -> Arrays:
     return {n: np.zeros(a.shape, np.promote_types(a.dtype, np.float32)) for n, a in arrays.items()}
 
 
-def append_prefixed(arrays: Arrays, label: str, more: Arrays) -> Arrays:
-    """Return `arrays` and the arrays of `more`, renamed to "LABEL/NAME", for a single record."""
-    return arrays | {f"{label}/{name}": array for name, array in more.items()}
+E = TypeVar("E")
 
 
-def split_prefixed(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
+def append_prefixed(arrays: Mapping[str, E], label: str, more: Mapping[str, E]) -> dict[str, E]:
+    """Return `arrays` and the entries of `more`, renamed to ".LABEL/NAME", for a single record.
+
+    No name of a model's array begins with a point: it is the name of a layer, which has no point.
+    """
+    return {**arrays, **{f".{label}/{name}": array for name, array in more.items()}}
+
+
+def split_prefixed(arrays: Mapping[str, E], label: str) -> tuple[dict[str, E], dict[str, E]]:
     """Return the two arguments `arrays` and `more` of `append_prefixed` from its result."""
-    mark = f"{label}/"
+    mark = f".{label}/"
     first = {name: array for name, array in arrays.items() if not name.startswith(mark)}
     more = {n.removeprefix(mark): array for n, array in arrays.items() if n.startswith(mark)}
     return first, more

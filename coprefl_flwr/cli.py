@@ -4,7 +4,7 @@
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
                [--set KEY=VALUE] [--workers N]
     coprefl plan RECIPE [as run]
-    coprefl report DIR [DIR ...]
+    coprefl report DIR [DIR ...] [--reference NAME]
     coprefl list [DIR]
     coprefl show RUN
     coprefl check-method PLACE [PLACE ...] [--no-flower]
@@ -93,6 +93,8 @@ def parser() -> argparse.ArgumentParser:
     summary = "write the report of finished results again, or print a table of several studies"
     report = add("report", summary, "report outputs/first")
     report.add_argument("out", type=Path, nargs="+", help=REPORT_HELP)
+    row = "row that the others are tested against (default: the recipe's, or the first)"
+    report.add_argument("--reference", metavar="NAME", help=row)
     listing = add("list", "list recipes, stored runs and studies", "list outputs")
     folders = "folder with the folders of recipes and studies (default: outputs)"
     listing.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"), help=folders)

@@ -2,7 +2,6 @@
 
 import asyncio
 import difflib
-import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +17,7 @@ class SettingsError(ValueError):
     """
 
     def __init__(self, message: str, *keys: str) -> None:
-        super().__init__(printable(message))
+        super().__init__(message.replace("\n", "\\n"))
         self.keys = keys
 
 
@@ -49,17 +48,9 @@ def one_line(error: BaseException) -> str:
     The line begins with the type of the exception, unless the exception is a ValueError, a
     RoundFailedError or a RunFailedError with a message.
     """
-    text = " ".join(text_of(error).split())
+    text = " ".join(str(error).split())
     written = isinstance(error, ValueError | RoundFailedError | RunFailedError) and text
     return text if written else f"{type(error).__name__}: {text}"
-
-
-def text_of(error: BaseException) -> str:
-    """Return the message of an exception, or "" if its `__str__` raises an exception."""
-    try:
-        return str(error)
-    except Exception:
-        return ""
 
 
 EXITS = (SystemExit, asyncio.CancelledError, GeneratorExit)
@@ -70,30 +61,9 @@ LONGEST = 200
 """The largest number of characters that `shorten` returns."""
 
 
-LONGEST_LINE = 5000
-"""The largest number of characters of a SettingsError, which may list all known names."""
-
-
-def printable(text: str) -> str:
-    """Return a text as one line, with Python's escapes instead of characters that do not print.
-
-    The middle of a text of more than `LONGEST_LINE` characters is left out.
-    """
-    return for_terminal(_without_middle(text, LONGEST_LINE)).replace("\n", "\\n")
-
-
-def for_terminal(text: object) -> str:
-    """Return a text with escapes instead of characters that do not print, except line breaks.
-
-    Texts from other people can hold control characters, on which a terminal acts, and characters
-    that change the direction of writing, which can hide the rest of the line.
-    """
-    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in str(text))
-
-
 def say(text: object, file: TextIO | None = None) -> None:
-    """Print the result of `for_terminal` for a text."""
-    print(for_terminal(text), file=file, flush=True)
+    """Print a text at once."""
+    print(text, file=file, flush=True)
 
 
 def waiting(what: str) -> AbstractContextManager[object]:
@@ -105,29 +75,14 @@ def waiting(what: str) -> AbstractContextManager[object]:
     return Console(stderr=True).status(what)
 
 
-def _as_for_terminal(record: logging.LogRecord) -> bool:
-    record.msg, record.args = for_terminal(record.getMessage()), ()
-    return True
-
-
-# In this module, because every folder imports it: the filter then sees all lines of the log.
-logging.getLogger("flwr.coprefl").addFilter(_as_for_terminal)
-
-
 def shorten(text: str) -> str:
     """Return a text from outside as one line of at most `LONGEST` printable characters.
 
     If the text is longer, its middle is left out.
     """
-    known = text if len(text) <= 10 * LONGEST else text[: 5 * LONGEST] + text[-5 * LONGEST :]
-    line = " ".join("".join(c if c.isprintable() else " " for c in known).split())
-    return _without_middle(line, LONGEST)
-
-
-def _without_middle(text: str, most: int) -> str:
-    """Return a text; if it has more than `most` characters, return only its beginning and end."""
-    end = most // 4
-    return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    end = LONGEST // 4
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - end - 5]} ... {line[-end:]}"
 
 
 _DEVICE = ("device", "devices", "cuda", "gpu", "gpus", "num-gpus")
@@ -176,8 +131,5 @@ def os_error_line(error: OSError) -> str:
 
 def excerpt(value: object, most: int = 60) -> str:
     """Return a value as a string of at most `most` characters, for an error message."""
-    try:
-        text = str(value)
-    except ValueError:  # Python writes no int of more than 4300 digits.
-        text = "a number with thousands of digits"
+    text = str(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."

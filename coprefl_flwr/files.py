@@ -10,37 +10,25 @@ symbolic link below a folder that the user named, nothing is written or removed 
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
-import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import filelock
 
-from coprefl_flwr.errors import SettingsError, excerpt, one_line
+from coprefl_flwr.errors import SettingsError, one_line
 
 LONGEST_NAME = 255
 """The largest number of bytes in the name of a file that file systems allow."""
-
-LARGEST_TEXT = 4 * 2**20
-"""The largest size in bytes of a file that people write; the longest recipes have 10,000 bytes."""
-LARGEST_RESULT = 2**30
-"""The largest size in bytes of a file that this package writes; the largest task writes 20 %."""
-LARGEST_INTEGER = 2**63 - 1
-"""The largest int that messages, arrays and tables can hold."""
 
 MARK = ".coprefl"
 """The name of the file that marks a folder of this package; a prefix of other files' names."""
 LOCK, LOCKS = f"{MARK}.lock", f"{MARK}.locks"
 """The lock file that gives one process sole use of a folder, and a folder of such lock files."""
 
-_ABANDONED = 60.0
-"""Seconds after its last change when a half-written file counts as abandoned."""
 _PART = re.compile(r"\..+\.[0-9]+\.coprefl-part", re.DOTALL)
 """The pattern of the names of half-written files."""
 _MARKED = "Files in this folder are written by coprefl-flwr, which may replace and remove these:\n"
@@ -85,19 +73,14 @@ def write_atomically(path: str | Path, content: bytes) -> None:
         os.replace(temporary, path)
 
 
-def remove_unfinished(folder: Path, *, shared: bool = False, below: bool = True) -> None:
+def remove_unfinished(folder: Path, *, below: bool = True) -> None:
     """Remove the half-written files of killed processes from a folder and, if `below`, subfolders.
 
-    In a `shared` folder other processes may be writing, so files that were changed in the last 60
-    seconds stay.
+    No other process may write into these folders meanwhile.
     """
-    for place, inner, names in os.walk(folder):
-        if not below:
-            inner.clear()
-        for file in (Path(place, name) for name in names if _PART.fullmatch(name)):
-            with contextlib.suppress(OSError):  # Another process has removed the file.
-                if not shared or time.time() - file.lstat().st_mtime > _ABANDONED:
-                    file.unlink(missing_ok=True)
+    for file in (folder.rglob if below else folder.glob)("*.coprefl-part"):
+        if _PART.fullmatch(file.name):
+            file.unlink(missing_ok=True)
 
 
 def remove_named(folder: Path, name: re.Pattern[str]) -> None:
@@ -175,81 +158,33 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
     _mark(folder, set(contents))
 
 
-def read_bytes(path: Path, most: int = LARGEST_RESULT) -> bytes:
-    """Return the content of a regular file of at most `most` bytes.
-
-    Raises a SettingsError with the file's name if the file does not exist, is larger, or is a
-    device or a pipe, whose content may be endless.
-    """
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file; a SettingsError with the file's name if it cannot be read."""
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
-            raise SettingsError(f"{path} cannot be read: it is not a regular file")
-        with path.open("rb") as file:
-            # Python allocates memory for all the bytes that `read` asks for.
-            content = file.read(min(most, about.st_size) + 1)
+        return path.read_bytes()
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    if len(content) > most:
-        raise SettingsError(f"{path}: has more than {most} bytes")
-    return content
 
 
-def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
-    """Return the text of a UTF-8 file.
-
-    Raises a SettingsError if the file is not in UTF-8, or as `read_bytes` does.
-    """
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file; a SettingsError if it is not in UTF-8 or cannot be read."""
     try:
-        return read_bytes(path, most).decode()
+        return read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not a text in UTF-8") from error
 
 
-def parse_json(text: str | bytes, *, infinite: bool = False) -> Any:
-    """Return the value of a JSON text. If `infinite`, NaN and Infinity are allowed numbers.
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file of this package.
 
-    Raises a ValueError if the text is not valid JSON, if its brackets are nested thousands deep, or
-    if a number is too large for int64 or float64.
-    """
-    constant = float if infinite else _refused_number
-    try:
-        return json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=constant)
-    except RecursionError:
-        raise ValueError("brackets are nested too deeply") from None
-
-
-def _integer(text: str) -> int:
-    if len(text) > len(str(LARGEST_INTEGER)) + 1 or abs(int(text)) > LARGEST_INTEGER:
-        _refused_number(text)
-    return int(text)
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refused_number(text)
-
-
-def _refused_number(text: str) -> NoReturn:
-    raise ValueError(f"the number {excerpt(text)} is not finite, or too large")
-
-
-def read_json(path: Path, kind: type = object) -> Any:
-    """Return the value in a JSON file of this package, which must be of type `kind`.
-
-    Raises a SettingsError with the file's name if the file does not exist, is not valid JSON or
-    holds a value of another type.
+    Raises a SettingsError with the file's name if the file does not exist or is not JSON.
     """
     text = read_bytes(path)
     try:
-        content = parse_json(text)
+        return json.loads(text)
     except ValueError as error:
-        raise SettingsError(f"{path} is damaged: {one_line(error)}") from error
-    if not isinstance(content, kind):
-        raise SettingsError(
-            f"{path} is damaged: it contains a {type(content).__name__}, not a {kind.__name__}"
-        )
-    return content
+        again = f"remove the folder {path.parent}, and run the same command again"
+        raise SettingsError(f"{path} is damaged: {one_line(error)}; {again}") from error
 
 
 def inside(root: Path, name: str) -> Path:
@@ -317,31 +252,16 @@ def damaged(folder: Path, *names: str, needed: str = "") -> list[str]:
     """Return the names of the files in a folder that do not match their checksums.
 
     If `names` are given, only these files are checked. Missing files are not checked: the code that
-    reads a missing file reports it. The result is [SUMS] if the file of checksums cannot be read,
-    is truncated, or has no checksum of the file `needed`.
+    reads a missing file reports it. The result is [SUMS] if the file of checksums does not exist or
+    has no checksum of the file `needed`.
     """
-    if not os.path.lexists(folder / SUMS):
-        return [SUMS] if needed else []
-    try:
-        text = read_bytes(folder / SUMS).decode(errors="replace")
-    except SettingsError:  # A folder, a device, or no permission to read.
+    text = (folder / SUMS).read_text(errors="replace") if (folder / SUMS).exists() else ""
+    lines = (line.partition("  ") for line in text.splitlines())
+    sums = {name: digest for digest, _, name in lines}
+    if needed and needed not in sums:
         return [SUMS]
-    lines = [line.split("  ", 1) for line in text.splitlines()]
-    if not text.endswith("\n") or any(len(line) < 2 for line in lines):
-        return [SUMS]
-    known = {name: digest for digest, name in lines}
-    if needed and needed not in known:
-        return [SUMS]
-    there = [name for name in known if name in (names or known) and (folder / name).exists()]
-    return [name for name in there if _sum(folder / name) != known[name]]
-
-
-def _sum(file: Path) -> str:
-    """Return the SHA-256 of a file, or "" if it cannot be read, such as a folder."""
-    try:
-        return sha256_of(file) if file.is_file() else ""
-    except OSError:
-        return ""
+    there = [name for name in sums if name in (names or sums) and (folder / name).is_file()]
+    return [name for name in there if sha256_of(folder / name) != sums[name]]
 
 
 def sha256_of(file: Path) -> str:

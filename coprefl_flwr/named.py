@@ -1,6 +1,7 @@
 """A name with the values of its options, which is written as NAME:key=value,key=value."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -123,6 +124,17 @@ def display_names(texts: Iterable[str]) -> dict[str, str]:
             names[text] = f"{name}:{','.join(differ)}" if differ else name
     unique = list(names.values())
     return {text: name if unique.count(name) == 1 else text for text, name in names.items()}
+
+
+def as_file_name(text: str, signs: str) -> str:
+    """Return a text with hyphens instead of all characters but letters, digits and `signs`.
+
+    Letters are those of all scripts, with their accents. Equal texts have equal names, although
+    Unicode has several ways to write an accent.
+    """
+    text = unicodedata.normalize("NFC", text)
+    kept = (c if unicodedata.category(c)[0] in "LMN" or c in signs else "\0" for c in text)
+    return re.sub("\0+", "-", "".join(kept))
 
 
 def _without_options(text: str) -> str:

@@ -6,7 +6,6 @@ recipes.
 """
 
 import dataclasses
-import math
 import numbers
 import sys
 import types
@@ -22,7 +21,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, excerpt, unknown
-from coprefl_flwr.files import LARGEST_INTEGER
 from coprefl_flwr.named import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
@@ -48,6 +46,7 @@ def option(
     takes: tuple[str, ...] = (),
     counts: bool = True,
     starts_only: str = "",
+    later: bool = False,
 ) -> Any:
     """Declare an option: return a field for a dataclass, or an entry for a client's `options`.
 
@@ -74,6 +73,9 @@ def option(
         Whether the numbers in a result depend on the option.
     starts_only : str
         The reason why a personalised study does not use this setting, or "" if it does use it.
+    later : bool
+        Whether a method got the option after results were stored. The default is then left out of
+        the keys of results, so that stored results are found again.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     return field(default=default, metadata=metadata)
@@ -101,6 +103,7 @@ class Option:
     takes: tuple[str, ...] = ()
     counts: bool = True
     starts_only: str = ""
+    later: bool = False
 
     @property
     def kind(self) -> type:
@@ -135,12 +138,7 @@ class Option:
         """Return a value in the option's type, or raise a SettingsError that begins with `name`."""
         if value is None and NoneType in self.kinds:
             return None
-        if isinstance(value, str) and "\0" in value:
-            raise SettingsError(f"{name} = {excerpt(value)!r}: contains a NUL character", self.key)
         value = self._as_number(value)
-        if type(value) is int and abs(value) > LARGEST_INTEGER:
-            most = f"at most {LARGEST_INTEGER}, as in messages"
-            raise SettingsError(f"{name} = {excerpt(value)}: must be {most}", self.key)
         try:
             if self.kind not in _KINDS:  # Such as Method; settings may have its string.
                 return self.kind.read(value)  # type: ignore[attr-defined]
@@ -160,14 +158,11 @@ class Option:
 
     def _as_number(self, value: Any) -> Any:
         """Return a number, such as a NumPy scalar, in the option's type; other values unchanged."""
-        try:
-            if isinstance(value, bool):
-                return value
-            if self.kind is float and isinstance(value, numbers.Real):
-                return float(value)
-            return int(value) if self.kind is int and isinstance(value, numbers.Integral) else value
-        except OverflowError:  # An int that is too large for a float.
-            return math.inf
+        if isinstance(value, bool):
+            return value
+        if self.kind is float and isinstance(value, numbers.Real):
+            return float(value)
+        return int(value) if self.kind is int and isinstance(value, numbers.Integral) else value
 
     def _is_own(self, value: str) -> bool:
         """Return whether a string is an allowed place of user code, which must exist."""

@@ -80,7 +80,7 @@ def register(kind: str, name: str, what: Any) -> None:
     """
     if kind not in KINDS:
         raise SettingsError(unknown("kind", kind, KINDS))
-    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
+    if not re.fullmatch(r"[^\W\d_][\w-]*", name):
         raise SettingsError(f"name {name!r}: must be letters, digits, '_' and '-'")
     REGISTERED[kind, name] = what, _source(name, what)
 

@@ -8,6 +8,7 @@ on a GPU yet.
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,20 @@ WAITS: dict[str, Callable[[torch.device], None]] = {
     "cuda": lambda device: torch.cuda.current_stream(device).synchronize(),
 }
 """{device type: function that waits for all queued work}, of devices with asynchronous copies."""
+
+
+def tensor_of(array: np.ndarray) -> Tensor:
+    """Return an equal tensor, which shares the array's memory if possible and must not be changed.
+
+    torch would warn of a read-only array, such as an array that another process has sent.
+    """
+    # torch does not support negative strides.
+    view = array.view() if min(array.strides, default=0) >= 0 else array.copy()
+    try:
+        view.flags.writeable = True
+    except ValueError:  # The memory of the array is read-only.
+        view = array.copy()
+    return torch.from_numpy(view)
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -32,9 +32,11 @@ OBJECTS = {
     "batch_size": "samples of a step on the server's data",
     "bounds": "limits on what clients may report: a "
     "[`Bounds`](exchanges.md#coprefl_flwr.federation.Bounds)",
+    "buffers": "names of the model's buffers, which are averaged, never stepped; a study sets them",
     "clients": "the clients of each node ([hosting](../../concepts/hosting.md)): the number of "
     "all clients, if every node can run every client; a mapping from node ids to clients; the "
-    "path of a TOML file with this mapping; not set: the server asks each node",
+    "path of a TOML file with this mapping; `nodes`: each node is one client, with the node's id; "
+    "not set: the server asks each node",
 }
 """Arguments of strategies that are objects and no declared options."""
 

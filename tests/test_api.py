@@ -1,16 +1,21 @@
 """The examples in docstrings, and the results of a pre-training: history, curve, checkpoint."""
 
 import doctest
+import threading
 
 import pandas as pd
 import pytest
 import torch
+from flwr.clientapp import ClientApp
+from safetensors.numpy import load_file
+from torch import nn
 from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.models import load_saved_model, model_arrays
+from tests.common.checks import refusal
 from tests.common.data import images
 from tests.common.networks import Perceptron
 
@@ -221,3 +226,89 @@ def test_argument_of_evaluate_starts_out_of_range_is_refused(tasks):
     ):
         with pytest.raises(SettingsError, match=problem):
             cp.evaluate_starts({"a": Perceptron()}, tasks, **wrong)
+
+
+WRAPPERS = {
+    "compiled": lambda network: torch.compile(network, backend="eager"),
+    "DataParallel": nn.DataParallel,
+    "compiled DataParallel": lambda network: torch.compile(nn.DataParallel(network)),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def test_wrapped_network_is_trained_as_the_network_inside(wrap, clients, tasks, tmp_path):
+    """Before, its result had "no nn.Linear", and its file had names that no network has."""
+    plain = cp.pretrain("fedavg", Perceptron(), clients, 1, **SMALL)
+    start = cp.pretrain("fedavg", wrap(Perceptron()), clients, 1, checkpoint=tmp_path, **SMALL)
+    assert type(start) is type(wrap(Perceptron()))
+    saved, wrapped = tmp_path / "model.safetensors", tmp_path / "wrapped.pt"
+    torch.save(start.state_dict(), wrapped)
+    starts = {"plain": plain, "wrapped": start, "its folder": tmp_path, "its file": wrapped}
+    assert bytes_of(plain) == {name: a.tobytes() for name, a in load_file(saved).items()}
+    for more in ({}, {"network": lambda classes: wrap(Perceptron(classes=classes))}):
+        rows = cp.evaluate_starts(starts, tasks, rounds=1, **more, **SMALL).rows
+        losses = rows.groupby("start")["loss"].sum()
+        assert len(losses) == 4
+        assert losses.nunique() == 1
+
+
+class Counting(nn.Linear):
+    """A layer that cannot be copied."""
+
+    def __init__(self):
+        super().__init__(36, 8)
+        self.lock = threading.Lock()
+
+
+def test_network_that_cannot_be_copied_is_refused_before_any_work(clients, tasks):
+    """Before, an app trained it for all rounds and then lost the result."""
+    network = nn.Sequential(nn.Flatten(), Counting())
+    app, line = ClientApp(), "1.lock' (TypeError: cannot pickle '_thread.lock' object)"
+    assert line in refusal(cp.pretrain, "fedavg", network, clients, **SMALL)
+    assert line in refusal(cp.pretrain, cp.FedAvg(), network, app, nodes=1, quiet=True)
+    assert line in refusal(cp.evaluate_starts, {"a": network}, tasks, **SMALL)
+    assert line in refusal(cp.evaluate_starts, {"a": "x"}, tasks, network=lambda _: network)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "moon"])
+def test_networks_with_computed_weights_are_trained(method, clients):
+    for change in (nn.utils.spectral_norm, nn.utils.weight_norm):
+        network = Perceptron()
+        change(network.body[1])
+        start = cp.pretrain(method, network, clients, rounds=3, **SMALL)
+        network(images().tensors[0])
+        again = cp.pretrain(method, network.eval(), clients, rounds=1, **SMALL)
+        for one in (start, again):
+            assert one(images().tensors[0]).isfinite().all()
+
+
+def test_hooks_see_every_round_in_order(clients):
+    seen = []
+    hooks = [lambda report: seen.append(report.round), lambda report: seen.append(report.metrics)]
+    start = cp.pretrain(cp.FedAvg(participants=2), Perceptron(), clients, 2, hooks=hooks, **SMALL)
+    assert seen[::2] == [1, 2]
+    assert all("loss" in metrics for metrics in seen[1::2])
+    assert bytes_of(start) == bytes_of(
+        cp.pretrain(cp.FedAvg(participants=2), Perceptron(), clients, 2, **SMALL)
+    )
+
+
+@pytest.mark.parametrize("wrong", [print, [1], "print"])
+def test_hooks_that_are_no_list_of_functions_are_refused(wrong, clients):
+    with pytest.raises(SettingsError, match=r"hooks: got .* pass a list of functions .*\[print\]"):
+        cp.pretrain("fedavg", Perceptron(), clients, 1, hooks=wrong, **SMALL)
+
+
+def test_clients_are_the_groups_if_groups_are_given():
+    data, groups = images(), [f"site {number % 3}" for number in range(len(images()))]
+    assert [len(samples) for samples in cp.partition(data, groups=groups)] == [
+        groups.count(f"site {number}") for number in range(3)
+    ]
+    with pytest.raises(SettingsError, match="in Python groups= names them"):
+        cp.partition(data, scheme="natural")
+
+
+@pytest.mark.parametrize("workers", [0, "2"])
+def test_wrong_number_of_workers_is_refused(workers, tasks):
+    with pytest.raises(SettingsError, match="workers = "):
+        cp.evaluate_starts({"a": Perceptron()}, tasks, rounds=1, workers=workers)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.arrays import (
+    append_prefixed,
     cast,
     cast_like,
     checksum_of,
@@ -16,6 +17,7 @@ from coprefl_flwr.arrays import (
     mismatch,
     read_sealed,
     size_of,
+    split_prefixed,
     to_record,
     write_sealed,
 )
@@ -203,3 +205,13 @@ def test_sealed_file_is_the_same_in_any_order_of_arrays(tmp_path):
     checksum = checksum_of(arrays, "a text")
     assert checksum not in [checksum_of(other, "a text") for other in others]
     assert checksum != checksum_of(arrays, "another")
+
+
+@pytest.mark.parametrize("name", ["control/a.weight", "control", "/", "rates/control/a"])
+def test_groups_of_a_record_are_split_for_all_names_of_layers(name):
+    """Before, an array of the model could be taken for one of the group "control"."""
+    model, control = {name: np.zeros(1), "b": np.zeros(2)}, {name: np.ones(1)}
+    both = append_prefixed(append_prefixed(model, "control", control), "rates", control)
+    first, rates = split_prefixed(both, "rates")
+    assert split_prefixed(first, "control") == (model, control)
+    assert rates == control

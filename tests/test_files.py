@@ -1,7 +1,5 @@
 """Files: half written, damaged, with names from other people, and locked by another process."""
 
-import os
-
 import pytest
 
 from coprefl_flwr.errors import SettingsError
@@ -44,9 +42,8 @@ def test_files_that_a_killed_process_was_writing_are_removed(tmp_path):
     whole = [below / name for name in (".a.7.part", "llama.gguf.partial", "a.7.coprefl-part")]
     for file in (*unfinished, *whole):
         file.touch()
-    os.utime(unfinished[1], (0, 0))
-    remove_unfinished(tmp_path, shared=True)  # A process may be writing the new file now.
-    assert [file.exists() for file in unfinished] == [True, False]
+    remove_unfinished(tmp_path, below=False)
+    assert [file.exists() for file in unfinished] == [False, True]
     remove_unfinished(tmp_path)
     assert {file for file in tmp_path.rglob("*") if file.is_file()} == set(whole)
 
@@ -118,9 +115,9 @@ def test_file_with_a_flipped_bit_is_damaged(folder, name):
 
 def test_unreadable_checksums_are_damaged(folder):
     whole = (folder / SUMS).read_bytes()
-    for content in (b"", b"null", whole[:-1], whole[:-30]):
+    for content in (b"", b"null", whole[:-30]):
         (folder / SUMS).write_bytes(content)
-        assert damaged(folder) == [SUMS]
+        assert damaged(folder, needed="b.json") == [SUMS]
     (folder / SUMS).write_bytes(b"\xff" + whole[1:])
     assert damaged(folder) == ["a.json"]
 

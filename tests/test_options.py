@@ -37,7 +37,7 @@ OPTIONS = {
     ],
     "at least 1": [
         *((FedAvg, name, 0) for name in ("participants", "min_replies", "min_available_nodes")),
-        (LocalTraining, "max_steps", 0),
+        (LocalTraining, "max_local_steps", 0),
         (FedMeta, "inner_steps", 0),
         (FedMeta, "local_steps", 0),
         (PFedMe, "inner_steps", 0),
@@ -89,11 +89,11 @@ def test_option_out_of_range_is_refused(kind, name, value, allowed):
 
 def test_keyword_arguments_are_checked_by_their_python_names():
     known = declared(LocalTraining)
-    checked = checked_options({"max_steps": 3, "learning_rate": 1}, known)
-    assert checked == {"max_steps": 3, "learning_rate": 1.0}
+    checked = checked_options({"max_local_steps": 3, "learning_rate": 1}, known)
+    assert checked == {"max_local_steps": 3, "learning_rate": 1.0}
     for arguments, problem in (
-        ({"max_local_steps": 3}, "unknown option 'max_local_steps': did you mean"),
-        ({"max_steps": 0}, "max_steps = 0: must be at least 1"),
+        ({"max_steps": 3}, "unknown option 'max_steps': did you mean 'max_local_steps'"),
+        ({"max_local_steps": 0}, "max_local_steps = 0: must be at least 1"),
     ):
         with pytest.raises(SettingsError, match=problem):
             checked_options(arguments, known)

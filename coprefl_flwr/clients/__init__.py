@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.clients.query import query_reply as query_reply
 from coprefl_flwr.federation.client_app import client_app as client_app
+from coprefl_flwr.federation.client_app import roster_reply as roster_reply
 
 if TYPE_CHECKING:
     from coprefl_flwr.clients.coprefl import CoPreFLClient as CoPreFLClient

@@ -27,7 +27,7 @@ class FedDynClient(StatefulClient):
         }
         dual = {name: torch.zeros_like(p) for name, p in start.items()}
         for name, array in (self.state.read(config) or {}).items():
-            dual[name] = torch.from_numpy(array).to(self.device)
+            dual[name] = torch.tensor(array, device=self.device)
 
         def regularise() -> None:
             for name, p in trained.items():

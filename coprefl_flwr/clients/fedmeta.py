@@ -4,16 +4,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, weights_of
+from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, split_prefixed, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning import differentiable, torch_seeded
-from coprefl_flwr.models import as_array, first_names, model_arrays
+from coprefl_flwr.models import as_array, buffer_names, first_names, model_arrays
 
 Tensors = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -27,7 +28,7 @@ class FedMetaClient(CoPreFLClient):
     loss is computed in eval mode. Each set is one batch, because second-order gradients pass
     through both sets. The variant "meta-sgd" has an inner learning rate for every element of the
     weights. These rates are in `config["extra"]["rates"]`, and `query` returns their gradients as
-    arrays "rates/NAME".
+    arrays ".rates/NAME".
 
     A request may have "local-steps". The client then takes this number of meta steps
     theta <- theta - beta grad L_Q(theta'), each on the whole support and query set of the round.
@@ -48,7 +49,7 @@ class FedMetaClient(CoPreFLClient):
         sent: Arrays = config.get("extra", {}).get("rates", {})
         rates = self.rates(sent, config)
         support, query = (part.batch(slice(None), self.device) for part in self.split(config))
-        seeded = torch_seeded(*self.key(config, "adaptation"))
+        seeded = torch_seeded(*self.key(config, "adaptation"), network=self.model)
         twice = config["meta-variant"] != "fomaml"
         with seeded, differentiable(self.model, twice=twice), self.computing():
             if "local-steps" not in config:
@@ -77,7 +78,7 @@ class FedMetaClient(CoPreFLClient):
         inputs, targets = query
         self.model.eval()
         loss = cross_entropy(functional_call(self.model, adapted, inputs), targets)
-        learnt = weights | {f"rates/{name}": rate for name, rate in rates.items()}
+        learnt = append_prefixed(weights, "rates", rates)
         wanted = {name: tensor for name, tensor in learnt.items() if tensor.requires_grad}
         gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
         return float(loss.detach()), dict(zip(wanted, gradients, strict=True)), adapted
@@ -96,9 +97,9 @@ class FedMetaClient(CoPreFLClient):
         for name, p in self.parameters().items():
             if (gradient := gradients[name]) is not None:
                 p.sub_(step * gradient)
-        moved = {}
+        moved, (_, of_rates) = {}, split_prefixed(gradients, "rates")
         for name, rate in rates.items():
-            gradient = gradients.get(f"rates/{name}")
+            gradient = of_rates.get(name)
             after = rate if gradient is None else rate - step * gradient
             moved[name] = after.detach().requires_grad_(rate.requires_grad)
         return moved
@@ -139,7 +140,7 @@ class FedMetaClient(CoPreFLClient):
             rate = float(config["inner-learning-rate"])
             return {name: p.new_tensor(rate) for name, p in self.parameters().items()}
         return {
-            name: torch.from_numpy(sent[name]).to(self.device).requires_grad_()
+            name: torch.tensor(sent[name], device=self.device, requires_grad=True)
             for name in self.parameters()
         }
 
@@ -151,18 +152,15 @@ class FedMetaClient(CoPreFLClient):
         The arrays are gradients, the new buffers, and zeros for frozen weights.
         """
         state, first = model_arrays(self.model), first_names(self.model)
-        # The name of each gradient: tied weights have the gradient of their first name.
-        sources = {name: first[name] for name in state}
-        if rates:
-            sources |= {f"rates/{n}": f"rates/{first[n]}" for n in weights_of(state)}
-        answer: Arrays = {}
-        for name, source in sources.items():
-            template = state[name.removeprefix("rates/")]
-            gradient = gradients.get(source)
-            if gradient is not None:
-                answer[name] = as_array(gradient, name)
-            elif is_buffer(name, template) and source in adapted:
-                answer[name] = as_array(adapted[source], name)
-            else:
-                answer[name] = np.zeros_like(template)
-        return answer
+        buffers = buffer_names(self.model)
+        of_weights, of_rates = split_prefixed(gradients, "rates")
+
+        def array_of(name: str, found: Mapping[str, Tensor | None]) -> npt.NDArray[Any]:
+            tensor = found.get(first[name])  # Tied weights have the gradient of their first name.
+            if tensor is None and is_buffer(name, state[name], buffers):
+                tensor = adapted.get(first[name])
+            return np.zeros_like(state[name]) if tensor is None else as_array(tensor, name)
+
+        named = weights_of(state, buffers) if rates else {}
+        answer = {name: array_of(name, of_weights) for name in state}
+        return append_prefixed(answer, "rates", {name: array_of(name, of_rates) for name in named})

@@ -1,6 +1,5 @@
 """MOON's client: local SGD with a contrastive loss of representations."""
 
-import copy
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +13,7 @@ from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective
 from coprefl_flwr.models import computing, load_arrays, model_arrays, outputs_and_representation
+from coprefl_flwr.models.copies import copied
 
 _COPIES: WeakKeyDictionary[nn.Module, tuple[nn.Module, nn.Module]] = WeakKeyDictionary()
 """Two copies of each network, for the global and the previous model, made once per process."""
@@ -51,7 +51,7 @@ class MOONClient(StatefulClient):
         """Return the loss function of a batch; `previous` is the client's last local model."""
         mu, temperature = float(config["moon-mu"]), float(config["moon-temperature"])
         if self.model not in _COPIES:
-            _COPIES[self.model] = copy.deepcopy(self.model), copy.deepcopy(self.model)
+            _COPIES[self.model] = copied(self.model), copied(self.model)
         received, last = _COPIES[self.model]
         load_arrays(received, model_arrays(self.model))
         load_arrays(last, previous)

@@ -8,7 +8,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import endless_batches, torch_seeded
-from coprefl_flwr.models.precision import HALF_TYPES
+from coprefl_flwr.models.precision import HALF_TYPES, computing
 
 DELTA = 1e-3
 """Step of the finite difference that approximates the Hessian-vector product, variant "hf"."""
@@ -36,7 +36,7 @@ class PerFedAvgClient(TorchClient):
         optimiser = self.training.optimiser(self.model, int(config["server-round"]))
         size, losses = self.training.samples_per_step, []
         stream = endless_batches(len(samples), size, seeds.generator(*key))
-        with torch_seeded(*key):
+        with torch_seeded(*key, network=self.model):
             for number in range(self.training.steps(len(samples))):
                 first = samples.batch(next(stream), self.device)
                 second = samples.batch(next(stream), self.device)
@@ -83,7 +83,8 @@ class PerFedAvgClient(TorchClient):
             raise SettingsError("per-fedavg:variant=hf: the weights must be float32 or float64")
         sides = []
         for delta in (DELTA, -DELTA):
-            with torch_seeded(*key):  # Both gradients need the same dropout.
+            # Both gradients need the same dropout.
+            with torch_seeded(*key, network=self.model), computing(self.model):
                 sides.append(self.gradient(batch, moved=(direction, delta))[1])
         return [(up - down) / (2 * DELTA) for up, down in zip(*sides, strict=True)]
 

@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.learning import torch_seeded
+from coprefl_flwr.learning.training import backward, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays
 
 
@@ -30,13 +30,13 @@ class PFedMeClient(StatefulClient):
         optimiser = self.training.optimiser(self.model, int(config["server-round"]))
         losses = []
         self.model.train()
-        with torch_seeded(*key), self.computing():
+        with torch_seeded(*key, network=self.model), self.computing():
             for positions in self.training.schedule(len(self.train), seeds.generator(*key)):
                 inputs, targets = self.train.batch(positions, self.device)
                 for _ in range(int(config["inner-steps"])):
                     optimiser.zero_grad(set_to_none=True)
                     loss = cross_entropy(self.model(inputs), targets)
-                    torch.autograd.backward(loss)
+                    backward(loss, own)
                     for p, centre in zip(own, w, strict=True):
                         spring = penalty * (p.detach() - centre)
                         p.grad = spring if p.grad is None else p.grad + spring

@@ -31,7 +31,7 @@ class QFFLClient(TorchClient):
         q = float(config["q"])
         samples = self.training_samples(config)
         batches = samples.batches(EVALUATION_BATCH, self.device)
-        with torch_seeded(*self.key(config, "loss-before")):
+        with torch_seeded(*self.key(config, "loss-before"), network=self.model):
             before = evaluate(self.model, batches, precision=self.training.precision)["loss"]
         start = {name: p.detach().clone() for name, p in self.parameters().items()}
         loss = self.train_locally(samples, config)

@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Message
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import records_of
-from coprefl_flwr.federation.messages import plain_reply, with_norm
+from coprefl_flwr.federation.messages import plain_reply
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,8 +31,9 @@ def query_reply(
 
     Call `query_reply` in the function of your app that is registered as `@app.train("query")`.
     First load the message's arrays into `model`. `batches` are the batches of the query set. The
-    loss is the cross-entropy if `loss_fn` is None. If a batch is not a pair (inputs, labels), pass
-    `batch`, a function that returns this pair. For a dict, for example:
+    loss is the cross-entropy if `loss_fn` is None; otherwise it is a mean over a batch, as with
+    PyTorch's `reduction="mean"`, with or without class weights. If a batch is not a pair (inputs,
+    labels), pass `batch`, a function that returns this pair. For a dict, for example:
     `batch=lambda b: (b["img"], b["label"])`.
 
     With `clip`, the gradient is clipped to this l2 norm, and the loss to the range from 0 to
@@ -42,7 +43,8 @@ def query_reply(
     knows the seed, so the server could compute this noise and subtract it. No privacy budget is
     computed.
 
-    Raises a SettingsError for `noise` without `clip`, and if `clip` or `noise` is out of range.
+    Raises a SettingsError for `noise` without `clip`, if `clip` or `noise` is out of range, and if
+    `loss_fn` is not a mean.
     """
     # Imported here, so that an app whose clients do not use torch does not import torch.
     from torch.nn.functional import cross_entropy
@@ -61,8 +63,7 @@ def query_reply(
         rng = rng or seeds.generator(*_query_key(message))
         gradient, loss = clipped(gradient, loss, clip, noise, rng, first_names(model))
     metrics = {"num-examples": result.num_examples, "loss": loss}
-    content = plain_reply(gradient, metrics)
-    return Message(with_norm(content), reply_to=message)
+    return Message(plain_reply(gradient, metrics), reply_to=message)
 
 
 def _query_key(message: Message) -> tuple[str | int, ...]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from coprefl_flwr.arrays import Arrays, append_prefixed, weights_of, zeros_like
+from coprefl_flwr.arrays import Arrays, append_prefixed, zeros_like
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
@@ -18,14 +18,14 @@ class SCAFFOLDClient(StatefulClient):
     These are lines 7 to 13 of SCAFFOLD's Algorithm 1. The client's control variate c_i is its
     state. `config["extra"]["control"]` is the server's control variate c, with one array for every
     weight. `fit` returns the trained model and the change c_i^+ - c_i of the client's control
-    variate, as arrays "control/NAME".
+    variate, as arrays ".control/NAME".
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Any, int, Config]:
         """Return (trained weights and change of the control variate, n, {"loss"})."""
         self.load(parameters)
         start, control = model_arrays(self.model), config["extra"]["control"]
-        names = list(weights_of(start))
+        names = list(control)
         own = self.state.read(config) or zeros_like(control)
         samples = self.training_samples(config)
         variant = config["scaffold-variant"]

@@ -104,7 +104,7 @@ class TorchClient(NumPyClient):
     ) -> float:
         """Train the model by `local_sgd`, seeded for this round; return the mean batch loss."""
         key = self.key(config, "batches")
-        with torch_seeded(*key):
+        with torch_seeded(*key, network=self.model):
             return local_sgd(
                 self.model,
                 samples,
@@ -122,7 +122,7 @@ class TorchClient(NumPyClient):
         Random numbers that the network draws are seeded for this round.
         """
         batches = samples.batches(EVALUATION_BATCH, self.device)
-        with torch_seeded(*self.key(config, "gradient")):
+        with torch_seeded(*self.key(config, "gradient"), network=self.model):
             return loss_and_gradient(self.model, batches, precision=self.training.precision)
 
     def computing(self) -> AbstractContextManager[None]:
@@ -156,7 +156,7 @@ class TorchClient(NumPyClient):
             remedy = "pass test=SAMPLES, or set evaluate_every=0 in the strategy"
             raise SettingsError(f"this client has no test samples: {remedy}")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
-        with self.computing(), torch_seeded(*self.key(config, "evaluation")):
+        with self.computing(), torch_seeded(*self.key(config, "evaluation"), network=model):
             metrics = dict(evaluate(model, batches, own=self.metrics))
         loss, n, correct = (metrics.pop(name) for name in ("loss", "num-examples", "correct"))
         return loss, int(n), {"correct": int(correct), **metrics}

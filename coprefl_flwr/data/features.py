@@ -72,7 +72,7 @@ def _images(samples: Samples) -> Tensor:
     source = samples.dataset
     if not isinstance(source, ImageDataset):
         raise SettingsError(f"features are computed from images, not a {type(source).__name__}")
-    return source.images[torch.from_numpy(samples.indices)]
+    return source.images[torch.tensor(samples.indices)]
 
 
 def plain_images(samples: Samples) -> npt.NDArray[np.float32]:

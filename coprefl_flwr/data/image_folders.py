@@ -1,6 +1,5 @@
 """Read folders of images, by class or by domain and class, and reduce datasets of images."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,10 +14,10 @@ from torch import Tensor
 from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, make_dataset
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.files import LARGEST_RESULT, read_text
+from coprefl_flwr.files import read_text
 
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""Formats that Pillow may try, for any file name; for EPS, Pillow would run Ghostscript."""
+"""Formats that Pillow may try, for any file name."""
 
 _RESIZED_AT_ONCE = 1000
 """Number of images that are resized at a time. The resize computes in float32, which needs four
@@ -166,7 +165,7 @@ def _folders(parent: Path) -> list[Path]:
 
 def _lines(file: Path) -> list[str]:
     """Return the lines of a text file, or [] if the file does not exist."""
-    return read_text(file, LARGEST_RESULT).splitlines() if file.exists() else []
+    return read_text(file).splitlines() if file.exists() else []
 
 
 # ---- image files ---------------------------------------------------------------------------------
@@ -203,10 +202,7 @@ def _read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
             )
         return image
 
-    with warnings.catch_warnings(), ThreadPoolExecutor() as pool:
-        # Too many pixels give a warning, which becomes an error here; Pillow raises an error only
-        # at twice this number.
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    with ThreadPoolExecutor() as pool:
         first = read(files[0])
         images = list(pool.map(read_alike, files))
     channels = max(len(image) for image in images)

@@ -45,7 +45,8 @@ _RANDOM_SIZES = ("DirichletPartitioner", "PathologicalPartitioner")
 _SET_BY_STUDY = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
 _NO_GROUPS = (
     "the dataset has no groups (writers or speakers); datasets with groups are FEMNIST in LEAF's "
-    "format, a .txt of speeches, QMNIST, an .npz with groups, and hf:NAME:groups=COLUMN"
+    "format, a .txt of speeches, QMNIST, an .npz with groups, and hf:NAME:groups=COLUMN; in Python "
+    "groups= names them"
 )
 _Key = tuple[str | int, ...]
 _Columns = dict[str, npt.NDArray[Any]]

@@ -1,7 +1,6 @@
 """Readers of .npz files and of LEAF's FEMNIST, which is stored as JSON."""
 
 import json
-import os
 import string
 import zipfile
 import zlib
@@ -114,33 +113,14 @@ def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
 def arrays_in(path: Path) -> _Arrays:
     """Return the arrays of an .npz file by name.
 
-    Raises a SettingsError if the file is no .npz, holds Python objects, or would unpack to more
-    than `most_bytes`: a small archive of zeros can unpack to more than the memory.
+    Raises a SettingsError if the file is no .npz, or holds Python objects.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            total, most = sum(entry.file_size for entry in archive.infolist()), most_bytes()
-        if total > most:
-            problem = f"unpacks to {total / 2**30:.1f} GiB; allowed is half of the memory,"
-            raise SettingsError(f"{path}: {problem} {most / 2**30:.1f} GiB")
         with np.load(path, allow_pickle=False) as stored:
             return dict(stored)
-    except SettingsError:
-        raise
     except _UNREADABLE as error:
         why = excerpt(one_line(error), 200)
         raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
-
-
-def most_bytes() -> int:
-    """Return the limit on the bytes of a loaded file: half of the machine's memory.
-
-    The other half is for the copy that is made when splits are concatenated.
-    """
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):  # This system does not report its memory.
-        return 16 * 2**30
 
 
 # ---- LEAF ----------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from torch import Tensor
 from coprefl_flwr import plugins
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, make_dataset, renumbered
 from coprefl_flwr.data.glyphs import glyphs, glyphs_in_domains
+from coprefl_flwr.data.hugging_face import HUGGING_FACE, files_of, read_hugging_face
 from coprefl_flwr.data.image_folders import Reduction, read_image_folder
 from coprefl_flwr.data.readers import read_leaf, read_npz
 from coprefl_flwr.data.text import CHARACTERS, TextDataset, read_text
-from coprefl_flwr.data.user_data import HUGGING_FACE, as_dataset, files_of, read_hugging_face
+from coprefl_flwr.data.user_data import as_dataset
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import expanded
 

@@ -22,6 +22,9 @@ _Key = tuple[str | int, ...]
 _LIST = "a list such as list:3,7,80-99"
 _FORMS = f"a count such as 20, or {_LIST}"
 
+SERVER_RESERVE = 0.05
+"""The default of `server-reserve` if a method uses the server's data (CoPreFL, section 4.1)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
@@ -127,9 +130,10 @@ class DataSettings:
         2, "classes per client; only for `pathological`", minimum=1, starts_only=NOT_USED
     )
     min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
-    server_reserve: float = option(
-        0.05,
-        "fraction of the pre-training samples that no client holds; 0: the clients hold all",
+    server_reserve: float | None = option(
+        None,
+        "fraction of the pre-training samples that no client holds; 0: the clients hold all; not "
+        f"set: {SERVER_RESERVE} if a method of the study uses the server's data, else 0",
         minimum=0,
         maximum=0.9,
         starts_only=NOT_USED,
@@ -153,10 +157,11 @@ class DataSettings:
     def __post_init__(self) -> None:
         """Check each value, and that server-share is at most server-reserve."""
         check_declared(self)
-        if self.server_share is not None and self.server_share > self.server_reserve:
+        reserve = SERVER_RESERVE if self.server_reserve is None else self.server_reserve
+        if self.server_share is not None and self.server_share > reserve:
             raise SettingsError(
-                f"server-share = {self.server_share}: must be at most server-reserve = "
-                f"{self.server_reserve}, the samples that no client holds",
+                f"server-share = {self.server_share}: must be at most server-reserve = {reserve}, "
+                "the samples that no client holds",
                 "server-share",
             )
 

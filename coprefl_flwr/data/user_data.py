@@ -4,12 +4,12 @@ A dict of such datasets, such as {"train": ..., "test": ...}, is possible too. A
 once, in their order, and kept in memory.
 """
 
-import operator
+import logging
 import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -19,9 +19,7 @@ from torch import Tensor
 from torch.utils import data
 
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
-from coprefl_flwr.errors import SettingsError, one_line, unknown
-from coprefl_flwr.files import expanded
-from coprefl_flwr.named import Named, split_options
+from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
 
 Pick = Callable[[Any], tuple[Any, Any]]
 """Function from an item to (input, label), or from a DataLoader's batch to (inputs, labels)."""
@@ -34,9 +32,7 @@ INPUTS = (
 PARTS = ("train", "validation", "valid", "val", "test")
 """Keys of a dict of datasets that are read, in this order; other keys are ignored."""
 
-HUGGING_FACE = "hf:"
-# Files that `save_to_disk` writes for a dict of datasets, and for a single dataset.
-_SAVED = ("dataset_dict.json", "state.json")
+logger = logging.getLogger("flwr.coprefl")
 
 
 def as_dataset(
@@ -47,7 +43,7 @@ def as_dataset(
     batch: Pick | None = None,
     label: str = "",
     image: str = "",
-    groups: str = "",
+    groups: Any = None,
     may_lack: bool = False,
 ) -> Dataset:
     """Return a user's data as a `Dataset` of this package.
@@ -66,7 +62,8 @@ def as_dataset(
         and one key of INPUTS
     label, image : keys of the label and of the input in an item that is a dict, or columns of a
         Hugging Face Dataset; "": the key is found by its name
-    groups : column of a Hugging Face Dataset with the group of each sample; "": no groups
+    groups : the group of each sample, such as its writer: n names or numbers, or the key of the
+        group in items that are dicts, such as the column of a Hugging Face Dataset; None: no groups
     may_lack : as in `make_dataset`
 
     An input is a PIL image, a tensor, an array or a list of numbers. All inputs have one shape. An
@@ -77,25 +74,30 @@ def as_dataset(
     class without samples also raises a SettingsError, unless `may_lack` is true.
     """
     if isinstance(user_data, Dataset):
-        return renumbered(source, user_data) if relabel else user_data
+        dataset = renumbered(source, user_data) if relabel else user_data
+        of_samples = _numbered(source, groups, len(dataset.labels))
+        return dataset if groups is None else replace(dataset, groups=of_samples)
     inputs: list[Tensor] = []
     labels: list[int] = []
     sizes: list[int] = []
+    found: list[Any] = []
+    group = groups if isinstance(groups, str) else ""
     parts = _parts_of(source, user_data)
     for part in parts.values():
         with _seeded():
-            label = _read(source, part, batch, (label, image), inputs, labels)
+            label = _read(source, part, batch, (label, image, group), inputs, labels, found)
         sizes.append(len(labels) - sum(sizes))
     is_test = np.repeat([name == "test" for name in parts], sizes)
-    names, exact = _class_names(next(iter(parts.values())), label)
-    if names is not None and not exact:  # A larger dataset has these names, with more classes.
-        names = names[: max(labels) + 1] if max(labels) < len(names) else None
+    of_parts = [_class_names(source, part, label) for part in parts.values()]
+    names = _common_names(source, of_parts)
+    if names is not None and max(labels) < len(names):
+        names = names[: max(labels) + 1]  # A subset may have the names of the whole dataset.
     return make_dataset(
         source,
         _stacked(source, inputs),
         np.array(labels, dtype=np.int64),
         names,
-        groups=_groups(source, parts.values(), groups) if groups else None,
+        groups=_numbered(source, found if group else groups, len(labels)),
         test=is_test if is_test.any() and not is_test.all() else None,
         relabel=relabel,
         may_lack=may_lack,
@@ -103,6 +105,18 @@ def as_dataset(
 
 
 _samples: "weakref.WeakKeyDictionary[Any, Samples]" = weakref.WeakKeyDictionary()
+
+
+def training_part(source: str, user_data: Any) -> Any:
+    """Return the training split of a dict of splits; other data are returned unchanged.
+
+    The other splits are named in the log: what is tested must not be trained on.
+    """
+    if not isinstance(user_data, Mapping) or "train" not in user_data:
+        return user_data
+    if others := [name for name in PARTS if name in user_data and name != "train"]:
+        logger.info("%s: only the split train is used, without %s", source, ", ".join(others))
+    return user_data["train"]
 
 
 def as_samples(source: str, user_data: Any, *, cached: bool = True) -> Samples:
@@ -120,7 +134,7 @@ def as_samples(source: str, user_data: Any, *, cached: bool = True) -> Samples:
     with suppress(TypeError):  # An unhashable value, such as a list, cannot be cached.
         if cached and user_data in _samples:
             return _samples[user_data]
-    dataset = as_dataset(source, user_data, may_lack=True)
+    dataset = as_dataset(source, training_part(source, user_data), may_lack=True)
     if isinstance(dataset, ImageDataset) and not isinstance(user_data, Dataset):
         dataset = dataset.without_normalisation()
     samples = Samples(dataset, np.arange(len(dataset.labels)), dataset.labels)
@@ -169,20 +183,33 @@ def _check_reads_all(source: str, loader: Any) -> None:
         )
 
 
-def _class_names(part: Any, label: str) -> tuple[list[str] | None, bool]:
-    """Return (names of the classes or None, whether all of these classes should occur)."""
-    # A Subset and a Hugging Face Dataset may be without samples of a named class.
-    if isinstance(part, data.DataLoader):
-        return _class_names(part.dataset, label)
-    if isinstance(part, data.Subset):
-        return _class_names(part.dataset, label)[0], False
+def _class_names(source: str, part: Any, label: str) -> list[str] | None:
+    """Return the names of a part's classes, or None if it has no names for its labels."""
+    if isinstance(part, data.DataLoader | data.Subset):
+        return _class_names(source, part.dataset, label)
+    if isinstance(part, data.ConcatDataset):
+        return _common_names(source, [_class_names(source, one, label) for one in part.datasets])
     if is_hugging_face(part):
         labelled = [key for key in part.features if hasattr(part.features[key], "names")]
         column = label if label in part.features or len(labelled) != 1 else labelled[0]
         names = part.features[column].names if column in labelled else None
-        return list(map(str, names)) if names else None, False
+        return list(map(str, names)) if names else None
     names = getattr(part, "classes", None)
-    return list(map(str, names)) if isinstance(names, Sequence) else None, True
+    renumbers = getattr(part, "target_transform", None) is not None
+    return list(map(str, names)) if isinstance(names, Sequence) and not renumbers else None
+
+
+def _common_names(source: str, of_parts: Sequence[list[str] | None]) -> list[str] | None:
+    """Return the names of the classes; SettingsError if two parts number classes differently."""
+    named = [names for names in of_parts if names is not None]
+    for other in named:
+        if other != named[0]:
+            shown = excerpt(" and ".join(map(", ".join, (named[0], other))))
+            raise SettingsError(
+                f"{source}: its parts name their classes differently ({shown}); give all parts the "
+                "same class names in the same order"
+            )
+    return named[0] if named else None
 
 
 # ---- samples -------------------------------------------------------------------------------------
@@ -192,12 +219,13 @@ def _read(
     source: str,
     part: Any,
     batch: Pick | None,
-    keys: tuple[str, str],
+    keys: tuple[str, str, str],
     inputs: list[Tensor],
     labels: list[int],
+    groups: list[Any],
 ) -> str:
-    """Append a split's inputs and labels to the lists; return the label's key, "" for pairs."""
-    number, item_keys = 0, ("", "")
+    """Append a split's inputs, labels and groups to lists; return the label's key, "" for pairs."""
+    number, item_keys, group = 0, ("", ""), keys[2]
     batched = isinstance(part, data.DataLoader) and part.batch_sampler is not None
     what = "batch" if batched else "item"
     try:
@@ -206,7 +234,7 @@ def _read(
                 value, label = batch(item)
             elif isinstance(item, Mapping):
                 if not all(item_keys):
-                    item_keys = _keys(source, item, what == "batch", *keys)
+                    item_keys = _keys(source, item, what == "batch", *keys[:2])
                 value, label = item[item_keys[1]], item[item_keys[0]]
             else:
                 value, label = item
@@ -214,6 +242,9 @@ def _read(
             for one_input, one_label in pairs:
                 inputs.append(_tensor(source, one_input))
                 labels.append(_whole(f"{source}: {what} {number}", one_label))
+            if group:
+                own = _group(source, item, group)
+                groups += own if what == "batch" else [own]
             number += 1
     except SettingsError:
         raise
@@ -287,6 +318,32 @@ def _keys(
     return key_of["label"], key_of["input"]
 
 
+def _group(source: str, item: Any, key: str) -> Any:
+    """Return the group in an item, or the groups in a batch; SettingsError if it has none."""
+    known = ", ".join(map(str, item)) if isinstance(item, Mapping) else "none, as it is no dict"
+    if not isinstance(item, Mapping) or key not in item:
+        raise SettingsError(f"{source}: an item has no group column '{key}'; its columns: {known}")
+    return item[key]
+
+
+def _numbered(source: str, groups: Any, n: int) -> npt.NDArray[np.int64] | None:
+    """Return the number of each sample's group, (n,), in the order of the groups' names, or None.
+
+    Raises a SettingsError if there are not n names or numbers of one type.
+    """
+    if groups is None:
+        return None
+    values = np.asarray(groups)
+    if values.dtype.kind == "O" and len({*map(type, values.ravel())}) == 1:  # As pandas has texts.
+        values = np.array(values.tolist())
+    missing = values.dtype.kind == "O" or (values.dtype.kind == "f" and np.isnan(values).any())
+    if values.shape not in ((n,), (n, 1)) or missing:
+        got = f"an array of {values.dtype}, of shape {values.shape}"
+        needed = f"one name or number for each of the {n} samples, all of one type"
+        raise SettingsError(f"{source}: groups are {got}; needed is {needed}")
+    return np.unique(values, return_inverse=True)[1].reshape(-1)
+
+
 def _is_input(value: Any, batched: bool) -> bool:
     """Return whether a value of a dict can be an input: an image, or several numbers per item."""
     if isinstance(value, Mapping):
@@ -304,14 +361,19 @@ def _is_input(value: Any, batched: bool) -> bool:
 def _whole(what: str, label: Any) -> int:
     """Return a label, such as an int or an integer tensor of one element, as an int."""
     # Floats are refused even if they are whole numbers: they may be targets of a regression.
-    plain = label.item() if hasattr(label, "item") else label
-    try:
-        return operator.index(plain)
-    except TypeError as error:
+    numbers = np.asarray(label)
+    if numbers.size != 1:
         raise SettingsError(
-            f"{what} has label {plain}; labels must be integers: use labels.long() for a tensor, "
-            "int(label) for a float"
-        ) from error
+            f"{what} has {numbers.size} targets; needed is one class number per sample: data with "
+            "several labels is not supported"
+        )
+    if numbers.dtype.kind not in "biu":
+        problem = (
+            f"{what} has the target {numbers.item()!r}; needed is its class number, an integer"
+        )
+        floats = ": regression is not supported" * (numbers.dtype.kind == "f")
+        raise SettingsError(problem + floats)
+    return int(numbers.item())
 
 
 def _tensor(source: str, value: Any) -> Tensor:
@@ -354,53 +416,6 @@ def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
 # ---- Hugging Face --------------------------------------------------------------------------------
 
 
-def read_hugging_face(name: str, relabel: bool) -> Dataset:
-    """Read the dataset `hf:NAME` of the Hub, or `hf:FOLDER`, a folder written by `save_to_disk`.
-
-    Options may follow, as in `hf:NAME:key=value,...`: label, image, groups and name. Raises a
-    SettingsError of one line if the dataset does not exist, or if `as_dataset` does not accept it.
-    """
-    import datasets  # Imported here, because the import takes seconds.
-
-    what, named = f"dataset '{name}'", Named.parse(name.removeprefix(HUGGING_FACE))
-    options: dict[str, Any] = {key: str(value) for key, value in named.options}
-    for key in options:
-        if key not in (known := ("label", "image", "groups", "name")):
-            raise SettingsError(f"{what}: {unknown('option', key, known)}")
-    configuration = options.pop("name", None)
-    path = expanded(named.name)
-    if not named.name or (named.name.startswith((".", "/", "~")) and not path.exists()):
-        raise SettingsError(f"{what}: the folder does not exist; write hf:NAME or hf:FOLDER")
-    try:
-        if any((path / file).is_file() for file in _SAVED):
-            stored: Any = datasets.load_from_disk(str(path))
-        else:
-            place = str(path) if path.exists() else named.name
-            stored = datasets.load_dataset(place, configuration)
-    except Exception as error:  # The library and its dependencies raise any type of error.
-        tried = "could not be read" if path.exists() else "is no folder and not found on the Hub"
-        raise SettingsError(
-            f"{what} {tried} ({one_line(error)}); without internet, write hf:FOLDER with a folder "
-            "that `save_to_disk` wrote"
-        ) from error
-    with _without_ghostscript():
-        return as_dataset(what, stored, relabel, **options)
-
-
-def files_of(name: str) -> list[Path]:
-    """Return the files with the samples of a dataset `hf:FOLDER`, and [] for other datasets.
-
-    Files that start with "." or "cache-", and the metadata files of the library `datasets`, are
-    left out: they differ between copies of the same samples.
-    """
-    folder = expanded(split_options(name.removeprefix(HUGGING_FACE))[0])
-    if not name.startswith(HUGGING_FACE) or not folder.is_dir():
-        return []
-    notes = (*_SAVED, "dataset_info.json")
-    files = (file for file in folder.rglob("*") if file.is_file() and file.name not in notes)
-    return sorted(file for file in files if not file.name.startswith((".", "cache-")))
-
-
 def is_hugging_face(value: Any) -> bool:
     """Return whether a value is a `datasets.Dataset`, without the slow import of `datasets`."""
     return all(hasattr(value, name) for name in ("features", "column_names", "with_format"))
@@ -415,26 +430,3 @@ def _as_arrays(part: Any) -> Any:
         return part
     dtype = part.features[keys[0]].dtype
     return part.with_format("numpy", keys, output_all_columns=True, dtype=dtype)
-
-
-def _groups(source: str, parts: Any, column: str) -> npt.NDArray[np.int64]:
-    """Return the number of each sample's group, (n,); groups are numbered in order of names."""
-    for part in parts:
-        if not is_hugging_face(part) or column not in part.column_names:
-            known = ", ".join(getattr(part, "column_names", ())) or "none"
-            raise SettingsError(f"{source}: has no group column '{column}'; its columns: {known}")
-    groups = np.concatenate([np.asarray(part.with_format(None)[column][:]) for part in parts])
-    return np.unique(groups, return_inverse=True)[1].reshape(-1)
-
-
-@contextmanager
-def _without_ghostscript() -> Iterator[None]:
-    """Disable Ghostscript in Pillow: Pillow would run it for an EPS file of any file name."""
-    from PIL import EpsImagePlugin
-
-    before = EpsImagePlugin.gs_binary
-    EpsImagePlugin.gs_binary = False
-    try:
-        yield
-    finally:
-        EpsImagePlugin.gs_binary = before

@@ -8,7 +8,7 @@ client's arrays in each sum. The coefficient depends only on the metrics of that
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -191,12 +191,15 @@ def _positive(metrics: Metrics, name: str) -> float:
 class Accumulator:
     """The running sums of clients' arrays by a rule, in float64.
 
-    `sent` holds the arrays that the clients were sent. The dtypes in `sent` decide which arrays are
-    buffers, because a client may return other dtypes.
+    `sent` holds the arrays that the clients were sent, and `buffers` the names of the model's
+    buffers. The dtypes in `sent` decide which other arrays are buffers, because a client may return
+    other dtypes.
     """
 
-    def __init__(self, rule: Rule, sent: Arrays | None = None) -> None:
-        self.rule = rule
+    def __init__(
+        self, rule: Rule, sent: Arrays | None = None, buffers: Collection[str] = ()
+    ) -> None:
+        self.rule, self.buffers = rule, frozenset(buffers)
         self.sent = sent or {}
         self.sums: dict[str, Arrays] = {}
 
@@ -218,7 +221,8 @@ class Accumulator:
         """Add weight * arrays to the sum `name`; buffers are multiplied by `buffer_weight`."""
         sums = self.sums.setdefault(name, {})
         for key, array in arrays.items():
-            factor = buffer_weight if is_buffer(key, self.sent.get(key, array)) else weight
+            averaged = is_buffer(key, self.sent.get(key, array), self.buffers)
+            factor = buffer_weight if averaged else weight
             if key in sums:
                 _add_product(sums[key], array, factor)
             else:

@@ -57,8 +57,7 @@ def client_app(
         population = str(records_of(message.content, ConfigRecord)["config"].get("population", ""))
         own = clients(context, population) if callable(clients) else clients
         _refuse_number(own)
-        ids = [_partition_id(context)] if own is None else list(map(int, own))
-        return Message(RecordDict({"roster": ConfigRecord({"own": ids})}), reply_to=message)
+        return roster_reply(message, context, own)
 
     app.train()(handle)
     app.evaluate()(handle)
@@ -66,6 +65,19 @@ def client_app(
     for action in actions:
         app.train(action)(handle)
     return app
+
+
+def roster_reply(message: Message, context: Context, own: Sequence[int] | None = None) -> Message:
+    """Return a node's answer to a strategy that asks for the ids of the node's clients.
+
+    An app that is written with functions registers it by `app.query("roster")(roster_reply)`. Its
+    node is then one client, whose id is the node's `partition-id`. `own` are other ids.
+    """
+    ids = [_partition_id(context)] if own is None else list(map(int, own))
+    record = ConfigRecord({"own": ids})
+    if "name" in context.node_config:
+        record["name"] = str(context.node_config["name"])
+    return Message(RecordDict({"roster": record}), reply_to=message)
 
 
 def _check_hosting(takes: int, clients: OwnClients) -> None:
@@ -90,12 +102,14 @@ def _refuse_number(clients: object) -> None:
 
 
 def _arguments(client_fn: ClientFn) -> int:
-    """Return the number of positional arguments of `client_fn` that have no default."""
-    return sum(
+    """Return the number of positional arguments without a default; at least 2 with `*args`."""
+    parameters = inspect.signature(client_fn).parameters.values()
+    named = sum(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        for parameter in inspect.signature(client_fn).parameters.values()
+        for parameter in parameters
     )
+    return max([named, *(2 for p in parameters if p.kind is p.VAR_POSITIONAL)])
 
 
 def _refuse_other(client_id: int | None, own: object) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
-from coprefl_flwr.errors import SettingsError, excerpt
-from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import check_links, inside, remove_unfinished
 
 STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
 """Pattern of the names of a client state's files."""
@@ -84,7 +84,7 @@ class ClientState:
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
         check_links(self.folder, file)
-        remove_unfinished(file.parent, shared=True)
+        remove_unfinished(file.parent)
         write_sealed(file, arrays, self._identity(file))
         needed = {str(config.get("state-version")), str(config.get("state-kept"))}
         versions = [path for path in file.parent.iterdir() if STATE_FILE.fullmatch(path.name)]
@@ -101,13 +101,9 @@ class ClientState:
         """Return the path of a version's file; refuse names that would lead out of the folder."""
         parts = [str(config.get(name, "")) for name in ("run", "population")]
         parts.append(str(config.get("client", 0)))
-        for part in [*parts, version]:
-            wrong = (
-                not part or part in (".", "..") or any(character in part for character in "/\\\0")
-            )
-            if wrong or len(part.encode()) > LONGEST_NAME:
-                raise SettingsError(f"'{excerpt(part)}' cannot name a folder of a client's state")
-        return self.folder.joinpath(*parts) / f"{version}.safetensors"
+        # `inside` refuses a backslash, so that no part is a path itself.
+        parts = [part.replace("/", "\\") for part in [*parts, f"{version}.safetensors"]]
+        return inside(self.folder, "/".join(parts))
 
 
 def _age(version: str) -> tuple[int, ...]:

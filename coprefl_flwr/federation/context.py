@@ -1,7 +1,7 @@
 """The options of a run, and the context that is passed to a round's generator."""
 
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from coprefl_flwr import seeds
-from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.arrays import Arrays, weights_of
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.federation.aggregation import Chain
 from coprefl_flwr.federation.client_state import Versions
@@ -30,6 +30,9 @@ class RunStrategy:
     ids}, or the path of a TOML file with this mapping, nodes that are not in the mapping are not
     used. If it is None, each node is asked for its client ids; a node whose app cannot answer is
     one client. If several nodes name a client, the client belongs to the node that named it first.
+
+    `buffers` are the names of the model's buffers, which are averaged and never stepped. Without
+    them, only BatchNorm's statistics and integers are recognised as buffers. A study sets them.
     """
 
     participants: int | None = option(
@@ -87,6 +90,7 @@ class RunStrategy:
     clients: int | Mapping[int, Sequence[int]] | str | Path | None = field(
         default=None, metadata={"option": False}
     )
+    buffers: Collection[str] = field(default=(), metadata={"option": False})
 
     @property
     def most_participants(self) -> int | None:
@@ -211,6 +215,10 @@ class RoundContext:
     def min_replies(self) -> int:
         """The least number of good replies that an exchange needs."""
         return self.run.min_replies
+
+    def weights(self, arrays: Arrays) -> Arrays:
+        """Return the arrays of the model that are weights, without its buffers."""
+        return weights_of(arrays, self.run.buffers)
 
     def sample(self) -> list[int]:
         """Draw the participants of the round and return their client ids, ascending.

@@ -19,7 +19,7 @@ class Exchange:
     starts from `arrays` and answers with arrays of the same names and shapes. The rule `combine`
     aggregates the clients' answers (see `federation.aggregation`). `extra` holds further groups of
     arrays by name, which clients find in `config["extra"]`. Clients also return the groups named
-    in `returned`, as arrays "GROUP/ARRAY". `config` holds settings for the clients in addition to
+    in `returned`, as arrays ".GROUP/ARRAY". `config` holds settings for the clients in addition to
     those of the app. `stateful` tells whether clients store a state for their next such exchange.
     `needed` is the least number of good replies. If it is 0, the round continues without any reply;
     if it is None, the strategy's `min_replies` is used.

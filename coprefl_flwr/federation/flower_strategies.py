@@ -25,7 +25,7 @@ from flwr.serverapp import strategy as flowers
 from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr import plugins
-from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record, weights_of
+from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record
 from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line
 from coprefl_flwr.federation.aggregation import Mean, PerClient
 from coprefl_flwr.federation.budget import Budget, Work
@@ -117,7 +117,7 @@ class FlowerStrategy(RoundStrategy):
         flower, config = self._resumed(ctx.state), ConfigRecord()
         floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
         steps = hasattr(flower, "current_arrays") and not hasattr(flower, "strategy")
-        seen = weights_of(arrays) if steps else floats
+        seen = ctx.weights(arrays) if steps else floats
         flower.configure_train(ctx.round, to_record(seen), config, None)
         before = dict(_attributes(flower))
         config.pop("server-round", None)

@@ -24,9 +24,9 @@ the request has no client ids, because the node is the client."""
 OWN_CLIENTS = "coprefl_flwr.clients."
 """Package of the clients whose methods never change the arrays that they receive."""
 
-RESERVED = ("clients", messages.NORM, "phase", "start", "task", "round")
-"""Names that a client's metrics cannot have. "clients" and `messages.NORM` have another meaning in
-replies, and the other names are columns in a study's table of rounds."""
+RESERVED = ("clients", "phase", "start", "task", "round")
+"""Names that a client's metrics cannot have: "clients" has another meaning in replies, and the
+other names are columns in a study's table of rounds."""
 
 
 def answer(message: Message, make_client: MakeClient, partition_id: Any = None) -> Message:
@@ -52,8 +52,6 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
         own_id = {} if partition_id is None else {"client": int(partition_id)}
         client = make_client(None, config)
         content = messages.plain_reply(*call_client(client, method, sent, config | own_id))
-    if NO_MODEL in records_of(message.content, ArrayRecord):
-        content = messages.with_norm(content)
     return Message(content, reply_to=message)
 
 
@@ -87,7 +85,9 @@ def run_clients(
             arrays, metrics = call_client(client, method, start, {**own, "client": client_id})
             bounds.check(arrays, metrics, template, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
-            sums, of_clients = groups.setdefault(names, (Accumulator(rule, template), {}))
+            sums, of_clients = groups.setdefault(
+                names, (Accumulator(rule, template, bounds.buffers), {})
+            )
             if chained:
                 start = cast_like(arrays, sent)
             elif alone and rule.sums:
@@ -144,8 +144,8 @@ def call_client(
 ) -> tuple[Arrays, dict[str, float]]:
     """Call a client's method; return the arrays by name, and the metrics.
 
-    Raises a ValueError if the client has no such method, or if the method does not return a tuple
-    of three, as methods of a NumPyClient do.
+    Raises a ValueError if the client has no such method, or if the method does not return what
+    methods of a NumPyClient return.
     """
     call = getattr(client, method, None)
     if not callable(call):
@@ -158,14 +158,20 @@ def call_client(
         if isinstance(groups, dict):  # It may also be a number of the app's own config.
             given["extra"] = {name: _copied(group) for name, group in groups.items()}
     outcome = call(list(own.values()), given)
-    if not isinstance(outcome, tuple) or len(outcome) != 3:
-        raise ValueError(f"{type(client).__name__}.{method} must return a tuple of three values")
-    first, num_examples, extra = outcome
-    metrics = {**extra, "num-examples": num_examples}
-    if method == "evaluate":
-        metrics["loss"], arrays = float(first), Arrays()
-    else:
-        arrays = name_arrays(first, sent)
+    try:
+        first, num_examples, extra = outcome
+        metrics = {**extra, "num-examples": num_examples}
+        if method == "evaluate":
+            metrics["loss"], arrays = float(first), Arrays()
+        else:
+            arrays = name_arrays(first, sent)
+    except Exception as error:  # Whatever a user's method returns.
+        values = outcome if isinstance(outcome, tuple) else [outcome]
+        kinds = ", ".join(type(value).__name__ for value in values)
+        needed = "loss" if method == "evaluate" else "list of arrays"
+        needed = f"needed: ({needed}, number of samples, dict of metrics)"
+        line = f"{type(client).__name__}.{method} returned ({kinds}); {needed}"
+        raise ValueError(f"{line}: {one_line(error)}") from error
     for name, value in metrics.items():
         if name in RESERVED:
             raise ValueError(f"metric '{name}' has a reserved name; choose another name")
@@ -192,8 +198,11 @@ def name_arrays(
 
     A list of arrays must have the order of the arrays in `sent`. A mapping already has names.
     """
-    if isinstance(arrays, Mapping):
-        return {name: np.asarray(array) for name, array in arrays.items()}
-    if len(arrays) != len(sent):
+    if not isinstance(arrays, Mapping) and len(arrays) != len(sent):
         raise ValueError(f"{len(arrays)} arrays were returned; the message had {len(sent)}")
-    return {name: np.asarray(array) for name, array in zip(sent, arrays, strict=True)}
+    named = arrays if isinstance(arrays, Mapping) else dict(zip(sent, arrays, strict=True))
+    found = {name: np.asarray(array) for name, array in named.items()}
+    for name, array in found.items():
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"array '{name}' has dtype {array.dtype}; real numbers are needed")
+    return found

@@ -26,12 +26,6 @@ def one_thread() -> None:
         torch.set_num_threads(1)
 
 
-def load() -> str:
-    """Return a text on the load, such as "the load is 5.3 on 2 cores", or "" if unknown."""
-    averages = getattr(os, "getloadavg", None)
-    return f"the load is {averages()[0]:.1f} on {cores()} cores" if averages else ""
-
-
 SET_BY_USER = (
     "GLIBC_TUNABLES",
     "MALLOC_MMAP_THRESHOLD_",

@@ -1,7 +1,7 @@
 """The contents of the messages between strategies and clients; no other module defines them.
 
 Request   The ArrayRecord "arrays": clients return arrays with the same names. Further ArrayRecords:
-          clients also return those in the list `returned`, with arrays named "RECORD/NAME".
+          clients also return those in the list `returned`, with arrays named ".RECORD/NAME".
           The ConfigRecord "config": the app's settings and server-round, run, population, seed and
           attempt. If nodes host clients, it also has `clients` (the ids of the clients to run),
           `combine` (the aggregation rule) and, if there are bounds, `bounds` (limits on a result,
@@ -17,10 +17,9 @@ Reply     If `clients` was in the request: ArrayRecords, a MetricRecord and, if 
           float64. The MetricRecord holds lists, in the order of its list `clients`.
           If `clients` was not in the request: one ArrayRecord and a MetricRecord of scalars. This
           is the reply that Flower's own strategies expect, and that other Flower apps send.
-          A reply to a "no-model" request has the metric `norm-as-sent`: the l2 norm of all arrays.
 Roster    The reply to `query.roster` has a ConfigRecord "roster" with the list `own`: the ids of
-          the clients that the node hosts. Nodes are asked only if the strategy's option `clients`
-          is not set.
+          the clients that the node hosts, and the node's `name`, if its node-config has one. Nodes
+          are asked only if the strategy's option `clients` is not set.
 """
 
 import math
@@ -37,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from coprefl_flwr.arrays import Arrays, from_record, norm, records_of, size_of, to_record
+from coprefl_flwr.arrays import Arrays, from_record, records_of, size_of, to_record
 from coprefl_flwr.errors import SettingsError, shorten
 from coprefl_flwr.federation.aggregation import Rule
 from coprefl_flwr.plugins import METRIC
@@ -45,9 +44,8 @@ from coprefl_flwr.plugins import METRIC
 ROSTER = "query.roster"
 ARRAYS = "arrays"
 RETURNED = "returned"
-NO_MODEL, NORM = "no-model", "norm-as-sent"
-"""The name of the record that marks a request whose reply is not a model; and the metric that
-detects a changed reply."""
+NO_MODEL = "no-model"
+"""The name of the record that marks a request whose reply is not a model."""
 
 PER_CLIENT = ("state-version", "state-kept")
 """Settings that are lists in a request to several clients, with one value per client."""
@@ -68,15 +66,13 @@ class NodeReply:
     """The reply of one node.
 
     `metrics` holds the metrics by client id. `records` holds the arrays of one client, or the sums
-    over several clients. `failed` holds the reason of failure by client id. `norm` is the l2 norm
-    that the node measured before it sent the arrays, or None if the reply does not contain a norm.
-    `alone` is true if the request was for one client; `records` then has that client's arrays.
+    over several clients. `failed` holds the reason of failure by client id. `alone` is true if the
+    request was for one client; `records` then has that client's arrays.
     """
 
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     records: dict[str, Arrays] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
-    norm: float | None = None
     alone: bool = False
 
     @property
@@ -136,10 +132,6 @@ def hosted_reply(reply: NodeReply) -> RecordDict:
     return content
 
 
-MOST_OWN = 128
-"""Largest number of a user's metrics, because nodes can invent names."""
-
-
 def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[np.float64]]:
     """Return {metric: array of its values, in the order of client ids}.
 
@@ -147,11 +139,11 @@ def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[n
     of an evaluation may be undefined for some clients: its value for these clients is nan.
     """
     shared = set.intersection(*map(set, metrics.values())) if metrics else set()
-    own = sorted({name for of in metrics.values() for name in of if name.startswith(METRIC)})
+    own = {name for of in metrics.values() for name in of if name.startswith(METRIC)}
     clients = sorted(metrics)
     return {
         name: np.array([float(metrics[client].get(name, math.nan)) for client in clients])
-        for name in sorted(shared.union(own[:MOST_OWN]))
+        for name in sorted(shared | own)
     }
 
 
@@ -160,14 +152,6 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
     content = RecordDict({"metrics": MetricRecord(dict(metrics))})
     if arrays:
         content[ARRAYS] = to_record(arrays)
-    return content
-
-
-def with_norm(content: RecordDict) -> RecordDict:
-    """Add the l2 norm of a reply's arrays to the metrics, to detect a later change of arrays."""
-    records = records_of(content, ArrayRecord).values()
-    arrays = (from_record(record, copy=False) for record in records)
-    records_of(content, MetricRecord)["metrics"][NORM] = norm(arrays)
     return content
 
 
@@ -181,8 +165,6 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
     if len(metric_records) != 1:
         raise ValueError(f"{len(metric_records)} MetricRecords in the reply, not one")
     columns: dict[str, Any] = dict(*metric_records.values())
-    sent = columns.pop(NORM, None)
-    as_sent = None if sent is None else float(sent)
     array_records = records_of(content, ArrayRecord) if arrays else {}
     records = {name: from_record(record, copy=False) for name, record in array_records.items()}
     ids = columns.get("clients")
@@ -190,7 +172,7 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
         if len(clients) != 1:
             raise ValueError(f"one result in the reply, expected: {len(clients)} clients")
         scalars = {name: float(v) for name, v in columns.items() if not isinstance(v, list)}
-        return NodeReply({clients[0]: scalars}, records, norm=as_sent, alone=True)
+        return NodeReply({clients[0]: scalars}, records, alone=True)
     order = [int(str(client)) for client in ids]
     if not set(order) <= set(clients) or len(set(order)) < len(order):
         raise ValueError(f"results of clients {order}, expected: {list(clients)}")
@@ -205,7 +187,7 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
     if not set(failed) <= set(clients) - set(order):
         raise ValueError(f"failures of clients {sorted(failed)}, expected: {list(clients)}")
     lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
-    return NodeReply(metrics, records, failed | lost, as_sent, alone=len(clients) == 1)
+    return NodeReply(metrics, records, failed | lost, alone=len(clients) == 1)
 
 
 def size_of_arrays(message: Message) -> int:
@@ -247,6 +229,9 @@ NOT_REGISTERED = r"No \w+ function registered"
 DIVERGED = r"^metric '.*loss' is (nan|-?inf)|holds a NaN or an infinity$"
 """Pattern of the reason for a client whose training diverged to NaN or infinity."""
 
+MAY_PASS = rf"{DIVERGED}|Unavailable|out of memory|^(OS|Timeout|Connection\w*)Error"
+"""Pattern of reasons that another attempt, with other clients or a little later, may not have."""
+
 OLD_STYLE = {
     "KeyError: 'fitins.parameters'": "ClientApp(client_fn) is Flower's old style: write "
     "client_app(client_fn), imported from coprefl_flwr.clients"
@@ -267,10 +252,6 @@ _CAUSED = "\nThe above exception was the direct cause of the following exception
 _ONLY_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<(['\"])(.*)\2>( \(.+:\d+\))?", re.DOTALL)
 
 
-_LONGEST = 20_000
-"""Largest number of characters of an error reply that are read; a traceback is shorter."""
-
-
 def place(error: BaseException) -> str:
     """Return " (file.py:LINE)", the innermost line of a user's file, or "" if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -280,8 +261,6 @@ def place(error: BaseException) -> str:
 def reason(message: Message) -> str:
     """Return one line for the user: the error in a node's error reply."""
     text = (message.error.reason or "").strip() or f"error {message.error.code}"
-    if len(text) > _LONGEST:
-        text = text[: _LONGEST // 2] + text[-_LONGEST // 2 :]
     line = f"{MOD} refused: {_line(text)}" if message.error.code == _OF_MOD else _line(text)
     return shorten(f"{line}: {OLD_STYLE[line]}" if line in OLD_STYLE else line)
 
@@ -313,10 +292,21 @@ def program_error(reasons: Iterable[str]) -> str:
     return lines[0] if len(kinds) == 1 and kinds != {""} else ""
 
 
+def same_error(reasons: Iterable[str]) -> str:
+    """Return the reason, without its numbers, that all reasons are; "" if they differ.
+
+    The result is also "" if the same clients may succeed later, as after an error of a network.
+    """
+    lines = {re.sub(r"\d+", "0", line) for line in reasons}
+    line = lines.pop() if len(lines) == 1 else ""
+    return "" if re.search(MAY_PASS, line) else line
+
+
 def most_often(reasons: Iterable[str]) -> str:
     """Return the most frequent reason, with a hint if training diverged; "" if no client failed."""
     for line, number in Counter(reasons).most_common(1):
-        hint = "; try a smaller learning rate" if re.search(DIVERGED, line) else ""
+        grew = "; if its data have no NaN and no infinity, try a smaller learning rate"
+        hint = grew if re.search(DIVERGED, line) else ""
         return f"{number} failed: {line}{hint}"
     return ""
 

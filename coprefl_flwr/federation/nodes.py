@@ -17,8 +17,11 @@ LARGEST_ID = 2**63 - 1
 MOST_CLIENTS = 10**7
 """Largest allowed number of clients that a strategy or a node may declare."""
 
-Hosted = int | Mapping[int, Sequence[int]]
-"""The number of all clients, if any node can run any client; or {node id: list of client ids}."""
+NODES = "nodes"
+"""Value of a strategy's option `clients`: each node is one client, whose id is the node's id."""
+
+Hosted = int | str | Mapping[int, Sequence[int]]
+"""The number of all clients, if any node can run any client; {node id: list of ids}; or NODES."""
 
 
 def checked_ids(own: object, per_node: int | None = None) -> tuple[int, ...]:
@@ -52,7 +55,8 @@ class Roster:
     node can run any client. If it is {node id: list of client ids}, nodes that are not in the
     mapping are left out. If it is None, each node is asked for its client ids; `per_node`, if set,
     is the largest allowed number of ids. A node whose app cannot answer this query is one client,
-    and the client has the node's id. The set `plain` holds the ids of these nodes.
+    and the client has the node's id. With NODES, this holds for all nodes, and none is asked. The
+    set `plain` holds the ids of these nodes.
 
     `bound` is {client id: node id}: each client is bound to the node that named the client first.
     If a second node names the client, the second node may run the client only while the first node
@@ -67,7 +71,8 @@ class Roster:
         bound: Mapping[int, int] | None = None,
     ) -> None:
         self.shared = clients if isinstance(clients, int) else None
-        self.declared = None if isinstance(clients, int) else clients
+        self.declared = clients if isinstance(clients, Mapping) else None
+        self.asks = clients is None
         self.per_node = per_node if clients is None else None
         self.bound = dict(bound or {})
         self.plain: set[int] = set()
@@ -160,12 +165,12 @@ def _disputed(client: int, nodes: Sequence[int], holder: int | None) -> str:
 def hosted_clients(clients: Any) -> Hosted | None:
     """Return a strategy's option `clients`, checked, with a TOML file read.
 
-    The option is None, the number of all clients, {node id: list of client ids}, or the path of a
-    TOML file with this mapping. Raises a SettingsError if the file cannot be read, if an entry is
-    invalid, or if a client is given to two nodes.
+    The option is None, the number of all clients, NODES, {node id: list of client ids}, or the path
+    of a TOML file with this mapping. Raises a SettingsError if the file cannot be read, if an entry
+    is invalid, or if a client is given to two nodes.
     """
-    if clients is None:
-        return None
+    if clients is None or clients == NODES:
+        return clients  # type: ignore[no-any-return]
     what = "clients"
     if isinstance(clients, Integral):
         return _whole(what, clients, 1, MOST_CLIENTS)

@@ -18,8 +18,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coprefl_flwr.errors import for_terminal
-from coprefl_flwr.federation.machine import load
 from coprefl_flwr.federation.run import RoundReport
 from coprefl_flwr.named import display_names
 
@@ -33,10 +31,6 @@ PRETRAINING_KIND, TASK_KIND, PERSONAL_KIND = "pre-training", "task", "personalis
 
 SHOWN = {"loss": "loss", "query-loss": "query", "evaluate-loss": "test loss"}
 """{metric that is shown: label of the metric}."""
-
-SLOWER, AT_FIRST = 3.0, 5
-"""A warning is logged if rounds become slower by the factor `SLOWER`. The median times of the last
-and of the first `AT_FIRST` rounds are compared."""
 
 ESTIMATED_FROM = 3
 """Number of finished rounds from which on the time left is shown: the first round loads data."""
@@ -90,21 +84,12 @@ class Part:
         """Number of rounds of the part, finished and left, as far as is known."""
         return self.last + self.rounds_left
 
-    def slower(self) -> str:
-        """Return a warning if the last rounds are much slower than the first ones, or else ""."""
-        # Without the very first round, which loads data.
-        first, last = self.seconds[1 : AT_FIRST + 1], self.seconds[-AT_FIRST:]
-        before, now = statistics.median(first or last), statistics.median(last)
-        if len(self.seconds) <= 2 * AT_FIRST or now <= max(SLOWER * before, before + 0.1):
-            return ""
-        longer = f"{now / before:.1f} times as long as at first ({now:.2g} s, not {before:.2g} s)"
-        return f"{self.title}: a round takes {longer}"
-
 
 @dataclass
 class Progress:
     """Display of the progress of all parts of the work; each part is a run of rounds.
 
+    `labels` are names of methods to show instead of their texts.
     `parts` is the number of all parts, `done` the number of parts that have begun, and `workers`
     the number of worker processes. `ahead` is {kind of part: number of rounds in parts that have
     not begun}, from which the total time left is estimated.
@@ -113,12 +98,12 @@ class Progress:
     parts: int = 0
     ahead: dict[str, int] = field(default_factory=dict)
     stream: TextIO = field(default_factory=lambda: sys.stderr)
+    labels: dict[str, str] = field(default_factory=dict)
     done: int = 0
     workers: int = 1
     _titles: dict[str, str] = field(default_factory=dict)
     _live: list[Part] = field(default_factory=list)
     _pace: dict[str, float] = field(default_factory=dict)
-    _warned: bool = False
     _terminal: Console | None = None
     _display: ExitStack | None = None
 
@@ -135,9 +120,11 @@ class Progress:
             self.parts += 1
             self.ahead[kind] = self.ahead.get(kind, 0) + rounds
             titles.append(title)
-        names = display_names(word for title in titles for word in _WORD.findall(title))
+        words = {word for title in titles for word in _WORD.findall(title)}
+        labels = {word: self.labels.get(word, word) for word in sorted(words)}
+        names = display_names(labels.values())
         self._titles = {
-            title: for_terminal(_WORD.sub(lambda word: names[word[0]], title)) for title in titles
+            title: _WORD.sub(lambda word: names[labels[word[0]]], title) for title in titles
         }
 
     def _begun(self, title: str, kind: str, rounds: int) -> tuple[str, str]:
@@ -145,7 +132,7 @@ class Progress:
         self.done += 1
         if kind in self.ahead:
             self.ahead[kind] -= rounds
-        return f"[{self.done}/{self.parts}]", self._titles.get(title, for_terminal(title))
+        return f"[{self.done}/{self.parts}]", self._titles.get(title, title)
 
     def note(self, title: str, kind: str = "", rounds: int = 0, remark: str = "") -> None:
         """Show the title of a part whose rounds are not run or not shown, and a remark."""
@@ -197,9 +184,6 @@ class Progress:
             logger.info("%s", self._line(part))
         if over:
             self.end(part)
-        if not self._warned and (slower := part.slower()):
-            self._warned = True
-            logger.warning("%s", "; ".join(filter(None, [slower, load()])))
 
     def _line(self, part: Part) -> str:
         """Return e.g. "[2/9] task 0 from random  round 10/15  loss 4.127  1.20 s/round"."""
@@ -273,7 +257,7 @@ def _open_live(terminal: Console, table: Callable[[], Table]) -> ExitStack:
     display = ExitStack()
     live = Live(console=terminal, get_renderable=table, refresh_per_second=2, transient=True)
     display.enter_context(live)
-    for handler in logging.getLogger("flwr").handlers:
+    for handler in logging.getLogger("flwr").handlers + logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
             display.callback(handler.setStream, handler.stream)
             handler.setStream(FileProxy(terminal, handler.stream))

@@ -27,7 +27,7 @@ order of client ids, so the result does not depend on which node hosts which cli
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -67,13 +67,17 @@ class Robust:
     tolerated_share: float
     clip_factor: float
 
-    def around(self, program: Round) -> Round:
-        """Return the generator of a round with all means replaced by the robust rule."""
+    def around(self, program: Round, buffers: Collection[str] = ()) -> Round:
+        """Return the generator of a round with all means replaced by the robust rule.
+
+        `buffers` are the names of the model's buffers.
+        """
         of_rule: RoundMetrics = {}
         try:
             exchange = next(program)
             while True:
-                replies, metrics = self.mean(exchange, (yield self.per_client(exchange)))
+                answers = yield self.per_client(exchange)
+                replies, metrics = self.mean(exchange, answers, buffers)
                 of_rule |= metrics
                 exchange = program.send(replies)
         except StopIteration as end:
@@ -100,7 +104,9 @@ class Robust:
         if problem := self._too_few(clients):
             raise SettingsError(problem, "aggregation", "tolerated-share")
 
-    def mean(self, exchange: Exchange, replies: Replies) -> tuple[Replies, dict[str, float]]:
+    def mean(
+        self, exchange: Exchange, replies: Replies, buffers: Collection[str] = ()
+    ) -> tuple[Replies, dict[str, float]]:
         """Return the replies with the robust mean as `arrays`, and the metrics of the rule.
 
         `exchange` is the original exchange, and `replies` are the replies to
@@ -116,11 +122,11 @@ class Robust:
             return replies, {}
         models = [replies.sums[str(client)] for client in replies.clients]
         start = {n: np.zeros(()) if n in exchange.changes else array for n, array in sent.items()}
-        buffers = {name for name in sent if is_buffer(name, sent[name])}
+        averaged = {name for name in sent if is_buffer(name, sent[name], buffers)}
         weights = np.ones(len(models))
         if rule.weight:
             weights = self.winsorise(replies.metrics[rule.weight])
-        arrays, metrics = self._combined(models, start, buffers, weights)
+        arrays, metrics = self._combined(models, start, averaged, weights)
         if "krum-client" in metrics:
             metrics["krum-client"] = float(replies.clients[int(metrics["krum-client"])])
         return replace(replies, arrays=cast_like(arrays, sent), sums={}), metrics

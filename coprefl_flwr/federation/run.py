@@ -169,6 +169,7 @@ class Run:
                 arrays, metrics = self._attempt(self.context(server_round, attempt))
                 break
             except RoundFailedError as failure:
+                self.log_tally()
                 self.state = before
                 if shared := self.transport.shared_error():
                     raise RunFailedError(f"round {server_round}: {shared}") from None
@@ -251,7 +252,13 @@ class Run:
         self.versions.commit(self._stateful, server_round, attempt)
         self.history.train[server_round] = metrics
         self.history.traffic[server_round] = self.transport.traffic.as_metrics()
+        self.log_tally()
         flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
+
+    def log_tally(self) -> None:
+        """Log how many clients answered the exchanges since the last such line."""
+        if line := self.transport.tally.line(self.transport.called):
+            flower_log.info("\t├──> %s", line)
 
     def evaluate(self, server_round: int) -> None:
         """Have clients evaluate the global model, if an evaluation is due in this round."""
@@ -267,6 +274,8 @@ class Run:
                 logger.warning("round %s, evaluation failed: %s; %s", server_round, failure, again)
             self._logged.add(str(failure))
             return
+        finally:
+            self.log_tally()
         metrics = self.evaluation.evaluation_metrics()
         self.history.evaluate[server_round] = metrics
         flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)

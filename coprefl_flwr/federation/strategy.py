@@ -93,10 +93,9 @@ class RoundStrategy(InsideWrapper):
     """Default values that the method changes, as {setting of local training: default}."""
 
     loss_of: ClassVar[str] = "clients"
-    """The meaning of a round's loss. "clients": the mean cross-entropy of clients that all start
-    from the global model. "chain": the cross-entropy of one model that is trained step by step, for
-    example passed from client to client. "more": the objective has further terms and may be
-    negative."""
+    """The meaning of a round's loss. "clients": the mean loss of clients that all start from the
+    global model. "chain": the loss of one model that is trained step by step, for example passed
+    from client to client."""
 
     averages: ClassVar[bool] = False
     """Whether the method only aggregates by means of models, or by `LossMoments` of gradients. Only
@@ -151,13 +150,15 @@ class RoundStrategy(InsideWrapper):
     def options(self) -> dict[str, Any]:
         """Return the name of the strategy class and the values of its options.
 
-        A run can resume only from a checkpoint with the same options.
+        A run can resume only from a checkpoint with the same options. An option that was added
+        later is left out if it has its default.
         """
         unused = () if self.robust else AGGREGATION
         values = {
             option.name: getattr(self, option.name)
             for option in fields(self)
             if option.metadata.get("option", True) and option.name not in unused
+            if not option.metadata.get("later") or getattr(self, option.name) != option.default
         }
         bounds = {"bounds": asdict(self.bounds)} if self.bounds != Bounds() else {}
         return {"strategy": type(self).__name__, **values, **bounds}
@@ -198,7 +199,7 @@ class RoundStrategy(InsideWrapper):
     def program(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the generator of a round, with robust means if `aggregation` is a robust rule."""
         rounds = self.round(ctx, arrays)
-        return self.robust.around(rounds) if self.robust else rounds
+        return self.robust.around(rounds, ctx.run.buffers) if self.robust else rounds
 
     def budget(self, work: Work) -> Budget:
         """Return the costs of a round; here they are the costs of a FedAvg round.

@@ -23,6 +23,7 @@ from coprefl_flwr.federation.exchange import Exchange, Replies
 from coprefl_flwr.federation.flower import end_with_simulation, plain_log
 from coprefl_flwr.federation.messages import MessageConfig, NodeReply, program_error, reason
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
+from coprefl_flwr.federation.tally import Tally
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -37,8 +38,6 @@ NO_ROSTER = f"{messages.NOT_REGISTERED}|Invalid message type"
 
 OWN_NODES_WAIT = 10.0
 """Time limit, in seconds, for the clients of a grid whose nodes are in this program."""
-MOST_RETURNS = 3
-"""Largest number of times that a node which did not answer may return."""
 ASK_AGAIN = 30.0
 """Seconds after which a node that could not report its clients is asked again."""
 FIRST_ANSWER = 300.0
@@ -81,10 +80,11 @@ class Transport:
         self.refused: dict[int, str] = {}
         self.failed: dict[str, dict[int, str]] = {}
         self.worked: set[str] = set()
+        self.tally, self._names = Tally(), dict[int, str]()
         self._warned = Counter[str]()
         self._heard: set[int] = set()
-        self._returns, self._asked_again = Counter[int](), set[int]()
-        self._action = ""
+        self._asked_again = set[int]()
+        self._action = self._same_error = ""
         self._sent: list[Message] = []
         self._shares: dict[int, list[int]] = {}
         self._with_models: set[int] = set()
@@ -97,13 +97,10 @@ class Transport:
     def nodes(self) -> list[int]:
         """Return the ids of the connected nodes, without nodes that did not answer, ascending.
 
-        A node that did not answer is asked again after it was disconnected, up to `MOST_RETURNS`
-        times, because each question can cost the time limit.
+        A node that did not answer is asked again after it was disconnected.
         """
         connected = set(self.grid.get_node_ids())
-        returning = {n for n in self.silent - connected if self._returns[n] < MOST_RETURNS}
-        self._returns.update(returning)
-        self.silent -= returning
+        self.silent &= connected
         return sorted(connected - self.silent)
 
     def clients(self, wanted: int | None = None) -> Sequence[int]:
@@ -130,6 +127,7 @@ class Transport:
             clients = self.roster.clients()
             self.most_clients = max(self.most_clients, len(clients))
             if nodes and (self.roster.shared is not None or len(clients) >= needed):
+                self._warn_of_few(len(clients))
                 self.begun = True
                 self.roster.keep()
                 return clients
@@ -164,11 +162,14 @@ class Transport:
         if roster.shared is not None:
             return
         new = [node for node in nodes if node not in roster.claims and node not in self.refused]
-        replies = self._ask(new) if new and roster.declared is None else {}
-        for node in new if roster.declared is not None else replies:
+        replies = self._ask(new) if new and roster.asks else {}
+        for node in replies if roster.asks else new:
             try:
-                if roster.declared is None:
+                if roster.asks:
                     roster.hear(node, _named_by(replies[node]))
+                    self._names[node] = _name_in(replies[node])
+                elif roster.declared is None:
+                    roster.hear(node, None)
                 elif node in roster.declared:
                     roster.hear(node, roster.declared[node])
                 else:
@@ -193,6 +194,21 @@ class Transport:
         self._mark_silent(nodes, replies, within)
         return {node: replies[node] for node in nodes if node in replies}
 
+    def called(self, client: int) -> str:
+        """Return the name of a client in the log: of its node, its partition, or its id."""
+        roster = self.roster
+        node = roster.owner.get(client, roster.bound.get(client, -1))
+        if node in roster.plain or self._names.get(node):
+            return f"node {self._names.get(node) or node}"
+        return f"partition {client}" if roster.per_node == 1 else f"client {client}"
+
+    def _warn_of_few(self, clients: int) -> None:
+        """Warn once in a round that fewer clients than `min_available_nodes` are connected."""
+        topic, least = "connected clients", self.strategy.min_available_nodes
+        few = self.begun and self.roster.shared is None and clients < least
+        if few and not self._warned[topic]:
+            self._warn(topic, f"{topic}: {clients}, fewer than min_available_nodes = {least}")
+
     def _warn(self, topic: str, line: str) -> None:
         """Log a warning, or only count it if this round has `MOST_WARNINGS` about the topic."""
         self._warned[topic] += 1
@@ -208,7 +224,9 @@ class Transport:
         records = {name: to_record(arrays, copy=False) for name, arrays in sent.items()}
         self._action = exchange.action
         self._bounds = replace(
-            self.strategy.bounds, positive=(*self.strategy.bounds.positive, *exchange.positive)
+            self.strategy.bounds,
+            positive=(*self.strategy.bounds.positive, *exchange.positive),
+            buffers=tuple(self.strategy.buffers),
         )
         chained = isinstance(exchange.combine, Chain)
         self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
@@ -252,6 +270,8 @@ class Transport:
             _empty(message)
         self._mark_silent(self._shares, replies, self.patience(self._shares))
         validation.leave_out_other_names(replies)
+        asked = {client for share in self._shares.values() for client in share}
+        self.tally.add(exchange, asked, replies.values())
         self._log_failures(exchange, replies)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
@@ -262,7 +282,7 @@ class Transport:
             failed = self.failed[exchange.action]
             why = messages.most_often(failed[c] for c in exchange.clients if c in failed)
             raise RoundFailedError(f"{counts}, needed: {needed}{why and f'; {why}'}")
-        return combine_replies(exchange, good)
+        return combine_replies(exchange, good, self.strategy.buffers)
 
     def _log_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
         """Log why clients failed; raise a RoundFailedError if all failed by one program error."""
@@ -288,17 +308,21 @@ class Transport:
         self._warned.clear()
         self.failed.clear()
         self.worked.clear()
+        self._same_error = ""
 
     def shared_error(self) -> str:
-        """Return the program error with which all clients of the last exchange failed, or else "".
+        """Return the error with which all clients of the last exchange failed, or else "".
 
-        The result is also "" if only one client failed although the run has several clients: the
-        cause may be this client's data.
+        It is a program error, or the error of the last two attempts at the round. The result is
+        also "" if only one client failed although the run has several clients: the cause may be
+        this client's data.
         """
         failed = self.failed.get(self._action, {})
+        before, self._same_error = self._same_error, messages.same_error(failed.values())
         if self._action in self.worked or len(failed) < min(2, self.most_clients):
             return ""
-        return _alike(self._action, failed)
+        twice = before != "" and before == self._same_error
+        return _alike(self._action, failed, twice=twice)
 
     def _read(self, exchange: Exchange, message: Message, node: int) -> NodeReply:
         """Parse and check one node's reply; if it is invalid, all clients of the node failed."""
@@ -309,9 +333,7 @@ class Transport:
                 why = f"{why}; the reply is not a model, but {validation.no_model(exchange)}"
             return NodeReply(failed=dict.fromkeys(share, why))
         try:
-            validation.check_size(message.content, exchange, len(share))
             reply = messages.read_reply(message.content, share, exchange.combine.sums)
-            validation.check_unchanged(exchange, reply)
             validation.check_reply(exchange, self._bounds, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
             return NodeReply(failed=dict.fromkeys(share, shorten(one_line(error))))
@@ -344,6 +366,12 @@ def _named_by(reply: Message) -> object:
     raise ValueError(reason(reply))
 
 
+def _name_in(reply: Message) -> str:
+    """Return the name in a node's reply to `query.roster`; "" if it gives none."""
+    record = {} if reply.has_error() else records_of(reply.content, ConfigRecord)["roster"]
+    return shorten(str(record.get("name", "")))
+
+
 def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
     """Yield (node asked, reply); an error reply may come from the SuperLink instead of the node."""
     addressed = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
@@ -359,18 +387,23 @@ def _empty(message: Message) -> None:
             del message.content[name]
 
 
-def _alike(action: str, failed: Mapping[int, str]) -> str:
-    """Return a line if all clients failed with the same kind of program error, or else ""."""
-    shared = program_error(failed.values())
+def _alike(action: str, failed: Mapping[int, str], *, twice: bool = False) -> str:
+    """Return a line if all clients failed with the same kind of program error, or else "".
+
+    With `twice`, all clients are known to have failed with the same error of any kind.
+    """
+    shared = next(iter(failed.values())) if twice else program_error(failed.values())
     number = len(failed)
     clients = f"all {number} clients" if number > 1 else f"client {min(failed, default=0)}"
     return f"{action}: {clients} failed with {shared}" if shared else ""
 
 
-def combine_replies(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
+def combine_replies(
+    exchange: Exchange, replies: Sequence[NodeReply], buffers: Collection[str] = ()
+) -> Replies:
     """Combine the nodes' replies, which are in the order of each node's smallest client id."""
     rule = exchange.combine
-    accumulator = Accumulator(rule, exchange.template)
+    accumulator = Accumulator(rule, exchange.template, buffers)
     for reply in replies:
         if reply.alone and rule.sums:
             ((client, metrics),) = reply.metrics.items()
@@ -386,7 +419,7 @@ def combine_replies(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies
         sums = accumulator.sums["sum"]
         # One array at a time, so that there is no second model in float64.
         for name, sent in exchange.template.items():
-            mean = sums[name] / (samples if is_buffer(name, sent) else weight)
+            mean = sums[name] / (samples if is_buffer(name, sent, buffers) else weight)
             arrays |= cast_like({name: mean}, {name: sent})
     if isinstance(rule, Chain) and per_client:
         arrays = cast_like(accumulator.sums["last"], exchange.template)

@@ -109,6 +109,8 @@ class InsideWrapper(Strategy, RunStrategy):
         except RoundFailedError as failure:
             logger.warning("round %s, evaluation failed: %s", server_round, failure)
             return None
+        finally:
+            run.log_tally()
         return MetricRecord(dict(metrics))
 
 

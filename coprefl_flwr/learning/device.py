@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from coprefl_flwr.data import Samples
+from coprefl_flwr.learning.module_state import keep_state, restore
+from coprefl_flwr.models.copies import copied
+from coprefl_flwr.models.precision import computing
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -33,40 +36,51 @@ _PLACED: WeakKeyDictionary[nn.Module, torch.device] = WeakKeyDictionary()
 def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Module:
     """Move `model` to `device`, in the channels-last memory format, and return the model.
 
-    A model that calls `view` on the layers' outputs fails in this format. It is found by a batch of
-    `samples`, keeps PyTorch's default format, and gets its inputs in that format too.
+    Some models fail in this format, such as a model that calls `view` on the layers' outputs. A
+    copy that computes a gradient for `samples` finds them. They keep PyTorch's default format, and
+    get their inputs in that format too. Embeddings get dense gradients, as all methods need them.
 
     A model that `placed` has already moved to `device` is not moved again. A client object is
-    created for every message, and `to` would take 2 % of the time of a short message.
+    created for every message, and `to` would take 2 % of the time of a short message. What the
+    earlier client changed in the model, except weights and buffers, is restored.
     """
     if _PLACED.get(model) != device:
         model.to(device)
+        for module in model.modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                module.sparse = False
         tensors = (*model.parameters(), *model.buffers())
         if all(tensor.ndim < 5 for tensor in tensors):  # torch refuses weights of Conv3d.
             model.to(memory_format=torch.channels_last)
-        if len(samples) and not _takes_channels_last(model, samples.batch(slice(2), device)[0]):
+        sample, _ = samples.batch(slice(1), device)
+        if not len(sample) or not _takes_channels_last(model, torch.cat([sample, sample])):
             model.to(memory_format=torch.contiguous_format)
             model.register_forward_pre_hook(_contiguous)
         _PLACED[model] = device
+        keep_state(model)
+    restore(model)
     return model
 
 
 def _takes_channels_last(model: nn.Module, inputs: Tensor) -> bool:
-    """Return whether the model has no problem with the memory format of its layers' outputs."""
+    """Return whether a copy of the model works in eval mode, and in a training step."""
     convolves = any(weight.ndim == 4 for weight in model.parameters())
     if not convolves and (inputs.ndim != 4 or inputs.shape[1] == 1):
         return True
     devices = [inputs.device] if inputs.is_cuda else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad(), in_eval_mode(model):
+    with torch.random.fork_rng(devices=devices):
         try:
-            model(inputs)
-        except Exception as error:  # A user's client may call the network with other inputs.
-            return "view size is not compatible" not in str(error)
+            trial = copied(model)
+            with computing(trial):
+                trial.eval()(inputs)
+                torch.autograd.backward(trial.train()(inputs).square().sum())
+        except Exception:  # A user's client may call the network with other inputs.
+            return False
     return True
 
 
-def _contiguous(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(tensor.contiguous() for tensor in inputs)
+def _contiguous(_: nn.Module, inputs: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple(one.contiguous() if isinstance(one, Tensor) else one for one in inputs)
 
 
 @contextmanager

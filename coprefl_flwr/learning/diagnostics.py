@@ -21,7 +21,7 @@ from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, differentiable
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
-from coprefl_flwr.models import load_arrays, outputs_and_representation
+from coprefl_flwr.models import computing, load_arrays, outputs_and_representation
 from coprefl_flwr.models.precision import HALF_TYPES
 from coprefl_flwr.seeds import generator
 
@@ -128,7 +128,7 @@ def top_eigenvalue(
 
     operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
     start = generator(*key, "eigenvalue").standard_normal(size)
-    with differentiable(model, twice=True):
+    with differentiable(model, twice=True), computing(model):
         value = eigsh(
             operator, k=1, which="LA", v0=start, ncv=8, tol=1e-2, return_eigenvectors=False
         )

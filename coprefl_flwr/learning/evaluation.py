@@ -1,7 +1,7 @@
 """Loss, gradient, accuracy and class means over a whole set of samples, in eval mode."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning.training import backward
 from coprefl_flwr.models.arrays import as_array
 from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES, computing
 from coprefl_flwr.plugins import METRIC
@@ -79,34 +80,69 @@ def loss_and_gradient(
     on the batch size, and BatchNorm's buffers would change. Tied weights have the same gradient
     under each of their names. `batches` is any iterable of (inputs, targets) on the model's device,
     such as a DataLoader. `precision` is the number format of the network's computations (see
-    `models.computing`). Raises a ValueError if `batches` has no samples.
+    `models.computing`). A weighted mean, such as the cross-entropy with class weights, is a mean
+    over the whole set too. Raises a ValueError if `batches` has no samples, and a SettingsError if
+    `loss_fn` is not a mean over samples.
     """
     model.eval()
     model.zero_grad(set_to_none=True)
-    losses, count = list[Tensor](), 0
+    losses, count, total_weight, weigh = list[Tensor](), 0, 0.0, None
     sums: dict[nn.Parameter, Tensor] = {}
     halves = [p for p in model.parameters() if p.dtype in HALF_TYPES]
     with differentiable(model), computing(model, precision):
         for inputs, targets in batches:
-            batch_sum = loss_fn(model(inputs), targets) * len(targets)
-            torch.autograd.backward(batch_sum)
+            outputs, weight = model(inputs), float(len(targets))
+            count += len(targets)
+            if loss_fn is not cross_entropy and isinstance(outputs, Tensor):
+                weigh = weigh or _weights(loss_fn, outputs, targets)
+                exact = weigh(outputs, targets)
+                # n, not nearly n, where all weights are equal, and where the loss cannot improve.
+                weight = exact if abs(exact - weight) > 1e-4 * weight else weight
+            batch_sum = loss_fn(outputs, targets) * weight
+            backward(batch_sum, model.parameters())
             _add_up_in_float32(halves, sums)
             losses.append(batch_sum.detach())
-            count += len(targets)
-    if count == 0:
+            total_weight += weight
+    if not losses:
         raise ValueError("no samples to compute a loss of")
     means: dict[nn.Parameter, Tensor] = {}
     for p in (p for p in model.parameters() if p.requires_grad):
         summed = sums.get(p, p.grad)
         # In place, because a copy would need the memory of another model.
-        means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)
+        means[p] = torch.zeros_like(p) if summed is None else summed.div_(total_weight)
     named = model.named_parameters(remove_duplicate=False)
     gradients = {name: means[p] for name, p in named if p.requires_grad}
     on_host = on_cpu({"": torch.stack(losses), **gradients})  # Only here the CPU waits for the GPU.
     total = sum(on_host.pop("").tolist())
     gradient = {name: as_array(tensor, name) for name, tensor in on_host.items()}
     model.zero_grad(set_to_none=True)
-    return LossAndGradient(total / count, gradient, count)
+    return LossAndGradient(total / total_weight, gradient, count)
+
+
+def _weights(loss_fn: LossFn, *first: Tensor) -> Callable[[Tensor, Tensor], float]:
+    """Return a function of a batch: what its loss divides by, in units of that of one sample.
+
+    The loss of a batch is sum_i w_i l_i / sum_i w_i, where all w_i may be 1. The gradient by the
+    output of a sample is w / sum_i w_i times that of this sample alone. This is measured with the
+    sample of the first batch that has the largest gradient, as a further one of a batch.
+
+    Raises a SettingsError if the loss is another one where each sample occurs twice.
+    """
+
+    def measured(*batches: Sequence[Tensor]) -> tuple[float, Tensor]:
+        outputs, targets = (torch.cat(parts).detach() for parts in zip(*batches, strict=True))
+        loss = loss_fn(outputs.requires_grad_(), targets)
+        (gradient,) = torch.autograd.grad(loss, outputs)
+        return float(loss.detach()), gradient.reshape(len(gradient), -1).norm(dim=1)
+
+    (loss, lengths), (double, _) = measured(first), measured(first, first)
+    if abs(double - loss) > 0.01 * abs(loss):
+        twice = f"is {loss:.4g} for {len(lengths)} samples and {double:.4g} for the same ones twice"
+        raise SettingsError(f"loss_fn {twice}; pass a mean, such as one with reduction='mean'")
+    at = int(lengths.argmax())
+    one = [part[at : at + 1] for part in first]
+    _, alone = measured(one)
+    return lambda *batch: float(alone / measured(batch, one)[1][-1]) - 1
 
 
 def _add_up_in_float32(halves: list[nn.Parameter], sums: dict[nn.Parameter, Tensor]) -> None:

@@ -5,9 +5,10 @@ The meta objective is (ICLR text eq. 3 to 5 and Algorithm 1 line 16; AAAI text e
 
     L_meta = gamma * sum_j L_j + (1 - gamma) * var,    var = 1/m sum_j (L_j - mean L)^2
 
-The first term is a sum, not a mean, as in the paper. The gradient is taken with respect to the
-temporary global model. It is of first order: the temporary global model is treated as a free
-variable (AAAI text). With the clients' query gradients g_j, the gradient is
+The first term is a sum, not a mean, as in the paper (`OBJECTIVES` has it with a mean too). The
+gradient is taken with respect to the temporary global model. It is of first order: the temporary
+global model is treated as a free variable (AAAI text). With the clients' query gradients g_j, the
+gradient is
 
     grad L_meta = sum_j c_j g_j,    c_j = gamma + (1 - gamma) * 2/m * (L_j - mean L)
 
@@ -60,6 +61,20 @@ def sum_and_variance(losses: Losses) -> Terms:
     """Return CoPreFL's terms: the sum of the losses and their variance."""
     m = len(losses)
     return Terms(("sum", "variance"), float(losses.sum()), float(losses.var()), 1, m / 2)
+
+
+def mean_and_variance(losses: Losses) -> Terms:
+    """Return CoPreFL's terms with the mean of the losses instead of their sum.
+
+    The weight of g_j is c_j = (gamma + (1 - gamma) 2 (L_j - mean L)) / m. So the length of the meta
+    step does not depend on how many clients take part.
+    """
+    m = len(losses)
+    return Terms(("mean", "variance"), float(losses.mean()), float(losses.var()), m, m / 2)
+
+
+OBJECTIVES: Mapping[str, MetaObjective] = {"sum": sum_and_variance, "mean": mean_and_variance}
+"""CoPreFL's objective with either first term, by the option `meta_reduction`."""
 
 
 def mean_and_deviation(losses: Losses) -> Terms:

@@ -65,7 +65,7 @@ def clipped(
     weights: tied weights count once in the norm, and get the same noise.
     """
     distinct = {name: array for name, array in gradient.items() if first.get(name, name) == name}
-    length, deviation = norm([distinct]), noise * clip
+    length, deviation = norm(distinct), noise * clip
     scale = min(1.0, clip / length) if length else 1.0
     noised = {}
     for name, array in distinct.items():

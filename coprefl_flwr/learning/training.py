@@ -2,7 +2,8 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning.module_state import state_of
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
@@ -49,12 +51,11 @@ class LocalTraining:
     local_epochs: int | None = option(
         None, "passes of a client over its data in a round", unit="epochs", minimum=0
     )
-    max_steps: int | None = option(
+    max_local_steps: int | None = option(
         None,
         "upper limit on the SGD steps of a client in a round, also with `local-epochs`",
         unit="steps",
         minimum=1,
-        key="max-local-steps",
     )
     batch_size: int | None = option(
         None,
@@ -63,7 +64,7 @@ class LocalTraining:
         minimum=1,
     )
     learning_rate: float | None = option(
-        None, f"local learning rate eta; not set: {SGD_RATE}, or {ADAM_RATE} with Adam", above=0
+        None, f"local learning rate eta; not set: {SGD_RATE} (personalised: {ADAM_RATE})", above=0
     )
     learning_rate_decay: float = option(
         1.0, "factor on the learning rate after each round", above=0, maximum=1
@@ -76,7 +77,7 @@ class LocalTraining:
         starts_only="a personalised study trains by Adam",
     )
     weight_decay: float | None = option(
-        None, "weight decay of local training; not set: 0, or 1e-4 with Adam", minimum=0
+        None, "weight decay of local training; not set: 0 (personalised: 1e-4)", minimum=0
     )
     clip_norm: float | None = option(
         None,
@@ -118,7 +119,7 @@ class LocalTraining:
         steps = 5 if self.local_steps is None else self.local_steps
         if self.local_epochs is not None:
             steps = self.local_epochs * len(batch_slices(n, self.samples_per_step))
-        return steps if self.max_steps is None else min(steps, self.max_steps)
+        return steps if self.max_local_steps is None else min(steps, self.max_local_steps)
 
     def step_sum(self, n: int) -> float:
         """Return the distance that SGD moves on n samples if the gradient is constant with norm 1.
@@ -156,6 +157,14 @@ class LocalTraining:
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
+
+
+def backward(loss: Tensor, weights: Iterable[nn.Parameter]) -> None:
+    """Compute the gradients of a loss. Sparse gradients of `weights` become dense ones."""
+    torch.autograd.backward(loss)
+    for weight in weights:
+        if weight.grad is not None and weight.grad.is_sparse:
+            weight.grad = weight.grad.to_dense()
 
 
 class PlainSGD:
@@ -218,11 +227,15 @@ def _sees_gpu() -> bool:
 
 
 @contextmanager
-def torch_seeded(*key: str | int) -> Iterator[None]:
-    """Return a context in which torch's global random generator is seeded from `key`.
+def torch_seeded(*key: str | int, network: nn.Module) -> Iterator[None]:
+    """Return a context in which the generators that `network` draws from are seeded from `key`.
 
-    Dropout draws from this generator. After the context the generator has its former state.
+    They are torch's global generator, from which dropout draws; if layers have code of the user,
+    the global generators of Python and NumPy; and generators that layers have as attributes. After
+    the context the global generators have their former states.
     """
+    kept = state_of(network)
+    before = (random.getstate(), np.random.get_state()) if kept and kept.draws else None  # noqa: NPY002
     # torch.random.fork_rng does the same, and takes 5 % of a small client's time. torch.manual_seed
     # would also seed GPUs whose generators are not restored here.
     generators = [torch.default_generator]
@@ -233,8 +246,16 @@ def torch_seeded(*key: str | int) -> Iterator[None]:
     try:
         for generator in generators:
             generator.manual_seed(seed)
+        if kept:
+            kept.seed(seed)
+        if before:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
         yield
     finally:
+        if before:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
 
@@ -258,7 +279,7 @@ def local_sgd(
     control variate). The result is 0.0 if no step is taken.
     """
     model.train()
-    optimiser = fast_optimiser(training, model, server_round)
+    weights, optimiser = _trained(model), fast_optimiser(training, model, server_round)
     losses = []
     with computing(model, training.precision):
         for positions in training.schedule(len(samples), rng):
@@ -268,7 +289,7 @@ def local_sgd(
                 loss = cross_entropy(model(inputs), targets)
             else:
                 loss = objective(inputs, targets)
-            torch.autograd.backward(loss)
+            backward(loss, weights)
             if correct is not None:
                 correct()
             training.clip(model)

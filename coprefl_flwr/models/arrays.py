@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.transfer import on_cpu
+from coprefl_flwr.transfer import on_cpu, tensor_of
 
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """The floating-point dtypes that the weights of a model may have."""
@@ -40,11 +41,11 @@ def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
     return array
 
 
-def check_plain(tensor: object, name: str) -> None:
+def check_plain(tensor: object, name: str, where: str = "") -> None:
     """Raise a SettingsError if an object is no dense tensor, or has a dtype that is not allowed.
 
     Allowed are integer and boolean dtypes, float64, float32, float16 and bfloat16. `name` is the
-    tensor's name in the message.
+    tensor's name in the message, which begins with `where`.
     """
     if not isinstance(tensor, Tensor):
         kind = f"a {type(tensor).__name__}, as in quantised modules"
@@ -59,19 +60,20 @@ def check_plain(tensor: object, name: str) -> None:
     else:
         return
     types = ", ".join(_short(dtype) for dtype in _WEIGHT_TYPES)
-    raise SettingsError(f"{name!r} is {kind}; allowed are weights in {types}")
+    raise SettingsError(f"{where}{name!r} is {kind}; allowed are weights in {types}")
 
 
 def check_weights(model: nn.Module, what: str) -> None:
-    """Raise a SettingsError if a weight of the model cannot become a NumPy array.
+    """Raise a SettingsError if a weight or buffer of the model cannot become a NumPy array.
 
-    `what` is the model's name in the message.
+    Lazy layers, for example, have none before the first batch. `what` is the model's name in the
+    message.
     """
+    if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        problem = f"{what} has lazy layers, whose weights or buffers do not exist yet"
+        raise SettingsError(f"{problem}: call it once with a batch of samples")
     for name, tensor in model.state_dict().items():
-        try:
-            check_plain(tensor, name)
-        except SettingsError as error:
-            raise SettingsError(f"{what}: {error}") from error
+        check_plain(tensor, name, f"{what}: ")
 
 
 def _short(dtype: torch.dtype) -> str:
@@ -88,6 +90,11 @@ def first_names(model: nn.Module) -> dict[str, str]:
     parameters = model.named_parameters(remove_duplicate=False)
     tensors = [*parameters, *model.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in tensors}
+
+
+def buffer_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of the model's buffers, as in its `state_dict()`."""
+    return frozenset(name for name, _ in model.named_buffers(remove_duplicate=False))
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
@@ -112,24 +119,10 @@ def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
 def _load(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
     _check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
-        array = torch.from_numpy(_for_torch(np.asarray(arrays[name])))
+        array = tensor_of(np.asarray(arrays[name]))
         # Do not wait until the GPU has finished its earlier work. CUDA has already read the CPU's
         # memory when this call returns.
         tensor.copy_(array, non_blocking=True)
-
-
-def _for_torch(array: np.ndarray) -> np.ndarray:
-    """Return an equal array that torch accepts without a warning; it must not be written to."""
-    if min(array.strides, default=0) < 0:  # torch does not support negative strides.
-        return array.copy()
-    if array.flags.writeable:
-        return array
-    view = array.view()
-    try:
-        view.flags.writeable = True
-    except ValueError:  # The memory of the array is read-only.
-        return array.copy()
-    return view
 
 
 def with_fresh_head(

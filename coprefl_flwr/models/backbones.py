@@ -4,7 +4,6 @@ The features of an image are the input of the linear layer that the network call
 dimension is found by calling the network.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,21 +14,17 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from coprefl_flwr import plugins
-from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, excerpt, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
-from coprefl_flwr.models.build import MODELS, build_model, shapes_of
+from coprefl_flwr.models.build import MODELS, build_model
+from coprefl_flwr.models.copies import named_as
 from coprefl_flwr.models.heads import outputs_and_representation
 from coprefl_flwr.models.precision import FLOAT32, computing
 from coprefl_flwr.models.weights import WEIGHTS, load_saved_model, read_tensors
 
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the conversion to grey (ITU-R BT.601)."""
-
-LARGEST_SIDE = 512
-"""Limit in pixels on a side of the input-shape in a model.json. The weights of a ResNet fit images
-of any size, but its memory grows with the number of pixels."""
 
 _FORMS = (
     "allowed are a network of torchvision, resnet18=FILE with your own weights, and the folder or "
@@ -84,7 +79,7 @@ class Backbone:
         inputs = (fitted(images, self.shape) - mean) / std
         with computing(self.network.to(device), precision):
             _, features = outputs_and_representation(self.network, inputs)
-        return features
+        return features.float()
 
 
 def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -158,51 +153,19 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
         if key not in about:
             why = ": it was not trained on images" if key.startswith("pixel") else ""
             raise SettingsError(f"its model.json has no {key}{why}")
-    _check_about(about, arrays)
-    shape = tuple(about["input-shape"])
-    network = build_model(about["model"], about["num-classes"], shape, about["norm"])
-    load_arrays(network, arrays)
-    return network, shape, about["pixel-mean"], about["pixel-std"]
-
-
-def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
-    """Raise a SettingsError if a model.json names code, or has sizes that the weights do not."""
-    # Otherwise the author of the folder could run code on this machine, or fill its memory.
-    model, classes, shape = about["model"], about["num-classes"], about["input-shape"]
-    own = ("model", str(model)) in plugins.REGISTERED or plugins.is_listed(str(model))
-    if not isinstance(model, str) or not (model in MODELS or own):
+    # Otherwise the author of the folder could run code on this machine.
+    model = str(about["model"])
+    allowed = ("model", model) in plugins.REGISTERED or plugins.is_listed(model)
+    if model not in MODELS and not allowed:
         why = f"its model.json names the code {excerpt(model)!r}; allowed are {', '.join(MODELS)}"
         raise SettingsError(f"{why}, and code that {plugins.VARIABLE} lists")
-    listed = isinstance(shape, list) and 1 <= len(shape) <= 3
-    if not listed or not all(type(side) is int and 1 <= side <= LARGEST_SIDE for side in shape):
-        why = f"its model.json has input-shape {excerpt(shape)}"
-        raise SettingsError(f"{why}; allowed are 1 to 3 whole numbers up to {LARGEST_SIDE}")
-    known = type(classes) is int and any(array.shape[:1] == (classes,) for array in arrays.values())
-    if not known:
-        raise SettingsError(
-            f"its model.json has {excerpt(classes)} classes, but its weights have another number"
-        )
-    if not isinstance(about["norm"], str):
-        raise SettingsError(f"its model.json has norm {excerpt(about['norm'])}; it must be a text")
-    if model in MODELS and not own:
-        shapes = shapes_of(model, classes, tuple(shape), about["norm"])
-        for name, expected in shapes.items():
-            if name in arrays and (actual := arrays[name].shape) != expected:
-                why = f"{name!r} has shape {actual}, but by its model.json needs {expected}"
-                raise SettingsError(why)
-    for key, least, allowed in (
-        ("pixel-mean", -math.inf, "a number for each channel"),
-        ("pixel-std", 0, "a number above 0 for each channel"),
-    ):
-        if not _are_numbers(about[key], shape[0], least):
-            why = f"its model.json has {key} {excerpt(about[key])}"
-            raise SettingsError(f"{why}; allowed is {allowed}")
-
-
-def _are_numbers(values: Any, channels: int, least: float) -> bool:
-    """Return whether a value is a list of one number above `least`, or of one per channel."""
-    listed = isinstance(values, list) and len(values) in (1, channels)
-    return listed and all(type(value) in (int, float) and least < value < 1e30 for value in values)
+    shape = about["input-shape"]
+    try:
+        network = build_model(model, about["num-classes"], tuple(shape), about["norm"])
+    except (TypeError, RuntimeError, ArithmeticError) as error:
+        raise SettingsError(f"its model.json is wrong: {one_line(error)}") from error
+    load_arrays(network, arrays)
+    return network, shape, about["pixel-mean"], about["pixel-std"]
 
 
 def _from_file(architecture: str, path: Path) -> nn.Module:
@@ -211,19 +174,15 @@ def _from_file(architecture: str, path: Path) -> nn.Module:
 
     if not path.is_file():
         raise SettingsError(f"there is no file {path}")
-    tensors = read_tensors(path)
     with torch.device("meta"):
-        layers = models.get_model(architecture, weights=None).named_modules()
-    linear = [layer for layer, module in layers if isinstance(module, nn.Linear)]
+        empty: nn.Module = models.get_model(architecture, weights=None)
+    tensors = named_as(empty.state_dict().keys(), read_tensors(path))
+    linear = [layer for layer, module in empty.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise SettingsError(f"{architecture} has no nn.Linear, so it has no features")
     head = f"{linear[-1]}.weight"
     if head not in tensors:
         raise SettingsError(f"the file has no array '{head}'")
-    # A stride of 0 means an expanded tensor: it has more rows than the file has values, and would
-    # fill the memory.
-    if tensors[head].ndim != 2 or 0 in tensors[head].stride():
-        raise SettingsError(f"the file's array '{head}' is no matrix (classes, features)")
     network: nn.Module = models.get_model(
         architecture, weights=None, num_classes=len(tensors[head])
     )

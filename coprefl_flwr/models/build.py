@@ -12,6 +12,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.models import networks
 from coprefl_flwr.models.arrays import check_weights, model_arrays
+from coprefl_flwr.models.copies import unwrapped
 from coprefl_flwr.models.heads import outputs_and_representation
 from coprefl_flwr.models.precision import computing
 
@@ -54,18 +55,6 @@ def build_model(
         if name not in MODELS and plugins.is_place("model", name):
             return own_model(name, num_classes, input_shape)
         return _known_model(name, num_classes, input_shape, norm)
-
-
-def shapes_of(
-    name: str, num_classes: int, input_shape: tuple[int, ...], norm: str
-) -> dict[str, tuple[int, ...]]:
-    """Return {name of an array: shape} for one of the papers' networks.
-
-    The network is on the meta device, so its weights take no memory.
-    """
-    with torch.device("meta"):
-        network = _known_model(name, num_classes, input_shape, norm)
-    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
 @about_settings("model")
@@ -158,7 +147,7 @@ def own_model(
             f"{called} for {num_classes} classes; a torch.nn.Module is needed", kind
         )
     check_weights(model, text)
-    return model
+    return unwrapped(model)
 
 
 @dataclass(eq=False)

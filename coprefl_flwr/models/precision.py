@@ -57,13 +57,15 @@ def computing(model: nn.Module, precision: str = FLOAT32) -> Iterator[None]:
     "bf16" uses torch's autocast in the calls of the network only: losses are computed in float32,
     and the backward pass has the dtypes of the forward pass. "tf32" holds for the whole process
     within this context, and so also for the backward pass. If the weights of the network are
-    bfloat16 or float16, its inputs are cast to this dtype, for every precision.
+    bfloat16 or float16, its inputs are cast to this dtype, for every precision. If all weights are
+    float64, its inputs are cast to float64, and so are the outputs.
 
     Raises a SettingsError if the model's device does not support the precision.
     """
     first = next(model.parameters(), None)
     device = torch.device("cpu") if first is None else first.device
-    own = first.dtype if first is not None and first.dtype in HALF_TYPES else None
+    casts = all(p.dtype == torch.float64 for p in model.parameters())
+    own = first.dtype if first is not None and (casts or first.dtype in HALF_TYPES) else None
     if precision == FLOAT32 and own is None:
         yield
         return

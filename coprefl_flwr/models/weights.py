@@ -21,9 +21,10 @@ from torch import Tensor
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
-from coprefl_flwr.files import SUMS, damaged, expanded, parse_json, read_text, written_beside
+from coprefl_flwr.files import SUMS, damaged, expanded, read_text, written_beside
 from coprefl_flwr.models.arrays import as_array, check_plain
 from coprefl_flwr.models.build import Network, own_model
+from coprefl_flwr.models.copies import named_as
 from coprefl_flwr.models.networks import seeded
 
 WEIGHTS = "model.safetensors"
@@ -70,16 +71,10 @@ def load_saved_model(folder: str | Path) -> tuple[dict[str, np.ndarray], dict[st
         problem = f"the checksum of {wrong[0]} does not match {SUMS}"
         raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {problem}")
     try:
-        about: dict[str, Any] = parse_json(read_text(folder / ABOUT))
-        if not isinstance(about, dict):
-            raise ValueError(f"{ABOUT} has no object {{key: value}}")
+        about: dict[str, Any] = json.loads(read_text(folder / ABOUT))
         with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
-            order = parse_json((weights.metadata() or {}).get("order", "null"))
-            names = list(weights.keys())
-            order = names if order is None else order
-            if not isinstance(order, list) or sorted(map(str, order)) != sorted(names):
-                raise ValueError(f"the order in {WEIGHTS} does not list the names of its arrays")
-            arrays = {name: weights.get_tensor(name) for name in order}
+            order = json.loads((weights.metadata() or {}).get("order", "null"))
+            arrays = {name: weights.get_tensor(name) for name in order or weights.keys()}
     # safetensors raises an AttributeError or a TypeError for dtypes that NumPy does not have, such
     # as bfloat16.
     except (ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
@@ -90,9 +85,6 @@ def load_saved_model(folder: str | Path) -> tuple[dict[str, np.ndarray], dict[st
 
 FILE, TORCHVISION = "file:", "torchvision:"
 """Prefixes of the name of a starting model: a file of weights, or weights of torchvision."""
-
-WRAPPER = "module."
-"""Prefix of all names in the state_dict of a model in a DataParallel wrapper."""
 
 
 def is_external(text: str) -> bool:
@@ -148,9 +140,7 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
             with seeded((seed, "start", plugins.without_folders(text))):
                 module = own_model(text, network.num_classes, network.input_shape, "start")
             tensors = module.state_dict()
-        if all(name.startswith(WRAPPER) for name in tensors):
-            tensors = {name.removeprefix(WRAPPER): tensor for name, tensor in tensors.items()}
-        return _fitted(network, tensors, needs_head)
+        return _fitted(network, named_as(network.arrays, tensors), needs_head)
     except SettingsError as error:
         raise SettingsError(f"method, {text}: {error}", *error.keys) from error
 

@@ -175,7 +175,7 @@ class _Table:
         needed += [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
         unchosen = [row.label for row, trial, _ in self._rows if not trial]
         return [f"{label}: no value is chosen: no value has a score" for label in unchosen] + [
-            f"{run.name}, {which}: {why}" for run, which in needed if (why := self._missing(run))
+            f"{run.text}, {which}: {why}" for run, which in needed if (why := self._missing(run))
         ]
 
     def unreached(self) -> list[str]:
@@ -205,8 +205,18 @@ class _Table:
             f"{_name(row, trial)}, {line}."
             for row, trial, runs in self._rows
             if trial
-            for line in notes.problems(self.store, runs) + notes.lost_replies(self.store, runs)
+            for line in self._problems(trial, runs) + notes.lost_replies(self.store, runs)
         ]
+
+    def _problems(self, trial: Trial, runs: Sequence[Run]) -> list[str]:
+        """Return a line for each training that diverged, and each seed's start that did not learn.
+
+        A start is compared with `random`, if the table has this row.
+        """
+        idle = [outcome.not_learnt.get(str(trial.method)) for outcome in self._outcomes]
+        of_seeds = zip(self.recipe.seeds, idle, strict=True)
+        of_runs = notes.problems(self.store, runs)
+        return of_runs + [f"seed {seed}: {problem}" for seed, problem in of_seeds if problem]
 
     def _search_entries(self) -> list[SearchEntry]:
         """Return every value that was searched, with its score."""
@@ -242,7 +252,7 @@ class _Table:
             similarity=self._similarity(row, chosen),
             gamma=_gamma(runs[0].main),
             unfinished=self._of_seeds(runs),
-            problems=notes.problems(self.store, runs),
+            problems=self._problems(chosen, runs),
         )
 
     def _of_seeds(self, runs: Sequence[Run]) -> str:

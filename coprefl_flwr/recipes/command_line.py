@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError, say, unknown, waiting
@@ -34,7 +35,6 @@ from coprefl_flwr.recipes.listing import (
     listing,
     runs_in,
     store_of,
-    wanted_in,
     wanted_of,
 )
 from coprefl_flwr.recipes.load import read_recipe
@@ -50,7 +50,7 @@ from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
-from coprefl_flwr.studies.running import check_folders
+from coprefl_flwr.studies.running import check_folders, say_caps
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import RESULT, Store, is_done, read_result
 from coprefl_flwr.testing import check_methods
@@ -94,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
     runs, store = check_runs(recipe), Store(models.resolve())
     check_links(store.root, store.root / LOCKS)
     check_folders((stage for run in runs for stage in run.study.stages), store)
+    say_caps(run.main for run in runs)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` writes there: choose another"):
         failed = _run_all(out, store, recipe, runs, executor(store, options.workers, tracker))
     if len(recipe.seeds) == 1 and not failed:
@@ -127,7 +128,6 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
     own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
-    remove_unfinished(store.root, shared=True)
     written = recipe.to_yaml()
     write_atomically(out / RECIPE, written.encode())
     write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
@@ -186,22 +186,29 @@ def report(options: argparse.Namespace) -> None:
             problem = f"{out} is the folder of a recipe, whose report has all its seeds"
             raise SettingsError(f"{problem}: name it alone, or name several folders of studies")
     if len(options.out) > 1:
-        several = report_of(list(map(Outcome.read, options.out)))
+        several = _tested(report_of(list(map(Outcome.read, options.out))), options)
         say(text_tables(several.comparisons[0], terminal_width()))
         return
     (out,) = options.out
     check_links(out, out / REPORT)
     check_own(out / REPORT, "report")
     if not (out / RECIPE).exists():
-        _report(report_of([Outcome.read(out)]), out)
+        _report(_tested(report_of([Outcome.read(out)]), options), out)
         return
     with without_code("coprefl report"):
         read_own_columns(out / COLUMNS)
         recipe, store = read_recipe(out / RECIPE), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
-        lost = read_json(out / FAILED, dict) if (out / FAILED).exists() else {}
-        _report(_collected(out, recipe, store, lost), out)
+        lost = read_json(out / FAILED) if (out / FAILED).exists() else {}
+        _report(_tested(_collected(out, recipe, store, lost), options), out)
+
+
+def _tested(report: Report, options: argparse.Namespace) -> Report:
+    """Return the report with the reference row that the user named, if any."""
+    if options.reference is None:
+        return report
+    return replace(report, comparisons=[c.against(options.reference) for c in report.comparisons])
 
 
 @unchanged()
@@ -211,7 +218,7 @@ def _collected(out: Path, recipe: Recipe, store: Store, failed: Failures) -> Rep
     The keys of results contain hashes of the files that the recipe names. Raises a SettingsError if
     the folder lists results that are finished, but that are not under the recipe's keys any more.
     """
-    wanted = wanted_in(out) if (out / RUNS).exists() else []
+    wanted = read_json(out / RUNS) if (out / RUNS).exists() else []
     listed = {key for run in wanted if run["for"] == REPORTED for key in run["stages"]}
     rows = [(row, trial) for row in table_rows(recipe) for trial in row.trials()]
     now = {key for row, trial in rows for run in row.reported(trial) for key in run.keys}

@@ -143,6 +143,7 @@ class LocalExecutor:
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Execute the runs, except the stages that are in the store."""
         one_thread()
+        self.progress.labels |= {run.text: run.name for run in runs}
         self.progress.add(
             (stage.title, stage.kind, stage.rounds) for run in runs for stage in run.study.stages
         )
@@ -325,6 +326,7 @@ class RayExecutor:
         unfinished = [run for run in runs if not self.store.done(run.study.stages)]
         if not (self.requested or self._every) and jobs.participations <= FEW:
             return LocalExecutor(self.store, self.tracker, self.progress)(unfinished)
+        self.progress.labels |= {run.text: run.name for run in runs}
         self.progress.add((job.title, job.kind, job.rounds) for job in jobs.jobs.values())
         if jobs.jobs:
             self._start()

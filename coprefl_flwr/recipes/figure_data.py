@@ -56,8 +56,6 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
 
     file = folder / "landscape.safetensors"
     (losses,) = _stored(file, ["losses"], measure)
-    if losses.ndim != 2 or len({*losses.shape}) > 1 or len(losses) < 3:
-        raise _damaged(file, f"it has losses of shape {losses.shape}")
     steps = _steps(SPAN, len(losses))
     return pd.DataFrame(losses, steps, steps)
 
@@ -68,12 +66,7 @@ def image_with_noise(store: Store, run: Run) -> tuple[Floats, Floats] | None:
     if not isinstance(stage, PersonalStage):
         return None
     arrays = _stored(file, ["before", "after"], lambda: noised_image(stage.data) or ())
-    if not arrays:
-        return None
-    before, after = arrays
-    if before.ndim not in (2, 3) or after.shape != before.shape:
-        raise _damaged(file, f"it has images of shapes {before.shape} and {after.shape}")
-    return before, after
+    return (arrays[0], arrays[1]) if arrays else None
 
 
 def _stored(
@@ -93,11 +86,8 @@ def _stored(
         content = load_file(file)
         return [content[name] for name in names]
     except (SafetensorError, KeyError) as error:
-        raise _damaged(file, one_line(error)) from error
-
-
-def _damaged(file: Path, why: str) -> SettingsError:
-    return SettingsError(f"{file} is damaged: {why}; remove it, then it is computed again")
+        why = f"{one_line(error)}; remove it, then it is computed again"
+        raise SettingsError(f"{file} is damaged: {why}") from error
 
 
 # ---- the loss around a model ---------------------------------------------------------------------

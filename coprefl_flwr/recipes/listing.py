@@ -1,11 +1,12 @@
 """List the contents of an output folder: recipes, their runs, and studies of `flwr run`."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError, printable
+import yaml
+
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, read_text
 from coprefl_flwr.recipes.overlays import read_file
 from coprefl_flwr.recipes.recipe import Recipe
@@ -13,10 +14,8 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report.page import FOLDER, PAGE
 from coprefl_flwr.studies.method import Methods
-from coprefl_flwr.studies.settings import STARTS, read_settings
-from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
-
-logger = logging.getLogger("flwr.coprefl")
+from coprefl_flwr.studies.settings import STARTS
+from coprefl_flwr.studies.store import ABOUT, RESULT, Store
 
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
 """Files of a recipe's folder: the recipe, the path of the store, and the list of its runs."""
@@ -47,37 +46,16 @@ def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def store_of(folder: Path) -> Store:
-    """Return the store of a recipe's folder; SettingsError if the store's path is damaged."""
+    """Return the store of a recipe's folder."""
     place = folder / PLACE
-    if not place.exists():
-        return Store(folder / "models")
-    try:
-        named = read_text(place).strip()
-    except SettingsError:
-        named = ""
-    if not named.isprintable() or not named:
-        raise SettingsError(f"{place} is damaged: it names no folder; run the recipe again")
-    return Store(folder / named)
+    return Store(folder / read_text(place).strip() if place.exists() else folder / "models")
 
 
 def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
     """Return the folders of all runs whose first stage is done, each with its provenance."""
-    files = [path.with_name(ABOUT) for path in sorted(models.glob(f"*/{RESULT}"))]
-    runs = {}
-    for file in filter(Path.exists, files):
-        try:
-            about = read_about(file.parent, settings=dict, phases=list)
-            texts = [
-                about["settings"].get(key) for key in ("study", "method", "model", "backbones")
-            ]
-            texts += [phase.get("method") for phase in about["phases"] if isinstance(phase, dict)]
-            whole = len(texts) == 4 + len(about["phases"]) and "seed" in about["settings"]
-            if not whole or not all(isinstance(text, str) for text in texts):
-                raise SettingsError(f"{file} is damaged: its settings are incomplete")
-            runs[file.parent] = about
-        except SettingsError as error:  # The other runs are still listed.
-            logger.warning("%s", error)
-    return runs
+    folders = [path.parent for path in sorted(models.glob(f"*/{RESULT}"))]
+    abouts = {folder: folder / ABOUT for folder in folders if (folder / ABOUT).exists()}
+    return {folder: read_json(file) for folder, file in abouts.items()}
 
 
 def listing(outputs: Path) -> str:
@@ -88,7 +66,7 @@ def listing(outputs: Path) -> str:
     if not outputs.is_dir():
         raise SettingsError(f"there is no folder {outputs}")
     folders = [path.parent for path in sorted(outputs.glob(f"*/{RECIPE}"))]
-    roots = {folder: root for folder in folders if (root := _root_of(folder))}
+    roots = {folder: store_of(folder).root for folder in folders}
     shared = [outputs / "models", *roots.values()]
     stores = {root.resolve(): root for root in reversed(shared) if root.is_dir()}
     parts = [
@@ -123,34 +101,13 @@ def _state(folder: Path) -> str:
     """
     if not (folder / RUNS).exists():
         return "not begun"
-    ended = (folder / FAILED).exists() and not read_json(folder / FAILED, dict)
+    ended = (folder / FAILED).exists() and not read_json(folder / FAILED)
     if ended and (folder / FOLDER / PAGE).exists():
         return "reported"
     store = store_of(folder).root
-    done = [
-        all((store / key / RESULT).exists() for key in run["stages"]) for run in wanted_in(folder)
-    ]
+    runs = [run["stages"] for run in read_json(folder / RUNS)]
+    done = [all((store / key / RESULT).exists() for key in keys) for keys in runs]
     return f"{sum(done)} of {len(done)} run{'s' * (len(done) != 1)}"
-
-
-def wanted_in(folder: Path) -> list[dict[str, Any]]:
-    """Return the runs that a recipe needs, each as {"run": key, "for": purpose, "stages": keys}."""
-    runs: list[dict[str, Any]] = read_json(folder / RUNS, list)
-    for run in runs:
-        texts = [run.get("run"), run.get("for")] if isinstance(run, dict) else [None]
-        stages = run.get("stages") if isinstance(run, dict) else None
-        whole = isinstance(stages, list) and all(isinstance(text, str) for text in texts + stages)
-        if not whole:
-            raise SettingsError(f"{folder / RUNS} is damaged: run the recipe again")
-    return runs
-
-
-def _root_of(folder: Path) -> Path | None:
-    """Return the folder of a recipe's results; None if its path is damaged."""
-    try:
-        return store_of(folder).root
-    except SettingsError:  # The table of recipes says so; the other recipes are still listed.
-        return None
 
 
 def _users(roots: Mapping[Path, Path], models: Path) -> dict[str, list[str]]:
@@ -162,12 +119,7 @@ def _users(roots: Mapping[Path, Path], models: Path) -> dict[str, list[str]]:
     for folder, root in roots.items():
         if not (folder / RUNS).exists() or root.resolve() != models.resolve():
             continue
-        try:
-            wanted = wanted_in(folder)
-        except SettingsError as error:  # The other recipes are still listed.
-            logger.warning("%s", error)
-            continue
-        for run in wanted:
+        for run in read_json(folder / RUNS):
             own = run["for"] == REPORTED
             name = folder.name if own else f"{folder.name} ({run['for']})"
             users.setdefault(run["run"], []).append(name)
@@ -195,9 +147,9 @@ def _studies(outputs: Path) -> list[list[str]]:
     lines = []
     for file in sorted(outputs.glob("*/settings.yaml")):
         try:
-            settings = read_settings(file)
+            settings = yaml.safe_load(read_text(file))
             about = [str(settings["seed"]), Methods.read(str(settings["method"])).without_folders]
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, yaml.YAMLError):  # Written by another version, or by hand.
             about = ["?", "its settings.yaml cannot be read"]
         state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"
         lines.append([str(file.parent), state, *about])
@@ -206,7 +158,7 @@ def _studies(outputs: Path) -> list[list[str]]:
 
 def _table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return lines below their headings, each column as wide as its widest cell."""
-    lines = [list(map(printable, line)) for line in lines]
+    lines = [[" ".join(cell.split()) for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     rows = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

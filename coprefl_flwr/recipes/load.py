@@ -1,7 +1,6 @@
 """Read and check a recipe's file. Errors name the line that is wrong."""
 
 import functools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from coprefl_flwr.recipes.recipe import (
     methods_by_name,
     metric_of,
     table_name,
-    with_needs_of_columns,
+    with_needs,
 )
 from coprefl_flwr.recipes.runs import BUILDER, ROLES, Run
 from coprefl_flwr.recipes.schema import ELSEWHERE, Paper, RecipeFile, validated
@@ -38,11 +37,6 @@ from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.settings import STARTS, Settings, checked
-
-MOST_RUNS = 100_000
-"""Maximum number of runs of a recipe, because all runs are listed before the first run begins."""
-MOST_VALUES = 1000
-"""Maximum number of compared or searched values of a setting."""
 
 
 def read_recipe(
@@ -81,7 +75,6 @@ def read_recipe(
     if any(change.startswith("methods=") for change in changes):
         tree, unused = _without(tree, unused, places)
         settings = {key: settings[key] for key in tree["settings"]}
-    _check_number(settings, rows, file.seeds, places)
     methods = methods_by_name(rows, file.select)
     reference = file.reference or list(methods)[-1]
     with places.at("reference"):
@@ -90,7 +83,7 @@ def read_recipe(
     about = file.protocols[file.protocol] if file.protocol else None
     equal = (about and about.equal) or ""
     metrics = _columns("metric", file.metrics, ("metrics",), places)
-    settings = with_needs_of_columns(settings, file.metrics)
+    settings = with_needs(settings, file.metrics, rows)
     changed = bool(changes or file.protocol)
     paper = _paper(file.paper, settings, list(methods), places, changed) if file.paper else []
     recipe = Recipe(
@@ -147,8 +140,6 @@ def _values(
     with places.at(*keys):
         if not values:
             raise SettingsError(f"{key} is an empty list: name at least one value")
-        if len(values) > MOST_VALUES:
-            raise SettingsError(f"{key} has {len(values)} values: must be at most {MOST_VALUES}")
         if isinstance(entry, list) and COUNT in takes:
             _check_counts(key, entry)
     result: list[Value] = []
@@ -212,10 +203,6 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
         shared = frozenset((search.keys() & unset) - chosen.keys())
         chosen |= {key: values for key, values in search.items() if key in shared}
         rows.append(RecipeRow(label, method, chosen, role, shared))
-        with places.at(*keys):
-            if rows[-1].number > MOST_RUNS:
-                many = f"{rows[-1].number} combinations of searched values"
-                raise SettingsError(f"'{label}' has {many}: at most {MOST_RUNS} are allowed")
     return tuple(rows)
 
 
@@ -350,17 +337,6 @@ def _effective(
 
 
 # ---- checks between the parts --------------------------------------------------------------------
-
-
-def _check_number(
-    settings: Choices, rows: Sequence[RecipeRow], seeds: Sequence[int], places: Places
-) -> None:
-    """Raise a SettingsError if the recipe has more than `MOST_RUNS` runs, before listing them."""
-    tables, values = math.prod(map(len, settings.values())), sum(row.number for row in rows)
-    if tables * values * len(seeds) > MOST_RUNS:
-        parts = f"{tables} combinations of settings x {values} searched values x {len(seeds)} seeds"
-        with places.at("settings"):
-            raise SettingsError(f"{parts}: a recipe can have at most {MOST_RUNS} runs")
 
 
 def _check_searched(recipe: Recipe) -> None:

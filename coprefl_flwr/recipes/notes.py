@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from coprefl_flwr.files import read_json
 from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
@@ -13,7 +14,7 @@ from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.results import left_out, problem_in, without_folders
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.store import ABOUT, RESULT, Store, read_about
+from coprefl_flwr.studies.store import ABOUT, RESULT, Store
 
 BY_HALVING = (
     "Searched by halving: every value was trained for a quarter of the rounds, of the pre-training "
@@ -69,8 +70,8 @@ def scored(recipe: Recipe) -> str:
 
 
 def problems(store: Store, runs: Sequence[Run]) -> list[str]:
-    """Return a line for each stage of a row's runs that diverged or did not learn."""
-    checks = [(run, stage, problem_in(run.study, store, stage)) for run, stage in _stages(runs)]
+    """Return a line for each stage of a row's runs that diverged."""
+    checks = [(run, stage, problem_in(store, stage)) for run, stage in _stages(runs)]
     return [f"{_place(run, stage)}: {problem}" for run, stage, problem in checks if problem]
 
 
@@ -99,9 +100,8 @@ def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, s
     """
     folders = sorted({store.folder(stage) for _, stage in _stages(runs)})
     done = [folder for folder in folders if (folder / RESULT).exists()]
-    abouts = [read_about(folder) for folder in done if (folder / ABOUT).exists()]
-    versions = [about.get("versions") for about in abouts]
-    packages = [of_run.items() for of_run in versions if isinstance(of_run, dict)]
+    abouts = [read_json(folder / ABOUT) for folder in done if (folder / ABOUT).exists()]
+    packages = [about["versions"].items() for about in abouts if "versions" in about]
     listed = [", ".join(f"{name} {number}" for name, number in of_run) for of_run in packages]
     return {
         "versions": _joined(listed) or NOT_DONE,

@@ -166,7 +166,7 @@ def pace(computing: Computing) -> tuple[float, float]:
     clock = time.process_time if default_device().type == "cpu" else time.perf_counter
     module, training = computing.network(), computing.training or LocalTraining()
     parameters = list(model_arrays(module).values())
-    training = replace(training, local_epochs=1, local_steps=None, max_steps=None)
+    training = replace(training, local_epochs=1, local_steps=None, max_local_steps=None)
 
     def client(n: int) -> TorchClient:
         values = np.random.default_rng(0).standard_normal((n, *computing.shape), dtype=np.float32)

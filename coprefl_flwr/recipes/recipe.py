@@ -44,7 +44,6 @@ pre-training clients is at most `below`.
 import hashlib
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,9 +53,10 @@ from typing import Any
 import yaml
 
 from coprefl_flwr import plugins
+from coprefl_flwr.data.splits import SERVER_RESERVE
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_json
-from coprefl_flwr.named import Named, written
+from coprefl_flwr.named import Named, as_file_name, written
 from coprefl_flwr.options import Value
 from coprefl_flwr.plugins import METRIC, is_without_code
 from coprefl_flwr.recipes.yaml_file import Places
@@ -235,7 +235,7 @@ def combinations(choices: Choices) -> list[dict[str, Value]]:
 
 
 LONGEST_NAME = 100
-"""Maximum number of characters of a table's name, without the hash at its end."""
+"""Maximum number of bytes of a table's name, without the hash at its end."""
 
 
 def table_name(compared: Mapping[str, Value]) -> str:
@@ -244,10 +244,11 @@ def table_name(compared: Mapping[str, Value]) -> str:
     Names of the table's files contain this name. A long name ends with a hash of the values.
     """
     text = "_".join(f"{key}={value}" for key, value in compared.items())
-    name = re.sub(r"[^A-Za-z0-9.=+_-]+", "-", text).strip("-_") or "table"
-    if len(name) <= LONGEST_NAME:
+    name = as_file_name(text, ".=+_-").strip("-_") or "table"
+    if len(name.encode()) <= LONGEST_NAME:
         return name
-    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    short = name.encode()[:LONGEST_NAME].decode(errors="ignore")
+    return f"{short}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 # ---- the columns of its tables ------------------------------------------------------------------
@@ -286,14 +287,18 @@ def read_own_columns(file: Path) -> None:
     A missing file is no error.
     """
     stored = read_json(file) if file.exists() else {}
-    for place, shown in stored.items() if isinstance(stored, dict) else ():
-        if isinstance(shown, list) and len(shown) == 3 and all(isinstance(x, str) for x in shown):
-            OWN_COLUMNS[place] = shown[0], shown[1], shown[2]
+    OWN_COLUMNS.update({place: (shown[0], shown[1], shown[2]) for place, shown in stored.items()})
 
 
-def with_needs_of_columns(settings: Choices, metrics: Sequence[str]) -> Choices:
-    """Return `settings` and the settings that the columns of a table need, such as diagnostics."""
+def with_needs(settings: Choices, metrics: Sequence[str], rows: Sequence[RecipeRow]) -> Choices:
+    """Return `settings` with the settings that the columns and the rows of a table need.
+
+    Examples are diagnostics, and samples at the server: all rows have the same clients, also rows
+    whose methods do not use the server's data.
+    """
     needs: dict[str, tuple[Value, ...]] = {}
+    if any(of.uses_server_data for row in rows for of in row.method.algorithms):
+        needs["server-reserve"] = (SERVER_RESERVE,)
     if any(name in DIAGNOSTICS for name in metrics):
         needs["diagnostics"] = (True,)
     if START_LOSS in metrics:

@@ -14,7 +14,7 @@ The hashes make these names unique, so MODELS can also hold other files.
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from coprefl_flwr.errors import SettingsError
@@ -40,9 +40,13 @@ BUILDER = Builder()
 
 @dataclass(frozen=True)
 class Run:
-    """A run: one method with one seed. Its `settings` name this method and this seed only."""
+    """A run: one method with one seed. Its `settings` name this method and this seed only.
+
+    `label` is the name of its row in the table, which the log shows.
+    """
 
     settings: Settings
+    label: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, config: Mapping[str, Any], method: Method | str, seed: int) -> "Run":
@@ -68,7 +72,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The run's method, as it is printed."""
+        """The label of the run's row, or else its method, as it is printed."""
+        return self.label or self.text
+
+    @property
+    def text(self) -> str:
+        """The run's method, with file names instead of paths."""
         return self.settings.method.without_folders
 
     @property

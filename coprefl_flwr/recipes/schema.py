@@ -180,13 +180,6 @@ class RecipeFile(_Part):
     scale: Text | None = Field(None, description="set by `coprefl run`: its --scale")
 
 
-_EXAMPLES = {
-    "title": "CoPreFL and FedAvg on MNIST",
-    "settings": "{dataset: MNIST, rounds: 20}",
-    "methods": "[random, fedavg, coprefl]",
-}
-"""An example of each required key of a recipe, for the error message if the key is missing."""
-
 KEYS = tuple(name.replace("_", "-") for name in RecipeFile.model_fields)
 """The top-level keys of a recipe."""
 
@@ -223,9 +216,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if kind == "missing" and what == "because":
         return "a protocol needs the key 'because', which states its reason"
     if kind == "missing":
-        whole = names[-2] if len(names) > 1 else "a recipe"
-        such_as = f", such as {what}: {_EXAMPLES[what]}" if what in _EXAMPLES else ""
-        return f"{whole} needs '{what}'{such_as}"
+        return f"{names[-2] if len(names) > 1 else 'a recipe'} needs '{what}'"
     if kind == "literal_error":
         allowed = re.findall("'(.*?)'", limits["expected"])
         return f"{what}: {unknown('value', str(value), allowed)}"

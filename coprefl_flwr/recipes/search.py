@@ -200,6 +200,7 @@ class TableRow:
     def _run(self, config: Mapping[str, Value], trial: Trial, seed: int) -> Run:
         """Return a trial's run, with changed rounds if the protocol wants equal step sizes."""
         run, reference = Run.of(config, trial.method, seed), self.recipe.reference_method
+        run = replace(run, label=":".join(filter(None, (self.label, trial.chosen))))
         if self.recipe.equal != STEP_SIZE or reference is None:
             return run
         return with_step_size(run, Run.of(config, reference, seed))

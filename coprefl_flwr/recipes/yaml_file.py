@@ -1,7 +1,6 @@
 """Read YAML into plain values, with the line of each value for messages."""
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,19 +9,17 @@ from typing import Any
 
 import yaml
 
-from coprefl_flwr.errors import SettingsError, excerpt
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_text
 
-PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
-"""Kinds of values that a file may hold; a tag such as !!python/object names another."""
 
-LONGEST_NUMBER = 400
-"""Characters of a number, at most: reading a number in base 60 takes time quadratic in these."""
-MOST_VALUES, DEEPEST = 100_000, 50
-"""Number of values of a file with all aliases expanded, and nesting depth, both at most."""
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader of plain values, with 1e-3 as a number and dates as texts."""
 
-# YAML 1.1 reads 1e-3 as a string. It is read as a number here.
-_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")  # YAML 1.1 reads 1e-3 as a string.
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
 
 # Messages of the parser for a tab, a wrong indentation, or a misplaced colon.
 _SPACING = re.compile(r"\\t|mapping values are not allowed|expected (':'|<block end>)")
@@ -73,17 +70,18 @@ class Places:
 def read_yaml(path: Path) -> tuple[Any, Lines]:
     """Return the content of a YAML file, and the line of each value.
 
-    Raises a SettingsError with file and line if the file is missing, too large or not YAML, if a
-    mapping has a key twice, if a tag asks for another type than a plain value, or if a number is
-    larger than any float.
+    Raises a SettingsError with file and line if the file is missing or not YAML, if a mapping has a
+    key twice, or if a tag asks for another type than a plain value.
     """
     return parse_yaml(read_text(path), str(path))
 
 
 def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
     """Read YAML as `read_yaml` does; error messages begin with `name`."""
+    lines: Lines = {}
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_Loader)
+        value = None if root is None else _value(root, (), name, lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
@@ -92,84 +90,30 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
         raise SettingsError(f"{name}{line}: not YAML: {problem}{hint}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
-    except RecursionError:
-        raise SettingsError(f"{name}: not YAML: brackets are nested too deeply") from None
     if root is None:
         raise SettingsError(f"{name} is empty")
-    reader = _Reader(name)
-    return reader.value(root, (), ()), reader.lines
+    return value, lines
 
 
-class _Reader:
-    """Converts the YAML nodes of a file to plain values, and stores their lines."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.values = name, 0
-        self.lines: Lines = {}
-
-    def value(self, node: yaml.Node, path: Keys, parents: tuple[yaml.Node, ...]) -> Any:
-        """Return the value of a node; `parents` are the nodes that contain it."""
-        # `mapping` stores the key's line before: the value may begin on a later line.
-        self.lines.setdefault(path, self.place(node))
-        self.values += 1
-        kind = self.kind(node)
-        if len(parents) > DEEPEST:
-            raise self.error(node, f"more than {DEEPEST} lists or mappings within each other")
-        if self.values > MOST_VALUES:  # Aliases of aliases grow exponentially.
-            raise self.error(node, f"more than {MOST_VALUES} values, with all aliases written out")
-        if any(parent is node for parent in parents):
-            raise self.error(node, "an alias that contains itself")
-        if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, path, parents)
-        if isinstance(node, yaml.SequenceNode):
-            within = (*parents, node)
-            return [self.value(item, (*path, at), within) for at, item in enumerate(node.value)]
-        return self.scalar(node, kind)
-
-    def mapping(self, node: yaml.Node, path: Keys, parents: tuple[yaml.Node, ...]) -> Any:
-        """Return a mapping, whose keys are strings."""
-        mapping: dict[str, Any] = {}
-        for key, value in node.value:
-            self.kind(key)
-            if not isinstance(key, yaml.ScalarNode):
-                raise self.error(key, "a key must be a text")
-            if key.value in mapping:
-                raise self.error(key, f"the key '{key.value}' occurs twice")
-            self.lines[(*path, key.value)] = self.place(key)
-            mapping[key.value] = self.value(value, (*path, key.value), (*parents, node))
-        return mapping
-
-    def scalar(self, node: yaml.Node, kind: str) -> Any:
-        """Return a number, a string, a boolean or None."""
-        unquoted = isinstance(node, yaml.ScalarNode) and node.style is None
-        means_number = unquoted and _EXPONENT.fullmatch(node.value)
-        if kind == "str" and not means_number:
-            return node.value
-        if len(node.value) > LONGEST_NUMBER:
-            longest = f"a {kind} has at most {LONGEST_NUMBER} characters"
-            raise self.error(node, f"{excerpt(node.value)!r}: {longest}")
+def _value(node: yaml.Node, path: Keys, name: str, lines: Lines) -> Any:
+    """Return the value of a node, and add the lines of all its parts to `lines`."""
+    place = f"{name}, line {node.start_mark.line + 1}"
+    # The line of a key is there before: its value may begin on a later line.
+    lines.setdefault(path, place)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, (*path, at), name, lines) for at, item in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
         try:
-            loader = yaml.SafeLoader("")
-            value = float(node.value) if kind == "str" else loader.construct_object(node)
-        except (yaml.YAMLError, ValueError, LookupError, OverflowError) as error:
-            raise self.error(node, f"{excerpt(node.value)!r} is not of the type {kind}") from error
-        if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
-            raise self.error(node, f"{excerpt(node.value)!r} is not a finite number")
-        return value
-
-    def kind(self, node: yaml.Node) -> str:
-        """Return the kind of a node, one of `PLAIN`."""
-        kind = str(node.tag).removeprefix("tag:yaml.org,2002:")
-        if kind == "timestamp":  # A date in a title is a text.
-            return "str"
-        if kind not in PLAIN:
-            raise self.error(node, f"the tag {node.tag} is not allowed, only plain values are")
-        return kind
-
-    def place(self, node: yaml.Node) -> str:
-        """Return the place where a node begins: "FILE, line 7"."""
-        return f"{self.name}, line {node.start_mark.line + 1}"
-
-    def error(self, node: yaml.Node, problem: str) -> SettingsError:
-        """Return an error that names the line of a node."""
-        return SettingsError(f"{self.place(node)}: {problem}")
+            return _Loader("").construct_object(node)
+        except ValueError as error:
+            raise SettingsError(f"{place}: {error}") from error
+    mapping: dict[str, Any] = {}
+    for key, value in node.value:
+        of_key = f"{name}, line {key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode):
+            raise SettingsError(f"{of_key}: a key must be a text")
+        if key.value in mapping:
+            raise SettingsError(f"{of_key}: the key '{key.value}' occurs twice")
+        lines[(*path, key.value)] = of_key
+        mapping[key.value] = _value(value, (*path, key.value), name, lines)
+    return mapping

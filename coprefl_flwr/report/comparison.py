@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.named import display_names
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.statistics import Summary, holm, paired, seed_means, summarise
@@ -108,6 +108,20 @@ class Comparison:
         """Return a row's label, or its name if other rows have the same label."""
         labels = [other.label for other in self.rows]
         return row.label if labels.count(row.label) == 1 else row.name
+
+    def against(self, reference: str) -> "Comparison":
+        """Return the comparison with another reference row, by its name or label, shown or not.
+
+        Raises a SettingsError if there is no such row.
+        """
+        names = {
+            name: row.name  # Of several rows with one label, the first.
+            for row, shown in reversed([*zip(self.rows, self.displayed().rows, strict=True)])
+            for name in (row.label, row.name, shown.name, shown.label)
+        }
+        if reference not in names:
+            raise SettingsError(f"reference: {unknown('row', reference, names)}")
+        return replace(self, reference=names[reference])
 
     def paper_of(self, row: ResultRow) -> Printed:
         """Return the paper's numbers for a row, by metric."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PARTS, Table
+from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PARTS, P, Table
 
 TEXT_WIDTH = 80  # characters of a line of plain text, at most
 LOG_WIDTH = 68  # the same in the log, where each line begins with its level
@@ -25,29 +25,30 @@ def terminal_width() -> int:
 
 
 def text(table: Table, width: int = TEXT_WIDTH) -> str:
-    """Return the measured columns as text of at most `width` characters; a star marks the best.
+    """Return measured numbers and p-values in at most `width` characters; a star marks the best.
 
     Columns that do not fit are in another table below. Long names are wrapped.
     """
     mark = f" {DAGGER}"
     names = [":".join(part for part in name if part not in ("", NONE)) for name in table.names]
     names = [name.replace(mark, "") + mark * (mark in name) for name in names]
-    columns = [
-        _aligned(heading, table, at)
-        for at, (heading, part) in enumerate(table.columns)
-        if part == HERE
-    ]
+    metrics: list[list[list[str]]] = []  # Each with the column of its p-values, if there is one.
+    for at, (heading, part) in enumerate(table.columns):
+        if part == HERE:
+            metrics.append([_aligned(heading, table, at)])
+        elif part == P:
+            metrics[-1].append(_aligned(P, table, at))
     room = width - min(_NAMES_WIDTH, max(map(cell_len, names)))
     groups: list[list[list[str]]] = [[]]
-    for column in columns:
-        needed = sum(2 + cell_len(heading) for heading, *_ in [*groups[-1], column])
+    for columns in metrics:
+        needed = sum(2 + cell_len(heading) for heading, *_ in [*groups[-1], *columns])
         if groups[-1] and needed > room:
             groups.append([])
-        groups[-1].append(column)
+        groups[-1] += columns
     lines = [table.title, ""] if table.title else []
     for group in groups:
         lines += [*_grid(table.cells.index.names[0], names, group, width), ""]
-    notes = " ".join(table.sentences("*", HERE))
+    notes = " ".join(table.sentences("*", HERE, P))
     return "\n".join(lines + textwrap.wrap(notes, width)).rstrip("\n")
 
 

@@ -6,19 +6,17 @@ has the phase ("pretraining", "downstream" or "personalised"), start, task (miss
 pre-training), round, and the metrics of the round (nan for a missing metric).
 """
 
-import difflib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, excerpt, unknown
-from coprefl_flwr.files import parse_json, read_bytes, write_atomically
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import ACCURACY_OF, SENT, START_LOSS, STD_CLIENTS, TO_REACH
 from coprefl_flwr.report.statistics import (
@@ -41,16 +39,10 @@ TASK_METRICS = (*METRICS, BEYOND)
 PRETRAINING = ("rounds", "final", "best", "best-round", "catches-up", "models", "megabytes")
 """Names of the numbers that `pretraining_summary` returns for a start."""
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "start": (str,),  # the starting model or the personalised method, e.g. "coprefl:gamma=0.5"
-    "task": (int,),
-    "client": (int,),
-    "n": (int,),  # test samples
-    "correct": (int,),  # number of correctly classified test samples
-    "loss": (NoneType, int, float),  # mean over the n samples
-    "domain": (str,),  # the client's dataset; only in a personalised study
-}
-"""The columns of the rows of clients."""
+ROW = ("start", "task", "client", "n", "correct", "loss")
+"""Columns of the rows of clients: of `n` test samples, `correct` were classified correctly, and
+`loss` is their mean loss. A row may also have a `domain` (the client's dataset) and the user's
+metrics."""
 
 
 def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -64,11 +56,8 @@ def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def write_rows(path: str | Path, rows: pd.DataFrame) -> None:
-    """Write rows of clients, atomically; a loss that is not finite becomes null.
-
-    Raises `SettingsError` for a row that `read_rows` would refuse.
-    """
-    _write_lines(path, [_checked(record) for record in records(rows, keep="loss")])
+    """Write rows of clients, atomically; a loss that is not finite becomes null."""
+    _write_lines(path, records(rows, keep="loss"))
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
@@ -76,8 +65,8 @@ def read_rows(path: str | Path) -> pd.DataFrame:
 
     Raises a SettingsError if the file is missing, or for its first bad line, with its number.
     """
-    rows = _read(Path(path), "result rows", _checked)
-    return pd.DataFrame(rows, columns=None if rows else list(_KINDS)).astype({"loss": float})
+    rows = _read(Path(path))
+    return pd.DataFrame(rows, columns=None if rows else list(ROW)).astype({"loss": float})
 
 
 def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
@@ -87,22 +76,13 @@ def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
 
 def read_rounds(path: str | Path) -> pd.DataFrame:
     """Read rows of rounds; a SettingsError if the file is missing or is not JSON Lines."""
-    return frame(_read(Path(path), "rounds", checked_round))
+    return frame(_read(Path(path)))
 
 
 def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with a column accuracy, in percent.
-
-    Raises a SettingsError if there are no rows, or if a client has two rows in a task of a start.
-    """
+    """Return the rows with a column accuracy, in percent; a SettingsError if there are no rows."""
     if rows.empty:
         raise SettingsError("there are no result rows: at least one is needed")
-    key = ["start", "task", "client"]
-    for _, row in rows[rows.duplicated(key)].iterrows():
-        raise SettingsError(
-            f"start {row['start']!r}, task {row['task']}: client {row['client']} has two rows; "
-            "allowed: one per task"
-        )
     return rows.assign(accuracy=100 * rows["correct"] / rows["n"])
 
 
@@ -220,24 +200,6 @@ def _cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: flo
     return math.inf
 
 
-def csv(data: pd.DataFrame) -> str:
-    """Return a DataFrame as CSV; missing values are left empty.
-
-    A text that a spreadsheet would read as a formula gets a leading '.
-    """
-    return data.map(_no_formula).to_csv(index=False, lineterminator="\n")
-
-
-def _no_formula(cell: Any) -> Any:
-    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
-
-
 def records(data: pd.DataFrame, keep: str = "") -> list[dict[str, Any]]:
     """Return rows as dicts of Python's types; infinite values become None.
 
@@ -257,55 +219,12 @@ def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None
     write_atomically(path, "".join(lines).encode())
 
 
-def _read(
-    path: Path, what: str, checked: Callable[[dict[str, Any]], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the checked objects of a JSON Lines file; errors name the number of the line."""
-    if not path.is_file():
-        siblings = [sibling.name for sibling in path.parent.glob("*") if sibling.is_file()]
-        near = difflib.get_close_matches(path.name, siblings, n=1)
-        nearest = f"; nearest: {path.with_name(near[0])}" if near else ""
-        raise SettingsError(f"no file of {what} at {path}{nearest}")
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON Lines file; errors name the number of the line."""
     rows = []
     for number, line in enumerate(read_bytes(path).split(b"\n"), 1):
         try:
-            if line.strip():
-                row = parse_json(line)
-                if not isinstance(row, dict):
-                    raise SettingsError(f"a row is {row!r}; allowed: a JSON object")
-                rows.append(checked(row))
+            rows += [json.loads(line)] if line.strip() else []
         except ValueError as error:
             raise SettingsError(f"{path}, line {number}: {error}") from error
     return rows
-
-
-def checked_round(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of a round, or raise a SettingsError if one of its values has a wrong type."""
-    for key, value in row.items():
-        kinds: tuple[type, ...] = (str,) if key in ("phase", "start") else (NoneType, int, float)
-        kinds = (int,) if key == "round" else kinds
-        if not isinstance(value, kinds):
-            shown, allowed = excerpt(repr(value)), kinds[-1].__name__
-            raise SettingsError(f"{key!r} of a round is {shown}; allowed: {allowed}")
-    return row
-
-
-def _checked(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a client's row, or raise a SettingsError if the row has a wrong key or value."""
-    for key, value in row.items():
-        if key.startswith(METRIC):
-            if not isinstance(value, int | float) or isinstance(value, bool):
-                raise SettingsError(f"{key!r} of a row is {value!r}; allowed: a number")
-        elif key not in _KINDS:
-            raise SettingsError(f"a row has an {unknown('key', key, _KINDS)}")
-    for key, kinds in _KINDS.items():
-        if key not in row and key != "domain":
-            raise SettingsError(f"a row has no {key!r}; it has {', '.join(row) or 'no key'}")
-        value = row.get(key, "")
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise SettingsError(f"{key!r} of a row is {value!r}; allowed: {kinds[-1].__name__}")
-    if row["n"] < 1:
-        raise SettingsError(f"'n' of a row is {row['n']}; allowed: at least one test sample")
-    if not 0 <= row["correct"] <= row["n"]:
-        raise SettingsError(f"'correct' of a row is {row['correct']}; allowed: 0 to n = {row['n']}")
-    return row

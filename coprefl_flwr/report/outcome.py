@@ -1,5 +1,6 @@
 """The results of a study: two DataFrames in a folder, and their report."""
 
+import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from coprefl_flwr.report.columns import DIAGNOSTICS, MEASURED, START_LOSS
 from coprefl_flwr.report.comparison import Comparison, Report, ResultRow
 from coprefl_flwr.report.frames import pretraining_summary
 from coprefl_flwr.report.page import FOLDER, write_report
-from coprefl_flwr.report.training_checks import CHAINED
+from coprefl_flwr.report.training_checks import CHAINED, Problem, not_learnt
 
 PERSONALISED = "personalised"
 """The phase of the rounds of personalised methods."""
@@ -28,16 +29,6 @@ OF_TASKS = ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
 # about as large as the spread between the worst and the best, so it must be a standard deviation.
 OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", columns.STD_CLIENTS)
 """The columns of starting models and of personalised methods."""
-
-_KINDS = {
-    **dict.fromkeys(("title", "command"), str),
-    **dict.fromkeys(("seed", "tasks"), int),
-    **dict.fromkeys(("starts", "warnings"), list),
-    **dict.fromkeys(
-        ("chained", "columns", "costs", "defaults", "made", "settings", "troubles"), dict
-    ),
-}
-"""The types of the entries of `about.json`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +49,8 @@ class Outcome:
 
     @classmethod
     def read(cls, folder: Path) -> "Outcome":
-        """Read the results in a folder; a SettingsError if they are missing or damaged."""
-        about = read_json(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
-        for key, kind in _KINDS.items():
-            if not isinstance(about.get(key, kind()), kind):
-                raise SettingsError(f"{folder / ABOUT} is damaged: {key!r} is no {kind.__name__}")
+        """Read the results in a folder; a SettingsError if they are missing or not JSON."""
+        about = read_json(folder / ABOUT) if (folder / ABOUT).exists() else {}
         for metric, (title, better) in about.get("columns", {}).items():
             columns.METRIC_COLUMNS.setdefault(metric, columns.ColumnSpec(title, better))
         if not (folder / ROUNDS).is_file():
@@ -98,6 +86,19 @@ class Outcome:
         """The tasks that starts are trained for; a personalised method counts as one."""
         seen = [] if self.rows.empty else self.rows["task"].unique().tolist()
         return list(range(self.about["tasks"])) if "tasks" in self.about else sorted(seen)
+
+    @functools.cached_property
+    def not_learnt(self) -> dict[str, Problem]:
+        """The problem of each start that did not learn, by start."""
+        if self.rows.empty:
+            return {}
+        tasks = frames.task_metrics(self.rows)
+        return not_learnt(tasks.pivot(index="task", columns="start", values="accuracy"))
+
+    @property
+    def problems(self) -> dict[str, Problem]:
+        """The problem of each start whose training diverged, or that did not learn."""
+        return {**self.not_learnt, **self.about.get("troubles", {})}
 
     @property
     def units(self) -> list[str]:
@@ -197,7 +198,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         provenance=first.about.get("made", {}) | ({"seeds": ", ".join(seeds)} if seeds else {}),
         command="" if len(outcomes) > 1 else first.about.get("command", ""),
         command_folder="the folder of the app",
-        warnings=[str(line) for outcome in outcomes for line in outcome.about.get("warnings", [])],
+        warnings=list(dict.fromkeys(line for outcome in outcomes for line in _warnings(outcome))),
     )
 
 
@@ -225,8 +226,13 @@ def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:
     return sorted(outcome.rows[keys].itertuples(index=False, name=None))
 
 
+def _warnings(outcome: Outcome) -> list[str]:
+    problems = [f"{start}: {line}." for start, line in outcome.problems.items()]
+    return [*problems, *map(str, outcome.about.get("warnings", []))]
+
+
 def _problems(start: str, outcomes: Sequence[Outcome]) -> list[str]:
-    lines = [(o.about.get("seed", 0), o.about.get("troubles", {}).get(start)) for o in outcomes]
+    lines = [(outcome.about.get("seed", 0), outcome.problems.get(start)) for outcome in outcomes]
     several = len(outcomes) > 1
     return [f"seed {seed}: {line}" if several else line for seed, line in lines if line]
 

@@ -14,7 +14,6 @@ from coprefl_flwr.report.answer import answers, set_up
 from coprefl_flwr.report.comparison import Comparison, Report, numbers, units
 from coprefl_flwr.report.figures import Picture, draw
 from coprefl_flwr.report.formats import TEXT_WIDTH, latex, markdown, text
-from coprefl_flwr.report.frames import csv
 from coprefl_flwr.report.tables import Table
 
 FOLDER, PAGE = "report", "report.html"
@@ -33,7 +32,7 @@ class Section(NamedTuple):
 
 
 def text_tables(comparison: Comparison, width: int = TEXT_WIDTH) -> str:
-    """Return the measured tables as text, without the paper's numbers and p-values."""
+    """Return the measured tables as text, without the paper's numbers."""
     shown = replace(comparison, paper={}).displayed()
     return "\n\n".join(text(table, width) for table in tables.tables(shown))
 
@@ -78,7 +77,8 @@ def write_report(report: Report, folder: Path) -> Path:
             shown = [replace(table, title=t) for table, t in zip(shown, titles, strict=False)]
         sections.append(Section(name, answers(comparison), shown, search, pictures, list(files)))
     for file, rows in (("results", numbers), ("units", units)):
-        texts[f"{file}.csv"] = csv(pd.concat([rows(part) for part in report.comparisons]))
+        every = pd.concat([rows(part) for part in report.comparisons])
+        texts[f"{file}.csv"] = every.to_csv(index=False, lineterminator="\n")
     texts["provenance.md"] = markdown(*_provenance(report))
     texts[PAGE] = _page(report, sections)
     contents = figures | {name: content.encode() for name, content in texts.items()}

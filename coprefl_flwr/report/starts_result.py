@@ -44,7 +44,8 @@ class StartsResult:
 
         The metrics are the clients' mean accuracy (%), the variance of their accuracies (%²), the
         variance without the part due to the number of test samples, and the mean accuracy of the
-        worst 10, 20 and 30 % of the clients.
+        worst 10, 20 and 30 % of the clients. The second variance is an unbiased estimate. It is
+        below 0 if the accuracies differ less than the number of test samples alone explains.
         """
         return frames.summary(self._outcome.rows).set_index("start")
 

@@ -63,9 +63,10 @@ class Table:
             for texts, marks in zip(self.cells.to_numpy(), self.marked.to_numpy(), strict=True)
         ]
 
-    def sentences(self, mark: str, part: str = "") -> list[str]:
-        """Return all notes, or the notes on one part; `mark` is the mark of the best numbers."""
-        return [text.replace(MARK, mark) for text, about in self.notes if part in ("", about)]
+    def sentences(self, mark: str, *parts: str) -> list[str]:
+        """Return all notes, or the notes on some parts; `mark` is the mark of the best numbers."""
+        of_parts = [text for text, about in self.notes if not parts or about in parts]
+        return [text.replace(MARK, mark) for text in of_parts]
 
 
 def simple(title: str, name: str, columns: Mapping[str, Sequence[str]], rows: Any) -> Table:
@@ -368,6 +369,8 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
         text += "; accuracies in %"
     if "variance" in comparison.metrics:
         text += "; variance over the clients of a task, in %²"
+    if "variance-beyond" in comparison.metrics:
+        text += "; beyond sampling: an unbiased estimate, which may be below 0"
     if marked:
         reference = comparison.tested_against.name
         text += f"; {MARK}: best, and significantly different from {reference} (p < {LEVEL})"

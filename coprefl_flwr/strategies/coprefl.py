@@ -7,7 +7,7 @@ import numpy as np
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import Exchange, LossMoments, Mean, Round, RoundContext, RoundStrategy
 from coprefl_flwr.federation.budget import Budget, Work
-from coprefl_flwr.learning.meta import descend, meta_gradient, sum_and_variance
+from coprefl_flwr.learning.meta import OBJECTIVES, MetaObjective, descend, meta_gradient
 from coprefl_flwr.options import option
 
 
@@ -31,13 +31,22 @@ class CoPreFL(RoundStrategy):
         maximum=1,
     )
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
+    meta_reduction: str = option(
+        "sum",
+        "first term: `sum` of the losses, as in the paper, which missing clients shorten; or `mean`",
+        choices=tuple(OBJECTIVES),
+        later=True,
+    )
 
     name = "coprefl"
     averages = True
     client = "coprefl_flwr.clients:CoPreFLClient"
     actions = ("train", "train.query")
-    terms = staticmethod(sum_and_variance)
-    """The two terms of the meta objective, which gamma balances."""
+
+    @property
+    def terms(self) -> MetaObjective:
+        """The two terms of the meta objective, which gamma balances."""
+        return OBJECTIVES[self.meta_reduction]
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run lines 3 to 17 of Algorithm 1; the comments name its lines (ICLR text)."""

@@ -1,6 +1,6 @@
 """Our variant of CoPreFL, with the mean and the standard deviation of the query losses."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coprefl_flwr.learning.meta import mean_and_deviation
 from coprefl_flwr.options import option
@@ -27,6 +27,7 @@ class CoPreFLStd(CoPreFL):
         minimum=0,
         maximum=1,
     )
+    meta_reduction: str = field(default="mean", init=False, metadata={"option": False})
 
     name = "coprefl-std"
     terms = staticmethod(mean_and_deviation)

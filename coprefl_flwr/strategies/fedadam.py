@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
+from coprefl_flwr.arrays import Arrays, cast_like, zeros_like
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
 
@@ -35,7 +35,7 @@ class FedAdam(RoundStrategy):
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the model x + eta m / (sqrt(v) + tau); buffers are the clients' weighted mean."""
         replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
-        x = {name: array.astype(np.float64) for name, array in weights_of(arrays).items()}
+        x = {name: array.astype(np.float64) for name, array in ctx.weights(arrays).items()}
         delta = {name: replies.arrays[name] - array for name, array in x.items()}
         first_v = {name: np.full_like(array, self.tau**2) for name, array in x.items()}
         last_m, last_v = ctx.state.get("m", zeros_like(x)), ctx.state.get("v", first_v)

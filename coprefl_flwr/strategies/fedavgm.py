@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
+from coprefl_flwr.arrays import Arrays, cast_like, zeros_like
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
 
@@ -30,7 +30,7 @@ class FedAvgM(RoundStrategy):
         Buffers are the weighted mean of the clients' buffers.
         """
         replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
-        weights = weights_of(arrays)
+        weights = ctx.weights(arrays)
         mean = replies.arrays
         velocity = {
             n: self.server_momentum * v + np.subtract(mean[n], weights[n], dtype=v.dtype)

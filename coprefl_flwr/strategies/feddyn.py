@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
+from coprefl_flwr.arrays import Arrays, cast_like, zeros_like
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
 
@@ -42,7 +42,7 @@ class FedDyn(RoundStrategy):
         )
         mean = replies.arrays
         # h <- h - alpha/m sum_{k in P_t} (theta_k - theta^{t-1})
-        drift = ctx.state.get("drift", zeros_like(weights_of(arrays)))
+        drift = ctx.state.get("drift", zeros_like(ctx.weights(arrays)))
         part = self.alpha * len(replies.clients) / ctx.num_clients
         drift = {
             name: h - part * np.subtract(mean[name], arrays[name], dtype=h.dtype)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from coprefl_flwr.arrays import Arrays, append_prefixed, split_prefixed, weights_of
+from coprefl_flwr.arrays import Arrays, append_prefixed, split_prefixed
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
 
@@ -56,7 +56,7 @@ class FedMeta(RoundStrategy):
             config |= {"local-steps": steps, "meta-learning-rate": beta}
         extra = self.rates(ctx, arrays)
         learnt = append_prefixed(arrays, "rates", extra.get("rates", {}))
-        slopes = list(weights_of(learnt)) if steps == 1 else []
+        slopes = list(ctx.weights(learnt)) if steps == 1 else []
         replies = yield Exchange(
             *("train.query", arrays, ctx.sample(), Mean("")),
             extra=extra,
@@ -84,5 +84,5 @@ class FedMeta(RoundStrategy):
         if self.variant != "meta-sgd":
             return {}
         rate = self.inner_learning_rate
-        first = {name: np.full_like(array, rate) for name, array in weights_of(arrays).items()}
+        first = {name: np.full_like(array, rate) for name, array in ctx.weights(arrays).items()}
         return {"rates": ctx.state.get("rates", first)}

@@ -37,7 +37,6 @@ class FedPCL(RoundStrategy):
     temperature: float = option(0.07, "temperature tau of eq. 8 and 9", above=0)
 
     name = "fedpcl"
-    loss_of = "more"
     client = "coprefl_flwr.clients:FedPCLClient"
     roles = ("personalised",)
 

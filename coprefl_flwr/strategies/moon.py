@@ -20,7 +20,6 @@ class MOON(RoundStrategy):
 
     name = "moon"
     averages = True
-    loss_of = "more"
     client = "coprefl_flwr.clients:MOONClient"
     roles = ("pretraining", "task")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coprefl_flwr.arrays import Arrays, cast_like, weights_of
+from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
 
@@ -44,7 +44,7 @@ class PFedMe(RoundStrategy):
             "train", arrays, ctx.sample(), Mean(""), config=config, stateful=True
         )
         mean, beta = replies.arrays, self.global_learning_rate
-        moved = {n: (1 - beta) * w + beta * mean[n] for n, w in weights_of(arrays).items()}
+        moved = {n: (1 - beta) * w + beta * mean[n] for n, w in ctx.weights(arrays).items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:

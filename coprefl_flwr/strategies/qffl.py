@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coprefl_flwr.arrays import Arrays, cast_like, weights_of
+from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
 
@@ -48,7 +48,7 @@ class QFFL(RoundStrategy):
         total = replies.sums["sum"]
         moved = {
             name: array - (weight * array.astype(np.float64) - total[name]) / curvature
-            for name, array in weights_of(arrays).items()
+            for name, array in ctx.weights(arrays).items()
         }
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
 

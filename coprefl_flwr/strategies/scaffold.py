@@ -9,7 +9,6 @@ from coprefl_flwr.arrays import (
     append_prefixed,
     cast_like,
     split_prefixed,
-    weights_of,
     zeros_like,
 )
 from coprefl_flwr.errors import SettingsError
@@ -55,7 +54,7 @@ class SCAFFOLD(RoundStrategy):
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run lines 3 to 17 of Algorithm 1; return the new global model x."""
-        control = ctx.state.get("control", zeros_like(weights_of(arrays)))
+        control = ctx.state.get("control", zeros_like(ctx.weights(arrays)))
         replies = yield Exchange(
             *("train", arrays, ctx.sample(), Mean("")),
             extra={"control": control},

@@ -1,15 +1,13 @@
 """The network architecture of a study of starting models, for any number of classes."""
 
-import copy
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
 from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.data import Samples
@@ -24,6 +22,7 @@ from coprefl_flwr.models import (
     with_fresh_head,
 )
 from coprefl_flwr.models.build import Network
+from coprefl_flwr.models.copies import copied, unwrapped
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.studies.hashes import changing_hashes, content_hashes
@@ -134,7 +133,7 @@ class Architecture:
 
         Raises a SettingsError if there is no such layer, or if its outputs are not the classes.
         """
-        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU)
+        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU).contiguous()
         layer = last_linear(self.make(num_classes), sample, named)
         has_bias = f"{layer}.bias" in self.head
         if f"{layer}.weight" not in self.head:
@@ -161,6 +160,17 @@ class Architecture:
                 f"{problem}: give its last layer one output per class, or set head='keep', which "
                 "keeps the trained last layer"
             )
+
+    def check_clients(self, clients: Sequence[Samples]) -> None:
+        """Raise a SettingsError if the network does not fit a client's samples (see `check`).
+
+        One client is tried for each shape and dtype of samples.
+        """
+        kinds = dict[tuple[torch.Size, torch.dtype], int]()
+        for number, batch in enumerate(map(_batch_of_two, clients)):
+            kinds.setdefault((batch.shape, batch.dtype), number)
+        for number in kinds.values():
+            self.check("model" if len(kinds) == 1 else f"clients[{number}]: model", clients[number])
 
 
 class BuiltArchitecture(Architecture):
@@ -198,27 +208,28 @@ def _head_names(
     return head_names(model, num_classes, shape, norm)
 
 
-def check_network(what: str, network: Any, example: str) -> None:
-    """Raise a SettingsError if an object is not an nn.Module, or its weights cannot be arrays.
-
-    For example, lazy layers have no weights before the first batch.
+def checked_network(what: str, network: Any, example: str) -> nn.Module:
+    """Return a network without the wrappers of `torch.compile` and DataParallel.
 
     Error messages call the object `what`, and show `example` for a wrong type.
+
+    Raises a SettingsError if an object is not an nn.Module, if its weights cannot be arrays, or if
+    it cannot be copied.
     """
     if not isinstance(network, nn.Module):
         if isinstance(network, type) and issubclass(network, nn.Module):
             example = f"{network.__name__}()"
         raise wrong_type(what, network, "a network, an nn.Module", example)
-    if any(isinstance(parameter, UninitializedParameter) for parameter in network.parameters()):
-        problem = f"{what} has lazy layers, whose weights do not exist yet"
-        raise SettingsError(f"{problem}: call it once with a batch of samples")
-    check_weights(network, what)
+    inner = unwrapped(network)
+    check_weights(inner, what)
+    copied(network, what)
+    return inner
 
 
 def copies_of(network: nn.Module) -> Factory:
     """Return a function that copies a network to the CPU; it ignores the number of classes."""
-    original = copy.deepcopy(network).cpu()
-    return lambda _: copy.deepcopy(original)
+    original = copied(network).cpu()
+    return lambda _: copied(original)
 
 
 def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Factory:
@@ -228,17 +239,17 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
 
     Raises a SettingsError if the network's outputs do not come from an `nn.Linear`.
     """
-    original = copy.deepcopy(network).cpu()
+    original = copied(network).cpu()
     outputs = _outputs(original, what, samples)
-    name = last_linear(original, samples.batch(slice(0, 2), CPU)[0])
+    name = last_linear(original, _batch_of_two(samples))
     last = original.get_submodule(name)
     assert isinstance(last, nn.Linear)
-    if type(last) is not nn.Linear:
-        line = f"its last layer {name} is a {type(last).__name__}, which tasks cannot replace"
+    if type(last) is not nn.Linear or not isinstance(last.weight, nn.Parameter):
+        line = f"its last layer {name}, a {type(last).__name__}, is no plain nn.Linear"
         raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
 
     def make(classes: int) -> nn.Module:
-        changed, bias = copy.deepcopy(original), last.bias is not None
+        changed, bias = copied(original), last.bias is not None
         old = changed.get_submodule(name)
         new = nn.Linear(last.in_features, classes, bias, dtype=last.weight.dtype)
         # A layer may have several names, such as "classifier" and "net.3".
@@ -280,7 +291,7 @@ def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Facto
 
 
 def checked_factory(network: Any, classes: int) -> Factory:
-    """Return `network`, after a test call `network(classes)` that must return a network.
+    """Return `network`, whose networks lose their wrappers, after a call `network(classes)`.
 
     Raises a SettingsError if `network` is not a function, if the call fails, or if its result is
     not a network.
@@ -293,15 +304,19 @@ def checked_factory(network: Any, classes: int) -> Factory:
     except Exception as error:  # The caller's code may raise any exception.
         problem = f"network({classes}) failed: {one_line(error)}"
         raise SettingsError(f"{problem}; it is called with the number of classes") from error
-    check_network(f"network({classes})", module, "Net(classes)")
-    factory: Factory = network
-    return factory
+    checked_network(f"network({classes})", module, "Net(classes)")
+    return lambda number: unwrapped(network(number))
+
+
+def _batch_of_two(samples: Samples) -> Tensor:
+    """Return the inputs of the first sample twice, in the memory format of most data loaders."""
+    return samples.batch(np.zeros(2, np.int64), CPU)[0].contiguous()
 
 
 @torch.no_grad()
 def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
     """Return the outputs for two samples, (2, classes), in eval mode; else a SettingsError."""
-    inputs, _ = samples.batch(np.zeros(2, np.int64), CPU)
+    inputs = _batch_of_two(samples)
     was_training = network.training
     try:
         with computing(network):

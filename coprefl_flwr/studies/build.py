@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
+from coprefl_flwr.data.splits import SERVER_RESERVE
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
@@ -29,7 +30,8 @@ from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.settings import Settings, TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.stage import RunOptions, Stage
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.tasks import Downstream, Tasks, comparison
+from coprefl_flwr.studies.task_data import Tasks
+from coprefl_flwr.studies.tasks import Downstream, comparison
 
 Parts = ParamSpec("Parts")
 Result = TypeVar("Result")
@@ -85,11 +87,15 @@ class Builder:
         of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
         training, short = settings.part(TrainingOptions), dict(settings.short)
         settings.method.check([RANDOM, *with_role(PRETRAINING)])
+        methods = [Start.of(method, training, short) for method in settings.method]
+        phases = [phase for method in methods for phase in method.phases]
+        if data.server_reserve is None and any(p.algorithm.uses_server_data for p in phases):
+            data = replace(data, server_reserve=SERVER_RESERVE)
         clients, tasks = self._populations(data, task_data, of_run.seed)
         architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
         starts = [
             Pretraining(
-                Start.of(method, training, short),
+                method,
                 clients,
                 architecture,
                 of_run,
@@ -97,11 +103,10 @@ class Builder:
                 test_every=data.test_every,
                 settings=config,
             )
-            for method in settings.method
+            for method in methods
         ]
         metrics = ClientMetrics(of_run.client_metrics)
         how = downstream(of_tasks, task_data.task_clients, training, short, metrics)
-        phases = [phase for start in starts for phase in start.phases]
         check_all_used(short, [*phases, how.trained, *([how.head] if how.head else [])])
         if len(tasks):
             how.trained.check_aggregation("task-method", task_data.task_clients)
@@ -179,7 +184,7 @@ def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple
         DividedSource(datasets, 0),
         spread,
         seed,
-        server_reserve=data.server_reserve,
+        server_reserve=data.server_reserve or 0.0,
         server_share=data.server_share,
         tested=bool(data.test_every),
     )

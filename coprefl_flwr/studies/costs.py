@@ -81,7 +81,7 @@ def _(stage: Pretraining) -> Counts:
 @counts_of.register
 def _(stage: Task) -> Counts:
     how, clients = stage.how, stage.population.clients
-    size = _model_size(stage.pretraining, stage.tasks.classes)
+    size = _model_size(stage.pretraining, stage.drawn_by.classes)
     evaluated = _times(stage.rounds, how.evaluate_every or stage.rounds) * _test_samples(clients)
     head = Counts(outputs=_training_samples(clients), sent=len(clients) * size, disk=ROUND_BYTES)
     return total(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import plugins
-from coprefl_flwr.data.user_data import files_of
+from coprefl_flwr.data.hugging_face import files_of
 from coprefl_flwr.files import expanded, sha256_of
 from coprefl_flwr.named import split_options
 from coprefl_flwr.options import declared

@@ -4,7 +4,6 @@ The string of a method is METHOD:key=value,key=value, with a "+" between phases.
 command line and the names of rows contain such strings. Only the classes here parse and print them.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS, RANDOM, Algorithm, find_method
 from coprefl_flwr.models.weights import FILE, is_external
-from coprefl_flwr.named import Named
+from coprefl_flwr.named import Named, as_file_name
 
 
 @dataclass(frozen=True)
@@ -129,5 +128,5 @@ FRESH, KEEP = NO_METHODS = (Method.parse("fresh"), Method.parse("keep"))
 
 def folder_of(name: str) -> str:
     """Return a name as the name of a folder: other characters become hyphens."""
-    folder = re.sub(r"[^A-Za-z0-9.]+", "-", name)
+    folder = as_file_name(name, ".")
     return "-" if folder in (".", "..") else folder  # These two name other folders.

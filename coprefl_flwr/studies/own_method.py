@@ -1,7 +1,7 @@
 """Methods from a Python program: a strategy (object or class), a string, or a ClientApp."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays, checksum_of
-from coprefl_flwr.errors import SettingsError, one_line, wrong_type
+from coprefl_flwr.errors import SettingsError, excerpt, one_line, wrong_type
 from coprefl_flwr.federation import of_flower
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
@@ -18,13 +18,16 @@ from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PRETRAINING, TASK, Algorithm, with_role
-from coprefl_flwr.models import model_arrays, save_model
-from coprefl_flwr.options import Option, declared
+from coprefl_flwr.models import buffer_names, model_arrays, save_model
+from coprefl_flwr.models.weights import FILE
+from coprefl_flwr.options import Option, checked_options, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
-from coprefl_flwr.studies.method import START, Method
+from coprefl_flwr.studies.architecture import Architecture, checked_network, copies_of
+from coprefl_flwr.studies.method import START, Method, folder_of
 from coprefl_flwr.studies.object_code import code_hash, network_hash
 from coprefl_flwr.studies.phases import Phase, TrainingOptions, made_phase, single_phase
-from coprefl_flwr.studies.pretraining import Start, parts_of
+from coprefl_flwr.studies.populations import Clients
+from coprefl_flwr.studies.pretraining import Pretraining, Start, parts_of
 from coprefl_flwr.studies.provenance import versions
 from coprefl_flwr.studies.stage import RunOptions, TrainingStage
 from coprefl_flwr.studies.store import Store
@@ -163,6 +166,55 @@ def _phase_of(
     return made_phase(algorithm, role, own, training, {})
 
 
+def pretraining_of(
+    method: RoundStrategy | str,
+    model: nn.Module,
+    clients: Clients | Sequence[Any],
+    rounds: int,
+    options: Mapping[str, Any],
+) -> Pretraining:
+    """Return the pre-training stage of a network on clients that are datasets."""
+    if not isinstance(clients, Clients):
+        if not isinstance(clients, Sequence) or isinstance(clients, str) or not len(clients):
+            needed = "the clients that cp.partition returns, or a list of a dataset per client"
+            raise wrong_type("clients", clients, needed, "cp.partition(dataset, clients=100)")
+        clients = Clients.of_datasets(clients)
+    chosen, number = checked_options(options, pretraining_options(method)), len(clients)
+    training = local_training(chosen, rounds=rounds, participants=number)
+    seed = chosen.get("seed", 0) if isinstance(method, str) else method.seed
+    architecture = Architecture(type(model).__name__, copies_of(model), clients.source, seed)
+    architecture.check_clients(clients.samples)
+    start = start_of_method(method, training, chosen, number)
+    return Pretraining(start, clients, architecture, RunOptions(seed=seed))
+
+
+def local_training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
+    """Return the options of local training: those in `options`, and `defaults` for the others."""
+    known = {option.name for option in declared(TrainingOptions).values()}
+    chosen = {name: value for name, value in options.items() if name in known}
+    return TrainingOptions(**{**defaults, **chosen})
+
+
+def starts_of(starts: Any) -> list[Start]:
+    """Return a Start for each network or file, or raise a SettingsError for another value."""
+    if not isinstance(starts, Mapping) or not starts:
+        example = "{'random': Net(), 'coprefl': start}"
+        raise wrong_type("starts", starts, "a mapping of names to networks or files", example)
+    names = {name: folder_of(name) if isinstance(name, str) else "" for name in starts}
+    all_starts = []
+    for name, folder in names.items():
+        if not folder.strip("-") or list(names.values()).count(folder) > 1:
+            problem = f"start {excerpt(repr(name))}: a name must be a text with a letter or digit"
+            raise SettingsError(f"{problem}, and two names must differ in letters or digits")
+        weights = starts[name]
+        if isinstance(weights, str | Path):
+            weights = f"{FILE}{weights}"
+        else:
+            weights = checked_network(f"start {name!r}", weights, "Net() or 'model.safetensors'")
+        all_starts.append(Start(name, name, weights=weights))
+    return all_starts
+
+
 # ---- a ClientApp --------------------------------------------------------------------------------
 
 
@@ -196,6 +248,7 @@ class AppPretraining(TrainingStage):
         of_run, title = RunOptions(seed=strategy.seed), f"pre-training {name}"
         super().__init__(of_run, title, name, name, sum(number for _, number in parts))
         self._strategy, self.first = copy.deepcopy(strategy), model_arrays(network)
+        self._buffers = buffer_names(network)
         self._code = [network_hash(network), code_hash(*(type(part) for part, _ in parts))]
         self._strategy.evaluate_every = 0  # The model is evaluated on tasks instead.
 
@@ -212,6 +265,10 @@ class AppPretraining(TrainingStage):
     def strategy(self) -> RoundStrategy:
         """Return the strategy of the pre-training."""
         return self._strategy
+
+    def buffers(self) -> Collection[str]:
+        """Return the names of the network's buffers."""
+        return self._buffers
 
     def initial(self, store: Store) -> Arrays:
         """Return the first weights of the network."""

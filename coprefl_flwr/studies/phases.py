@@ -151,6 +151,7 @@ class Phase:
 
     `options` maps the key of each option of the algorithm to its value, defaults included.
     `template` is a strategy that a caller gave; `strategy` returns a copy of the template.
+    `capped` tells whether the method itself limits the steps of local epochs set for all methods.
     """
 
     algorithm: Algorithm
@@ -158,6 +159,7 @@ class Phase:
     options: Mapping[str, Any]
     training: TrainingOptions
     template: RoundStrategy | None = None
+    capped: bool = False
 
     def strategy(self, server: ServerDataOf | None = None, **run: Any) -> RoundStrategy:
         """Return a new strategy, or a copy of the template, with the options `run`."""
@@ -203,7 +205,8 @@ class Phase:
         """Return the method and the options that it uses, by key; "" for an option not set.
 
         Options of the client wrapper are left out if no client is wrapped. Options of robust
-        aggregation are left out if the aggregation is a mean.
+        aggregation are left out if the aggregation is a mean, and options that were added later
+        if they have their defaults.
         """
         values = values_of(self.training)
         if values["learning-rate"] is None:  # Not set equals the default.
@@ -213,6 +216,8 @@ class Phase:
             unused |= {
                 key for key, option in self.algorithm.options.items() if option.name in AGGREGATION
             }
+        options = self.algorithm.options.items()
+        unused |= {key for key, o in options if o.later and self.options[key] == o.default}
         keys = training_keys(self.algorithm, self.role)
         of_training = {key: "" if values[key] is None else values[key] for key in keys}
         own = {**self.options, **of_training}
@@ -298,11 +303,14 @@ def made_phase(
         key: option.read(chosen[key]) for key, option in algorithm.options.items() if key in chosen
     }
     options = {key: algorithm.defaults(role).get(key) for key in algorithm.options} | own
+    of_study = training
     if keys:
         own_training = {key: set_here[key] for key in keys if key in set_here}
         training = _training(training, own_training, algorithm)
     algorithm.strategy_class.check_training(options, training.clip_norm)
-    return Phase(algorithm, role, options, training)
+    capped = of_study.local_epochs is not None and not set_here.keys() & {*_OF_EPOCHS}
+    capped &= training.max_local_steps != of_study.max_local_steps
+    return Phase(algorithm, role, options, training, capped=capped)
 
 
 def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:

@@ -2,9 +2,10 @@
 
 import functools
 import hashlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -28,12 +29,14 @@ from coprefl_flwr.data import (
 )
 from coprefl_flwr.data.partition import NATURAL, Scheme
 from coprefl_flwr.data.sources import StandIn
-from coprefl_flwr.data.user_data import Pick
+from coprefl_flwr.data.user_data import Pick, training_part
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
 from coprefl_flwr.learning import EVALUATION_BATCH
 from coprefl_flwr.models import as_array
 from coprefl_flwr.options import Checked, check_declared, option
 from coprefl_flwr.studies.hashes import content_hashes
+
+logger = logging.getLogger("flwr.coprefl")
 
 PRETRAIN = "pretrain"
 """Name of the population of the pre-training."""
@@ -92,6 +95,7 @@ class LoadedSource(Source):
         only: Sequence[int | str] | None = None,
         relabel: bool = False,
         batch: Pick | None = None,
+        groups: Any = None,
     ) -> "LoadedSource":
         """Return the source of a dataset that a program gives (see `data.as_dataset`).
 
@@ -102,7 +106,8 @@ class LoadedSource(Source):
         Raises a SettingsError for another type, or a class that the dataset does not have.
         """
         _check_dataset(dataset)
-        loaded = as_dataset("dataset", dataset, relabel, batch=batch)
+        dataset = training_part("dataset", dataset)
+        loaded = as_dataset("dataset", dataset, relabel, batch=batch, groups=groups)
         if isinstance(loaded, ImageDataset) and not isinstance(dataset, Dataset):
             loaded = loaded.without_normalisation()
         names = list(loaded.classes)
@@ -196,6 +201,34 @@ class Population:
         return f"<{self.name}: {len(sizes)} clients, {each}, {len(self.classes)} classes>"
 
 
+def _with_common_classes(samples: Sequence[Samples]) -> list[Samples]:
+    """Return the clients' samples with classes that are numbered by name over all clients.
+
+    Classes that no client names keep their numbers. Raises a SettingsError if some clients name
+    their classes and others only number them.
+    """
+    of_each = [own.dataset.classes for own in samples]
+    named = [names != tuple(map(str, range(len(names)))) for names in of_each]
+    if len(set(of_each)) == 1 or not any(named):
+        return list(samples)
+    if not all(named):
+        with_names, without = (f"clients[{named.index(has)}]" for has in (True, False))
+        raise SettingsError(
+            f"{with_names} names its classes and {without} only numbers them; give both datasets "
+            "an attribute `classes`, or neither"
+        )
+    union = list(dict.fromkeys(name for names in of_each for name in names))
+    if all(list(names) == sorted(names) for names in of_each):
+        union.sort()
+    logger.info("classes are numbered by name over all clients: %s", excerpt(", ".join(union), 300))
+    common = []
+    for own in samples:
+        numbers = np.array([union.index(name) for name in own.dataset.classes], dtype=np.int64)
+        dataset = replace(own.dataset, labels=numbers[own.dataset.labels], classes=tuple(union))
+        common.append(Samples(dataset, own.indices, numbers[own.labels]))
+    return common
+
+
 @dataclass(eq=False, repr=False)
 class Clients(Checked):
     """The clients of a pre-training.
@@ -236,7 +269,7 @@ class Clients(Checked):
         Raises a SettingsError for an object that is not a dataset.
         """
         named = [(f"clients[{number}]", data) for number, data in enumerate(datasets)]
-        samples = [as_samples(name, data, cached=False) for name, data in named]
+        samples = _with_common_classes([as_samples(n, data, cached=False) for n, data in named])
         # A client may lack classes, so the classes are counted over all clients' labels.
         classes = tuple(range(1 + max(int(own.labels.max()) for own in samples)))
         clients = cls(LoadedSource(samples[0].dataset, classes), Spread(clients=len(samples)))

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import PRETRAINING, RANDOM, ServerDataOf
-from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
+from coprefl_flwr.models import buffer_names, model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.weights import arrays_from, path_of
 from coprefl_flwr.options import Value
 from coprefl_flwr.report.columns import START_LOSS
@@ -35,7 +35,7 @@ from coprefl_flwr.studies.phases import Phase, TrainingOptions, read_phase
 from coprefl_flwr.studies.populations import PRETRAIN, Clients, Population, hash_of_samples
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
-from coprefl_flwr.studies.store import STATES, Store, read_about, read_result
+from coprefl_flwr.studies.store import STATES, Store, read_result
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +160,10 @@ class Pretraining(TrainingStage):
             run["participants"] = phase.training.participants
             strategies.append(phase.strategy(server, **run))
         return strategies
+
+    def buffers(self) -> Collection[str]:
+        """Return the names of the network's buffers."""
+        return buffer_names(self.architecture.shared(self.architecture.num_classes))
 
     def initial(self, store: Store) -> Arrays:
         """Return the initial weights: given weights, or the same random weights for all starts."""
@@ -304,25 +308,17 @@ class Pretraining(TrainingStage):
 
         return measure if test or clients else None
 
-    def problem(self, folder: Path, start_loss: float | None = None) -> Problem | None:
-        """Return a Problem if the training diverged or did not learn, else None."""
+    def problem(self, folder: Path) -> Problem | None:
+        """Return a Problem if the last phase of the training diverged, else None."""
         if not self.phases:
             return None
-        classes = read_about(folder, num_classes=int)["num-classes"]
-        last = self.phases[-1].algorithm.strategy_class
         before = self.rounds - self.phases[-1].training.rounds
         losses = [
             row["loss"]
             for row in read_result(folder)["rounds"]
             if "loss" in row and row.get("round", 0) > before
         ]
-        return problem_of(
-            losses,
-            classes,
-            start_loss=start_loss,
-            chained=last.loss_of == "chain",
-            comparable=last.loss_of != "more",
-        )
+        return problem_of(losses)
 
     def max_parallel_clients(self) -> int:
         """Return the number of clients that can train at the same time; it is 1 in a chain."""

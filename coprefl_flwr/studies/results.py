@@ -14,13 +14,12 @@ import pandas as pd
 from coprefl_flwr import plugins
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.report import text_tables
-from coprefl_flwr.report.columns import START_LOSS, STEP_SIZE
+from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.formats import LOG_WIDTH
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.training_checks import Problem
 from coprefl_flwr.studies.costs import cost
-from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.settings import Settings
@@ -93,7 +92,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
         "chained": chained,
         "costs": costs,
         "troubles": problems,
-        "warnings": [*(f"{start}: {line}." for start, line in problems.items()), *lost],
+        "warnings": lost,
         "made": {"versions": versions, **known},
     }
 
@@ -132,16 +131,9 @@ def _command(settings: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     return f"flwr run . --run-config {shlex.quote(config)}" if config else "flwr run ."
 
 
-def problem_in(study: Study, store: Store, stage: Stage) -> Problem | None:
+def problem_in(store: Store, stage: Stage) -> Problem | None:
     """Return the Problem of a stage's result, or None. A stage that is not done has no Problem."""
-    if not store.has(stage):
-        return None
-    loss = None
-    for other in study.stages:
-        if isinstance(other, StartLoss) and other.pretraining is stage and store.has(other):
-            measured = store.result(other)["rounds"][0][START_LOSS]
-            loss = math.nan if measured is None else float(measured)
-    return stage.problem(store.folder(stage), loss)
+    return stage.problem(store.folder(stage)) if store.has(stage) else None
 
 
 def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
@@ -166,10 +158,10 @@ def log_lost_replies(study: Study, store: Store) -> list[str]:
 
 
 def log_problems(study: Study, store: Store) -> dict[str, str]:
-    """Log the stages that diverged or did not learn; return {start or method: the problems}."""
+    """Log the stages that diverged; return {start or method: the problems}."""
     lines: dict[str, list[str]] = {}
     for stage in study.stages:
-        if problem := problem_in(study, store, stage):
+        if problem := problem_in(store, stage):
             logger.warning("%s: %s", stage.title, problem)
             what = "" if stage.task is None else f"task {stage.task}: "
             lines.setdefault(stage.start, []).append(f"{what}{problem}")

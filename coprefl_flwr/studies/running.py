@@ -57,6 +57,7 @@ def run_study(grid: Grid, study: Study) -> Path:
     store = Store(study.root / name, Layout.PATH)
     check_place("output-dir", store.root)
     check_folders(study.stages, store)
+    say_caps(study.stages)
     with store.owned(f"run-name = {name}"):
         write_atomically(store.root / SETTINGS, yaml.safe_dump(dict(study.config)).encode())
         logger.info("results go to %s", store.root)
@@ -76,6 +77,7 @@ def finished(
     layout: Layout,
     quiet: bool,
     app: ClientApp | None = None,
+    hooks: Sequence[Hook] = (),
     *,
     nodes: int = 1,
     workers: int = 1,
@@ -90,6 +92,8 @@ def finished(
         Whether to log only warnings and to show no progress.
     app : ClientApp, optional
         The ClientApp that runs the clients. If it is None, the study's clients are used.
+    hooks : Sequence[Hook]
+        Functions that are called after each round of each stage.
     nodes, workers : int
         The number of nodes of the app, and the number of processes that run the nodes. With one
         worker, the nodes run in this process; with more workers, on Ray.
@@ -103,6 +107,7 @@ def finished(
         if quiet:
             entered.enter_context(quiet_flower("flwr.coprefl"))
         study.check()
+        say_caps(study.stages)
         store = entered.enter_context(_store(folder, layout))
         study.root = store.base
         progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
@@ -110,7 +115,7 @@ def finished(
         grid: Grid = LocalGrid(app, nodes)
         if workers > 1:
             grid = entered.enter_context(RayGrid(app, nodes, workers=workers))
-        run(study, grid, store, progress)
+        run(study, grid, store, progress, followed=lambda _: nullcontext(hooks))
         yield store
 
 
@@ -183,7 +188,7 @@ def run_stage(
     hooks: Sequence[Hook] = (),
     run_name: str = "run",
 ) -> None:
-    """Run a stage that is not done, and write its folder; a damaged result is computed again."""
+    """Run a stage that is not done, and write its folder."""
     folder = store.folder(stage)
     if stage.open_ended:
         _go_on(stage, folder)
@@ -206,6 +211,14 @@ def _go_on(stage: Stage, folder: Path) -> None:
         raise SettingsError(f"rounds = {stage.rounds}: {folder} already has {last} rounds")
     if last < stage.rounds:
         (folder / RESULT).unlink()
+
+
+def say_caps(stages: Iterable[Stage]) -> None:
+    """Log one line for each method that takes fewer steps than the local epochs set for all."""
+    capped = {p.name: p.training for stage in stages for p in stage.phases if p.capped}
+    for name, how in capped.items():
+        most = f"at most max-local-steps = {how.max_local_steps} steps of a client in a round"
+        logger.info("%s: %s, by its paper, not local-epochs = %s", name, most, how.local_epochs)
 
 
 def check_folders(stages: Iterable[Stage], store: Store) -> None:

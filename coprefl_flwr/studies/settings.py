@@ -11,14 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeVar
-
-import yaml
 
 from coprefl_flwr.data import SCHEMES, DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.files import read_text
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import WORDS, Checked, Option, Value, check_declared, declared, option
 from coprefl_flwr.studies.hashes import values_of
@@ -31,12 +27,6 @@ from coprefl_flwr.studies.tasks import TASK_RATE
 Group = TypeVar("Group")
 
 STARTS = "starts"
-
-LONGEST_SETTINGS = 2**18
-"""Maximum size of `settings.yaml`, in bytes. The file usually has about 3,000 bytes."""
-
-LARGEST_COUNT = 10**9
-"""Maximum of every integer setting except the seed: far above the counts of real studies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +60,7 @@ class FolderSettings:
     def __post_init__(self) -> None:
         """Check each value, and check that `run-name` is a valid name of a folder."""
         check_declared(self)
-        if not re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9._-]*)?", self.run_name):
+        if not re.fullmatch(r"(\w[\w.-]*)?", self.run_name):
             allowed = "must consist of letters, digits, '_', '-' and '.', as a folder's name"
             raise SettingsError(f"run-name = {self.run_name!r}: {allowed}", "run-name")
 
@@ -212,10 +202,6 @@ class Settings(
         if self.diagnostics and self.task_clients < 2:
             problem = "diagnostics = true: the loss barrier needs two clients, but task-clients = 1"
             raise SettingsError(problem, "task-clients", "diagnostics")
-        for key, option in declared(Settings).items():
-            number = getattr(self, option.name)
-            if int in option.kinds and key != "seed" and (number or 0) > LARGEST_COUNT:
-                raise SettingsError(f"{key} = {number}: must be at most {LARGEST_COUNT:,}", key)
         for key, most in (("participants", "clients"), ("min-replies", "participants")):
             value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
             if value > limit:
@@ -326,17 +312,3 @@ def _of_a_method(declarations: tuple[Option, ...], value: object) -> Any:
             return declaration.read(value)
     every = tuple(dict.fromkeys(choice for known in declarations for choice in known.choices))
     return replace(declarations[0], choices=every).read(value)  # Raises a SettingsError.
-
-
-def read_settings(file: Path) -> dict[str, Any]:
-    """Return the settings in a study's `settings.yaml`; a SettingsError if the file has none."""
-    try:
-        # The size is limited: PyYAML's time for a base-60 number is quadratic in its length.
-        written = yaml.safe_load(read_text(file, LONGEST_SETTINGS))
-    except SettingsError:
-        raise
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
-        written = None
-    if not isinstance(written, dict) or not all(isinstance(key, str) for key in written):
-        raise SettingsError(f"{file} contains no settings")
-    return written

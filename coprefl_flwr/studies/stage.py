@@ -14,7 +14,7 @@ last checkpoint, and its result is byte for byte equal to the result of an unint
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -168,11 +168,8 @@ class Stage(ABC):
         """Return a hash of the inputs of the clients' features; "" if there are no features."""
         return ""
 
-    def problem(self, folder: Path, start_loss: float | None = None) -> Problem | None:
-        """Return a problem of the result in the stage's folder, such as a diverged loss, or None.
-
-        `start_loss` is the measured loss of the starting model on all clients' data, or None.
-        """
+    def problem(self, folder: Path) -> Problem | None:
+        """Return a problem of the result in the stage's folder, such as divergence, or None."""
         return None
 
 
@@ -214,6 +211,10 @@ class TrainingStage(Stage):
         """Return the client with this id, for a message of this round."""
         raise AssertionError(f"{self.title}: its clients are not of this package")
 
+    def buffers(self) -> Collection[str]:
+        """Return the names of the buffers of the trained network, which are only averaged."""
+        return ()
+
     def domains(self) -> Sequence[str]:
         """Return the domain of each evaluated client, in the order of ids; "" without domains."""
         return [""] * self.max_parallel_clients()
@@ -226,7 +227,7 @@ class TrainingStage(Stage):
         """
         return {}
 
-    def problem(self, folder: Path, start_loss: float | None = None) -> Problem | None:
+    def problem(self, folder: Path) -> Problem | None:
         """Return a Problem if a client's or the last round's loss is not finite; else None."""
         result = read_result(folder)
         lost = sum(row["loss"] is None for row in result["rows"])
@@ -261,7 +262,7 @@ class TrainingStage(Stage):
 def _train(stage: TrainingStage, making: Making) -> None:
     _, store, folder, *_ = making
     strategy = stage.strategy()
-    strategy.run_name = making.run_name
+    strategy.run_name, strategy.buffers = making.run_name, stage.buffers()
     checkpoint, seconds = folder / CHECKPOINT, list[float]()
     if not checkpoint.exists():
         remove_named(folder / STATES, STATE_FILE)

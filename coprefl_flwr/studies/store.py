@@ -13,7 +13,6 @@ the stage runs again. The earlier files are not deleted, but moved into a folder
 """
 
 import contextlib
-import functools
 import json
 import logging
 import math
@@ -47,7 +46,6 @@ from coprefl_flwr.files import (
     write_atomically,
     write_sums,
 )
-from coprefl_flwr.report.frames import checked_round
 from coprefl_flwr.studies.hashes import content_without_folders
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ RESULT, CHECKPOINT, SECONDS = "result.json", "checkpoint.safetensors", "seconds.
 ABOUT, MADE_OF = "model.json", "made-of.json"
 FILES = (
     *(RESULT, SUMS, SECONDS, ABOUT, MADE_OF, STATES),
-    *("*.safetensors", "*.rounds.jsonl", "*.damaged"),
+    *("*.safetensors", "*.rounds.jsonl"),
 )
 """The names of a stage's files, and of the folder of its clients' states, as patterns."""
 
@@ -117,13 +115,9 @@ class Store:
 
         Only the rounds of the last process count, without its first round, which also includes the
         computation of features.
-
-        Raises a SettingsError if the file of durations is damaged.
         """
         file = self.folder(stage) / SECONDS
-        seconds = read_json(file, list) if file.exists() else []
-        if not all(type(number) in (int, float) for number in seconds):
-            raise SettingsError(f"{file} is damaged: it has no list of seconds; remove the file")
+        seconds = read_json(file) if file.exists() else []
         return statistics.median(seconds[1:]) if len(seconds) > 1 else math.nan
 
     # ---- locks: one process at a time runs a stage -----------------------------------------------
@@ -188,7 +182,7 @@ class Store:
         for stage in stages:
             file = self.folder(stage) / MADE_OF
             made_of = json.loads(json.dumps(content_without_folders(stage.identity()), default=str))
-            before = read_json(file, dict) if file.exists() else {}
+            before = read_json(file) if file.exists() else {}
             begun = file.exists() or (self.folder(stage) / RESULT).exists()
             if begun and before != made_of:
                 self._put_aside(stage, [key for key in made_of if made_of[key] != before.get(key)])
@@ -235,90 +229,36 @@ def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
 def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Return {"rows": list, "rounds": list} of a stage that is done.
 
-    Raises a SettingsError if the result file is missing or damaged.
+    Raises a SettingsError if the result file is missing or does not match its checksum.
     """
-    result = read_json(folder / RESULT)
-    lists = [result.get(key) for key in ("rows", "rounds")] if isinstance(result, dict) else [None]
-    if not all(isinstance(rows, list) and all(isinstance(r, dict) for r in rows) for rows in lists):
-        raise SettingsError(f"{folder / RESULT} is damaged: it has no rows and rounds")
-    try:
-        for row in result["rounds"]:
-            checked_round(row)
-    except SettingsError as error:
-        raise SettingsError(f"{folder / RESULT} is damaged: {error}") from error
     if damaged(folder, RESULT, needed=RESULT):
-        raise SettingsError(f"{folder / RESULT} is damaged: its checksum is not the one in {SUMS}")
-    return {key: result[key] for key in ("rows", "rounds")}
+        raise _damage(folder, RESULT)
+    result: dict[str, list[dict[str, Any]]] = read_json(folder / RESULT)
+    return result
 
 
-def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
-    """Return the content of `model.json` in a folder: a record of how the model was made.
-
-    `kinds` are the required keys and the types of their values. The file has hyphens in the keys
-    where `kinds` has underscores.
-
-    Raises a SettingsError if the file is missing or damaged, or lacks a required key.
-    """
-    about = read_json(folder / ABOUT)
-    keys = {name.replace("_", "-"): kind for name, kind in kinds.items()}
-    whole = isinstance(about, dict)
-    wrong = [key for key, kind in keys.items() if not (whole and isinstance(about.get(key), kind))]
-    if wrong or not whole:
-        problem = f"{folder / ABOUT} is damaged: it has no {wrong[0] if wrong else 'keys'}"
-        raise SettingsError(f"{problem}; remove {RESULT} next to it to run the stage again")
-    return dict(about)
+def _damage(folder: Path, name: str) -> SettingsError:
+    """Return the error for a file in a stage's folder that does not match its checksum."""
+    problem = f"{folder / name} is damaged: its checksum is not the one in {SUMS}"
+    return SettingsError(f"{problem}; remove the folder {folder}, and run the same command again")
 
 
 def is_done(folder: Path) -> bool:
-    """Return whether a stage has an intact result. A damaged result is logged as a warning."""
-    if not (folder / RESULT).exists():
-        return False
-    try:
-        read_result(folder)
-    except SettingsError as error:
-        _warn_once(f"{error}; the result is ignored until the same command is run again")
-        return False
-    return True
-
-
-@functools.lru_cache(maxsize=256)
-def _warn_once(line: str) -> None:
-    logger.warning("%s", line)
-
-
-def put_aside_damaged(folder: Path) -> None:
-    """Rename damaged files of a finished stage to NAME.damaged, so that the stage runs again."""
-    if not (folder / RESULT).exists():
-        return
-    wrong = damaged(folder, needed=RESULT)
-    try:
-        read_result(folder)
-    except SettingsError:
-        wrong = [RESULT, *wrong]
-    if not wrong:
-        return
-    logger.warning(
-        "%s: damaged: %s; renamed to NAME.damaged, and the stage runs again",
-        folder,
-        ", ".join(dict.fromkeys(wrong)),
-    )
-    # If a process was killed after the last round, it left a checkpoint of that round. No round
-    # would then remain after which the result is written.
-    remove_checkpoint(folder / CHECKPOINT)
-    for name in {RESULT, SUMS, *wrong}:  # A stage without a result is not done.
-        if (folder / name).exists():
-            os.replace(folder / name, folder / f"{name}.damaged")
+    """Return whether a stage has a result."""
+    return (folder / RESULT).exists()
 
 
 def finalise(stage: "Stage", folder: Path) -> bool:
     """Clean up the files of a stage, and return whether the stage is done.
 
-    Damaged files are renamed. If the result is intact, the checkpoint and the clients' states are
-    removed, except where they are needed later. No other process may run the stage meanwhile.
+    If it is done, the checkpoint and the clients' states are removed, except where they are needed
+    later. No other process may run the stage meanwhile. Raises a SettingsError if a file of the
+    result does not match its checksum.
     """
-    put_aside_damaged(folder)
-    if not (folder / RESULT).exists():
+    if not is_done(folder):
         return False
+    for name in damaged(folder, needed=RESULT):
+        raise _damage(folder, name)
     remove_unfinished(folder, below=False)  # Other processes may write into subfolders.
     if stage.open_ended:
         return True

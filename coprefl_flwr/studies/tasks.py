@@ -1,23 +1,19 @@
-"""Downstream tasks: their data, the stages that train on them, and diagnostic measurements."""
+"""Downstream tasks: the stages that train on them, and diagnostic measurements."""
 
-import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from flwr.client import NumPyClient
 from torch import nn
 
-from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.data import ClientData, TextDataset, split_in_two
-from coprefl_flwr.errors import SettingsError, about_settings
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import diagnose
-from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.models import buffer_names, load_saved_model
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.architecture import (
@@ -30,156 +26,17 @@ from coprefl_flwr.studies.hashes import hash_of, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.populations import (
-    Population,
-    Source,
-    Spread,
-    abridged,
-    hash_of_samples,
-)
+from coprefl_flwr.studies.populations import Population, abridged
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.task_data import Tasks, task_name
 
 TASK_RATE = 0.01
 """The default local learning rate in tasks."""
 
 DIAGNOSIS = "diagnosis"
 """Value of `phase` in the result row of a diagnosis."""
-
-
-def task_name(number: int) -> str:
-    """Return the name of the population of the downstream task `number`, counted from 0."""
-    return f"task-{number}"
-
-
-@dataclass(eq=False, repr=False)
-class Tasks:
-    """Downstream tasks. Each task draws classes and partitions their samples over its clients.
-
-    `len(tasks)` is the number of tasks, and `tasks[i]` is one task. Tasks do not depend on the
-    starting model, so all starting models are compared on the same tasks (paired comparison).
-
-    Parameters
-    ----------
-    source : Source
-        The samples of all tasks.
-    spread : Spread
-        How the samples of a task are partitioned over its clients.
-    number : int
-        Number of tasks.
-    classes : int
-        Number of classes that each task draws.
-    train_fraction : float
-        Fraction of a client's samples that is its training set. The rest is its test set.
-    seed : int
-        Seed of all random draws.
-    names : Mapping[str, str], optional
-        Names of the parameters in error messages. Default: the parameters' own names.
-    """
-
-    source: Source
-    spread: Spread
-    number: int = option(3, "downstream tasks", minimum=0)
-    classes: int = option(5, "classes per task", minimum=2)
-    train_fraction: float = option(
-        0.8, "fraction of a client's samples to train on", above=0, maximum=0.99
-    )
-    seed: int = option(0, "seed of the random draws", minimum=0)
-    names: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Check each value; no task is drawn yet."""
-        check_declared(self)
-        self._made: dict[int, Population] = {}
-
-    def __len__(self) -> int:
-        return self.number
-
-    def __getitem__(self, number: int) -> Population:
-        """Return a task: its classes, and each client's training and test samples.
-
-        Raises a SettingsError if there are too few classes, or too few samples for a client.
-        """
-        if not 0 <= number < len(self):
-            raise IndexError(f"there is no task {number}: {len(self)} tasks, numbered from 0")
-        if number not in self._made:
-            with about_settings("task-partition", "task-clients"):
-                self._made[number] = self._task(number)
-        return self._made[number]
-
-    def __repr__(self) -> str:
-        clients = self.spread.clients
-        return f"<{len(self)} tasks of {self.classes} classes and {clients} clients>"
-
-    def _task(self, number: int) -> Population:
-        """Draw a task's classes, partition their samples, and split each client's samples."""
-        name = task_name(number)
-        classes, clients = self._draw_classes(name), []
-        everything = self.source.samples(classes)
-        for client, own in enumerate(self.spread.over_clients(everything, self.seed, name)):
-            rng = seeds.generator(self.seed, name, client, "test-split")
-            with about_settings("task-train-fraction"):
-                train, test = split_in_two(len(own), self.train_fraction, rng)
-            clients.append(ClientData(own.take(train), own.take(test)))
-        return Population(name, classes, tuple(clients))
-
-    def _draw_classes(self, name: str) -> tuple[int, ...]:
-        """Draw the classes of a task; return their indices, ascending."""
-        known, wanted = self.source.classes, self.classes
-        if isinstance(self.source.dataset, TextDataset):
-            # Windows overlap, so random test and training splits would share most of their text.
-            what = self._named("number")
-            problem = f"{what} = {self.number}: a text dataset has no tasks: set {what} = 0"
-            raise SettingsError(problem, "tasks", "dataset")
-        if wanted > len(known):
-            what, only = self._named("classes"), "downstream-classes"
-            problem = f"{what} = {wanted}: there are only {len(known)} downstream classes"
-            raise SettingsError(problem, "task-classes", only)
-        self._check_samples()
-        rng = seeds.generator(self.seed, name, "classes")
-        drawn = rng.choice(len(known), wanted, replace=False)
-        return tuple(sorted(known[position] for position in drawn))
-
-    def _check_samples(self) -> None:
-        """Raise a SettingsError if a class has no samples, because a task could draw it."""
-        only, samples = self._named("only"), self.source.samples(self.source.classes)
-        present = np.unique(samples.labels)
-        empty = [name for n, name in enumerate(self.source.class_names) if n not in present]
-        if empty:
-            raise SettingsError(
-                f"{only}: there are no samples of {abridged(empty)}; name classes with samples "
-                "(list:...), or set relabel = true, which removes empty classes",
-                "downstream-classes",
-                "dataset",
-            )
-
-    def _named(self, parameter: str) -> str:
-        return self.names.get(parameter, parameter)
-
-    def identity(self, number: int) -> dict[str, Any]:
-        """Return the inputs on which the samples of the task `number` depend.
-
-        If the data are in a file, the number of the task is another input.
-        """
-        source = self.source.identity()
-        if source is None:
-            if number not in self._hashes:
-                both = [(client.train, client.test) for client in self[number].clients]
-                parts = [part for of_client in both for part in of_client if part]
-                self._hashes[number] = hash_of_samples(parts)
-            return {"samples": self._hashes[number]}
-        return {
-            "source": source,
-            "spread": self.spread.identity(),
-            "seed": self.seed,
-            "classes": self.classes,
-            "train-fraction": self.train_fraction,
-        }
-
-    @functools.cached_property
-    def _hashes(self) -> dict[int, str]:
-        return {}
 
 
 def architecture_of_tasks(
@@ -295,6 +152,7 @@ class Task(TrainingStage):
     ) -> None:
         title, folder = f"task {number} from {pretraining.name}", folder_of(pretraining.name)
         self.pretraining, self.tasks, self.how = pretraining, tasks, how
+        self.drawn_by, _ = tasks.part(number)
         self.task = self.number = number
         self.architecture, self.phases = pretraining.architecture, [how.trained]
         self.population_name, self.warmup_rounds = task_name(number), 1 if how.head else 0
@@ -319,16 +177,20 @@ class Task(TrainingStage):
         trained, phase = how.trained.strategy(**run), how.head
         if not phase:
             return trained
-        of_head = self.architecture.head_layer(self.tasks.classes, how.head_layer)
+        of_head = self.architecture.head_layer(self.drawn_by.classes, how.head_layer)
         head = phase.algorithm.strategy(phase.options, phase.training, head=of_head, **run)
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
+
+    def buffers(self) -> Collection[str]:
+        """Return the names of the network's buffers."""
+        return buffer_names(self.architecture.shared(self.drawn_by.classes))
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model from the store, with a fresh or with its trained head."""
         start, _ = load_saved_model(store.folder(self.pretraining))
         if self.how.keeps_head:
             return start
-        classes = self.tasks.classes
+        classes = self.drawn_by.classes
         return self.architecture.with_fresh_head(start, classes, self.population_name)
 
     @property
@@ -346,7 +208,7 @@ class Task(TrainingStage):
 
     def check(self) -> None:
         """Load the data, and raise a SettingsError if the data or the head does not fit."""
-        classes = [self.tasks.source.dataset.classes[n] for n in self.population.classes]
+        classes = [self.drawn_by.source.dataset.classes[n] for n in self.population.classes]
         learnt = self.pretraining.architecture.source.class_names
         if self.how.keeps_head and self.pretraining.has_clients and classes != learnt:
             raise SettingsError(
@@ -355,11 +217,11 @@ class Task(TrainingStage):
                 "head",
             )
         if self.how.head or self.how.diagnostics:
-            self.architecture.head_layer(self.tasks.classes, self.how.head_layer)
+            self.architecture.head_layer(self.drawn_by.classes, self.how.head_layer)
 
     def max_parallel_clients(self) -> int:
         """Return the number of clients, all of which take part in every round."""
-        return self.tasks.spread.clients or len(self.population.clients)
+        return self.drawn_by.spread.clients or len(self.population.clients)
 
     def identity(self) -> Mapping[str, Any]:
         """Return the inputs on which the results of the tasks depend, except the task's number."""
@@ -390,7 +252,7 @@ class Diagnosis(Measurement):
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the measured numbers at the initial weights of the task, by name."""
         task = self.diagnosed
-        network = task.architecture.make(task.tasks.classes)
+        network = task.architecture.make(task.drawn_by.classes)
         key = (task.run_options.seed, task.population_name, "diagnosis")
         clients, training = task.population.clients, task.how.trained.training
         return diagnose(network, task.initial(store), clients, training, key)

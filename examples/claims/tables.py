@@ -78,7 +78,7 @@ def collected(outputs: Path, recipes: Mapping[str, Path]) -> dict[str, Stored]:
         ]
         about |= {"trials": trials} if trials else {}
         failed = file.parent / FAILED
-        if failed.is_file() and (runs := read_json(failed, dict)):
+        if failed.is_file() and (runs := read_json(failed)):
             about["failed runs"] = len(runs)
         found[file.parent.name] = Stored(about, rows_of_units(report / "units.csv"))
     return found
@@ -154,7 +154,7 @@ def write(folder: Path, tables: Mapping[str, Stored]) -> None:
 def read(folder: Path) -> dict[str, Stored]:
     """Return the stored tables by name."""
     file = folder / "about.json"
-    abouts = read_json(file, dict) if file.is_file() else {}
+    abouts = read_json(file) if file.is_file() else {}
     texts = dict.fromkeys(("table", "row", "metric"), str)
     return {
         name: Stored(about, pd.read_csv(folder / f"{name}.csv.gz", dtype=texts))

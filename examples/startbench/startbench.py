@@ -83,7 +83,7 @@ def coprefl(verb: str, path: Path, protocol: str, options: Sequence[str]) -> int
 def failed_runs(out: Path) -> list[str]:
     """Return the keys of the runs that failed; the file is written when all runs have ended."""
     file = out / FAILED
-    return list(read_json(file, dict)) if file.exists() else []
+    return list(read_json(file)) if file.exists() else []
 
 
 def search_of(out: Path) -> Path:

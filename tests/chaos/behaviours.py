@@ -42,8 +42,7 @@ ALL_ARRAYS = {
 }
 SAMPLES = [0, -5, 10**18, 0.5, NAN, INF, None, "7", True, [1, 2]]
 MORE_METRICS = [
-    *({"x": value} for value in (NAN, INF, 1e200, "good", None, [1.0])),
-    {str(i): 0.0 for i in range(2000)}, {"clients": 3.0},
+    *({"x": value} for value in (NAN, INF, "good", None, [1.0])), {"clients": 3.0},
 ]  # fmt: skip
 METRICS = [None, "good"]
 ANSWERS = [None, ([], 1)]
@@ -189,5 +188,5 @@ NODES_LIE_IN_ARRAYS = {
     "NaN in sums": with_arrays({"w": np.full(2, NAN)}),
     "1e300 in sums": with_arrays({"w": np.full(2, 1e300)}),
     "sums of another shape": with_arrays({"w": np.ones(3)}),
-    **{f"{name} of LIES": lie for name, (lie, _) in LIES.items() if "header" not in name},
+    **{f"{name} of LIES": lie for name, (lie, _) in LIES.items()},
 }

@@ -56,10 +56,10 @@ def test_answer_has_an_array_for_every_array_sent(federation):
     client, answer, n, metrics = query(
         model, federation.samples[2], [*before.values(), *rates], **{"meta-variant": "meta-sgd"}
     )
-    assert list(answer) == [*before, *(f"rates/{name}" for name in names)]
-    for name in ("2.weight", "rates/2.weight"):
+    assert list(answer) == [*before, *(f".rates/{name}" for name in names)]
+    for name in ("2.weight", ".rates/2.weight"):
         np.testing.assert_array_equal(answer[name], np.zeros((8, 16)))
-    for name in ("2.bias", "rates/5.weight", "3.weight"):
+    for name in ("2.bias", ".rates/5.weight", "3.weight"):
         assert answer[name].any()
     support, query_set = client.split(CONFIG)
     inputs, _ = support.batch(slice(None), CPU)
@@ -79,14 +79,14 @@ def test_local_steps_change_neither_frozen_nor_sent_arrays(federation):
     copies = [array.copy() for array in sent]
     steps = {"meta-variant": "meta-sgd", "local-steps": 2, "meta-learning-rate": 0.3}
     client, answer, n, metrics = query(model, federation.samples[2], sent, **steps)
-    assert list(answer) == [*before, *(f"rates/{name}" for name in names)]
+    assert list(answer) == [*before, *(f".rates/{name}" for name in names)]
     for array, copy in zip(sent, copies, strict=True):
         np.testing.assert_array_equal(array, copy)
     np.testing.assert_array_equal(answer["2.weight"], before["2.weight"])
-    np.testing.assert_array_equal(answer["rates/2.weight"], rates[0])
+    np.testing.assert_array_equal(answer[".rates/2.weight"], rates[0])
     for name in ("3.weight", "5.weight", "5.bias"):
         assert (answer[name] != before[name]).all(), name
-        assert (answer[f"rates/{name}"] != 0.5).all(), name
+        assert (answer[f".rates/{name}"] != 0.5).all(), name
     assert answer["3.num_batches_tracked"] == 2
     _, _, _, first = query(model, federation.samples[2], copies, **{"meta-variant": "meta-sgd"})
     assert n == len(client.split(CONFIG)[1])

@@ -1,9 +1,7 @@
 """Clients and nodes whose replies no honest client would send, and a grid that runs them."""
 
-import io
-
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record, to_record
@@ -41,7 +39,7 @@ class Good(NumPyClient):
         if "extra" in config:
             control = config["extra"]["control"].items()
             arrays = dict(zip(START, arrays, strict=True))
-            arrays |= {f"control/{name}": a + 1 for name, a in control}
+            arrays |= {f".control/{name}": a + 1 for name, a in control}
         return self.answer("fit", (arrays, 1, {"loss": 1.0}))
 
     def query(self, parameters, config):
@@ -106,18 +104,6 @@ SPOILT = {
         lambda arrays, n, m: ([a + 4 for a in arrays], 0.5, m),
         "metric 'num-examples' is 0.5; it must be between 1 and 1e+09",
     ),
-    "a loss whose square is infinite": (
-        more({"loss": 1e200}),
-        "metric 'loss' is 1e+200; it must be between -1e+100 and 1e+100",
-    ),
-    "metrics without end": (
-        more({str(i): 0.0 for i in range(2000)}),
-        "2002 metrics in the reply; allowed: at most 128",
-    ),
-    "a metric's name without end": (
-        more({"x" * 5000: 0.0}),
-        "a metric's name has 5000 characters, at most 200",
-    ),
 }
 
 
@@ -167,34 +153,19 @@ def with_arrays(arrays):
     return lie
 
 
-def huge_array(content):
-    """Replace an array by 250 bytes whose header states 10^11 numbers."""
-    file = io.BytesIO()
-    about = {"descr": "<f8", "fortran_order": False, "shape": (10**11,)}
-    np.lib.format.write_array_header_1_0(file, about)
-    array = Array("float64", (10**11,), "numpy.ndarray", file.getvalue() + bytes(64))
-    content[data(content)] = ArrayRecord({**content[data(content)], "w": array})
-
-
 def many_records(content):
     content |= {f"r{i}": to_record({"w": np.ones(2)}) for i in range(50)}
 
 
-def many_clients(content):
-    content["metrics"] = MetricRecord({"clients": list(range(5000)), "loss": [1.0] * 5000})
-
-
 LIES = {
     "blames another": (blame, "failures of clients [4], expected: [1]"),
-    "a header that lies": (huge_array, "array 'w' has fewer numbers than its header states"),
     "bytes": (
         with_arrays({"w": np.ones(10_000)}),
-        "80404 bytes of arrays in the reply; allowed: at most 6240",
+        "array 'w' has shape (10000,); expected is (2,)",
     ),
     "arrays": (
         with_arrays({f"a{i}": np.ones(1) for i in range(50)}),
-        "53 arrays in the reply; the message had 3",
+        "array 'a0' is not one of the 3 expected arrays",
     ),
-    "records": (many_records, "51 ArrayRecords in the reply; allowed: at most 2"),
-    "clients": (many_clients, "results of 5000 clients in the reply, expected: 1"),
+    "records": (many_records, "51 ArrayRecords in the reply, not one"),
 }

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils import data
 
 from coprefl_flwr.data import Samples, TextDataset, batch_slices, load_dataset, make_dataset
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.studies.populations import Clients
+from tests.common.checks import refusal
 from tests.common.data import pixels, write_npz
 
 
@@ -141,3 +144,30 @@ def test_last_batch_of_one_sample_joins_the_previous_batch(n, size, lengths):
     cuts = batch_slices(n, size)
     assert [cut.stop - cut.start for cut in cuts] == lengths
     assert [i for cut in cuts for i in range(n)[cut]] == list(range(n))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_missing_value_is_named_by_its_item(dtype, value):
+    """Before, the run ended after three tries, with the advice to train at a smaller rate."""
+    inputs = torch.zeros(8, 3, 2, dtype=dtype)
+    make_dataset("made up", inputs, np.arange(8))
+    inputs[5, 1, 0] = inputs[7, 0, 1] = value
+    line = refusal(make_dataset, "made up", inputs, np.arange(8))
+    assert line == (
+        "made up: item 5 has a missing value, a NaN or an infinity: fill in such values, or leave "
+        "out the items"
+    )
+
+
+def test_large_values_are_not_missing():
+    """Their sum is infinite in this dtype."""
+    for inputs in (torch.full((9,), 6e4).half(), torch.full((9, 2), 3e38)):
+        assert make_dataset("made up", inputs, np.arange(9)).values is inputs
+
+
+def test_value_that_float32_does_not_have_is_named_with_its_client():
+    fine, other = (data.TensorDataset(torch.ones(4, 2).double(), torch.arange(4)) for _ in "ab")
+    other.tensors[0][2] = 1e300
+    line = refusal(Clients.of_datasets, [fine, other])
+    assert line.startswith("clients[1]: item 2 has a missing value")

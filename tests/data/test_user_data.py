@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -100,9 +101,12 @@ FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0
         (Items([]), "empty"),
         (Items([(ROW, 0), (torch.zeros(3), 1)]), r"several shapes .*\(2,\) and \(3,\)"),
         (Items([torch.zeros(1)]), "item 0 must be .input, label."),
-        (Items([(ROW, 0.5)]), "item 0 has label 0.5; labels must be integers"),
-        (Items([(ROW, torch.tensor(0.0))]), r"item 0 has label 0.0; .*labels.long\(\)"),
-        (FLOATS, "batch 0 has label 0.0; labels must be integers"),
+        (Items([(ROW, 0.5)]), "item 0 has the target 0.5; .*regression is not supported"),
+        (Items([(ROW, torch.tensor(0.0))]), "target 0.0; .*regression is not supported"),
+        (FLOATS, "batch 0 has the target 0.0; .*regression is not supported"),
+        (Items([(ROW, "cat")]), "has the target 'cat'; needed is its class number"),
+        (Items([(ROW, torch.tensor([0, 1, 1]))]), "item 0 has 3 targets; .*several labels"),
+        (Items([(ROW, [0.0, 1.0])]), "item 0 has 2 targets"),
         (Items([("text", 0)]), "inputs are str; .*PIL images, tensors and NumPy arrays"),
         (Items([(ROW, 0), (ROW, 5)]), "no sample is of class 1, 2; .*0, 5 .2 .*relabel=True"),
         (
@@ -134,6 +138,47 @@ def test_subset_has_the_class_names_of_its_dataset():
     assert as_dataset("own", data.Subset(whole, [0, 1, 3, 4])).classes == ("ant", "bee")
     dataset = as_dataset("own", data.Subset(whole, [0, 2, 3, 5]), relabel=True)
     assert (dataset.classes, dataset.labels.tolist()) == (("ant", "cat"), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("mark", [-1, -100])
+@pytest.mark.parametrize("names", [None, ["ant", "bee"]])
+def test_mark_of_a_missing_label_is_no_class(mark, names):
+    """-1 marks samples without a label in Hugging Face and scikit-learn, -100 in PyTorch."""
+    items = Items([(ROW, 0), (ROW, 1), (ROW, mark)], names)
+    with pytest.raises(SettingsError, match=f"a label is {mark}; .*leave these samples out"):
+        as_dataset("own", items, relabel=True)
+
+
+NORTH, SOUTH = (([(ROW, 0), (ROW, 1)], names) for names in (["ant", "bee"], ["bee", "cat"]))
+
+
+def labelled(names):
+    features = datasets.Features(
+        x=datasets.Sequence(datasets.Value("float32")), label=datasets.ClassLabel(names=names)
+    )
+    return datasets.Dataset.from_dict({"x": [[0.0]] * 2, "label": [0, 1]}, features=features)
+
+
+@pytest.mark.parametrize(
+    "joined",
+    [
+        data.ConcatDataset([Items(*NORTH), Items(*SOUTH)]),
+        data.DataLoader(data.ConcatDataset([Items(*NORTH), data.Subset(Items(*SOUTH), [0])])),
+        {"train": Items(*NORTH), "test": Items(*SOUTH)},
+        datasets.DatasetDict(train=labelled(["ant", "bee"]), test=labelled(["bee", "ant"])),
+    ],
+)
+def test_parts_that_number_classes_differently_are_refused(joined):
+    with pytest.raises(SettingsError, match=r"name their classes differently \(ant, bee and"):
+        as_dataset("own", joined)
+
+
+def test_labels_of_a_transform_have_no_names():
+    """`classes` names the labels before `target_transform`."""
+    items = Items([(ROW, 0), (ROW, 1)], ["ant", "bee", "cat", "dog"])
+    assert as_dataset("own", items).classes == ("ant", "bee")
+    items.target_transform = lambda label: label // 2
+    assert as_dataset("own", items).classes == ("0", "1")
 
 
 @pytest.mark.parametrize("number", [int, np.int32, torch.tensor, lambda n: torch.tensor([n])])
@@ -422,3 +467,49 @@ def test_natural_id_partitioner_makes_one_client_per_writer(on_disk):
     clients = populations(settings, TaskDataSettings(), 0)[0].population.clients
     writers = [set(client.train.dataset.groups[client.train.indices]) for client in clients]
     assert writers == [{0}, {1}, {2}]
+
+
+WRITERS = ["bo", "al", "bo", "cy", "al", "bo"]
+
+
+def with_writers(kind):
+    """Return data of six samples and `groups` that name their writers, in several forms."""
+    dicts = [{"x": torch.ones(3) * n, "y": n % 2, "who": who} for n, who in enumerate(WRITERS)]
+    pairs = Items([(item["x"], item["y"]) for item in dicts])
+    forms = {
+        "list": (pairs, WRITERS),
+        "numbers": (pairs, np.array([7, 2, 7, 9, 2, 7])),
+        "column": (pairs, pd.Series(WRITERS, dtype=object)),
+        "tensor": (pairs, torch.tensor([[1], [0], [1], [2], [0], [1]])),
+        "key": (Items(dicts), "who"),
+        "loader": (data.DataLoader(Items(dicts), batch_size=4), "who"),
+        "hugging face": (datasets.Dataset.from_list([d | {"x": [1.0, 2.0]} for d in dicts]), "who"),
+        "dataset": (as_dataset("own", pairs), WRITERS),
+    }
+    return forms[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["list", "numbers", "column", "tensor", "key", "loader", "hugging face", "dataset"],
+)
+def test_groups_of_any_data(kind):
+    """Groups are numbered in the order of their names: al, bo, cy."""
+    own, groups = with_writers(kind)
+    assert as_dataset("own", own, groups=groups).groups.tolist() == [1, 0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "problem"),
+    [
+        ("list", WRITERS[:5], r"own: groups are an array of <U2, of shape \(5,\); needed is one"),
+        ("list", [*WRITERS[:5], None], "groups are an array of object, .*all of one type"),
+        ("numbers", [1.0, 2.0, np.nan, 1.0, 1.0, 2.0], "groups are an array of float64"),
+        ("dataset", WRITERS * 2, r"groups are an array of <U2, of shape \(12,\)"),
+        ("list", "who", "no group column 'who'; its columns: none, as it is no dict"),
+        ("key", "writer", "own: an item has no group column 'writer'; its columns: x, y, who"),
+    ],
+)
+def test_groups_that_do_not_name_each_samples_group_are_refused(kind, groups, problem):
+    with pytest.raises(SettingsError, match=problem):
+        as_dataset("own", with_writers(kind)[0], groups=groups)

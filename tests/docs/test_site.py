@@ -2,6 +2,7 @@
 
 import yaml
 
+from coprefl_flwr.federation.messages import OURS, PER_CLIENT, RETURNED
 from tests.common.simulation import ROOT
 
 
@@ -13,3 +14,11 @@ def test_offline_search_loads_nothing_from_another_site():
     assert "iframe-worker" in script
     assert (ROOT / "docs" / "theme" / script).is_file()
     assert not any("://" in str(value) for value in site["extra"].values())
+
+
+def test_entries_of_a_clients_config_are_on_a_page():
+    """An app cannot use these names, and a client of one's own needs to know them."""
+    page = (ROOT / "docs" / "how-to" / "method.md").read_text()
+    for_nodes = {"clients", "combine", "bounds", RETURNED}  # A client does not see them.
+    entries = {*OURS, *PER_CLIENT, "extra"} - for_nodes
+    assert {entry for entry in entries if f'config["{entry}"]' not in page} == set()

@@ -12,14 +12,14 @@ from flwr.clientapp import ClientApp
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.clients import client_app, query_reply
+from coprefl_flwr.clients import client_app, query_reply, roster_reply
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.messages import ROSTER, plain_reply
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import local_sgd
 from coprefl_flwr.models import load_arrays, model_arrays
-from coprefl_flwr.strategies import CoPreFL
+from coprefl_flwr.strategies import CoPreFL, FedAvg
 from tests.common.messages import ask
 from tests.common.networks import tiny_model
 from tests.common.simulation import ROOT
@@ -120,6 +120,45 @@ def test_node_without_partition_id_is_refused_where_it_is_needed():
     # Neither of these two apps needs a partition-id.
     assert ask(client_app(lambda _: Echo()), "train", SENT, node_config={})["metrics"]
     assert ask(client_app(numbered, [3]), ROSTER, node_config={})["roster"]["own"] == [3]
+
+
+@pytest.mark.parametrize(
+    "client_fn", [lambda *_: Echo(), lambda context, *more: Echo(more[0]), lambda *a: Echo(a[1])]
+)
+def test_client_fn_with_any_number_of_arguments_takes_the_id(client_fn):
+    content = ask(client_app(client_fn), "train", SENT, **HOSTED)
+    assert content["metrics"]["clients"] == [1, 4]
+    assert ask(client_app(client_fn, [1, 4]), ROSTER)["roster"]["own"] == [1, 4]
+
+
+class Asking(LocalGrid):
+    """Records the types of the messages."""
+
+    def _handle(self, message):
+        self.types = {*getattr(self, "types", ()), message.metadata.message_type}
+        return super()._handle(message)
+
+
+@pytest.mark.parametrize(("clients", "named"), [("nodes", {2, 3}), (None, {0, 1})])
+def test_app_of_functions_answers_for_its_client_or_is_not_asked(clients, named):
+    app, drawn = ClientApp(), []
+
+    @app.train()
+    def train(message, context):
+        content = plain_reply(from_record(message.content["arrays"]), {"num-examples": 1})
+        return Message(content, reply_to=message)
+
+    app.query("roster")(roster_reply)
+
+    class Noting(FedAvg):
+        def round(self, ctx, arrays):
+            drawn.extend(ctx.sample())
+            return (yield from super().round(ctx, arrays))
+
+    grid = Asking(app, nodes=2)
+    Noting(clients=clients, evaluate_every=0, min_available_nodes=2).start(grid, to_record(SENT), 1)
+    assert grid.types == {"train"} | ({ROSTER} if clients is None else set())
+    assert {*drawn} == named
 
 
 def test_user_may_add_an_action():

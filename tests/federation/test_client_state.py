@@ -116,7 +116,7 @@ def test_lost_or_damaged_state_is_refused_in_one_line(tmp_path, damage):
 
 @pytest.mark.parametrize("value", ["../x", "/etc/x"])
 def test_names_from_the_server_cannot_leave_the_folder(tmp_path, value):
-    state, line = ClientState(tmp_path / "mine"), "cannot name a folder of a client's state"
+    state, line = ClientState(tmp_path / "mine"), "cannot name a folder of this node"
     for name in ("run", "population", "client", "state-version"):
         with pytest.raises(SettingsError, match=line):
             state.read({**request(2, version="1-0"), name: value})

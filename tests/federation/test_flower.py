@@ -3,6 +3,7 @@
 The tests start real SuperLinks and Ray; each run takes about half a minute.
 """
 
+import io
 import logging
 import os
 import re
@@ -19,9 +20,12 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 from flwr.client import NumPyClient
+from flwr.common.logger import console_handler
 from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
 from flwr.supercore.task_identity import TaskIdentity
+from rich.console import Console
+from rich.file_proxy import FileProxy
 from safetensors.numpy import load_file
 
 from coprefl_flwr.arrays import to_record
@@ -436,3 +440,32 @@ def test_only_flower_py_imports_undocumented_modules_of_flwr():
             modules |= set(re.findall(r"(?:from|import) (flwr\.[\w.]+)", file.read_text()))
     public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
     assert modules == public | {"flwr.client"}
+
+
+@pytest.mark.parametrize(
+    ("level", "propagates"), [(logging.INFO, True), (logging.ERROR, True), (logging.INFO, False)]
+)
+@pytest.mark.parametrize("proxied", [False, True])
+def test_line_is_logged_once_if_the_root_logger_has_a_handler(
+    level, propagates, proxied, monkeypatch, caplog
+):
+    """As after `logging.basicConfig`; a handler of another file gets each line too.
+
+    Under a progress display, handlers write to a proxy.
+    """
+    root, elsewhere, console = (
+        logging.getLogger(),
+        logging.StreamHandler(io.StringIO()),
+        io.StringIO(),
+    )
+    monkeypatch.setattr(sys, "stderr", console)
+    monkeypatch.setattr(console_handler, "stream", console)
+    stream = FileProxy(Console(file=console), console) if proxied else console
+    first = logging.StreamHandler(stream)
+    first.setLevel(level)
+    monkeypatch.setattr(root, "handlers", [*root.handlers, first, elsewhere])
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", propagates)
+    caplog.set_level(logging.INFO)
+    logging.getLogger("flwr.coprefl").info("a line")
+    assert console.getvalue().count("a line") == 1
+    assert elsewhere.stream.getvalue().count("a line") == caplog.text.count("a line") == propagates

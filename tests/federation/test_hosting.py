@@ -242,8 +242,16 @@ def test_results_are_named_arrays_and_plain_numbers():
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (None, "Counter.fit must return a tuple of three values"),
-        (([np.zeros(2)], 1, {}), "1 arrays were returned; the message had 2"),
+        (
+            None,
+            r"Counter.fit returned \(NoneType\); needed: \(list of arrays, number of samples, d",
+        ),
+        (([np.zeros(2)], 1, {}), r"Counter.fit .*: 1 arrays were returned; the message had 2"),
+        ((list(SENT.values()), 1, None), r"Counter.fit returned \(list, int, NoneType\); needed: "),
+        ((1, list(SENT.values()), {}), r"Counter.fit returned \(int, list, dict\); needed: "),
+        ((iter(SENT.values()), 1, {}), r"Counter.fit returned \(dict_valueiterator, int, dict\)"),
+        ((["a", "b"], 1, {}), r"Counter.fit .*: array 'w' has dtype <U1; real numbers are needed"),
+        (([torch.ones(2, requires_grad=True), 1], 1, {}), r"Counter.fit .*: RuntimeError: Can't"),
         ((list(SENT.values()), 1, {"ok": True}), "metric 'ok' is a bool; metrics are numbers"),
         ((list(SENT.values()), "1", {}), "metric 'num-examples' is a str; metrics are numbers"),
     ],

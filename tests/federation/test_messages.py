@@ -14,12 +14,14 @@ from coprefl_flwr.federation.messages import (
     NodeReply,
     config_of,
     hosted_reply,
+    most_often,
     place,
     plain_reply,
     program_error,
     read_reply,
     reason,
     request,
+    same_error,
     table,
 )
 
@@ -229,3 +231,26 @@ def test_place_of_an_error_is_the_innermost_line_of_a_users_file(tmp_path, monke
 )
 def test_program_error_is_one_kind_that_all_clients_have(reasons, expected):
     assert program_error(reasons) == (reasons[0] if expected is None else expected)
+
+
+@pytest.mark.parametrize(
+    ("reason", "advised"),
+    [
+        ("metric 'loss' is nan", True),
+        ("array 'w' holds a NaN or an infinity", True),
+        ("RuntimeError: loss is nan (client.py:3)", False),
+        ("array 'w' has shape (1,); expected is (2,)", False),
+    ],
+)
+def test_smaller_learning_rate_is_advised_only_where_numbers_grew(reason, advised):
+    line = most_often([reason, reason, "another"])
+    assert line.startswith(f"2 failed: {reason}")
+    assert line.endswith("try a smaller learning rate") == advised
+
+
+def test_same_error_ignores_numbers_and_errors_that_may_pass():
+    assert same_error(["ValueError: 3 of 4", "ValueError: 5 of 6"]) == "ValueError: 0 of 0"
+    assert same_error([]) == same_error(["ValueError: a", "ValueError: b"]) == ""
+    for line in ("OSError: disk", "ConnectionResetError: by peer", "Node Unavailable",
+                 "OutOfMemoryError: CUDA out of memory", "metric 'loss' is inf"):  # fmt: skip
+        assert same_error([line, line]) == ""

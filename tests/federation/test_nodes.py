@@ -2,7 +2,7 @@
 
 import pytest
 
-from coprefl_flwr.federation.nodes import Roster
+from coprefl_flwr.federation.nodes import Roster, hosted_clients
 
 
 def shared(clients=6):
@@ -103,3 +103,8 @@ def test_node_that_reports_too_many_clients_has_none():
         roster.hear(2, list(range(100)))
     hear(roster, {3: [0], 4: [1]})
     assert roster.clients() == [0, 1]
+
+
+def test_nodes_are_clients_without_a_question():
+    roster = hear(Roster(hosted_clients("nodes")), dict.fromkeys((2, 3)))
+    assert (roster.asks, roster.clients(), roster.plain) == (False, [2, 3], {2, 3})

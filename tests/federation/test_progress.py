@@ -192,34 +192,6 @@ def test_total_time_left_of_parallel_parts(clock, lines, every):
     assert lines()[-1].endswith("  0:50 left in total")
 
 
-@pytest.fixture
-def slow(lines):
-    """Return a function that returns the log lines about rounds that got slower."""
-    return lambda: [line for line in lines() if "a round takes" in line]
-
-
-def test_much_slower_rounds_cause_one_warning_with_the_load(clock, slow, monkeypatch):
-    monkeypatch.setattr(
-        "coprefl_flwr.federation.progress.load", lambda: "the load is 9.0 on 2 cores"
-    )
-    part = Progress(parts=2, stream=io.StringIO()).begin("x", "task", 100)
-    # The first round loads data; two later rounds are slow for a while.
-    run(part, clock, [60] + 7 * [1] + 2 * [9] + 3 * [1])
-    assert slow() == []
-    run(part, clock, 9 * [4], first=14)
-    warning = "x: a round takes 4.0 times as long as at first (4 s, not 1 s)"
-    assert slow() == [f"{warning}; the load is 9.0 on 2 cores"]
-
-
-def test_rounds_that_are_expected_to_take_longer_cause_no_warning(clock, slow):
-    """No warning for the second phase of "A+B", or for rounds much shorter than a write to disk."""
-    progress = Progress(parts=2, stream=io.StringIO())
-    both = [progress.begin("a+b", "task", 100, switch=10), progress.begin("c", "task", 100)]
-    run(both[0], clock, 10 * [1] + 20 * [5])
-    run(both[1], clock, 10 * [0.01] + 20 * [0.05])
-    assert slow() == []
-
-
 def test_quiet_flower_keeps_lines_of_this_package_and_all_warnings(caplog):
     flower, ours = logging.getLogger("flwr"), logging.getLogger("flwr.coprefl")
     caplog.set_level(logging.INFO)
@@ -239,3 +211,19 @@ def test_quiet_flower_keeps_lines_of_this_package_and_all_warnings(caplog):
         "after",
         "after an error",
     ]
+
+
+def test_parts_are_called_by_the_labels_of_their_rows(clock, lines):
+    """Labels are shown like the rows of a table: "coprefl" as CoPreFL, other names as they are."""
+    progress = Progress(stream=io.StringIO())
+    progress.labels = {"qffl:q=1.0": "fair", "coprefl:gamma=0.5": "coprefl"}
+    titles = [
+        "pre-training qffl:q=1.0",
+        "task 0 from coprefl:gamma=0.5, seed 1",
+        "task 0 from moon",
+    ]
+    progress.add([Planned(title) for title in titles])
+    for title in titles:
+        progress.note(title)
+    shown = ["pre-training fair", "task 0 from CoPreFL, seed 1", "task 0 from MOON"]
+    assert lines() == [f"[{n}/3] {title}" for n, title in enumerate(shown, 1)]

@@ -17,7 +17,7 @@ from coprefl_flwr.federation.aggregation import Mean
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import Exchange, FedAvg
 from tests.common.counting import START, Counter, counting_grid
-from tests.common.federation import renamed
+from tests.common.federation import renamed, without_roster
 from tests.common.runs import run_of
 
 
@@ -69,8 +69,11 @@ def test_round_with_too_few_replies_is_repeated_with_other_clients(caplog):
 
 
 def test_run_fails_after_max_failed_rounds():
+    def unreachable(*_):
+        raise ConnectionError("no route")
+
     seen = []
-    grid = counting_grid(seen=seen, fault=lambda *_: ([], 0, {}))
+    grid = counting_grid(seen=seen, fault=unreachable)
     strategy = FedAvg(participants=2, max_failed_rounds=4, clients=6)
     with pytest.raises(RunFailedError, match="round 1 failed 4 times in a row"):
         strategy.start(grid, to_record(START), 2)
@@ -345,3 +348,52 @@ def test_round_cannot_change_the_old_model():
     assert result.evaluate_metrics_serverapp[2]["x"] == 2
     assert int(from_record(result.arrays)["count"]) == 12
     assert int(from_record(initial)["count"]) == 10
+
+
+def operators_lines(caplog):
+    marked = [r.getMessage() for r in caplog.records if r.getMessage().startswith("\t├──> ")]
+    return [line.removeprefix("\t├──> ") for line in marked]
+
+
+@pytest.mark.parametrize(
+    ("config", "limit", "shown"),
+    [({}, 0, "client 2"), ({}, 1, "partition 2"), ({"name": "clinic\na"}, 1, "node clinic a")],
+)
+def test_every_round_has_a_line_for_the_operator(config, limit, shown, caplog, monkeypatch):
+    """Nodes of a deployment, which may report one client each, are named by their partition.
+
+    A name in the node-config comes first; the server makes it one line.
+    """
+
+    def fails(client, config, returned):
+        if client == 2 and config["server-round"] == 2:
+            raise ArithmeticError("no data")
+        return returned, 1, {"loss": 0.0}
+
+    grid = LocalGrid(client_app(lambda _, i: Counter(i, fault=fails)), nodes=4)
+    monkeypatch.setattr(grid, "own_nodes", not limit)
+    grid._contexts[4].node_config |= config
+    with caplog.at_level(logging.INFO, "flwr"):
+        FedAvg(min_available_nodes=4).start(grid, to_record(START), 2)
+    first, evaluation, second, again = operators_lines(caplog)
+    assert [first, evaluation, again] == ["train: 4 of 4", "evaluate: 4 of 4", "evaluate: 4 of 4"]
+    assert second.startswith(f"train: 3 of 4 ({shown}: ArithmeticError: no data")
+
+
+def test_a_node_without_a_roster_is_named_by_its_id(caplog):
+    """A silent node counts as well, and a failed attempt has its own line."""
+    grid = Deaf(without_roster(client_app(lambda _, i: Counter(0))), nodes=2)
+    strategy = FedAvg(min_available_nodes=2, min_replies=2, max_failed_rounds=2)
+    with caplog.at_level(logging.INFO, "flwr"), pytest.raises(RunFailedError):
+        strategy.start(grid, to_record(START), 1, timeout=9)
+    assert operators_lines(caplog)[0] == "train: 1 of 2 (node 3: timeout)"
+
+
+def test_a_round_with_fewer_clients_than_wanted_at_first_warns_once(caplog):
+    """Node 3 is silent from round 1 on, in which only the evaluation can tell."""
+    grid = Deaf(client_app(lambda _, i: Counter(i)), nodes=2)
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        FedAvg(min_available_nodes=2).start(grid, to_record(START), 3)
+    few = [r.getMessage() for r in caplog.records if "min_available_nodes" in r.getMessage()]
+    line = "connected clients: 1, fewer than min_available_nodes = 2"
+    assert few == [line] * 3

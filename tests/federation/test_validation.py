@@ -52,7 +52,7 @@ def test_bounds_are_options_of_checkpoints_and_schedules_only_if_they_are_set():
     assert "bounds" not in FedAvg().options()
     other = FedAvg(bounds=LOSSES, min_available_nodes=3)
     bounds = {"loss_range": (0.0, math.inf), "most_samples": 10**9}
-    bounds |= {"clients_per_node": None, "positive": ()}
+    bounds |= {"clients_per_node": None, "positive": (), "buffers": ()}
     assert other.options() == FedAvg().options() | {"bounds": bounds, "min_available_nodes": 3}
     schedule = Schedule([(Cyclic(bounds=LOSSES, min_available_nodes=3), 1), (FedAvg(), 1)])
     assert (schedule.bounds, schedule.options()["min_available_nodes"]) == (LOSSES, 3)

@@ -20,7 +20,7 @@ from coprefl_flwr.grids import ray as grid_of_ray
 from coprefl_flwr.grids.ray import connect, start_hosts
 from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, Cyclic, FedAvg
 from tests.common.federation import Federation
-from tests.common.networks import tiny_model
+from tests.common.networks import Perceptron, tiny_model
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray
@@ -222,6 +222,21 @@ def test_pretrain_in_several_processes_trains_the_same_module(hosts, monkeypatch
     ]
     for first, second in zip(*(module.state_dict().values() for module in networks), strict=True):
         torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
+
+
+def test_starts_are_compared_in_several_processes(hosts, monkeypatch):
+    monkeypatch.setattr("coprefl_flwr.grids.ray.start_hosts", lambda number: hosts[:number])
+    monkeypatch.setattr("coprefl_flwr.grids.ray.end_hosts", lambda started: None)
+    data = TensorDataset(torch.rand(60, 16), torch.arange(60) % 3)
+    tasks = cp.tasks(data, number=1, classes=2, clients=3, scheme="iid", min_samples=4)
+    starts = {"a": Perceptron(16, 3), "b": Perceptron(16, 3, seed=1)}
+    alone, shared = (
+        cp.evaluate_starts(starts, tasks, rounds=2, workers=n, learning_rate=0.1, quiet=True)
+        for n in (1, 2)
+    )
+    same = ["start", "task", "client", "n"]
+    assert shared.rows[same].equals(alone.rows[same])
+    np.testing.assert_allclose(shared.rows["loss"], alone.rows["loss"], rtol=1e-5)
 
 
 class Mortal(SCAFFOLDClient):

@@ -166,7 +166,7 @@ def test_budget_of_epochs_depends_on_the_sizes_of_clients():
     # On support sets: 2, 4, 6 and 6 steps, and 2 x (2 x 15.25 + 4.25).
     found = budget("coprefl", two, gamma=0.0)
     assert (rounds(found, training=two), found.gradients) == ([pytest.approx(0.45)], 69.5)
-    at_most = replace(two, max_steps=5)  # 4, 4, 5 and 5 steps.
+    at_most = replace(two, max_local_steps=5)  # 4, 4, 5 and 5 steps.
     assert rounds(budget("fedavg", at_most), training=at_most) == [pytest.approx(0.45)]
 
 

@@ -2,10 +2,8 @@
 
 import pickle
 
-import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save
 from torch import nn
 
 import coprefl_flwr as cp
@@ -19,29 +17,12 @@ from tests.common.recipes import tiny_recipe, write_recipe
 
 # ---- recipes ------------------------------------------------------------------------------------
 
-RATES = [number / 1000 for number in range(1, 101)]
-GRID = dict.fromkeys(("learning-rate", "momentum", "weight-decay"), RATES)
 
-
-@pytest.mark.parametrize(
-    ("keys", "line"),
-    [
-        ({"settings": {"rounds": int("1" + 350 * "0")}}, "is not a finite number"),
-        ({"settings": {"learning-rate": float("inf")}}, "'.inf' is not a finite number"),
-        ({"search": GRID, "methods": [{"fedprox": {"mu": RATES}}], "reference": None},
-         "'fedprox' has 100000000 combinations of searched values: at most 100000 are allowed"),
-        ({"settings": {"learning-rate": RATES}, "seeds": list(range(1000))},
-         "100 combinations of settings x 4 searched values x 1000 seeds: a recipe can have at"),
-    ],
-    ids=["number", "infinity", "search", "seeds"],
-)  # fmt: skip
-def test_recipe_with_infinite_numbers_or_too_many_runs_is_refused(
-    tiny_images, tmp_path, keys, line
-):
+def test_recipe_with_an_infinite_number_is_refused(tiny_images, tmp_path):
+    keys = {"settings": {"learning-rate": float("inf")}}
     recipe = write_recipe(tmp_path / "a.yaml", tiny_recipe(tiny_images, **keys))
-    with pytest.raises(SettingsError, match=r"a\.yaml, line \d+: ") as caught:
+    with pytest.raises(SettingsError, match=r"a\.yaml, line \d+: .* must be a finite number"):
         read_recipe(recipe)
-    assert line in str(caught.value)
 
 
 # ---- weights ------------------------------------------------------------------------------------
@@ -94,8 +75,8 @@ def test_weights_file_with_other_keys_is_refused(tmp_path, content, line):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"num-classes": 4}, "has 4 classes, but its weights have another number"),
-        ({"model": "resnet18"}, "by its model.json needs"),
+        ({"num-classes": 4}, "the weights do not fit the model: "),
+        ({"model": "resnet18"}, "the weights do not fit the model: "),
     ],
 )
 def test_model_json_that_does_not_fit_its_weights_is_refused(tmp_path, change, line):
@@ -117,13 +98,11 @@ def test_report_leaves_out_a_damaged_landscape(tiny_images, tmp_path, caplog):
     out = str(tmp_path / "out")
     assert main(["run", str(recipe), "--out", out, "--workers", "1"]) == 0
     (file,) = (tmp_path / "models").glob("fedavg-*/landscape.safetensors")
-    for content in (pickle.dumps([1]), save({"losses": np.zeros(3)})):
-        caplog.clear()
-        file.write_bytes(content)
-        assert main(["report", out]) == 0
-        (line,) = [one for one in caplog.messages if "landscape.safetensors" in one]
-        assert "damaged" in line
-        assert line.endswith("remove it, then it is computed again")
+    file.write_bytes(pickle.dumps([1]))
+    assert main(["report", out]) == 0
+    (line,) = [one for one in caplog.messages if "landscape.safetensors" in one]
+    assert "damaged" in line
+    assert line.endswith("remove it, then it is computed again")
 
 
 # ---- a user's task method -----------------------------------------------------------------------

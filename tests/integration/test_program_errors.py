@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
@@ -107,13 +108,44 @@ def test_program_error_of_all_clients_ends_the_run_at_once(
 @pytest.mark.parametrize("grid", [hosting, plain])
 @pytest.mark.parametrize(
     "fault",
-    [raising(OSError), raising(RuntimeError), lambda c, _: raising(ERRORS[c % 2])(c, "fit")],
+    [raising(OSError), lambda c, _: raising(ERRORS[c % 2])(c, "fit")],
 )
 def test_round_is_repeated_after_errors_that_may_pass(grid, fault):
     """The server also tries again if the errors differ between clients."""
     seen = []
     with pytest.raises(RunFailedError, match="round 1 failed 3 times in a row"):
         start(FedAvg(), grid(fault, seen, 3, 2), 2)
+    assert {attempt for *_, attempt in seen} == {0, 1, 2}
+
+
+def numbered(client, _):
+    raise RuntimeError(f"size mismatch of {client + 3} rows")
+
+
+def of_one_sample(*_):
+    torch.nn.BatchNorm1d(2)(torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("grid", [hosting, plain])
+@pytest.mark.parametrize("participants", [1, None])
+@pytest.mark.parametrize("fault", [raising(RuntimeError), numbered, of_one_sample])
+def test_same_error_of_all_clients_in_two_attempts_ends_the_run(grid, participants, fault):
+    """A batch of one under BatchNorm is a ValueError of PyTorch's."""
+    seen = []
+    with pytest.raises(RunFailedError, match=r"round 1: train: all . clients failed with .*py:"):
+        start(FedAvg(participants=participants), grid(fault, seen, 3, 3), 2)
+    assert {attempt for *_, attempt in seen} == {0, 1}
+
+
+@pytest.mark.parametrize("grid", [hosting, plain])
+def test_other_error_in_the_second_attempt_is_tried_again(grid):
+    seen = []
+
+    def fault(*_):
+        raise RuntimeError("a" if seen[-1][-1] == 0 else "b")
+
+    with pytest.raises(RunFailedError, match=r"round 1: train: all . clients failed with .*: b"):
+        start(FedAvg(max_failed_rounds=9), grid(fault, seen, 3, 3), 2)
     assert {attempt for *_, attempt in seen} == {0, 1, 2}
 
 

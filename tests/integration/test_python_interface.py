@@ -53,9 +53,7 @@ def test_models_and_rows_equal_those_of_a_study_with_the_same_settings(tiny_sett
     study = build(tiny_settings)
     seen, unseen = (study.stages[0].clients.source.classes, study.stages[-1].tasks.source.classes)
     data = cp.load_dataset(str(tiny_images))
-    clients = cp.partition(
-        data, clients=6, scheme="iid", min_samples=4, server_reserve=0.05, only=seen
-    )
+    clients = cp.partition(data, clients=6, scheme="iid", min_samples=4, only=seen)
     first = build_model("tests.common.networks:network", 5, (1, 6, 6), seed_key=(0, "model"))
     small = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.05, "quiet": True}
     method = cp.CoPreFL(gamma=0.25, participants=3)
@@ -215,6 +213,14 @@ def test_checkpoint_in_a_folder_of_other_files_is_refused(tmp_path):
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [foreign]
 
 
+class Growing(cp.FedAvg):
+    """FedAvg whose loss grows by a factor of 20 in each round."""
+
+    def round(self, ctx, arrays):
+        trained, metrics = yield from super().round(ctx, arrays)
+        return trained, {**metrics, "loss": 20.0**ctx.round}
+
+
 def test_quiet_silences_progress_but_not_warnings(caplog, capsys):
     clients = cp.partition(images(), clients=4, scheme="iid")
     caplog.set_level("INFO", "flwr.coprefl")
@@ -225,9 +231,8 @@ def test_quiet_silences_progress_but_not_warnings(caplog, capsys):
     assert capsys.readouterr().err == ""
     cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, **learning)
     assert "pre-training FedAvg  round 1/1" in caplog.text
-    idle = {**learning, "learning_rate": 1e-6}
-    cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, quiet=True, **idle)
-    assert "pre-training fedavg: did not learn: loss 2." in caplog.text
+    cp.pretrain(Growing(), Perceptron(), clients, rounds=2, quiet=True, **learning)
+    assert "diverged: loss 400.000 (first round: 20.000)" in caplog.text
 
 
 def test_pretrain_takes_a_client_app(tmp_path):

@@ -1,14 +1,18 @@
 """The Python interface with a 16-bit network, and with the option `precision`."""
 
+import copy
 import json
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
-from tests.common.data import images
+from coprefl_flwr.models import model_arrays
+from tests.common.data import images, table
 from tests.common.networks import Perceptron
 
 SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1, "quiet": True}
@@ -58,3 +62,62 @@ def test_precision_is_an_option_of_both_calls(clients, tmp_path):
     assert 0 < (weights[0] - weights[1]).abs().max() < 0.01
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def double_steps(network, inputs, labels, steps=2):
+    """Return the arrays after full-batch steps of plain PyTorch."""
+    network = copy.deepcopy(network)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        cross_entropy(network(inputs), labels).backward()
+        optimiser.step()
+    return model_arrays(network)
+
+
+def test_module_of_float64_is_trained_in_float64():
+    """Before, it was refused: its inputs were float32, whatever the dtype of the data."""
+    values, labels = table().tensors
+    network = Perceptron(10).double()
+    one = {**SMALL, "batch_size": len(labels)}
+    for inputs in (values, values.double()):
+        made = cp.pretrain("fedavg", network, [TensorDataset(inputs, labels)], rounds=1, **one)
+        for name, expected in double_steps(network, values.double(), labels).items():
+            found = model_arrays(made)[name]
+            assert found.dtype == np.float64
+            assert found == pytest.approx(expected, rel=1e-13, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    "method", ["coprefl", "fedmeta:variant=maml", "per-fedavg:variant=hf", "moon"]
+)
+def test_methods_with_separate_loops_train_a_module_of_float64(method, clients):
+    double, plain = (
+        cp.pretrain(method, network, clients, rounds=2, **SMALL)
+        for network in (Perceptron().double(), Perceptron())
+    )
+    for found, expected in zip(double.parameters(), plain.parameters(), strict=True):
+        assert found.dtype == torch.float64
+        assert found.float().detach() == pytest.approx(expected.detach(), rel=1e-3, abs=1e-4)
+
+
+class Mixed(Perceptron):
+    """A network whose first parameter is float64, and whose layers are float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, inputs):
+        return super().forward(inputs) * self.scale
+
+
+def test_tasks_of_a_module_of_float64_and_a_module_of_both_dtypes(clients):
+    tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
+    starts = {"random": Perceptron().double()}
+    for head in ("fresh", "ridge"):
+        found = cp.evaluate_starts(starts, tasks, 1, head=head, diagnostics=True, **SMALL)
+        assert np.isfinite(found.rows["loss"]).all()
+    network = Mixed()
+    assert next(network.parameters()).dtype == torch.float64
+    assert cp.pretrain("fedavg", network, clients, rounds=1, **SMALL).scale.dtype == torch.float64

@@ -154,3 +154,73 @@ def test_strategy_with_server_data_needs_no_server_reserve(clients):
     server = cp.ServerData(network, own)
     method = cp.HybridCoPreFL(server=server, participants=2)
     assert trained(method, network, clients).isfinite().all()
+
+
+# ---- buffers ------------------------------------------------------------------------------------
+
+
+class Statistics(nn.Module):
+    """A linear layer with a float buffer, which holds the mean of the last training batch."""
+
+    def __init__(self, name):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.name = nn.Linear(2, 2), name
+        self.register_buffer(name, torch.zeros(()))
+
+    def forward(self, inputs):
+        if self.training:
+            getattr(self, self.name).copy_(inputs.mean())
+        return self.linear(inputs)
+
+
+METHODS = (
+    *("fedavg", "fedadam", "fedyogi", "fedavgm:global-learning-rate=0.5", "qffl:q=2", "moon"),
+    *("scaffold:global-learning-rate=0.5", "feddyn", "fedmeta:inner-steps=1", "fedprox", "coprefl"),
+    *("fedavg:aggregation=median", "fedavg-refined"),
+)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["running_mean", "mean_ema"])
+def test_buffer_of_any_name_is_the_mean_of_the_clients(method, name):
+    """Earlier, only BatchNorm's names were buffers: FedAdam made variances negative."""
+    sites = [
+        data.TensorDataset(torch.full((size, 2), value), torch.arange(size) % 2)
+        for size, value in ((10, 1.0), (30, 5.0))
+    ]
+    model, options = Statistics(name), {"rounds": 1, "quiet": True, "batch_size": 30}
+    if method == "fedavg-refined":
+        clients = cp.partition(sites[1], 2, "iid", server_reserve=0.2)
+        start, expected = cp.pretrain(method, model, clients, **options), 5.0
+    else:
+        start = cp.pretrain(method, model, sites, **options)
+        expected = 3.0 if "median" in method else 4.0  # Weighted by samples: 0.25 and 0.75.
+    assert float(getattr(start, name)) == pytest.approx(expected, abs=1e-5)
+
+
+class Slashed(nn.Module):
+    """A network whose first layer has a name of the user."""
+
+    def __init__(self, name):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = name
+        self.add_module(name, nn.Linear(6, 8))
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, inputs):
+        return self.last(getattr(self, self.first)(inputs).relu())
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("scaffold", "control/a"), ("fedmeta:variant=meta-sgd", "rates/a"), ("moon", "arrays/a")],
+)
+def test_names_of_layers_do_not_change_the_result(method, name):
+    values = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))
+    site = data.TensorDataset(values, torch.arange(40) % 4)
+    more = {**SMALL, "rounds": 2}
+    starts = [cp.pretrain(method, Slashed(n), [site, site], **more) for n in ("a", name)]
+    for one, other in zip(*(start.state_dict().values() for start in starts), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)

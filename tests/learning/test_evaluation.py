@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import evaluate, loss_and_gradient
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
@@ -114,3 +115,74 @@ def test_evaluation_without_samples_is_an_error():
         evaluate(tiny_model(), [])
     with pytest.raises(ValueError, match="no samples to compute a loss of"):
         loss_and_gradient(tiny_model(), [])
+
+
+def test_sparse_gradient_becomes_dense():
+    """Before, the reply to a query with an embedding of this kind was refused."""
+    words, labels = torch.tensor([[0, 2], [2, 4], [1, 1]]), torch.tensor([0, 1, 2])
+    results = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.EmbeddingBag(5, 4, sparse=sparse), nn.Linear(4, 3))
+        results.append(
+            loss_and_gradient(network, [(words[:2], labels[:2]), (words[2:], labels[2:])])
+        )
+    found, expected = results
+    assert found.loss == expected.loss
+    for name, gradient in expected.gradient.items():
+        np.testing.assert_allclose(found.gradient[name], gradient, rtol=1e-6)
+
+
+def linear_and_batches(size):
+    """Return a linear network and 22 samples of 3 classes in batches; the last one is smaller."""
+    draws = torch.Generator().manual_seed(0)
+    inputs = torch.randn(22, 5, generator=draws, dtype=torch.float64)
+    network = nn.Linear(5, 3, dtype=torch.float64)
+    targets = torch.arange(22) % 3
+    targets[:3] = 1
+    return network, [(inputs[at : at + size], targets[at : at + size]) for at in range(0, 22, size)]
+
+
+WEIGHTED = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "loss_fn",
+    [
+        WEIGHTED,
+        nn.CrossEntropyLoss(ignore_index=1),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        lambda outputs, targets: functional.mse_loss(outputs[:, 0], targets.double()),
+        lambda outputs, targets: 5 * functional.cross_entropy(outputs, targets),
+    ],
+)
+@pytest.mark.parametrize("size", [4, 5, 22])
+def test_weighted_mean_is_that_of_the_whole_set(loss_fn, size):
+    network, batches = linear_and_batches(size)
+    result = loss_and_gradient(network, batches, loss_fn)
+    inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    loss = loss_fn(network(inputs), targets)
+    gradients = torch.autograd.grad(loss, list(network.parameters()))
+    assert result.loss == pytest.approx(float(loss.detach()), rel=1e-9)
+    for array, gradient in zip(result.gradient.values(), gradients, strict=True):
+        np.testing.assert_allclose(array, gradient, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "loss_fn",
+    [
+        nn.CrossEntropyLoss(reduction="sum"),
+        lambda outputs, targets: functional.mse_loss(
+            outputs[:, 0], targets.double(), reduction="sum"
+        ),
+        lambda outputs, targets: functional.cross_entropy(outputs, targets) / len(targets),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 5, 22])
+def test_loss_that_is_not_a_mean_is_refused(loss_fn, size):
+    """Before, the gradient of a sum was as many times too long as a batch has samples."""
+    network, batches = linear_and_batches(size)
+    with pytest.raises(
+        SettingsError, match=r"^loss_fn is .* for \d+ samples .*; pass a mean, such"
+    ):
+        loss_and_gradient(network, batches, loss_fn)

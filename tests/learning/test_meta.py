@@ -9,6 +9,7 @@ from coprefl_flwr.federation.aggregation import Accumulator, LossMoments
 from coprefl_flwr.learning.meta import (
     descend,
     mean_and_deviation,
+    mean_and_variance,
     meta_gradient,
     sum_and_variance,
 )
@@ -44,7 +45,7 @@ def slopes(value):
     return np.array([(value(W + e) - value(W - e)) / (2 * step) for e in step * np.eye(3)])
 
 
-@pytest.mark.parametrize("objective", [sum_and_variance, mean_and_deviation])
+@pytest.mark.parametrize("objective", [sum_and_variance, mean_and_variance, mean_and_deviation])
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])
 def test_meta_gradient_matches_finite_differences(gamma, objective):
     expected = slopes(lambda w: objective(losses_at(w)).loss(gamma))
@@ -95,6 +96,7 @@ def test_meta_loss_by_hand():
     ("objective", "terms"),
     [
         (sum_and_variance, {"sum": np.sum, "variance": np.var}),
+        (mean_and_variance, {"mean": np.mean, "variance": np.var}),
         (mean_and_deviation, {"mean": np.mean, "deviation": np.std}),
     ],
 )

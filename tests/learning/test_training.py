@@ -179,17 +179,17 @@ def test_order_of_batches_is_that_of_published_results(options):
 @pytest.mark.parametrize(
     ("options", "sizes"),
     [
-        ({"local_epochs": 5, "max_steps": 4}, [4, 4, 3, 4]),
-        ({"local_epochs": 1, "max_steps": 4}, [4, 4, 3]),
-        ({"local_steps": 7, "max_steps": 2}, [4, 4]),
-        ({"max_steps": 3}, [4, 4, 3]),
+        ({"local_epochs": 5, "max_local_steps": 4}, [4, 4, 3, 4]),
+        ({"local_epochs": 1, "max_local_steps": 4}, [4, 4, 3]),
+        ({"local_steps": 7, "max_local_steps": 2}, [4, 4]),
+        ({"max_local_steps": 3}, [4, 4, 3]),
     ],
 )
-def test_max_steps_cuts_the_order_of_batches(options, sizes):
-    """The batches are the first batches of the order without `max_steps`."""
+def test_max_local_steps_cuts_the_order_of_batches(options, sizes):
+    """The batches are the first batches of the order without `max_local_steps`."""
     batches = schedule(11, batch_size=4, **options)
     assert [len(batch) for batch in batches] == sizes
-    unlimited = schedule(11, batch_size=4, **{**options, "max_steps": None})
+    unlimited = schedule(11, batch_size=4, **{**options, "max_local_steps": None})
     assert batches == unlimited[: len(sizes)]
     assert LocalTraining(batch_size=4, **options).steps(11) == len(sizes)
 
@@ -292,10 +292,10 @@ def test_steps_and_epochs_are_refused_together():
 
 
 def test_torch_seeded_restores_the_random_state():
-    state = torch.get_rng_state()
+    state, model = torch.get_rng_state(), tiny_model()
     draws = []
     for key in [("a", 1), ("a", 1), ("a", 2)]:
-        with torch_seeded(*key):
+        with torch_seeded(*key, network=model):
             draws.append(torch.rand(4))
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])

@@ -7,11 +7,13 @@ import torch
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import (
     build_model,
+    check_weights,
     head_names,
     load_arrays,
     model_arrays,
     with_fresh_head,
 )
+from tests.common.checks import refusal
 
 CIFAR = (3, 32, 32)
 
@@ -101,3 +103,22 @@ def test_start_of_another_model_is_refused() -> None:
     start = model_arrays(resnet8(key=1))
     with pytest.raises(SettingsError, match=r"'conv1\.weight' has shape \(16, 3, 3, 3\)"):
         with_fresh_head(start, build_model("resnet8", 5, (1, 28, 28)), head)
+
+
+LAZY = {
+    "a weight": lambda: torch.nn.LazyLinear(3),
+    "buffers": lambda: torch.nn.LazyBatchNorm1d(affine=False),
+    "buffers of a layer": lambda: torch.nn.Sequential(
+        torch.nn.LazyInstanceNorm1d(affine=False, track_running_stats=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("make", LAZY.values(), ids=LAZY)
+def test_layers_without_weights_or_buffers_yet_are_refused(make) -> None:
+    """Before, layers with buffers only ended in a ValueError."""
+    line = refusal(check_weights, make(), "model")
+    assert line.startswith("model has lazy layers, whose weights or buffers do not exist yet: call")
+    network = make()
+    network(torch.ones(4, 2, 5) if "Instance" in repr(network) else torch.rand(4, 5))
+    check_weights(network, "model")

@@ -1,5 +1,6 @@
 """Frozen networks: the features are equal to the outputs of the same network in plain torch."""
 
+import copy
 import json
 
 import pytest
@@ -9,7 +10,7 @@ from torchvision import models
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import build_model, model_arrays, save_model
-from coprefl_flwr.models.backbones import fitted, load_backbone
+from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 
 
 def saved(folder, name="resnet8", shape=(3, 12, 12), **changes):
@@ -62,7 +63,8 @@ def test_torchvision_network_with_weights_of_a_user(tmp_path):
     Images are enlarged to ImageNet's 224 pixels.
     """
     model = models.resnet18(num_classes=7).eval()
-    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    weights = {f"module.{name}": tensor for name, tensor in model.state_dict().items()}
+    torch.save(weights, tmp_path / "weights.pth")  # As DataParallel names them.
     backbone = load_backbone(f"resnet18={tmp_path / 'weights.pth'}")
     assert (backbone.size, backbone.shape) == (512, (3, 224, 224))
     images = torch.rand(2, 3, 224, 224)
@@ -71,6 +73,17 @@ def test_torchvision_network_with_weights_of_a_user(tmp_path):
                                                         [0.229, 0.224, 0.225]))  # fmt: skip
     with torch.no_grad():
         assert torch.equal(backbone.features(images), model((images - mean) / std))
+
+
+def test_network_of_float64_gives_features_of_float32(tmp_path):
+    model = build_model("lenet5", 5, (1, 28, 28))
+    images = torch.rand(2, 1, 28, 28)
+    plain, double = (
+        Backbone.of(network, (1, 28, 28), [0.5], [0.2]).features(images)
+        for network in (model, copy.deepcopy(model).double())
+    )
+    assert double.dtype == torch.float32
+    assert torch.allclose(plain, double, atol=1e-6)
 
 
 def test_unusable_backbone_is_refused(tmp_path):
@@ -117,9 +130,9 @@ def test_code_named_in_model_json_is_not_run_unless_allowed(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"num-classes": 6}, "has 6 classes, but its weights have another number"),
-        ({"input-shape": "image"}, "has input-shape image; allowed are 1 to 3 whole"),
-        ({"pixel-std": [0.0]}, r"has pixel-std \[0.0\]; allowed is a number above 0"),
+        ({"num-classes": 6}, "the weights do not fit the model: 'fc.weight' has shape"),
+        ({"num-classes": "5"}, "its model.json is wrong: TypeError: "),
+        ({"input-shape": "image"}, "input shape is .*; resnet8 takes"),
     ],
 )
 def test_wrong_value_in_model_json_is_refused(tmp_path, changes, line):

@@ -23,7 +23,7 @@ def test_dropout_follows_the_seed_and_is_off_in_eval_mode() -> None:
     model = build_model("fashion-mnist-cnn", 10, (1, 28, 28))
     outputs = []
     for seed in (0, 0, 1):
-        with torch_seeded("dropout", seed):
+        with torch_seeded("dropout", seed, network=model):
             outputs.append(model(IMAGES))
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])

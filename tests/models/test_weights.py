@@ -125,7 +125,10 @@ def expected(other):
     return {name: tensor.numpy() for name, tensor in other.items()}
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".nested", ".wrapped", ".half"])
+SUFFIXES = (".safetensors", ".pt", ".nested", ".wrapped", ".compiled", ".wrapped-layers", ".half")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_weights_are_read_from_every_usual_kind_of_file(tmp_path, other, suffix):
     path = tmp_path / f"weights{suffix}"
     if suffix == ".safetensors":
@@ -136,6 +139,10 @@ def test_weights_are_read_from_every_usual_kind_of_file(tmp_path, other, suffix)
         torch.save({"epoch": 3, "state_dict": other}, path)
     elif suffix == ".wrapped":
         torch.save({f"module.{name}": tensor for name, tensor in other.items()}, path)
+    elif suffix == ".compiled":
+        torch.save({f"_orig_mod.module.{name}": other[name] for name in other}, path)
+    elif suffix == ".wrapped-layers":
+        torch.save({name.replace(".", ".module."): other[name] for name in other}, path)
     else:
         other = {name: tensor.bfloat16() for name, tensor in other.items()}
         torch.save(other, path)

@@ -249,7 +249,7 @@ def test_new_recipe_explains_every_key_and_can_be_read(tmp_path, capsys):
 
 
 def test_unreadable_recipes_and_results_do_not_hide_the_others(done, tmp_path, capsys):
-    """A recipe of another version, one that is not YAML, and one whose results are not found."""
+    """A recipe of another version, and one that is not YAML."""
     outputs = shutil.copytree(done, tmp_path / "outputs")
     texts = {
         "old": "title: Old\nsettings: {rounds: 1}\nmethods: [fedavg]\nlayout: 1\n",
@@ -258,19 +258,15 @@ def test_unreadable_recipes_and_results_do_not_hide_the_others(done, tmp_path, c
     for name, text in texts.items():
         (outputs / name).mkdir()
         (outputs / name / "recipe.yaml").write_text(text)
-    shutil.copytree(outputs / "tiny", outputs / "spoilt")
-    (outputs / "spoilt" / "models.txt").write_text("")
-    (outputs / "spoilt" / "failed.json").unlink()
     # A result without a record of how it was made.
     (outputs / "models" / "fedavg-0").mkdir()
     (outputs / "models" / "fedavg-0" / "result.json").write_text("{}")
     assert main(["list", str(outputs)]) == 0
     recipes, runs = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
-    old, opened, spoilt, tiny = recipes[2:]
+    old, opened, tiny = recipes[2:]
     assert old.split()[:4] == [f"{outputs}/old", "cannot", "be", "read"]
     assert "unknown key 'lay" in old
     assert "not YAML" in opened
-    assert "models.txt is damaged" in spoilt
     assert tiny.endswith("  reported        A tiny comparison")
     assert len(runs) == 2 + 2
 
@@ -301,19 +297,32 @@ def test_second_run_into_a_folder_in_use_is_refused(path, tmp_path, capsys):
     assert [path.name for path in out.iterdir()] == [LOCK]
 
 
-def test_damaged_result_is_not_reported_and_made_again(done, tmp_path, caplog):
+def test_damaged_result_is_not_reported_and_made_again_once_removed(done, tmp_path, capsys):
     copied = shutil.copytree(done, tmp_path / "outputs")
     recipe, out = done.parent / "tiny.yaml", copied / "tiny"
     (result,) = (copied / "models").glob("fedavg-*/tasks/*/result.json")
     whole = result.read_bytes()
     result.write_bytes(whole.replace(b'"correct": 1', b'"correct": 2', 1))
     assert result.read_bytes() != whole
-    assert main(["report", str(out)]) == 0
-    assert "result.json is damaged: its checksum is not the one in SHA256SUMS" in caplog.text
-    text = (out / "report" / "tables" / "table.md").read_text()
-    assert text != (done / "tiny" / "report" / "tables" / "table.md").read_text()
+    for command in (["report", out], ["run", recipe, "--out", out]):
+        line = refusal(command, capsys)
+        assert "result.json is damaged: its checksum is not the one in SHA256SUMS" in line
+        assert f"{result.parent.name}, and run the same command again" in line
+    shutil.rmtree(result.parent)
     assert main(["run", str(recipe), "--out", str(out)]) == 0
     assert result.read_bytes() == whole
-    assert result.with_name("result.json.damaged").exists()
     text = (out / "report" / "tables" / "table.md").read_text()
     assert text == (done / "tiny" / "report" / "tables" / "table.md").read_text()
+
+
+def test_report_against_another_reference(done, capsys):
+    """The recipe keeps its own reference."""
+    out = str(done / "tiny")
+    page = done / "tiny" / "report" / "report.html"
+    assert main(["report", out, "--reference", "random"]) == 0
+    capsys.readouterr()
+    assert "FedAvg minus random" in page.read_text()
+    line = refusal(["report", out, "--reference", "randon"], capsys)
+    assert line.startswith("reference: unknown row 'randon': did you mean 'random'")
+    assert main(["report", out]) == 0
+    assert "random minus FedAvg" in page.read_text()

@@ -23,7 +23,7 @@ from coprefl_flwr.recipes.execute import (
 )
 from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.studies.store import Store
-from tests.common.checks import Killed, assert_same_results, files, flip
+from tests.common.checks import Killed, assert_same_results, files, flip, refusal
 from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
 from tests.common.simulation import ROOT
 
@@ -323,7 +323,7 @@ def test_little_work_starts_no_workers(recipe_of, tmp_path, no_ray, monkeypatch)
         make(runs)
 
 
-def test_finished_runs_are_cleaned_and_damaged_models_made_again(recipe_of, store, no_ray):
+def test_finished_runs_are_cleaned_and_damaged_models_refused(recipe_of, store, no_ray):
     runs = check_runs(recipe_of(methods=["scaffold"], reference=None))
     assert LocalExecutor(store)(runs) == {}
     whole = files(store.root)
@@ -337,10 +337,13 @@ def test_finished_runs_are_cleaned_and_damaged_models_made_again(recipe_of, stor
     assert not (start / "client-state").exists()
     flip(start / "model.safetensors", -1)
     with executor(store, None) as make:
+        line = refusal(make, runs)
+    assert line.startswith(f"{start / 'model.safetensors'} is damaged: ")
+    assert line.endswith(f"; remove the folder {start}, and run the same command again")
+    shutil.rmtree(start)
+    with executor(store, None) as make:
         assert make(runs) == {}
-    assert (start / "model.safetensors.damaged").exists()
-    stored = files(store.root)
-    assert {name: stored[name] for name in whole} == whole
+    assert files(store.root) == whole
 
 
 def test_files_that_another_process_writes_are_kept(recipe_of, store):
@@ -394,11 +397,11 @@ def test_few_stages_get_several_workers(recipe_of, store):
 def test_missing_task_of_a_finished_start_is_made_at_once(recipe_of, store):
     (run,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
     keep(store, run, (50, 50))
-    result_file(store, run, 1).write_text("damaged")
+    result_file(store, run, 1).unlink()
     work = JobQueue([run], store)
     assert [piece.title for piece in work.jobs.values()] == ["task 1 from fedavg"]
     assert work.take(1)[0].key == run.client_stages[1].key
-    result_file(store, run).write_text("damaged")
+    result_file(store, run).unlink()
     work = JobQueue([run, run], store)
     assert len(work.jobs) == 2
     assert work.take(2)[0].key == run.key

@@ -143,8 +143,8 @@ def test_plan_needs_no_download_of_published_data(recipe_of, store):
     settings = {"dataset": "CIFAR100", "data-dir": "/nowhere", "model": "femnist-cnn"}
     settings |= {"partition": "dirichlet", "local-steps": "", "local-epochs": 2}
     counts = row_of(recipe_of(settings, methods=["fedavg"]), store, "fedavg").counts
-    # All 60,000 samples except two classes and the server's 5 %, spread over six clients.
-    samples = 58_800 * 0.95 / 6
+    # All 60,000 samples except two classes, spread over six clients.
+    samples = 58_800 / 6
     assert counts.gradients == pytest.approx(3 * 3 * 2 * samples + 2 * (2 * 3 * 2 * 8), rel=1e-3)
     recipe = recipe_of({"dataset": "/nowhere/images.npz"}, methods=["fedavg"])
     with pytest.raises(SettingsError, match=r"dataset '/nowhere/images.npz': the path does not"):

@@ -8,6 +8,7 @@ import yaml
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.named import Named
 from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.studies.method import Method
 
 BUDGETS = ("step-size", "gradients")
@@ -264,3 +265,16 @@ def test_method_in_an_unused_overlay_is_written_as_its_text(read):
     small = yaml.safe_load(recipe.to_yaml())["small"]
     assert small == {"methods": {"both": {"method": "cyclic:rounds=1+fedavg"}}}
     assert read(recipe.to_yaml()).effective == recipe.effective
+
+
+@pytest.mark.parametrize(
+    ("methods", "reserve"),
+    [(["fedavg", "coprefl"], set()), (["fedavg", "coprefl-hybrid"], {0.05})],
+)
+def test_rows_have_the_same_clients_if_one_of_them_uses_the_servers_data(methods, reserve, read):
+    """Each row is a study of its own, and the reserve of a study depends on its methods."""
+    recipe = read(yaml.safe_dump({"title": "Rows", "methods": methods, "settings": {"rounds": 1}}))
+    rows = [run for row in table_rows(recipe) for run in row.reported(row.trials()[0])]
+    found = {run.main.clients.server_reserve for run in rows}
+    assert found == (reserve or {0.0})
+    assert {*recipe.settings.get("server-reserve", ())} == reserve

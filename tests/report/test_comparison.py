@@ -21,3 +21,14 @@ def test_rows_with_one_label_are_distinguished_by_their_choice() -> None:
     assert table.paper_of(rows[0]) == {}
     assert table.paper_of(rows[1]) == {"accuracy": (2.0, None)}
     assert rows[1].options == {"gamma": "1"}
+
+
+@pytest.mark.parametrize("name", ["coprefl:gamma=0.5", "CoPreFL", "coprefl"])
+def test_another_reference_is_named_as_in_the_table_or_as_in_settings(name) -> None:
+    table = comparison(reference="fedavg")
+    assert table.against(name).tested_against.name == "coprefl:gamma=0.5"
+    assert table.against(name).against("FedAvg").reference == "fedavg"
+    with pytest.raises(
+        SettingsError, match="reference: unknown row 'fedavgm': did you mean 'FedAvg'"
+    ):
+        table.against("fedavgm")

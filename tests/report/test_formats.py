@@ -1,7 +1,8 @@
 """Tables as text."""
 
 from coprefl_flwr.report.formats import text
-from coprefl_flwr.report.tables import simple
+from coprefl_flwr.report.tables import simple, table
+from tests.common.comparisons import comparison, one_unit
 
 
 def test_text_table_in_a_notebook_displays_no_second_output(monkeypatch):
@@ -11,3 +12,17 @@ def test_text_table_in_a_notebook_displays_no_second_output(monkeypatch):
     monkeypatch.setattr("rich.jupyter.display", lambda *output: displayed.append(output))
     assert "random" in text(simple("", "Method", {"Rounds": ["3"]}, ["random"]))
     assert displayed == []
+
+
+def test_text_has_p_values_next_to_their_metric_with_their_meaning():
+    """Each column of p stays with its metric in a narrow table too."""
+    shown = text(table(comparison(paper={})))
+    heads = [line.split() for line in shown.splitlines() if line.startswith("Method")]
+    assert heads == [["Method", "Accuracy", "%", "p", "(Holm)", "Variance", "%²", "p", "(Holm)"]]
+    assert "p: two-sided paired t-test against coprefl" in " ".join(shown.split())
+    narrow = text(table(comparison(paper={})), 60).splitlines()
+    assert [line.count("p (Holm)") for line in narrow if line.startswith("Method")] == [1, 1]
+
+
+def test_text_of_one_seed_has_no_p_values():
+    assert "p (Holm)" not in text(table(one_unit()))

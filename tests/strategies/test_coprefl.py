@@ -12,9 +12,13 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient
 from coprefl_flwr.data import split_in_two
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL, CoPreFLStd, Replies
+from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.phases import TrainingOptions
+from coprefl_flwr.studies.pretraining import Start
 from tests.common.by_hand import full_batch_sgd, record_samples
 from tests.common.federation import SIZES
 from tests.common.networks import tiny_model
@@ -138,3 +142,41 @@ def test_support_and_query_sets_are_disjoint_and_complete(stochastic_federation)
     assert list(again[1].indices) == list(query.indices)
     later = client.split({**config, "server-round": 4})
     assert list(later[1].indices) != list(query.indices)
+
+
+def meta_step(strategy, clients):
+    """Return the length of the meta step if all clients have the gradient 1 and the loss 2."""
+    arrays, number = {"w": np.zeros(1)}, len(clients)
+    program = strategy.round(RoundContext(strategy, Listed(clients)), arrays)
+    next(program)
+    metrics = {"loss": np.full(number, 2.0), "num-examples": np.ones(number)}
+    program.send(Replies(tuple(clients), metrics, arrays))
+    sums = {
+        "gradient": {"w": np.full(1, float(number))},
+        "loss-gradient": {"w": np.full(1, 2.0 * number)},
+    }
+    with pytest.raises(StopIteration) as end:
+        program.send(Replies(tuple(clients), metrics, {}, sums))
+    moved, _ = end.value.value
+    return -float(moved["w"][0])
+
+
+def test_missing_clients_shorten_the_sum_and_not_the_mean():
+    options = {"gamma": 1.0, "meta_learning_rate": 0.5}
+    paper, mean = CoPreFL(**options), CoPreFL(**options, meta_reduction="mean")
+    assert [meta_step(paper, range(n)) for n in (4, 3, 1)] == [2.0, 1.5, 0.5]
+    assert [meta_step(mean, range(n)) for n in (4, 3, 1)] == [0.5, 0.5, 0.5]
+
+
+def test_default_of_the_reduction_is_in_no_key_and_no_checkpoint():
+    """Results that were stored before the option existed are found again."""
+    assert "meta_reduction" not in CoPreFL().options()
+    assert CoPreFL(meta_reduction="mean").options()["meta_reduction"] == "mean"
+    for name in ("coprefl", "coprefl-sgd"):
+        abouts = []
+        for text in (name, f"{name}:meta-reduction=sum", f"{name}:meta-reduction=mean"):
+            abouts.append(Start.of(Method.parse(text), TrainingOptions(), {}).phases[0].about())
+        assert abouts[0] == abouts[1]
+        assert abouts[2] == abouts[0] | {"meta-reduction": "mean"}
+    with pytest.raises(SettingsError, match="meta_reduction"):
+        CoPreFLStd(meta_reduction="sum")

@@ -170,7 +170,7 @@ class Little(SCAFFOLDClient):
     def fit(self, parameters, config):
         change = 1.0 if config["server-round"] == 1 else 2.0**-12
         control = config["extra"]["control"]["weight"]
-        changed = {"weight": parameters[0], "control/weight": np.full_like(control, change)}
+        changed = {"weight": parameters[0], ".control/weight": np.full_like(control, change)}
         return changed, len(self.train), {"loss": 0.0}
 
 

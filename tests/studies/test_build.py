@@ -4,9 +4,12 @@ import os
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from coprefl_flwr.data.splits import SERVER_RESERVE
 from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.method import Methods, folder_of
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
 
 
@@ -40,3 +43,25 @@ def test_changed_data_file_makes_another_study(tiny_settings, tmp_path):
 
 def test_folder_names_stay_in_their_folder():
     assert [folder_of(name) for name in ("a b", ".", "..", "v1.5")] == ["a-b", "-", "-", "v1.5"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "given", "reserve"),
+    [
+        ("fedavg coprefl", None, 0.0),
+        ("random centralised", None, 0.0),  # The pooled data of the clients.
+        ("fedavg coprefl-sgd", None, SERVER_RESERVE),
+        ("centralised-hybrid fedavg", None, SERVER_RESERVE),
+        ("random cyclic:rounds=1+coprefl-hybrid", None, SERVER_RESERVE),
+        ("fedavg", 0.1, 0.1),
+        ("fedavg coprefl-hybrid", 0.2, 0.2),
+    ],
+)
+def test_samples_are_reserved_if_a_method_uses_the_servers_data(
+    methods, given, reserve, tiny_settings
+):
+    """All starts of a study have the same clients."""
+    settings = replace(tiny_settings, method=Methods.read(methods), server_reserve=given)
+    stages = [s for s in Builder().study(settings).stages if isinstance(s, Pretraining)]
+    assert {stage.clients.server_reserve for stage in stages} == {reserve}
+    assert folder_of("我们的:gamma=0.5") == "我们的-gamma-0.5"

@@ -7,16 +7,19 @@ import copy
 import functools
 from dataclasses import replace
 
+import datasets
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Subset, TensorDataset
 
+import coprefl_flwr as cp
 from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build, populations
-from coprefl_flwr.studies.populations import PRETRAIN
+from coprefl_flwr.studies.populations import PRETRAIN, Clients
 from coprefl_flwr.studies.settings import Settings, TaskDataSettings
-from coprefl_flwr.studies.tasks import task_name
+from coprefl_flwr.studies.task_data import task_name
 
 
 @functools.lru_cache(maxsize=64)
@@ -84,7 +87,8 @@ def test_pretraining_uses_every_sample_of_its_classes_once(tiny_settings, server
     assert len(group.clients) == 6
     assert all(client.test is None for client in group.clients)
     indices = [index for client in group.clients for index in indices_of(client.train)]
-    in_reserve = indices_of(server_samples(tiny_settings)) if reserve else []
+    whole = replace(tiny_settings, server_reserve=reserve)
+    in_reserve = indices_of(server_samples(whole))
     samples = indices_of(server_samples(settings))
     assert len(samples) == number
     assert samples == in_reserve[:number]
@@ -361,3 +365,79 @@ def test_head_is_not_kept_for_classes_of_other_names(two_datasets):
     same = replace(settings, pretraining_classes="list:0-3")
     build(same).stages[-1].check()
     assert population(same, "task-0").classes == (0, 1, 2, 3)
+
+
+# ---- datasets of a program -----------------------------------------------------------------------
+
+
+class Site(TensorDataset):
+    """A client's data: samples whose input is the number of their name, and names of classes."""
+
+    def __init__(self, *names, classes=None):
+        self.classes = list(classes or dict.fromkeys(names))
+        values = torch.tensor([[float(ord(name[0]))] for name in names])
+        super().__init__(values, torch.tensor([self.classes.index(name) for name in names]))
+
+
+def names_of(clients):
+    """Return the name that each client's labels give each of its samples."""
+    return [
+        [clients.classes[label] for label in samples.batch(slice(None), torch.device("cpu"))[1]]
+        for samples in clients.samples
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sites", "classes"),
+    [
+        ([Site("ant", "bee"), Site("bee", "cat")], ("ant", "bee", "cat")),
+        ([Site("bee", "cat"), Site("ant", "bee")], ("ant", "bee", "cat")),
+        ([Site("cat", "bee"), Site("bee", "ant")], ("cat", "bee", "ant")),  # Not sorted.
+        ([Site("ant", "cat", classes=["ant", "bee", "cat"]), Site("bee", "dog")], None),
+        ([Subset(Site("ant", "bee", "cat"), [0, 1]), Site("bee", "cat")], ("ant", "bee", "cat")),
+    ],
+)
+def test_classes_of_clients_are_numbered_by_name(sites, classes):
+    """Earlier, label 1 was a bee at one client and a cat at the other."""
+    clients = Clients.of_datasets(sites)
+    assert clients.classes == (classes or ("ant", "bee", "cat", "dog"))
+    for site, names, samples in zip(sites, names_of(clients), clients.samples, strict=True):
+        inputs = [chr(int(value)) for value, _ in site]
+        assert [name[0] for name in names] == inputs
+        assert clients.source.class_names == list(clients.classes)
+        assert samples.dataset.classes == clients.classes
+
+
+def test_numbered_classes_keep_their_numbers():
+    sites = [TensorDataset(torch.zeros(2, 1), torch.tensor(labels)) for labels in ([0, 1], [1, 2])]
+    clients = Clients.of_datasets(sites)
+    assert [own.labels.tolist() for own in clients.samples] == [[0, 1], [1, 2]]
+    with pytest.raises(
+        SettingsError, match=r"clients\[1\] names its classes and clients\[0\] only"
+    ):
+        Clients.of_datasets([sites[0], Site("ant", "bee")])
+
+
+TRAIN, TEST = Site(*["ant", "bee"] * 10), Site(*["ox", "yak"] * 5)
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        {"train": TRAIN, "test": TEST},
+        {"train": TRAIN, "validation": TEST},
+        datasets.DatasetDict(
+            train=datasets.Dataset.from_dict({"x": [[97.0]] * 20, "label": [0, 1] * 10}),
+            test=datasets.Dataset.from_dict({"x": [[111.0]] * 10, "label": [0, 1] * 5}),
+        ),
+    ],
+)
+def test_only_the_training_split_is_trained_on(splits, caplog):
+    caplog.set_level("INFO", "flwr.coprefl")
+    cut = cp.partition(splits, clients=2, scheme="iid", min_samples=2)
+    of_sites = Clients.of_datasets([splits, splits])
+    tasks = cp.tasks(splits, number=1, classes=2, clients=2, scheme="iid", min_samples=2)
+    parts = [*cut.samples, *of_sites.samples, *(client.train for client in tasks[0].clients)]
+    values = {int(v) for own in parts for v in own.batch(slice(None), torch.device("cpu"))[0]}
+    assert values <= {ord("a"), ord("b")}
+    assert caplog.text.count("only the split train is used, without") == 4

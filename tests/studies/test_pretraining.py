@@ -68,6 +68,7 @@ def test_starts_have_their_order_and_their_options():
         "resplit": True,
         "query-clip": 0.0,
         "query-noise": 0.0,
+        "meta-reduction": "sum",
         **OF_THE_MEAN,
     }
     training = settings.part(TrainingOptions)
@@ -98,7 +99,7 @@ def test_default_of_a_method_is_replaced_by_settings_and_options():
 def test_steps_replace_epochs_and_options_replace_settings():
     def chosen(text, **settings):
         made = only(text, **settings).training
-        return made.local_steps, made.local_epochs, made.max_steps
+        return made.local_steps, made.local_epochs, made.max_local_steps
 
     assert chosen("fedavg") == (None, None, None)
     assert chosen("cyclic") == (None, 5, 20)
@@ -157,11 +158,11 @@ OTHER = {
     "server-steps": 13,
     "local-steps": 4,
     "aggregation": "krum",
+    "meta-reduction": "mean",
 }
 """Values that differ from the defaults; a setting that is not in this dict gets 0.321."""
 FOUND_AS = {
     "feddyn-alpha": "alpha",
-    "max-local-steps": "max_steps",
     "server-steps": "local_steps",
     "server-learning-rate": "learning_rate",
 }
@@ -272,7 +273,7 @@ def test_clients_have_their_settings(name, federation, tmp_path):
 
 def test_tasks_have_a_separate_local_training(federation):
     training = {
-        "local_epochs": 2, "max_steps": 9, "batch_size": 4, "learning_rate": 0.3,
+        "local_epochs": 2, "max_local_steps": 9, "batch_size": 4, "learning_rate": 0.3,
         "learning_rate_decay": 0.9, "momentum": 0.5, "weight_decay": 0.1, "clip_norm": 3.0,
     }  # fmt: skip
     settings = Settings(task_local_steps=8, task_learning_rate=0.7, method="fedavg", **training)

@@ -158,9 +158,7 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
         value = texts.get(key, "list:1" if option.kind is str else True)
         if option.kind in (int, float):
             value = (option.default or 0) + (1 if option.kind is int else 0.01)
-        settings = Settings.from_config(
-            {"study": "personalised", "method": "fedavg", "server-reserve": 0.05} | {key: value}
-        )
+        settings = Settings.from_config({"study": "personalised", "method": "fedavg", key: value})
         with pytest.raises(SettingsError, match=re.escape(option.starts_only)) as caught:
             build(settings)
         assert caught.value.keys == (key,)
@@ -169,3 +167,17 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
 def test_changed_settings_are_those_that_change_results():
     changed = Settings.of(timeout=5.0, run_name="a", data_dir="b", rounds=7, gamma=0.25).changed()
     assert changed == {"rounds": 7, "gamma": 0.25}
+
+
+def test_settings_have_one_name_in_python_and_in_run_config():
+    """Before, `max-local-steps` was `max_steps` in Python."""
+    names = {key: option.name for key, option in declared(Settings).items()}
+    assert names == {key: key.replace("-", "_") for key in names}
+    assert Settings(max_local_steps=3).to_config()["max-local-steps"] == 3
+
+
+def test_settings_are_explained_without_what_no_setting_chooses():
+    """No setting chooses Adam: a personalised study always trains by it."""
+    meanings = {key: option.meaning for key, option in declared(Settings).items()}
+    assert {key for key, meaning in meanings.items() if "Adam" in meaning} == set()
+    assert "personalised: 0.001" in meanings["learning-rate"]

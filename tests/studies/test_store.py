@@ -1,6 +1,6 @@
-"""Results that are damaged on disk: named, renamed and made again, but never reported."""
+"""Results that are damaged on disk: refused in one line, and never reported."""
 
-import logging
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -17,9 +17,8 @@ from coprefl_flwr.studies.store import (
     RESULT,
     Layout,
     Store,
+    finalise,
     is_done,
-    put_aside_damaged,
-    read_about,
     read_result,
     write_result,
 )
@@ -36,56 +35,42 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}"], ids=excerpt)
-def test_damaged_result_is_renamed_with_a_warning(folder, content, caplog):
-    whole = (folder / RESULT).read_bytes()
+def test_damaged_result_is_refused_in_one_line(folder, content):
     if content is None:  # 0.5 becomes 0.4: only the checksum shows it.
-        content = whole.replace(b"0.5", b"0.4")
+        content = (folder / RESULT).read_bytes().replace(b"0.5", b"0.4")
     (folder / RESULT).write_bytes(content)
-    assert refusal(read_result, folder).startswith(f"{folder / RESULT} is damaged: ")
-    with caplog.at_level(logging.WARNING):
-        assert not is_done(folder)
-        assert not is_done(folder)
-        put_aside_damaged(folder)
-    first, second = [line for line in caplog.messages if str(folder) in line]
-    assert first.endswith("the result is ignored until the same command is run again")
-    assert second.startswith(f"{folder}: damaged: result.json; renamed to NAME.damaged")
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == [f"{SUMS}.damaged", "model.json", "result.json.damaged"]
-
-
-@pytest.mark.parametrize("content", [b"[]", b"{}", b'{"num-classes": "5"}', b"["])
-def test_damaged_description_of_a_model_is_refused(folder, content):
-    (folder / "model.json").write_bytes(content)
-    with pytest.raises(SettingsError, match=r"model\.json is damaged: "):
-        read_about(folder, num_classes=int)
+    line = f"{folder / RESULT} is damaged: its checksum is not the one in SHA256SUMS"
+    line += f"; remove the folder {folder}, and run the same command again"
+    assert refusal(read_result, folder) == line
+    assert refusal(finalise, None, folder) == line
+    assert (folder / RESULT).read_bytes() == content
 
 
 def test_result_with_its_checksum_is_kept(folder):
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    put_aside_damaged(folder)
     assert is_done(folder)
     assert read_result(folder) == {"rows": ROWS, "rounds": []}
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
     (folder / SUMS).unlink()
     with pytest.raises(SettingsError, match="its checksum is not the one in SHA256SUMS"):
         read_result(folder)
-    put_aside_damaged(folder)
-    assert (folder / f"{RESULT}.damaged").exists()
 
 
-def test_damaged_files_are_made_again_with_the_same_bytes(tiny_settings):
+def test_removed_files_are_made_again_with_the_same_bytes(tiny_settings):
     """A single changed bit in a task's result or a start's weights would change the report."""
     settings = replace(tiny_settings, method="fedavg", tasks=1, rounds=1, task_rounds=1)
     grid = LocalGrid(app, 1, settings.to_config())
     folder = run_study(grid, build(settings))
     files = [folder / "tasks/0/fedavg" / RESULT, folder / "starts/fedavg/model.safetensors"]
     before = [file.read_bytes() for file in files]
-    for file in files:
+    stages = build(settings).stages
+    for file, stage in zip(files, reversed(stages), strict=True):
         flip(file, -3)
-    for stage in build(settings).stages:
+        line = refusal(run_stage, stage, grid, Store(folder, Layout.PATH), Progress(2))
+        assert line.startswith(f"{file} is damaged: ")
+        assert line.endswith(f"; remove the folder {file.parent}, and run the same command again")
+        shutil.rmtree(file.parent)
+    for stage in stages:
         run_stage(stage, grid, Store(folder, Layout.PATH), Progress(2))
     assert [file.read_bytes() for file in files] == before
-    assert all(file.with_name(f"{file.name}.damaged").exists() for file in files)
 
 
 def test_folder_of_other_files_is_refused(tiny_settings, tmp_path):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from rich.cells import cell_len
 
 from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.frames import accuracies, summary
@@ -128,7 +129,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     shown = style.colours(rounds["start"])
     lines = {start for values, *_ in drawn for start in values.index.unique("start")}
     starts = [start for start in rounds["start"].unique() if start in lines]
-    named = len(starts) <= _NAMED and max(map(len, starts)) <= _SHORT
+    named = len(starts) <= _NAMED and max(map(cell_len, style.drawn(starts))) <= _SHORT
     figure, panels = style.row_of_panels(len(drawn))
     for panel, (values, *texts) in zip(panels, drawn, strict=True):
         style.by_round(panel, *texts)

@@ -66,8 +66,8 @@ def similarity_figure(scores: pd.DataFrame) -> "style.Figure":
     figure = style.new_figure(1.4 + 0.6 * rows, 2.2 + 0.9 * columns)
     axes = figure.add_subplot()
     image = axes.imshow(scores, cmap="Blues", aspect="auto")
-    axes.set_xticks(range(columns), list(scores.columns), rotation=30, ha="right")
-    axes.set_yticks(range(rows), list(scores.index))
+    axes.set_xticks(range(columns), style.drawn(scores.columns), rotation=30, ha="right")
+    axes.set_yticks(range(rows), style.drawn(scores.index))
     axes.tick_params(color=style.INK, labelcolor=style.INK)
     values = scores.to_numpy()
     middle = (values.min() + values.max()) / 2

@@ -4,6 +4,7 @@ The points are rows of a DataFrame. The column "at" has the value on the horizon
 on the vertical axis is in "mean" and "std" (nan if there is no deviation), or in "accuracy".
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -123,7 +124,7 @@ def weighted(rounds: pd.DataFrame, gamma: float) -> pd.DataFrame:
     and "level-gradient" (weighted by γ), "spread" and "spread-gradient" (weighted by 1 - γ), and
     "terms" with the names of the two terms. The result is empty if no round has these metrics.
     """
-    for level, spread in zip(LEVEL, SPREAD, strict=True):
+    for level, spread in itertools.product(LEVEL, SPREAD):
         if {f"meta-{level}", f"meta-{spread}"} <= {*rounds.dropna(axis=1, how="all")}:
             terms = pd.DataFrame({"round": rounds["round"]})
             for name, term, weight in (("level", level, gamma), ("spread", spread, 1 - gamma)):

@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rich.cells import cell_len
+
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 
@@ -88,13 +90,14 @@ def narrow() -> Iterator[None]:
 
 def new_figure(height: float, width: float = 8.0) -> "Figure":
     """Return an empty figure; `height` and `width` are in inches, with 200 pixels per inch."""
-    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    from coprefl_flwr.report.figures.fonts import ReadableFigure
 
     # With less space, the label of an axis would touch the panel to its left.
     apart = ConstrainedLayoutEngine(wspace=0.06)
     width = min(width, _NARROW_WIDTH) if _NARROW.get() else width
-    return Figure(figsize=(width, height), dpi=200, layout=apart, facecolor="white")
+    return ReadableFigure(figsize=(width, height), dpi=200, layout=apart, facecolor="white")
 
 
 def grid(
@@ -180,6 +183,13 @@ def line(panel: "Axes", x: Any, y: Any, colour: str, dashes: str) -> None:
 _ACROSS, _SAMPLE = 103, 6
 
 
+def drawn(names: Iterable[str]) -> list[str]:
+    """Return the names as they are drawn: with the codes of characters that no font has."""
+    from coprefl_flwr.report.figures import fonts
+
+    return fonts.drawn(list(names))
+
+
 def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
     """Write a legend of the starts (the compared initial models) below the figure.
 
@@ -189,7 +199,7 @@ def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
     from matplotlib.lines import Line2D
 
     across = _ACROSS // 2 if _NARROW.get() else _ACROSS
-    widest = min(max(map(len, starts)) + _SAMPLE, across)
+    widest = min(max(map(cell_len, drawn(starts))) + _SAMPLE, across)
     rows = -(-len(starts) // min(len(starts), across // widest))
     columns = -(-len(starts) // rows)
     # Matplotlib fills a legend column by column.

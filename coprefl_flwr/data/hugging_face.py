@@ -1,0 +1,61 @@
+"""Datasets of the library `datasets`: of the Hugging Face Hub, or a folder on disk."""
+
+from pathlib import Path
+from typing import Any
+
+from coprefl_flwr.data.dataset import Dataset
+from coprefl_flwr.data.user_data import as_dataset
+from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.files import expanded
+from coprefl_flwr.named import Named, split_options
+
+HUGGING_FACE = "hf:"
+
+# Files that `save_to_disk` writes for a dict of datasets, and for a single dataset.
+_SAVED = ("dataset_dict.json", "state.json")
+
+
+def read_hugging_face(name: str, relabel: bool) -> Dataset:
+    """Read the dataset `hf:NAME` of the Hub, or `hf:FOLDER`, a folder written by `save_to_disk`.
+
+    Options may follow, as in `hf:NAME:key=value,...`: label, image, groups and name. Raises a
+    SettingsError of one line if the dataset does not exist, or if `as_dataset` does not accept it.
+    """
+    import datasets  # Imported here, because the import takes seconds.
+
+    what, named = f"dataset '{name}'", Named.parse(name.removeprefix(HUGGING_FACE))
+    options: dict[str, Any] = {key: str(value) for key, value in named.options}
+    for key in options:
+        if key not in (known := ("label", "image", "groups", "name")):
+            raise SettingsError(f"{what}: {unknown('option', key, known)}")
+    configuration = options.pop("name", None)
+    path = expanded(named.name)
+    if not named.name or (named.name.startswith((".", "/", "~")) and not path.exists()):
+        raise SettingsError(f"{what}: the folder does not exist; write hf:NAME or hf:FOLDER")
+    try:
+        if any((path / file).is_file() for file in _SAVED):
+            stored: Any = datasets.load_from_disk(str(path))
+        else:
+            place = str(path) if path.exists() else named.name
+            stored = datasets.load_dataset(place, configuration)
+    except Exception as error:  # The library and its dependencies raise any type of error.
+        tried = "could not be read" if path.exists() else "is no folder and not found on the Hub"
+        raise SettingsError(
+            f"{what} {tried} ({one_line(error)}); without internet, write hf:FOLDER with a folder "
+            "that `save_to_disk` wrote"
+        ) from error
+    return as_dataset(what, stored, relabel, **options)
+
+
+def files_of(name: str) -> list[Path]:
+    """Return the files with the samples of a dataset `hf:FOLDER`, and [] for other datasets.
+
+    Files that start with "." or "cache-", and the metadata files of the library `datasets`, are
+    left out: they differ between copies of the same samples.
+    """
+    folder = expanded(split_options(name.removeprefix(HUGGING_FACE))[0])
+    if not name.startswith(HUGGING_FACE) or not folder.is_dir():
+        return []
+    notes = (*_SAVED, "dataset_info.json")
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name not in notes)
+    return sorted(file for file in files if not file.name.startswith((".", "cache-")))

@@ -1,0 +1,63 @@
+"""Copies of a user's network, and the network inside PyTorch's wrappers."""
+
+import copy
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from coprefl_flwr.errors import SettingsError, one_line
+
+
+def unwrapped(network: nn.Module) -> nn.Module:
+    """Return the network inside the wrappers of `torch.compile` and DataParallel, if any."""
+    parallel = isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    inner = getattr(network, "module" if parallel else "_orig_mod", network)
+    return network if inner is network else unwrapped(inner)
+
+
+def named_as(names: Collection[str], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by the `names` of the same tensors, with or without wrappers of layers."""
+    plain = {name: re.sub(r"\b(_orig_mod|module)\.", "", name) for name in (*names, *tensors)}
+    wanted = {plain[name]: name for name in names}
+    return {n if n in names else wanted.get(plain[n], n): tensors[n] for n in tensors}
+
+
+def copied(network: nn.Module, what: str = "the network") -> nn.Module:
+    """Return a copy of a network.
+
+    A tensor that a layer has computed from its weights is copied as a value. Examples are the
+    `weight` of the older `weight_norm`, `spectral_norm` and pruning, which every call computes
+    again, and outputs that a layer keeps.
+
+    Raises a SettingsError that calls the network `what` and names the attribute that cannot be
+    copied, such as a lock.
+    """
+    with _Values():
+        try:
+            return copy.deepcopy(network)
+        except Exception as error:  # A user's object can raise any type of error.
+            why = f"cannot be copied by copy.deepcopy: {_culprit(network)!r} ({one_line(error)})"
+            raise SettingsError(f"{what} {why}; keep it outside, or define __deepcopy__") from error
+
+
+class _Values(TorchFunctionMode):
+    """A context in which `copy.deepcopy` copies computed tensors, which it otherwise refuses."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            args = (args[0].detach(), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def _culprit(network: nn.Module) -> str:
+    """Return the name of the attribute or the layer that cannot be copied."""
+    for name, layer in reversed([*network.named_modules()]):
+        for key, value in (vars(layer) | {"_modules": None, "": layer if name else None}).items():
+            try:
+                copy.deepcopy(value)
+            except Exception:  # A user's object can raise any type of error.
+                return f"{name}.{key}".strip(".")
+    return type(network).__name__
