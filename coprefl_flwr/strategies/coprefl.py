@@ -33,7 +33,8 @@ class CoPreFL(RoundStrategy):
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
     meta_reduction: str = option(
         "sum",
-        "first term: `sum` of the losses, as in the paper, which missing clients shorten; or `mean`",
+        "first term: `sum` of the losses, as in the paper, which missing clients shorten, or "
+        "`mean`",
         choices=tuple(OBJECTIVES),
         later=True,
     )
