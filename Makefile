@@ -20,7 +20,7 @@ help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr (some minutes)"
 	@echo "make test-all     all of them: every method and recipe, faults, the site (at most 40 minutes)"
-	@echo "make mistakes     plant mistakes in copies of the package: the tests of make test must catch each (20 minutes)"
+	@echo "make mistakes     plant mistakes in copies of the package: the tests of make test must catch each (a quarter of an hour)"
 	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
 	@echo "make chaos        kills, a user's files, hostile replies, a lying SuperNode over TLS (a quarter of an hour)"
