@@ -210,7 +210,8 @@ def _how() -> str:
 ON_GPU = """## On a GPU
 
 Measured on 2026-11-27: one NVIDIA H200 (140 GiB, CUDA 13.0), 16 cores of an Intel Xeon; Python
-3.12.3, torch 2.11.0, flwr 1.42.0, without Ray; TensorFloat-32 off where weights are compared.
+3.12.3, torch 2.11.0, flwr 1.42.0, without Ray; TensorFloat-32 off where weights are compared. The
+load average before and during the rounds below was 0.9 to 1.3.
 
 - **The numbers are the CPU's.** Every method in each of its roles was run from the same seeds on
   both (`pytest -m gpu tests/gpu`): after four rounds the weights differ by at most 2.2e-5, and by
@@ -237,7 +238,8 @@ ended. ResNet-18 was not measured there.
 
 Launching kernels takes most of a small network's step. Clients that are computed together, with
 `torch.vmap` over stacked weights, take this part of the time of one after another on the H200
-(5 steps, SGD, float32; their weights differ by at most 2e-6):
+(5 steps, SGD, float32, median of three; weights differ by at most 2e-6; measured by a program that
+is not in this repository):
 
 | network, batch | one client's step | 4 together | 16 | 64 |
 |---|---:|---:|---:|---:|
