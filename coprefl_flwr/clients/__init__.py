@@ -7,6 +7,7 @@ import torch. That import takes seconds, and in a deployment it would be repeate
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from coprefl_flwr.clients.query import gradient_reply as gradient_reply
 from coprefl_flwr.clients.query import query_reply as query_reply
 from coprefl_flwr.federation.client_app import client_app as client_app
 from coprefl_flwr.federation.client_app import roster_reply as roster_reply

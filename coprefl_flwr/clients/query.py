@@ -1,40 +1,52 @@
 """The reply to a query, for ClientApps that are written with functions instead of classes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ConfigRecord, Message
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from coprefl_flwr import seeds
-from coprefl_flwr.arrays import records_of
-from coprefl_flwr.federation.messages import plain_reply
+from coprefl_flwr.arrays import Arrays, records_of
+from coprefl_flwr.errors import SettingsError, excerpt
+from coprefl_flwr.federation.hosting import name_arrays, sent_arrays
+from coprefl_flwr.federation.messages import ARRAYS, plain_reply
+from coprefl_flwr.learning.noise import check_clip, clipped
 
 if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor, nn
+    from torch import nn
 
-    from coprefl_flwr.learning import LossFn
+    from coprefl_flwr.learning import BatchLoss
 
 
 def query_reply(
     message: Message,
     model: "nn.Module",
     batches: Iterable[Any],
-    loss_fn: "LossFn | None" = None,
+    loss: "BatchLoss | None" = None,
     *,
-    batch: "Callable[[Any], tuple[Tensor, Tensor]] | None" = None,
+    size: Callable[[Any], float] | None = None,
+    names: Callable[[str], str] | None = None,
     clip: float | None = None,
     noise: float = 0.0,
-    rng: "np.random.Generator | None" = None,
+    rng: np.random.Generator | None = None,
 ) -> Message:
     """Return the reply to a query: the mean loss over all `batches`, and the gradient of the loss.
 
     Call `query_reply` in the function of your app that is registered as `@app.train("query")`.
-    First load the message's arrays into `model`. `batches` are the batches of the query set. The
-    loss is the cross-entropy if `loss_fn` is None; otherwise it is a mean over a batch, as with
-    PyTorch's `reduction="mean"`, with or without class weights. If a batch is not a pair (inputs,
-    labels), pass `batch`, a function that returns this pair. For a dict, for example:
-    `batch=lambda b: (b["img"], b["label"])`.
+    First load the message's arrays into `model`. `batches` are the batches of the query set.
+    `loss(model, batch)` returns the mean loss of a batch, a scalar tensor, as your training
+    computes it. It moves the batch to the model's device if necessary. A sum over the samples must
+    be divided by their number. If `loss` is None, a batch is a pair (inputs, integer class labels),
+    and the loss is the cross-entropy of at least two classes.
+
+    `size(batch)` returns the number of samples of a batch, or for a loss with class weights their
+    sum. If `size` is None, it is the length of the first tensor in the batch.
+
+    The reply has the gradient of every trainable parameter that the message has. The names in the
+    message may be shorter than those of the model: an app may send only a part of the model, such
+    as its head, or peft's adapters. If they cannot be matched, pass `names`, a function from the
+    name of a parameter in the model to its name in the message.
 
     With `clip`, the gradient is clipped to this l2 norm, and the loss to the range from 0 to
     `clip`. `rng` draws Gaussian noise on each element of the gradient and on the loss. The standard
@@ -43,26 +55,62 @@ def query_reply(
     knows the seed, so the server could compute this noise and subtract it. No privacy budget is
     computed.
 
-    Raises a SettingsError for `noise` without `clip`, if `clip` or `noise` is out of range, and if
-    `loss_fn` is not a mean.
+    Raises a SettingsError for `noise` without `clip`, if `clip` or `noise` is out of range, for
+    batches that need `loss` or `size`, and for names that need `names`.
     """
     # Imported here, so that an app whose clients do not use torch does not import torch.
-    from torch.nn.functional import cross_entropy
-
     from coprefl_flwr.learning import loss_and_gradient
     from coprefl_flwr.learning.device import in_eval_mode
-    from coprefl_flwr.learning.noise import check_clip, clipped
+    from coprefl_flwr.learning.evaluation import batch_size, class_loss
     from coprefl_flwr.models import first_names
 
     check_clip(clip, noise)
-    pairs = map(batch, batches) if batch else batches
+    sent = _sent_names(message, model, names)
     with in_eval_mode(model):  # The app's next training expects the model as it left it.
-        result = loss_and_gradient(model, pairs, loss_fn or cross_entropy)
-    gradient, loss = result.gradient, result.loss
+        result = loss_and_gradient(model, batches, loss or class_loss, size or batch_size)
+    gradient = {sent[name]: array for name, array in result.gradient.items() if name in sent}
+    first = {sent[n]: sent.get(of, of) for n, of in first_names(model).items() if n in sent}
+    return _reply(message, gradient, result.num_examples, result.loss, clip, noise, rng, first)
+
+
+def gradient_reply(
+    message: Message,
+    gradient: Mapping[str, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]],
+    num_examples: int,
+    loss: float,
+    *,
+    clip: float | None = None,
+    noise: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> Message:
+    """Return the reply to a query, for an app that computes the gradient without PyTorch.
+
+    `loss` is the mean loss of the message's arrays on the `num_examples` samples of the query set,
+    and `gradient` its gradient: an array for each array of the message, in their order, or a
+    mapping from the names of the trainable arrays to their gradients. `clip`, `noise` and `rng` are
+    those of `query_reply`. Raises a ValueError if the list has another length than the message, and
+    a SettingsError as `query_reply` does.
+    """
+    check_clip(clip, noise)
+    named = name_arrays(gradient, sent_arrays(message)[0])
+    return _reply(message, named, num_examples, float(loss), clip, noise, rng, {})
+
+
+def _reply(
+    message: Message,
+    gradient: Arrays,
+    num_examples: int,
+    loss: float,
+    clip: float | None,
+    noise: float,
+    rng: np.random.Generator | None,
+    first: Mapping[str, str],
+) -> Message:
+    """Return the reply with a gradient and a loss, clipped and noised if `clip` is set."""
     if clip is not None:
         rng = rng or seeds.generator(*_query_key(message))
-        gradient, loss = clipped(gradient, loss, clip, noise, rng, first_names(model))
-    metrics = {"num-examples": result.num_examples, "loss": loss}
+        gradient, loss = clipped(gradient, loss, clip, noise, rng, first)
+    metrics = {"num-examples": num_examples, "loss": loss}
     return Message(plain_reply(gradient, metrics), reply_to=message)
 
 
@@ -71,3 +119,39 @@ def _query_key(message: Message) -> tuple[str | int, ...]:
     config = records_of(message.content, ConfigRecord).get("config", ConfigRecord())
     named = (str(config.get(k, "")) for k in ("seed", "population", "server-round", "attempt"))
     return (*named, message.metadata.dst_node_id, "query-noise")
+
+
+def _sent_names(
+    message: Message, model: "nn.Module", names: Callable[[str], str] | None
+) -> dict[str, str]:
+    """Return {name of a trainable parameter of the model: its name in the message}.
+
+    Without `names`, an array of the message is the parameter or buffer with its name. Otherwise it
+    is the only one that has its shape and, in their order, all parts of its name, and perhaps
+    others, such as `heads` before or peft's `default` in between. Arrays of a list, whose names are
+    their numbers, have the order of the model's `state_dict`.
+    """
+    record = records_of(message.content, ArrayRecord)[ARRAYS]
+    sent = {name: tuple(array.shape) for name, array in record.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    parameters = model.named_parameters(remove_duplicate=False)
+    trainable = [name for name, p in parameters if p.requires_grad]
+    if names is not None:
+        return {name: names(name) for name in trainable if names(name) in sent}
+    if list(sent) == list(map(str, range(len(shapes)))):
+        return {name: n for name, n in zip(shapes, sent, strict=True) if name in trainable}
+    found = {}
+    for name, shape in sent.items():
+        among = [n for n in shapes if shapes[n] == shape and _has_parts(n, name)]
+        among = [name] if name in shapes else [n for n in among if n in trainable] or among
+        if len(among) != 1:
+            near = f"{len(among)} parameters or buffers of the model, not one"
+            raise SettingsError(f"array '{excerpt(name)}' of the message fits {near}: pass names=")
+        found[among[0]] = name
+    return {name: found[name] for name in trainable if name in found}
+
+
+def _has_parts(name: str, parts: str) -> bool:
+    """Return whether a name has all parts of another name, in their order."""
+    rest = iter(name.split("."))
+    return all(part in rest for part in parts.split("."))

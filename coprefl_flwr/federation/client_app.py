@@ -57,7 +57,9 @@ def client_app(
         population = str(records_of(message.content, ConfigRecord)["config"].get("population", ""))
         own = clients(context, population) if callable(clients) else clients
         _refuse_number(own)
-        return roster_reply(message, context, own)
+        reply = roster_reply(message, context, own)
+        records_of(reply.content, ConfigRecord)["roster"]["runs-clients"] = True
+        return reply
 
     app.train()(handle)
     app.evaluate()(handle)

@@ -33,6 +33,9 @@ class RunStrategy:
 
     `buffers` are the names of the model's buffers, which are averaged and never stepped. Without
     them, only BatchNorm's statistics and integers are recognised as buffers. A study sets them.
+
+    `metric_reductions` is {metric of the clients: "max", "min" or "sum"}. A round reports the mean
+    of every other metric, which would be wrong for a bound such as a privacy budget.
     """
 
     participants: int | None = option(
@@ -91,6 +94,7 @@ class RunStrategy:
         default=None, metadata={"option": False}
     )
     buffers: Collection[str] = field(default=(), metadata={"option": False})
+    metric_reductions: Mapping[str, str] = field(default_factory=dict, metadata={"option": False})
 
     @property
     def most_participants(self) -> int | None:
@@ -102,6 +106,9 @@ class RunStrategy:
         if self.fraction_train is not None:
             return max(1, int(self.fraction_train * clients))
         return clients if self.participants is None else self.participants
+
+    def check_functions(self) -> None:
+        """Raise a SettingsError if the functions of a Flower app cannot do the clients' work."""
 
     @abstractmethod
     def options(self) -> dict[str, Any]:

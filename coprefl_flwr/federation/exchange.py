@@ -10,6 +10,9 @@ from coprefl_flwr.arrays import Arrays, append_prefixed
 from coprefl_flwr.federation.aggregation import Chain, Mean, PerClient, Rule
 from coprefl_flwr.federation.messages import Value
 
+REDUCTIONS = ("max", "min", "sum")
+"""How several clients' values of a metric can become one value, other than by a weighted mean."""
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -80,22 +83,28 @@ class Replies:
 
     If the strategy's `aggregation` is a robust rule, `arrays` is the robust mean and `sums` is
     empty; for the rule `LossMoments`, `sums` holds each client's gradient by client id.
+
+    `reductions` is the strategy's option `metric_reductions`.
     """
 
     clients: tuple[int, ...]
     metrics: Mapping[str, npt.NDArray[np.float64]]
     arrays: Arrays = field(default_factory=dict)
     sums: Mapping[str, Arrays] = field(default_factory=dict)
+    reductions: Mapping[str, str] = field(default_factory=dict)
 
     def mean_metrics(self, weight: str = "num-examples") -> dict[str, float]:
         """Return the mean of every metric over the clients, weighted by the metric `weight`.
 
-        Clients for which a metric is undefined (nan) are left out.
+        A metric in `reductions` has its largest or smallest value, or its sum. Clients for which a
+        metric is undefined (nan) are left out.
         """
         weights, means = self.metrics.get(weight, np.ones(len(self.clients))), {}
         for name, values in self.metrics.items():
             known = ~np.isnan(values)
-            if name != weight:
+            if name in self.reductions:
+                means[name] = float(getattr(np, self.reductions[name])(values[known]))
+            elif name != weight:
                 means[name] = float(np.average(values[known], weights=weights[known]))
         return means
 

@@ -18,8 +18,9 @@ Reply     If `clients` was in the request: ArrayRecords, a MetricRecord and, if 
           If `clients` was not in the request: one ArrayRecord and a MetricRecord of scalars. This
           is the reply that Flower's own strategies expect, and that other Flower apps send.
 Roster    The reply to `query.roster` has a ConfigRecord "roster" with the list `own`: the ids of
-          the clients that the node hosts, and the node's `name`, if its node-config has one. Nodes
-          are asked only if the strategy's option `clients` is not set.
+          the clients that the node hosts, and the node's `name`, if its node-config has one. It
+          has the key `runs-clients` if the app runs NumPyClients and not functions of its own.
+          Nodes are asked only if the strategy's option `clients` is not set.
 """
 
 import math
@@ -219,7 +220,7 @@ def _failures(content: RecordDict) -> dict[int, str]:
 PROGRAM_ERRORS = {
     *("AssertionError", "AttributeError", "ImportError", "IndentationError", "IndexError"),
     *("KeyError", "LoadClientAppError", "ModuleNotFoundError", "NameError", "NotImplementedError"),
-    *("SyntaxError", "TypeError", "UnboundLocalError"),
+    *("SettingsError", "SyntaxError", "TypeError", "UnboundLocalError"),
 }
 """Exceptions that point to a bug in the program: a repeated round would raise them again."""
 

@@ -56,7 +56,8 @@ class Roster:
     mapping are left out. If it is None, each node is asked for its client ids; `per_node`, if set,
     is the largest allowed number of ids. A node whose app cannot answer this query is one client,
     and the client has the node's id. With NODES, this holds for all nodes, and none is asked. The
-    set `plain` holds the ids of these nodes.
+    set `plain` holds the ids of these nodes. The set `of_functions` holds the ids of the nodes that
+    were asked and whose app has functions instead of NumPyClients.
 
     `bound` is {client id: node id}: each client is bound to the node that named the client first.
     If a second node names the client, the second node may run the client only while the first node
@@ -76,6 +77,7 @@ class Roster:
         self.per_node = per_node if clients is None else None
         self.bound = dict(bound or {})
         self.plain: set[int] = set()
+        self.of_functions: set[int] = set()
         self.claims: dict[int, Sequence[int]] = {}
         self.owner: dict[int, int] = {}
         self.disputed: list[str] = []

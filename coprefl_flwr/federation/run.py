@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, other_dtype, read_only, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError
+from coprefl_flwr.federation.aggregation import LossMoments
 from coprefl_flwr.federation.checkpoint import (
     Checkpoint,
     History,
@@ -29,7 +30,7 @@ from coprefl_flwr.federation.checkpoint import (
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic, nbytes
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
-from coprefl_flwr.federation.exchange import Exchange, Replies, RoundMetrics
+from coprefl_flwr.federation.exchange import Exchange, Replies, RoundMetrics, concat_replies
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.federation.transport import Transport
 
@@ -48,7 +49,8 @@ class RoundReport:
     replies to the evaluation, or None if there was none in this round. `seconds` is the duration of
     the round. `history` holds the metrics of all rounds so far. `state` is the state that the
     method keeps from round to round, and `versions` the version of each client's state by client
-    id.
+    id. `training` holds the clients' replies in training, without arrays, by message type: "train",
+    "train.query". Its `metrics` have the value of each client.
     """
 
     round: int
@@ -60,6 +62,7 @@ class RoundReport:
     history: History = field(default_factory=History)
     state: State = field(default_factory=dict)
     versions: Mapping[int, str] = field(default_factory=dict)
+    training: Mapping[str, Replies] = field(default_factory=dict)
 
 
 Hook = Callable[[RoundReport], None]
@@ -110,6 +113,7 @@ class Run:
         self.evaluation: Replies | None = None
         self._logged: set[str] = set()
         self._stateful: set[int] = set()
+        self._training: dict[str, list[Replies]] = {}
 
     def all_rounds(self) -> RunResult:
         """Run the remaining rounds; return the final model and the metrics of every round."""
@@ -193,7 +197,7 @@ class Run:
 
     def _attempt(self, ctx: RoundContext) -> tuple[Arrays, RoundMetrics]:
         """Run the round's generator once; return the new global arrays and the round's metrics."""
-        self._stateful = set()
+        self._stateful, self._training = set(), {}
         # Read-only: hooks may have kept these arrays, and another attempt starts from them.
         program = self.strategy.program(ctx, read_only(self.arrays))
         try:
@@ -229,7 +233,25 @@ class Run:
         replies = self.transport.collect(exchange, messages)
         if exchange.stateful:
             self._stateful |= set(replies.clients)
+        if exchange.action != "evaluate":
+            without_arrays = replace(replies, arrays={}, sums={})
+            self._training.setdefault(exchange.action, []).append(without_arrays)
+        if isinstance(exchange.combine, LossMoments) and replies.clients:
+            self._check_query(replies)
         return replies
+
+    def _check_query(self, replies: Replies) -> None:
+        """Warn if CoPreFL's meta objective of these replies has no variance, or no gradient."""
+        if len(replies.clients) == 1:
+            self._warn_once("the query had one reply: the variance in CoPreFL's objective is 0")
+        if not any(a.any() for arrays in replies.sums.values() for a in arrays.values()):
+            self._warn_once("all query gradients are 0: the round is FedAvg; is the loss right?")
+
+    def _warn_once(self, line: str) -> None:
+        """Log a warning, unless this run has logged it before."""
+        if line not in self._logged:
+            logger.warning("%s", line)
+        self._logged.add(line)
 
     def check_arrays(self, returned: Arrays) -> Arrays:
         """Return the new global arrays in the order of the old ones.
@@ -258,7 +280,7 @@ class Run:
     def log_tally(self) -> None:
         """Log how many clients answered the exchanges since the last such line."""
         if line := self.transport.tally.line(self.transport.called):
-            flower_log.info("\t├──> %s", line)
+            flower_log.info("\t├──> %s; %d clients in all", line, self.transport.most_clients)
 
     def evaluate(self, server_round: int) -> None:
         """Have clients evaluate the global model, if an evaluation is due in this round."""
@@ -269,10 +291,8 @@ class Run:
         try:
             self.evaluation = self._replies(ctx, exchange, self.evaluate_config)
         except RoundFailedError as failure:
-            if str(failure) not in self._logged:
-                again = "a later round that fails in the same way is not logged"
-                logger.warning("round %s, evaluation failed: %s; %s", server_round, failure, again)
-            self._logged.add(str(failure))
+            again = "a later round that fails in the same way is not logged"
+            self._warn_once(f"evaluation failed: {failure}; {again}")
             return
         finally:
             self.log_tally()
@@ -328,6 +348,7 @@ class Run:
             self.history,
             self.state,
             self.versions.committed,
+            {action: concat_replies(parts) for action, parts in self._training.items()},
         )
 
 

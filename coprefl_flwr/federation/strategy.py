@@ -23,7 +23,7 @@ from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.checkpoint import written_alone
 from coprefl_flwr.federation.context import RoundContext
-from coprefl_flwr.federation.exchange import Exchange, Round
+from coprefl_flwr.federation.exchange import REDUCTIONS, Exchange, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
 from coprefl_flwr.federation.messages import check_free
 from coprefl_flwr.federation.nodes import hosted_clients
@@ -42,11 +42,33 @@ DRAWN = ("participants", "fraction_train")
 
 ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 
+ANSWERED_BY_FUNCTIONS = tuple(
+    f"coprefl_flwr.clients:{name}Client" for name in ("Torch", "CoPreFL", "FedProx", "QFFL")
+)
+"""Clients whose messages can be answered by the functions of a Flower app."""
+
+FEDPROX = (
+    "FedProx is FedAvg unless the app's training adds mu / 2 ||w - w_t||^2 to its loss, with mu = "
+    "config['proximal-mu'] and the received weights w_t"
+)
+"""Warning if the app has functions of its own."""
+
 FLOWER_ARGUMENTS = {
+    "proximal_mu": "mu",
+    "eta": "global_learning_rate",
+    "server_learning_rate": "global_learning_rate",
+    "beta_1": "beta1",
+    "beta_2": "beta2",
+    "eta_l": "the learning rate in your clients' training",
+    "client_learning_rate": "the learning rate in your clients' training",
+    "train_loss_key": "the metrics that QFFLClient reports",
+    "weighted_by_key": "the metric num-examples, which weights the clients here",
+    "arrayrecord_key": "the name 'arrays', which is always used",
+    "configrecord_key": "the name 'config', which is always used",
     "min_evaluate_nodes": "fraction_evaluate, the fraction of the clients that evaluates",
     "min_train_nodes": "participants, the clients of a round",
-    "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
-    "evaluate_metrics_aggr_fn": "a hook of `start`, which is given every client's metrics",
+    "train_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
+    "evaluate_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
 }
 """{argument of Flower's strategies: its replacement in this package}."""
 
@@ -103,16 +125,18 @@ class RoundStrategy(InsideWrapper):
     `AGGREGATION`."""
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Raise a SettingsError for an unknown argument, with the replacement if it is Flower's."""
+        """Raise a SettingsError for unknown arguments, with the replacements of Flower's."""
         parameters = dict(inspect.signature(cls.__init__).parameters)
         parameters.pop("self", None)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return super().__new__(cls)
-        for name in options.keys() - parameters.keys():
-            line = unknown("option", name, parameters)
-            if name in FLOWER_ARGUMENTS:
-                line = f"unknown option '{name}' of Flower: use {FLOWER_ARGUMENTS[name]}"
-            raise SettingsError(f"{cls.__name__}: {line}", name)
+        others = [name for name in options if name not in parameters]
+        flowers = [f"{n}: use {FLOWER_ARGUMENTS[n]}" for n in others if n in FLOWER_ARGUMENTS]
+        lines = [unknown("option", n, parameters) for n in others if n not in FLOWER_ARGUMENTS]
+        if flowers:
+            lines.append(f"{len(flowers)} of Flower's arguments: {'; '.join(flowers)}")
+        if lines:
+            raise SettingsError(f"{cls.__name__}: {'; '.join(lines)}", *others)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -123,6 +147,10 @@ class RoundStrategy(InsideWrapper):
         if None not in (self.participants, self.fraction_train):
             raise SettingsError("participants and fraction_train: set one of them")
         hosted_clients(self.clients)
+        for name, reduction in self.metric_reductions.items():
+            if reduction not in REDUCTIONS:
+                wrong = unknown("reduction", reduction, REDUCTIONS)
+                raise SettingsError(f"metric_reductions, {name}: {wrong}")
         for name in ("run_name", "population"):
             if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
                 limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
@@ -162,6 +190,22 @@ class RoundStrategy(InsideWrapper):
         }
         bounds = {"bounds": asdict(self.bounds)} if self.bounds != Bounds() else {}
         return {"strategy": type(self).__name__, **values, **bounds}
+
+    def check_functions(self) -> None:
+        """Raise a SettingsError if the functions of a Flower app cannot do the clients' work.
+
+        Such a strategy would compute something else, such as FedAvg, without an error.
+        """
+        for strategy in getattr(self, "phase_strategies", [self]):
+            if strategy.client == ANSWERED_BY_FUNCTIONS[2]:
+                flower_log.warning("%s", FEDPROX)
+            place = str(strategy.client).partition("coprefl_flwr.clients:")[2]
+            if place and strategy.client not in ANSWERED_BY_FUNCTIONS:
+                name = type(strategy).__name__
+                raise SettingsError(
+                    f"{name} needs clients of its own, but this app has @app.train functions: make "
+                    f"the app by client_app, with {place} (docs/how-to/flower-app.md)"
+                )
 
     def check_participants(self, participants: int) -> None:
         """Raise a SettingsError if this many participants cannot give `min_replies`."""

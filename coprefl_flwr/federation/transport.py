@@ -128,6 +128,8 @@ class Transport:
             self.most_clients = max(self.most_clients, len(clients))
             if nodes and (self.roster.shared is not None or len(clients) >= needed):
                 self._warn_of_few(len(clients))
+                if self.roster.of_functions and not self.begun:
+                    self.strategy.check_functions()
                 self.begun = True
                 self.roster.keep()
                 return clients
@@ -167,6 +169,8 @@ class Transport:
             try:
                 if roster.asks:
                     roster.hear(node, _named_by(replies[node]))
+                    if not _runs_clients(replies[node]):
+                        roster.of_functions.add(node)
                     self._names[node] = _name_in(replies[node])
                 elif roster.declared is None:
                     roster.hear(node, None)
@@ -282,7 +286,8 @@ class Transport:
             failed = self.failed[exchange.action]
             why = messages.most_often(failed[c] for c in exchange.clients if c in failed)
             raise RoundFailedError(f"{counts}, needed: {needed}{why and f'; {why}'}")
-        return combine_replies(exchange, good, self.strategy.buffers)
+        combined = combine_replies(exchange, good, self.strategy.buffers)
+        return replace(combined, reductions=self.strategy.metric_reductions)
 
     def _log_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
         """Log why clients failed; raise a RoundFailedError if all failed by one program error."""
@@ -370,6 +375,11 @@ def _name_in(reply: Message) -> str:
     """Return the name in a node's reply to `query.roster`; "" if it gives none."""
     record = {} if reply.has_error() else records_of(reply.content, ConfigRecord)["roster"]
     return shorten(str(record.get("name", "")))
+
+
+def _runs_clients(reply: Message) -> bool:
+    """Return whether a node's app is made by `client_app`, and not of functions."""
+    return not reply.has_error() and "runs-clients" in reply.content["roster"]
 
 
 def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:

@@ -129,9 +129,9 @@ def _check(strategy: RunStrategy, arrays: Arrays) -> None:
     for part in getattr(strategy, "phase_strategies", [strategy]):
         if not is_one_mean(part, arrays):
             raise SettingsError(
-                f"{type(part).__name__} cannot run inside a wrapper such as Flower's "
-                "DifferentialPrivacy, which needs rounds with one exchange of models (allowed "
-                "inside a wrapper: FedAvg, FedProx, PerFedAvg)"
+                f"{type(part).__name__} needs the start() of this package: it has not one exchange "
+                "of models in a round, as another start() and wrappers such as Flower's "
+                "DifferentialPrivacy have (they can run FedAvg, FedProx, PerFedAvg)"
             )
 
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from coprefl_flwr.learning.device import default_device as default_device
     from coprefl_flwr.learning.device import placed as placed
     from coprefl_flwr.learning.evaluation import EVALUATION_BATCH as EVALUATION_BATCH
+    from coprefl_flwr.learning.evaluation import BatchLoss as BatchLoss
     from coprefl_flwr.learning.evaluation import LossAndGradient as LossAndGradient
-    from coprefl_flwr.learning.evaluation import LossFn as LossFn
     from coprefl_flwr.learning.evaluation import Metric as Metric
     from coprefl_flwr.learning.evaluation import class_means as class_means
     from coprefl_flwr.learning.evaluation import differentiable as differentiable

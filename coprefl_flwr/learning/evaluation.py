@@ -1,7 +1,7 @@
 """Loss, gradient, accuracy and class means over a whole set of samples, in eval mode."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,8 @@ from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES, computing
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.transfer import on_cpu
 
-LossFn = Callable[[Tensor, Tensor], Tensor]
-"""A loss: the mean loss of a batch (outputs, targets), as `torch.nn.functional.cross_entropy`."""
+BatchLoss = Callable[[nn.Module, Any], Tensor]
+"""A loss of a model and a batch: a scalar, the mean over the samples of the batch."""
 
 EVALUATION_BATCH = 256
 """Number of samples per batch in eval mode."""
@@ -68,37 +68,67 @@ class LossAndGradient:
     num_examples: int
 
 
+def class_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Return the mean cross-entropy of a batch (inputs, targets).
+
+    The targets are integer class labels. The model's outputs, (n, C, ...), are the logits of at
+    least two classes. Raises a SettingsError for another batch or other outputs, because their
+    cross-entropy would be another loss than the user's, and 0 if there is only one output.
+    """
+    if isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor):
+        inputs, targets = batch
+        outputs = model(inputs)
+        logits = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] > 1
+        if logits and not (targets.is_floating_point() or targets.is_complex()):
+            return cross_entropy(outputs, targets)
+    raise SettingsError(
+        "without loss=, a batch is (inputs, integer classes), and the model has two or more "
+        "outputs: pass loss=, a function of model and batch"
+    )
+
+
+def batch_size(batch: Any) -> int:
+    """Return the number of samples of a batch, which is the length of its first tensor.
+
+    A batch is a tensor, or a tuple, list or mapping that holds one, such as `(inputs, targets)` or
+    the dict of a tokenizer. Raises a SettingsError for a batch without a tensor.
+    """
+    waiting = [batch]
+    while waiting:
+        part = waiting.pop(0)
+        if isinstance(part, Tensor) and part.ndim:
+            return len(part)
+        if isinstance(part, Mapping | tuple | list):
+            waiting[:0] = part.values() if isinstance(part, Mapping) else part
+    raise SettingsError(f"a batch is a {type(batch).__name__}: pass size=, a function of a batch")
+
+
 def loss_and_gradient(
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    loss_fn: LossFn = cross_entropy,
+    batches: Iterable[Any],
+    loss: BatchLoss = class_loss,
+    size: Callable[[Any], float] = batch_size,
     precision: str = FLOAT32,
 ) -> LossAndGradient:
     """Return the mean loss L(w) = 1/n sum_i l_i over `batches` and its gradient, in eval mode.
 
     This is line 13 of CoPreFL's Algorithm 1. In train mode the loss and the gradient would depend
     on the batch size, and BatchNorm's buffers would change. Tied weights have the same gradient
-    under each of their names. `batches` is any iterable of (inputs, targets) on the model's device,
-    such as a DataLoader. `precision` is the number format of the network's computations (see
-    `models.computing`). A weighted mean, such as the cross-entropy with class weights, is a mean
-    over the whole set too. Raises a ValueError if `batches` has no samples, and a SettingsError if
-    `loss_fn` is not a mean over samples.
+    under each of their names. `batches` is any iterable of batches, such as a DataLoader. `loss`
+    returns the mean loss of a batch, a scalar, and `size` the weight of the batch in the mean over
+    all batches: its number of samples, or for a weighted mean the sum of the samples' weights.
+    `precision` is the number format of the network's computations (see `models.computing`). Raises
+    a ValueError if `batches` has no samples.
     """
     model.eval()
     model.zero_grad(set_to_none=True)
-    losses, count, total_weight, weigh = list[Tensor](), 0, 0.0, None
+    losses, total_weight = list[Tensor](), 0.0
     sums: dict[nn.Parameter, Tensor] = {}
     halves = [p for p in model.parameters() if p.dtype in HALF_TYPES]
     with differentiable(model), computing(model, precision):
-        for inputs, targets in batches:
-            outputs, weight = model(inputs), float(len(targets))
-            count += len(targets)
-            if loss_fn is not cross_entropy and isinstance(outputs, Tensor):
-                weigh = weigh or _weights(loss_fn, outputs, targets)
-                exact = weigh(outputs, targets)
-                # n, not nearly n, where all weights are equal, and where the loss cannot improve.
-                weight = exact if abs(exact - weight) > 1e-4 * weight else weight
-            batch_sum = loss_fn(outputs, targets) * weight
+        for batch in batches:
+            weight = float(size(batch))
+            batch_sum = loss(model, batch) * weight
             backward(batch_sum, model.parameters())
             _add_up_in_float32(halves, sums)
             losses.append(batch_sum.detach())
@@ -116,33 +146,7 @@ def loss_and_gradient(
     total = sum(on_host.pop("").tolist())
     gradient = {name: as_array(tensor, name) for name, tensor in on_host.items()}
     model.zero_grad(set_to_none=True)
-    return LossAndGradient(total / total_weight, gradient, count)
-
-
-def _weights(loss_fn: LossFn, *first: Tensor) -> Callable[[Tensor, Tensor], float]:
-    """Return a function of a batch: what its loss divides by, in units of that of one sample.
-
-    The loss of a batch is sum_i w_i l_i / sum_i w_i, where all w_i may be 1. The gradient by the
-    output of a sample is w / sum_i w_i times that of this sample alone. This is measured with the
-    sample of the first batch that has the largest gradient, as a further one of a batch.
-
-    Raises a SettingsError if the loss is another one where each sample occurs twice.
-    """
-
-    def measured(*batches: Sequence[Tensor]) -> tuple[float, Tensor]:
-        outputs, targets = (torch.cat(parts).detach() for parts in zip(*batches, strict=True))
-        loss = loss_fn(outputs.requires_grad_(), targets)
-        (gradient,) = torch.autograd.grad(loss, outputs)
-        return float(loss.detach()), gradient.reshape(len(gradient), -1).norm(dim=1)
-
-    (loss, lengths), (double, _) = measured(first), measured(first, first)
-    if abs(double - loss) > 0.01 * abs(loss):
-        twice = f"is {loss:.4g} for {len(lengths)} samples and {double:.4g} for the same ones twice"
-        raise SettingsError(f"loss_fn {twice}; pass a mean, such as one with reduction='mean'")
-    at = int(lengths.argmax())
-    one = [part[at : at + 1] for part in first]
-    _, alone = measured(one)
-    return lambda *batch: float(alone / measured(batch, one)[1][-1]) - 1
+    return LossAndGradient(total / total_weight, gradient, max(1, round(total_weight)))
 
 
 def _add_up_in_float32(halves: list[nn.Parameter], sums: dict[nn.Parameter, Tensor]) -> None:

@@ -9,6 +9,7 @@ from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
 from coprefl_flwr.data import ImageDataset, Samples
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.messages import ROSTER
+from coprefl_flwr.federation.nodes import NODES
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
@@ -29,13 +30,12 @@ HOSTINGS = {
     "4": (4, 4),
     "pairs": (2, pair),
     "own": (4, None),
-    "plain": (4, None),
+    "plain": (4, NODES),
 }
 """Number of nodes, and the clients, by kind of hosting.
 
 The clients are a number if any node can run any client. Otherwise each node states the clients that
-it hosts, by a function or by its partition-id (None). "plain" nodes do not know the question which
-clients they host.
+it hosts, by a function or by its partition-id (None). "plain" nodes are not asked.
 """
 
 
@@ -45,9 +45,8 @@ def hosted(hosting, client_fn, grid_class=LocalGrid, around=lambda app: app):
     The grid's `clients` must be given to the strategy. The nodes run `around(app)`.
     """
     nodes, clients = HOSTINGS[hosting]
-    shared = clients if isinstance(clients, int) else None
-    app = client_app(client_fn, None if shared else clients)
-    grid = grid_class(around(without_roster(app) if hosting == "plain" else app), nodes=nodes)
+    shared = clients if isinstance(clients, int | str) else None
+    grid = grid_class(around(client_app(client_fn, None if shared else clients)), nodes=nodes)
     grid.clients = shared
     return grid
 

@@ -9,6 +9,7 @@ import torch
 from flwr.app import Message
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
+from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
@@ -109,7 +110,7 @@ def test_impossible_clients_of_a_node_are_refused(client_fn, clients, line):
 )
 def test_node_reports_its_clients(clients, answer):
     content = ask(client_app(numbered, clients), ROSTER, population="task-1")
-    assert dict(content["roster"]) == answer
+    assert dict(content["roster"]) == {**answer, "runs-clients": True}
 
 
 def test_node_without_partition_id_is_refused_where_it_is_needed():
@@ -209,7 +210,9 @@ def app_of_functions(federation):
         if context.node_config["partition-id"] % 2:
             return query_reply(message, model, batches)
         dicts = ({"img": images, "label": labels} for images, labels in batches)
-        return query_reply(message, model, dicts, batch=lambda b: (b["img"], b["label"]))
+        return query_reply(
+            message, model, dicts, lambda model, b: cross_entropy(model(b["img"]), b["label"])
+        )
 
     return app
 

@@ -126,7 +126,7 @@ def test_evaluation_needs_one_good_reply(options, caplog):
     result = strategy.start(grid, to_record(START), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
     assert run_of(strategy).evaluation.clients == (2,)
-    line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed: 1; 4 failed: Ari"
+    line = "evaluation failed: evaluate: 0 good replies of 4, needed: 1; 4 failed: Ari"
     assert any(record.getMessage().startswith(line) for record in caplog.records)
 
 
@@ -376,7 +376,8 @@ def test_every_round_has_a_line_for_the_operator(config, limit, shown, caplog, m
     with caplog.at_level(logging.INFO, "flwr"):
         FedAvg(min_available_nodes=4).start(grid, to_record(START), 2)
     first, evaluation, second, again = operators_lines(caplog)
-    assert [first, evaluation, again] == ["train: 4 of 4", "evaluate: 4 of 4", "evaluate: 4 of 4"]
+    of_all = [f"{action}: 4 of 4; 4 clients in all" for action in ("train", "evaluate", "evaluate")]
+    assert [first, evaluation, again] == of_all
     assert second.startswith(f"train: 3 of 4 ({shown}: ArithmeticError: no data")
 
 
@@ -386,7 +387,7 @@ def test_a_node_without_a_roster_is_named_by_its_id(caplog):
     strategy = FedAvg(min_available_nodes=2, min_replies=2, max_failed_rounds=2)
     with caplog.at_level(logging.INFO, "flwr"), pytest.raises(RunFailedError):
         strategy.start(grid, to_record(START), 1, timeout=9)
-    assert operators_lines(caplog)[0] == "train: 1 of 2 (node 3: timeout)"
+    assert operators_lines(caplog)[0] == "train: 1 of 2 (node 3: timeout); 2 clients in all"
 
 
 def test_a_round_with_fewer_clients_than_wanted_at_first_warns_once(caplog):

@@ -11,6 +11,7 @@ from coprefl_flwr.clients import CoPreFLClient, FedMetaClient, query_reply
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower import enter_run
 from coprefl_flwr.learning import loss_and_gradient
+from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL
 from tests.common.federation import CPU, Federation
 
@@ -25,7 +26,9 @@ def asked(node=2, **config):
 
 def reply(model, batches, message=None, **options):
     """Return (gradient, loss) of a reply."""
-    content = query_reply(message or asked(), model, batches, **options).content
+    message = message or asked()
+    message.content["arrays"] = to_record(model_arrays(model))
+    content = query_reply(message, model, batches, **options).content
     return from_record(content["arrays"]), content["metrics"]["loss"]
 
 

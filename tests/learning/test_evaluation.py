@@ -1,6 +1,7 @@
 """Compare losses, gradients and hits with autograd in float64 and calculations by hand."""
 
 import itertools
+from collections import UserDict
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch.nn import functional
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import evaluate, loss_and_gradient
+from coprefl_flwr.learning.evaluation import batch_size
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
 from tests.common.networks import tiny_model
@@ -147,19 +149,22 @@ WEIGHTED = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 5.0], dtype=torch.
 
 
 @pytest.mark.parametrize(
-    "loss_fn",
+    ("loss_fn", "weight"),
     [
-        WEIGHTED,
-        nn.CrossEntropyLoss(ignore_index=1),
-        nn.CrossEntropyLoss(label_smoothing=0.1),
-        lambda outputs, targets: functional.mse_loss(outputs[:, 0], targets.double()),
-        lambda outputs, targets: 5 * functional.cross_entropy(outputs, targets),
+        (WEIGHTED, lambda batch: WEIGHTED.weight[batch[1]].sum()),
+        (nn.CrossEntropyLoss(ignore_index=1), lambda batch: (batch[1] != 1).sum()),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), None),
+        (lambda outputs, targets: functional.mse_loss(outputs[:, 0], targets.double()), None),
+        (lambda outputs, targets: 5 * functional.cross_entropy(outputs, targets), None),
     ],
 )
 @pytest.mark.parametrize("size", [4, 5, 22])
-def test_weighted_mean_is_that_of_the_whole_set(loss_fn, size):
+def test_weighted_mean_is_that_of_the_whole_set(loss_fn, weight, size):
     network, batches = linear_and_batches(size)
-    result = loss_and_gradient(network, batches, loss_fn)
+    sizes = {} if weight is None else {"size": weight}
+    result = loss_and_gradient(
+        network, batches, lambda model, batch: loss_fn(model(batch[0]), batch[1]), **sizes
+    )
     inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
     loss = loss_fn(network(inputs), targets)
     gradients = torch.autograd.grad(loss, list(network.parameters()))
@@ -169,20 +174,39 @@ def test_weighted_mean_is_that_of_the_whole_set(loss_fn, size):
 
 
 @pytest.mark.parametrize(
-    "loss_fn",
+    ("outputs", "targets"),
     [
-        nn.CrossEntropyLoss(reduction="sum"),
-        lambda outputs, targets: functional.mse_loss(
-            outputs[:, 0], targets.double(), reduction="sum"
-        ),
-        lambda outputs, targets: functional.cross_entropy(outputs, targets) / len(targets),
+        (1, torch.zeros(4).long()),  # Its cross-entropy would be 0 for any outputs.
+        (1, torch.zeros(4, 1)),
+        (3, torch.zeros(4, 3)),
+        (3, torch.zeros(4)),
     ],
 )
-@pytest.mark.parametrize("size", [1, 5, 22])
-def test_loss_that_is_not_a_mean_is_refused(loss_fn, size):
-    """Before, the gradient of a sum was as many times too long as a batch has samples."""
-    network, batches = linear_and_batches(size)
-    with pytest.raises(
-        SettingsError, match=r"^loss_fn is .* for \d+ samples .*; pass a mean, such"
-    ):
-        loss_and_gradient(network, batches, loss_fn)
+def test_default_loss_takes_only_integer_labels_and_two_outputs(outputs, targets):
+    network = nn.Linear(5, outputs)
+    with pytest.raises(SettingsError, match=r"^without loss=, a batch is .*: pass loss="):
+        loss_and_gradient(network, [(torch.ones(4, 5), targets)])
+
+
+def test_default_loss_takes_no_batch_of_two_keys():
+    """A dict of two entries is not a pair of its keys."""
+    with pytest.raises(SettingsError, match=r"^without loss="):
+        loss_and_gradient(nn.Linear(5, 3), [{"x": torch.ones(4, 5), "y": torch.zeros(4).long()}])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.ones(7, 2),
+        (torch.ones(7, 2), torch.zeros(3)),
+        [{"tokens": torch.ones(7, 5)}, torch.zeros(7)],
+        UserDict(words=["a", "b"], tokens=torch.ones(7, 5), mask=torch.ones(3)),
+    ],
+)
+def test_size_of_a_batch_is_the_length_of_its_first_tensor(batch):
+    assert batch_size(batch) == 7
+
+
+def test_batch_without_a_tensor_needs_a_size():
+    with pytest.raises(SettingsError, match=r"^a batch is a list: pass size=, a function of a"):
+        batch_size(["a", "b"])
