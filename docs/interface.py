@@ -33,6 +33,7 @@ OBJECTS = {
     "bounds": "limits on what clients may report: a "
     "[`Bounds`](exchanges.md#coprefl_flwr.federation.Bounds)",
     "buffers": "names of the model's buffers, which are averaged, never stepped; a study sets them",
+    "metric_reductions": "{metric of the clients: `max`, `min` or `sum`}; the others are means",
     "clients": "the clients of each node ([hosting](../../concepts/hosting.md)): the number of "
     "all clients, if every node can run every client; a mapping from node ids to clients; the "
     "path of a TOML file with this mapping; `nodes`: each node is one client, with the node's id; "

@@ -30,7 +30,7 @@ from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.report.columns import COLUMNS
 from coprefl_flwr.strategies import ServerRefined
 from coprefl_flwr.studies.settings import GROUPS, Settings
-from docs import interface
+from docs import in_an_app, interface
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs"
@@ -262,7 +262,8 @@ def frame(name: str) -> str:
         f"| tests of the formulas | [{test}](../../{test}) |",
     ]
     role = method.roles[0]
-    return "\n".join(lines) + "\n\n" + _options_of(method, role) + "\n" + _command(name, role)
+    parts = ["\n".join(lines) + "\n", _options_of(method, role), _command(name, role)]
+    return "\n".join(filter(None, [*parts, in_an_app.section(method)]))
 
 
 def _module(owner: type) -> str:

@@ -104,8 +104,8 @@ def test_too_few_samples_for_a_split_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({"min_evaluate_nodes": 2}, "'min_evaluate_nodes' of Flower: use fraction_evaluate, "),
-        ({"min_train_nodes": 2}, "'min_train_nodes' of Flower: use participants, "),
+        ({"min_evaluate_nodes": 2}, "Flower's 'min_evaluate_nodes' use fraction_evaluate, "),
+        ({"min_train_nodes": 2}, "Flower's 'min_train_nodes' use participants, "),
         ({"participant": 2}, "unknown option 'participant': did you mean 'participants'"),
     ],
 )

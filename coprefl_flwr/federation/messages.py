@@ -19,7 +19,7 @@ Reply     If `clients` was in the request: ArrayRecords, a MetricRecord and, if 
           is the reply that Flower's own strategies expect, and that other Flower apps send.
 Roster    The reply to `query.roster` has a ConfigRecord "roster" with the list `own`: the ids of
           the clients that the node hosts, and the node's `name`, if its node-config has one. It
-          has the key `runs-clients` if the app runs NumPyClients and not functions of its own.
+          has the key `runs-clients` if the app runs NumPyClients instead of functions.
           Nodes are asked only if the strategy's option `clients` is not set.
 """
 

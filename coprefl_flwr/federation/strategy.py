@@ -51,7 +51,7 @@ FEDPROX = (
     "FedProx is FedAvg unless the app's training adds mu / 2 ||w - w_t||^2 to its loss, with mu = "
     "config['proximal-mu'] and the received weights w_t"
 )
-"""Warning if the app has functions of its own."""
+"""Warning if the clients are functions of an app."""
 
 FLOWER_ARGUMENTS = {
     "proximal_mu": "mu",
@@ -62,9 +62,9 @@ FLOWER_ARGUMENTS = {
     "eta_l": "the learning rate in your clients' training",
     "client_learning_rate": "the learning rate in your clients' training",
     "train_loss_key": "the metrics that QFFLClient reports",
-    "weighted_by_key": "the metric num-examples, which weights the clients here",
-    "arrayrecord_key": "the name 'arrays', which is always used",
-    "configrecord_key": "the name 'config', which is always used",
+    "weighted_by_key": "the metric num-examples, the weight of a client",
+    "arrayrecord_key": "nothing: it is always 'arrays'",
+    "configrecord_key": "nothing: it is always 'config'",
     "min_evaluate_nodes": "fraction_evaluate, the fraction of the clients that evaluates",
     "min_train_nodes": "participants, the clients of a round",
     "train_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
@@ -130,12 +130,13 @@ class RoundStrategy(InsideWrapper):
         parameters.pop("self", None)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return super().__new__(cls)
-        others = [name for name in options if name not in parameters]
-        flowers = [f"{n}: use {FLOWER_ARGUMENTS[n]}" for n in others if n in FLOWER_ARGUMENTS]
-        lines = [unknown("option", n, parameters) for n in others if n not in FLOWER_ARGUMENTS]
-        if flowers:
-            lines.append(f"{len(flowers)} of Flower's arguments: {'; '.join(flowers)}")
-        if lines:
+        if others := [name for name in options if name not in parameters]:
+            lines = [
+                f"instead of Flower's '{name}' use {FLOWER_ARGUMENTS[name]}"
+                if name in FLOWER_ARGUMENTS
+                else unknown("option", name, parameters)
+                for name in others
+            ]
             raise SettingsError(f"{cls.__name__}: {'; '.join(lines)}", *others)
         return super().__new__(cls)
 
@@ -203,7 +204,7 @@ class RoundStrategy(InsideWrapper):
             if place and strategy.client not in ANSWERED_BY_FUNCTIONS:
                 name = type(strategy).__name__
                 raise SettingsError(
-                    f"{name} needs clients of its own, but this app has @app.train functions: make "
+                    f"{name} needs other clients than this app's @app.train functions: make "
                     f"the app by client_app, with {place} (docs/how-to/flower-app.md)"
                 )
 

@@ -34,7 +34,8 @@ def started(strategy, app, rounds=20):
     """Return what Flower's `start` returns, from the same first weights."""
     torch.manual_seed(0)
     first = ArrayRecord(task.Net().state_dict())
-    grid = LocalGrid(app, nodes=4, run_config={"local-epochs": 2})
+    config = {"local-epochs": 2, "batch-size": 32}
+    grid = LocalGrid(app, nodes=4, run_config=config)
     return strategy.start(
         grid, first, rounds, train_config=ConfigRecord({"lr": 0.1})
     )
@@ -49,18 +50,24 @@ result = started(fedavg, app)
 # change in two places. First, each client's data are split once more, to get a query set:
 
 # %%
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, random_split
 
 
-def load_data(partition_id):
-    training = task.Spirals(partition_id, 0, 100)
-    test = task.Spirals(partition_id, 150, 200)
-    batches = DataLoader(training, batch_size=32, shuffle=True)
-    return batches, DataLoader(test, batch_size=50)
+def load_three(partition_id, num_partitions, batch_size):
+    training, test = (
+        loader.dataset
+        for loader in task.load_data(partition_id, num_partitions, batch_size)
+    )
+    training, query = random_split(
+        training, [0.8, 0.2], torch.Generator().manual_seed(42)
+    )
+    batches = DataLoader(training, batch_size=batch_size, shuffle=True)
+    return batches, DataLoader(query, batch_size), DataLoader(test, batch_size)
 
 
-def load_query(partition_id):
-    return DataLoader(task.Spirals(partition_id, 100, 150), batch_size=50)
+def load_data(*arguments):
+    training, _, test = load_three(*arguments)
+    return training, test
 
 
 sys.modules[
@@ -72,16 +79,20 @@ sys.modules[
 
 # %%
 from coprefl_flwr.clients import query_reply
+from torch.nn.functional import cross_entropy
 
 
 @app.train("query")
 def query(message, context):
     model = task.Net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    batches = load_query(context.node_config["partition-id"])
-    return query_reply(
-        message, model, batches, batch=lambda b: (b["img"], b["label"])
-    )
+    partition = context.node_config["partition-id"]
+    _, batches, _ = load_three(partition, 4, 32)
+
+    def loss(model, batch):
+        return cross_entropy(model(batch["img"]), batch["label"])
+
+    return query_reply(message, model, batches, loss)
 
 
 # %% [markdown]
@@ -122,11 +133,11 @@ import matplotlib.pyplot as plt
 def accuracies(arrays, partition_id=5, epochs=15):
     model = task.Net()
     model.load_state_dict(arrays)
-    training, test = load_data(partition_id)
-    found = [task.test(model, test)[1]]
+    training, test = load_data(partition_id, 4, 32)
+    found = [task.test(model, test, "cpu")[1]]
     for _ in range(epochs):
-        task.train(model, training, 1, 0.1)
-        found.append(task.test(model, test)[1])
+        task.train(model, training, 1, 0.1, "cpu")
+        found.append(task.test(model, test, "cpu")[1])
     return found
 
 

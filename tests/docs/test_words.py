@@ -92,7 +92,8 @@ def wide(text):
     lines = []
     for block in BLOCK.finditer(text):
         first = text.count("\n", 0, block.start(4)) + 1
-        most = PRINTED if block[3] == "text" else COLUMNS
+        # The first column of a diff is a sign.
+        most = PRINTED if block[3] == "text" else COLUMNS + (block[3] == "diff")
         for number, line in enumerate(textwrap.dedent(block[4]).splitlines(), first):
             if len(line) > most:
                 lines.append(f"line {number}: {len(line)} characters: {line}")

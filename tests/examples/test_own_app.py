@@ -63,22 +63,22 @@ def accuracy_per_node(folder, state):
     model.load_state_dict(state)
     found = []
     for node in range(4):
-        batch = next(iter(load_data(node)[1]))
+        batch = next(iter(load_data(node, 4, 50)[-1]))
         found.append(float((model(batch["img"]).argmax(1) == batch["label"]).float().mean()))
     return np.array(found)
 
 
 def test_diff_applies_and_both_apps_learn(copy, monkeypatch, caplog):
-    """Both apps train half of the four nodes in each of five rounds, and evaluate on all nodes."""
+    """Both apps train the four nodes in each of five rounds, and evaluate on half of them."""
     caplog.set_level(logging.INFO, "flwr")
     before, sent = run_app(copy, monkeypatch)
-    assert sent == {"train": 10, "evaluate": 20}
+    assert sent == {"train": 20, "evaluate": 10}
     assert len(re.findall(EVALUATED, caplog.text)) == 5
     caplog.clear()
     diff = EXAMPLES / "own_app.diff"
     subprocess.run(["git", "apply", "-p1", diff], cwd=copy, check=True)
     after, sent = run_app(copy, monkeypatch)
-    assert sent == {"query.roster": 4, "train": 10, "train.query": 10, "evaluate": 20}
+    assert sent == {"query.roster": 4, "train": 20, "train.query": 20, "evaluate": 10}
     assert len(re.findall(EVALUATED, caplog.text)) == 5
     assert accuracy_per_node(copy, before).mean() > 0.4
     assert accuracy_per_node(copy, after).mean() > 0.4
@@ -88,16 +88,44 @@ def test_diff_applies_and_both_apps_learn(copy, monkeypatch, caplog):
 def test_fedavg_in_the_unchanged_app_equals_flowers_fedavg(copy, monkeypatch):
     task = copy / "own_app" / "task.py"
     task.write_text(task.read_text().replace("shuffle=True", "shuffle=False"))
-    before, _ = run_app(copy, monkeypatch, **{"fraction-train": 1.0})
+    before, _ = run_app(copy, monkeypatch)
     server = copy / "own_app" / "server_app.py"
     text = server.read_text()
     server.write_text(text.replace("flwr.serverapp.strategy", "coprefl_flwr.strategies"))
-    after, _ = run_app(copy, monkeypatch, **{"fraction-train": 1.0})
+    after, _ = run_app(copy, monkeypatch)
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-6)
 
 
-def test_how_to_page_shows_the_diff():
-    page = (HOW_TO / "flower-app.md").read_text()
-    diff = (EXAMPLES / "own_app.diff").read_text()
-    assert diff[: diff.index("--- a/pyproject.toml")] in page
+def changed_lines(diff):
+    """Return the lines that a diff adds and removes in each file of an app's package."""
+    found, file = {}, ""
+    for line in diff.splitlines():
+        if line.startswith("+++ "):
+            file = line.rpartition("/")[2]
+        elif line[:1] in "+-" and not line.startswith("--- "):
+            found.setdefault(file, []).append(line)
+    return {name: lines for name, lines in found.items() if name != "pyproject.toml"}
+
+
+def test_how_to_page_shows_the_diff_of_the_quickstart():
+    """Flower's quickstart is not in this repository; the diff has the same lines as the app's."""
+    quickstart = (EXAMPLES / "quickstart_pytorch.diff").read_text()
+    assert f"```diff\n{quickstart}```" in (HOW_TO / "flower-app.md").read_text()
+    lines = changed_lines((EXAMPLES / "own_app.diff").read_text())
+    assert changed_lines(quickstart) == lines
+    assert len(lines["client_app.py"]) > 20
+
+
+def test_query_set_is_not_in_the_training_set(copy, monkeypatch):
+    subprocess.run(["git", "apply", "-p1", EXAMPLES / "own_app.diff"], cwd=copy, check=True)
+    run_app(copy, monkeypatch, **{"num-server-rounds": 1})
+    from own_app.task import load_data
+
+    for node in range(4):
+        parts = [loader.dataset for loader in load_data(node, 4, 32)]
+        assert [len(part) for part in parts] == [120, 30, 50]
+        points = [tuple(item["img"].tolist()) for part in parts for item in part]
+        assert len(set(points)) == 200
+        again = load_data(node, 4, 32)[1].dataset
+        assert again.indices == parts[1].indices

@@ -14,15 +14,12 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train a global model and save it."""
     torch.manual_seed(0)
-    config = context.run_config
-    strategy = FedAvg(
-        fraction_train=config["fraction-train"],
-        min_available_nodes=4,
-    )
+    fraction_evaluate = context.run_config["fraction-evaluate"]
+    strategy = FedAvg(fraction_evaluate=fraction_evaluate)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),
-        train_config=ConfigRecord({"lr": config["learning-rate"]}),
-        num_rounds=config["num-server-rounds"],
+        train_config=ConfigRecord({"lr": context.run_config["learning-rate"]}),
+        num_rounds=context.run_config["num-server-rounds"],
     )
     torch.save(result.arrays.to_torch_state_dict(), "final_model.pt")

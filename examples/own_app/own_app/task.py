@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 POINTS = 200
 
@@ -22,13 +22,12 @@ class Net(nn.Module):
 class Spirals(Dataset):
     """Points of three spirals; each item is a dict, as in Hugging Face datasets."""
 
-    def __init__(self, partition_id: int, first: int, last: int) -> None:
+    def __init__(self, partition_id: int, num_partitions: int) -> None:
         generator = torch.Generator().manual_seed(partition_id)
-        labels = torch.randint(0, 3, (POINTS,), generator=generator)
+        self.labels = torch.randint(0, 3, (POINTS,), generator=generator)
         radius = torch.rand(POINTS, generator=generator) * 2
-        angle = radius + 2.1 * labels + 0.3 * partition_id
-        points = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1)
-        self.points, self.labels = points[first:last], labels[first:last]
+        angle = radius + 2.1 * self.labels + 1.2 * partition_id / num_partitions
+        self.points = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1)
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -39,41 +38,43 @@ class Spirals(Dataset):
         return {"img": self.points[position], "label": self.labels[position]}
 
 
-def load_data(partition_id: int) -> tuple[DataLoader, DataLoader]:
-    """Return a node's training batches and a batch to evaluate on."""
-    training = Spirals(partition_id, 0, 150)
-    evaluation = Spirals(partition_id, 150, POINTS)
-    batches = DataLoader(training, batch_size=32, shuffle=True)
-    return batches, DataLoader(evaluation, batch_size=50)
+def load_data(partition_id: int, num_partitions: int, batch_size: int) -> tuple[DataLoader, ...]:
+    """Return a node's training batches and its batches to evaluate on."""
+    partition = Spirals(partition_id, num_partitions)
+    partition_train_test = {
+        "train": Subset(partition, range(150)),
+        "test": Subset(partition, range(150, POINTS)),
+    }
+    trainloader = DataLoader(partition_train_test["train"], batch_size=batch_size, shuffle=True)
+    testloader = DataLoader(partition_train_test["test"], batch_size=batch_size)
+    return trainloader, testloader
 
 
 def train(
-    model: nn.Module,
-    batches: DataLoader,
-    epochs: int,
-    learning_rate: float,
+    net: nn.Module, trainloader: DataLoader, epochs: int, lr: float, device: torch.device
 ) -> float:
     """Train the model by SGD and return the mean loss of its batches."""
-    model.train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    net.train()
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     losses = []
     for _ in range(epochs):
-        for batch in batches:
-            optimiser.zero_grad()
-            loss = nn.functional.cross_entropy(model(batch["img"]), batch["label"])
+        for batch in trainloader:
+            optimizer.zero_grad()
+            outputs = net(batch["img"].to(device))
+            loss = nn.functional.cross_entropy(outputs, batch["label"].to(device))
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(loss.item())
     return sum(losses) / len(losses)
 
 
 @torch.no_grad()
-def test(model: nn.Module, batches: DataLoader) -> tuple[float, float]:
+def test(net: nn.Module, testloader: DataLoader, device: torch.device) -> tuple[float, float]:
     """Return the mean loss and the accuracy, a fraction."""
-    model.eval()
+    net.eval()
     loss, correct = 0.0, 0
-    for batch in batches:
-        outputs, labels = model(batch["img"]), batch["label"]
+    for batch in testloader:
+        outputs, labels = net(batch["img"].to(device)), batch["label"].to(device)
         loss += nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
         correct += int((outputs.argmax(1) == labels).sum())
-    return loss / len(batches.dataset), correct / len(batches.dataset)
+    return loss / len(testloader.dataset), correct / len(testloader.dataset)
