@@ -216,6 +216,11 @@ KINDS = {
         sent=lambda m: m.heads.state_dict(),
         load=lambda m, tensors: m.heads.load_state_dict(tensors),
     ),
+    "head like a frozen layer": Kind(
+        lambda: nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Tanh(), nn.Linear(6, 6)),
+        sent=lambda m: m[2].state_dict(),
+        load=lambda m, tensors: m[2].load_state_dict(tensors),
+    ),
     "adapters": Kind(Adapted, sent=of_adapters, load=load_adapters),
     "list of arrays": Kind(two_layers(), sent=numbered, load=load_numbered),
     "other names": Kind(
