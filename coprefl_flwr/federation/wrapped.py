@@ -129,9 +129,9 @@ def _check(strategy: RunStrategy, arrays: Arrays) -> None:
     for part in getattr(strategy, "phase_strategies", [strategy]):
         if not is_one_mean(part, arrays):
             raise SettingsError(
-                f"{type(part).__name__} needs the start() of this package: it has not one exchange "
-                "of models in a round, as another start() and wrappers such as Flower's "
-                "DifferentialPrivacy have (they can run FedAvg, FedProx, PerFedAvg)"
+                f"{type(part).__name__} has other rounds than one exchange of models, so it needs "
+                "its own start(): remove another start() and use hooks=, and use no wrapper such as "
+                "DifferentialPrivacy (allowed with them: FedAvg, FedProx, PerFedAvg)"
             )
 
 

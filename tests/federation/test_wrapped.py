@@ -39,7 +39,7 @@ def test_wrapper_around_a_round_that_is_not_one_mean_is_refused(strategy):
     wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 2)
     parts = strategy.phase_strategies if isinstance(strategy, Schedule) else [strategy]
     (part,) = (part for part in parts if type(part) is not FedAvg)
-    line = f"^{type(part).__name__} needs the start.*they can run FedAvg, FedProx, PerFedAvg"
+    line = f"^{type(part).__name__} has other rounds .*with them: FedAvg, FedProx, PerFedAvg"
     with pytest.raises(SettingsError, match=line):
         wrapped.start(counting_grid(seen=seen), to_record(START), 1)
     assert seen == []
