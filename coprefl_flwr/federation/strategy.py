@@ -356,8 +356,8 @@ class RoundStrategy(InsideWrapper):
         for name in STEPS:
             if getattr(type(self), name) is not getattr(RoundStrategy, name):
                 raise SettingsError(
-                    f"{type(self).__name__} overrides {name}, which start() does not call, as a round "
-                    "may have several exchanges: use hooks=, or override `round` "
+                    f"{type(self).__name__} overrides {name}, which start() does not call, as a "
+                    "round may have several exchanges: use hooks=, or override `round` "
                     "(docs/how-to/flower-app.md)"
                 )
 

@@ -130,7 +130,7 @@ def _check(strategy: RunStrategy, arrays: Arrays) -> None:
         if not is_one_mean(part, arrays):
             raise SettingsError(
                 f"{type(part).__name__} has other rounds than one exchange of models, so it needs "
-                "its own start(): remove another start() and use hooks=, and use no wrapper such as "
+                "its own start(): remove another start() and use hooks=, and no wrapper such as "
                 "DifferentialPrivacy (allowed with them: FedAvg, FedProx, PerFedAvg)"
             )
 
