@@ -389,7 +389,7 @@ def evaluate_starts(
     trained = task_phase(method, training, chosen)
     trained.check_aggregation("method", training.participants)
     layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
-    computed, keeps = head_phase(layer, training, {}), layer == KEEP
+    computed, keeps = head_phase(layer, training), layer == KEEP
     how = Downstream(trained, head=computed, keeps_head=keeps, metrics=metrics, **of_tasks)
     networks = {start.name: start.weights for start in how_made}
     architecture = architecture_of_tasks(networks, network, tasks, keeps_head=keeps)

@@ -282,22 +282,3 @@ def _checked(place: str, strategy_class: Any) -> type[RoundStrategy]:
 def with_role(role: str) -> dict[str, Algorithm]:
     """Return {name: method} of the built-in methods that have a role."""
     return {name: method for name, method in METHODS.items() if role in method.roles}
-
-
-@functools.cache
-def short_forms() -> Mapping[str, tuple[Option, ...]]:
-    """Return {key: all its declarations} of the method options that are keys of the run-config.
-
-    Two groups of options are not keys, and can be written only after the method's name: the options
-    of heads, and options with the key of a setting of local training. A method without local
-    training may have an option with such a key.
-    """
-    declarations: dict[str, list[Option]] = {}
-    for method in METHODS.values():
-        if HEAD in method.roles:
-            continue
-        for key, option in method.options.items():
-            known = declarations.setdefault(key, [])
-            if option not in known and key not in declared(LocalTraining):
-                known.append(option)
-    return {key: tuple(known) for key, known in declarations.items() if known}

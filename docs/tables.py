@@ -24,7 +24,6 @@ from coprefl_flwr.methods import (
     PRETRAINING,
     TASK,
     Algorithm,
-    short_forms,
 )
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.report.columns import COLUMNS
@@ -191,7 +190,6 @@ def options_table() -> str:
     lines = _heads("key", "method", "limits", "meaning")
     methods = [method for method in METHODS.values() if HEAD not in method.roles]
     averaging = {name.replace("_", "-") for name in AGGREGATION}
-    # Including options without a short form: their key is a setting with another meaning.
     for key in dict.fromkeys(key for method in methods for key in method.options):
         names_of: dict[tuple[str, str], list[str]] = {}
         for name, method in METHODS.items():
@@ -379,13 +377,12 @@ def _command(name: str, role: str) -> str:
 
 def run_config() -> str:
     """Return the lines of [tool.flwr.app.config]: every setting with its default."""
-    defaults = {**declared(Settings), **dict.fromkeys(short_forms())}
-    return "".join(f"{key} = {_toml(option)}\n" for key, option in defaults.items())
+    return "".join(f"{key} = {_toml(option)}\n" for key, option in declared(Settings).items())
 
 
-def _toml(option: Option | None) -> str:
+def _toml(option: Option) -> str:
     """Return a default in TOML, `""` if it is not set."""
-    default: Value = "" if option is None or option.default is None else option.default
+    default: Value = "" if option.default is None else option.default
     return _text(default) if isinstance(default, bool | int | float) else f'"{default}"'
 
 

@@ -16,7 +16,7 @@ ABOVE = {
     "testing": {"studies", "methods", "simulation"},
     "server_app": {"studies"},
     "client_app": {"studies"},
-    "simulation": {"server_app", "client_app"},
+    "simulation": {"server_app", "client_app", "studies"},
     "studies": {"methods", "report"},
     "methods": set(),
     "report": set(),

@@ -18,13 +18,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.costs import cost, rounds_for
 from coprefl_flwr.studies.hashes import changing_hashes, hash_of
 from coprefl_flwr.studies.method import Method, Methods
-from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
@@ -50,15 +49,8 @@ class Run:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], method: Method | str, seed: int) -> "Run":
-        """Return the run of a method with a seed.
-
-        Settings that only other methods of the comparison use are left out.
-        """
-        role = ROLES[str(config.get("study", STARTS))]
-        method = Method.read(method)
-        has = option_keys(method, role) | used_keys(config)
-        used = {k: v for k, v in config.items() if k in has or k not in short_forms()}
-        return cls(Settings.from_config(used | {"method": method, "seed": seed}))
+        """Return the run of a method with a seed."""
+        return cls(Settings.from_config({**config, "method": Method.read(method), "seed": seed}))
 
     @functools.cached_property
     def shared(self) -> Settings:

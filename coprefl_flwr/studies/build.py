@@ -21,7 +21,6 @@ from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import (
     Phase,
     TrainingOptions,
-    check_all_used,
     head_phase,
     single_phase,
 )
@@ -70,8 +69,7 @@ class Builder:
         """Return the study of these settings. A relative `output-dir` is below the current folder.
 
         Raises a SettingsError for errors that are visible without loading data: an unknown method
-        or option, a method that is named twice, an option that no method has, or a setting that
-        this kind of study does not use.
+        or option, a method that is named twice, or a setting that this kind of study does not use.
         """
         return self._studies(settings, Path.cwd())
 
@@ -85,9 +83,9 @@ class Builder:
         """Return the stages of a study of starting models."""
         of_run, data = settings.part(RunOptions), settings.part(DataSettings)
         of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
-        training, short = settings.part(TrainingOptions), dict(settings.short)
+        training = settings.part(TrainingOptions)
         settings.method.check([RANDOM, *with_role(PRETRAINING)])
-        methods = [Start.of(method, training, short) for method in settings.method]
+        methods = [Start.of(method, training) for method in settings.method]
         phases = [phase for method in methods for phase in method.phases]
         if data.server_reserve is None and any(p.algorithm.uses_server_data for p in phases):
             data = replace(data, server_reserve=SERVER_RESERVE)
@@ -106,8 +104,7 @@ class Builder:
             for method in methods
         ]
         metrics = ClientMetrics(of_run.client_metrics)
-        how = downstream(of_tasks, task_data.task_clients, training, short, metrics)
-        check_all_used(short, [*phases, how.trained, *([how.head] if how.head else [])])
+        how = downstream(of_tasks, task_data.task_clients, training, metrics)
         if len(tasks):
             how.trained.check_aggregation("task-method", task_data.task_clients)
         measurements = own_measurements(of_tasks.measurements)
@@ -121,7 +118,6 @@ class Builder:
         training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
         settings.method.check(list(with_role(PERSONALISED)))
         phases = {method: _personal_phase(method, training, settings) for method in settings.method}
-        check_all_used(dict(settings.short), list(phases.values()))
         clients = self._personal_data(personal, data, of_run.seed, training.precision)
         model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
         return [
@@ -207,7 +203,6 @@ def downstream(
     tasks: TaskSettings,
     clients: int,
     training: TrainingOptions,
-    short: Mapping[str, Value],
     metrics: ClientMetrics,
 ) -> Downstream:
     """Return how tasks with `clients` clients run; the default is SGD (CoPreFL, appendix B.3)."""
@@ -221,9 +216,9 @@ def downstream(
         precision=training.precision,
     )
     return Downstream(
-        single_phase("task-method", tasks.task_method, TASK, of_tasks, short),
+        single_phase("task-method", tasks.task_method, TASK, of_tasks),
         tasks.task_rounds,
-        head_phase(tasks.head, of_tasks, short),
+        head_phase(tasks.head, of_tasks),
         keeps_head=tasks.head == KEEP,
         head_layer=tasks.head_layer,
         evaluate_every=tasks.task_evaluate_every,
@@ -234,7 +229,7 @@ def downstream(
 
 def _personal_phase(method: Method, training: TrainingOptions, settings: Settings) -> Phase:
     """Return the phase of a personalised method; a SettingsError for several phases."""
-    phase = single_phase("method", method, PERSONALISED, training, dict(settings.short))
+    phase = single_phase("method", method, PERSONALISED, training)
     network = phase.algorithm.client_class.network
     if settings.from_scratch and network != "classifier":
         problem = f"backbones = scratch: {phase.name} trains only a head on features: set backbones"

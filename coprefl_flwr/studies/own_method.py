@@ -103,7 +103,7 @@ def start_of_method(
         described = Method.parse(method)
         if described == START or described.is_external:
             raise SettingsError(f"method = {method!r}: it trains nothing; use the model as it is")
-        return Start.of(described, training, {})
+        return Start.of(described, training)
     if method.clients is not None:
         line = f"clients = {method.clients} of the strategy"
         raise SettingsError(f"{line}: leave it out; the call already has the clients")
@@ -124,7 +124,7 @@ def task_phase(
     whose value the tasks determine, such as the seed.
     """
     if isinstance(method, str):
-        return single_phase("method", Method.parse(method), TASK, training, {})
+        return single_phase("method", Method.parse(method), TASK, training)
     name = type(method).__name__
     if isinstance(method, ServerRefined):
         raise SettingsError(f"method = {name}: needs server data, which tasks do not have")
@@ -163,7 +163,7 @@ def _phase_of(
         if key not in of_client
     }
     own |= {key: options[o.name] for key, o in of_client.items() if o.name in options}
-    return made_phase(algorithm, role, own, training, {})
+    return made_phase(algorithm, role, own, training)
 
 
 def pretraining_of(

@@ -24,7 +24,6 @@ from coprefl_flwr.methods import (
     PERSONALISED,
     PRETRAINING,
     RANDOM,
-    TASK,
     Algorithm,
     ServerDataOf,
     find_method,
@@ -35,7 +34,7 @@ from coprefl_flwr.named import Named
 from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.hashes import values_of
-from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
+from coprefl_flwr.studies.method import NO_METHODS, Method
 from coprefl_flwr.studies.object_code import code_hash
 
 
@@ -250,13 +249,10 @@ def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
     return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
 
 
-def read_phase(
-    what: str, chosen: Named, role: str, training: TrainingOptions, short: Mapping[str, Value]
-) -> Phase:
+def read_phase(what: str, chosen: Named, role: str, training: TrainingOptions) -> Phase:
     """Return the phase that the user chose in the setting `what`.
 
-    `training` gives the values of the training settings that the phase does not set. `short` maps
-    keys to values of options, each for every method that has the option.
+    `training` gives the values of the training settings that the phase does not set.
 
     Raises a SettingsError for an unknown method or option, or an invalid value.
     """
@@ -266,25 +262,23 @@ def read_phase(
         where, algorithm.label, options, [*algorithm.options, *training_keys(algorithm, role)]
     )
     try:
-        return made_phase(algorithm, role, options, training, short)
+        return made_phase(algorithm, role, options, training)
     except SettingsError as error:
         elsewhere = [key for key in error.keys if key not in options]
         raise SettingsError(f"{where}{error}", *elsewhere, what) from error
 
 
-def single_phase(
-    what: str, method: Method, role: str, training: TrainingOptions, short: Mapping[str, Value]
-) -> Phase:
+def single_phase(what: str, method: Method, role: str, training: TrainingOptions) -> Phase:
     """Return the only phase of a method; a SettingsError for several phases (see `read_phase`)."""
     first, *others = method.phases
     if others:
         raise SettingsError(f"{what}: '{method}': must be one method, without '+'", what)
-    return read_phase(what, first, role, training, short)
+    return read_phase(what, first, role, training)
 
 
-def head_phase(head: Method, training: TrainingOptions, short: Mapping[str, Value]) -> Phase | None:
+def head_phase(head: Method, training: TrainingOptions) -> Phase | None:
     """Return the phase that computes the head; None if the head is fresh or pre-trained."""
-    return None if head in NO_METHODS else single_phase("head", head, HEAD, training, short)
+    return None if head in NO_METHODS else single_phase("head", head, HEAD, training)
 
 
 def made_phase(
@@ -292,15 +286,16 @@ def made_phase(
     role: str,
     set_here: Mapping[str, Any],
     training: TrainingOptions,
-    short: Mapping[str, Value],
 ) -> Phase:
     """Return a phase of an algorithm. `set_here` are the options that were set for it, by key.
 
-    `training` and `short` are the same as in `read_phase`.
+    `training` is the same as in `read_phase`.
     """
-    chosen, keys = {**short, **set_here}, training_keys(algorithm, role)
+    keys = training_keys(algorithm, role)
     own = {
-        key: option.read(chosen[key]) for key, option in algorithm.options.items() if key in chosen
+        key: option.read(set_here[key])
+        for key, option in algorithm.options.items()
+        if key in set_here
     }
     options = {key: algorithm.defaults(role).get(key) for key in algorithm.options} | own
     of_study = training
@@ -372,21 +367,6 @@ def check_precisions(phases: Sequence[Phase]) -> None:
     # float32 works on every device, so the device is not looked up here (a look-up is logged).
     for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
         check_precision(precision, default_device())
-
-
-def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
-    """Raise a SettingsError if an option in `short` belongs to none of the phases."""
-    for key, value in short.items():
-        if not any(key in phase.options for phase in phases):
-            has = {phase.name: ", ".join(phase.options) or "no settings" for phase in phases}
-            own = "; ".join(f"{name} has {options}" for name, options in has.items())
-            raise SettingsError(f"{key} = {value}: no method of the study has this; {own}", key)
-
-
-def used_keys(config: Mapping[str, Any]) -> set[str]:
-    """Return the keys of all options of the tasks' method and of the head."""
-    of_tasks = Method.read(config.get("task-method", "fedavg"))
-    return option_keys(of_tasks, TASK) | option_keys(Method.read(config.get("head", FRESH)), HEAD)
 
 
 def option_keys(method: Method, role: str) -> set[str]:

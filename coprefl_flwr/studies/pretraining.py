@@ -24,7 +24,6 @@ from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import PRETRAINING, RANDOM, ServerDataOf
 from coprefl_flwr.models import buffer_names, model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.weights import arrays_from, path_of
-from coprefl_flwr.options import Value
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.training_checks import Problem, problem_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
@@ -64,13 +63,13 @@ class Start:
     strategy: RoundStrategy | None = None
 
     @classmethod
-    def of(cls, method: Method, training: TrainingOptions, short: Mapping[str, Value]) -> "Start":
-        """Return the Start of a method. `training` and `short` are the same as in `read_phase`."""
+    def of(cls, method: Method, training: TrainingOptions) -> "Start":
+        """Return the Start of a method. `training` is the same as in `read_phase`."""
         name, label = str(method), method.without_folders
         if method.is_external:
             return cls(name, label, weights=name)
         chosen = () if method == START else method.phases
-        phases = [read_phase("method", phase, PRETRAINING, training, short) for phase in chosen]
+        phases = [read_phase("method", phase, PRETRAINING, training) for phase in chosen]
         return cls(name, label, phases)
 
 

@@ -233,11 +233,11 @@ def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_pat
 
 
 def test_wrong_setting_is_the_last_line_of_the_log_and_leaves_no_files(tmp_path):
-    done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "gamma": 1.5})
+    done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "alpha": -0.5})
     assert done.returncode == 1
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     last_of_log, status, place_of_logs = lines[-3:]
-    assert re.fullmatch(r"\s*gamma = 1\.5: must be between 0 and 1", last_of_log), done.stdout
+    assert re.fullmatch(r"\s*alpha = -0\.5: must be above 0", last_of_log), done.stdout
     assert status == "status of the run: finished:failed"
     assert place_of_logs.startswith("simulate.sh: Flower's logs are in ")
     assert "Traceback" not in done.stdout

@@ -65,8 +65,8 @@ def settings(name, role, folder):
         config = TINY | {"method": "random", "task-method": name, "tasks": 1}
     else:
         has = option_keys(Method.parse(name), role)
-        own = {key: rate for key, rate in OF_METHODS.items() if key in has}
-        config = TINY | own | {"method": name, "tasks": 0}
+        own = [f"{key}={rate}" for key, rate in OF_METHODS.items() if key in has]
+        config = TINY | {"method": f"{name}:{','.join(own)}".rstrip(":"), "tasks": 0}
     return Settings.from_config(config | places)
 
 

@@ -89,9 +89,9 @@ def test_values_in_a_methods_text_have_the_types_of_toml():
 def test_default_of_a_method_is_replaced_by_settings_and_options():
     assert only("fedprox").options["mu"] == 0.01
     assert only("moon").options["mu"] == 0.1
-    assert only("fedprox", mu=0.5).options["mu"] == 0.5
-    assert only("fedprox:mu=2", mu=0.5).options["mu"] == 2
-    assert "mu" not in only("fedavg", mu=0.5, task_method="fedprox").options
+    assert only("fedprox:mu=2").options["mu"] == 2
+    assert only("fedavg", learning_rate=0.3).training.learning_rate == 0.3
+    assert only("fedavg:learning-rate=0.2", learning_rate=0.3).training.learning_rate == 0.2
     centralised = only("centralised").training
     assert (centralised.local_epochs, centralised.batch_size) == (1, 64)
 
@@ -143,7 +143,7 @@ def test_folders_of_stages_have_plain_and_different_names():
 def test_strategies_have_their_settings():
     settings = {"seed": 3, "participants": 7, "min_available_nodes": 2, "min_replies": 4}
     base = settings | {"population": clients_of.PRETRAIN, "evaluate_every": 0}
-    coprefl = strategy("coprefl", **settings, gamma=0.1, meta_learning_rate=0.2)
+    coprefl = strategy("coprefl:gamma=0.1,meta-learning-rate=0.2", **settings)
     assert type(coprefl) is CoPreFL
     assert vars(coprefl).items() >= (base | {"gamma": 0.1, "meta_learning_rate": 0.2}).items()
 
@@ -206,11 +206,11 @@ def test_strategies_of_scenario_two_have_the_server_data(federation):
         assert pool == "server"
         return server
 
-    hybrid = strategy("coprefl-hybrid", make, participants=4, gamma=0.1)
+    hybrid = strategy("coprefl-hybrid:gamma=0.1", make, participants=4)
     assert type(hybrid) is HybridCoPreFL
     assert (hybrid.server, hybrid.gamma, hybrid.participants) == (server, 0.1, 4)
     for name, inner in (("fedavg-refined", FedAvg), ("coprefl-sgd", CoPreFL)):
-        refined = strategy(name, make, server_steps=2, server_learning_rate=0.3)
+        refined = strategy(f"{name}:server-steps=2,server-learning-rate=0.3", make)
         assert (type(refined), type(refined.inner)) == (ServerRefined, inner)
         assert refined.server is server
         assert (refined.training.local_steps, refined.training.learning_rate) == (2, 0.3)
@@ -260,8 +260,10 @@ def test_clients_have_their_settings(name, federation, tmp_path):
     data = ClientData(federation.samples[0], federation.samples[1])
     changes = {"support_fraction": 0.6, "resplit": False} if name == "coprefl" else {}
     training = {"local_epochs": 2, "momentum": 0.5, "batch_size": 4}
-    settings = Settings.of(method=name, output_dir=str(tmp_path), **training, **changes)
-    made = client(settings, data, population="pretrain", stage=f"starts/{name}")
+    options = ":support-fraction=0.6,resplit=false" if changes else ""
+    settings = Settings.of(method=f"{name}{options}", output_dir=str(tmp_path), **training)
+    (made_by, *_) = build(settings).stages
+    made = client(settings, data, population="pretrain", stage=made_by.path)
     assert type(made) is METHODS[name].client_class
     assert (made.train, made.test) == (data.train, data.test)
     assert made.training == TrainingOptions(**training)
