@@ -8,10 +8,10 @@ import yaml
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, read_text
-from coprefl_flwr.recipes.overlays import read_file
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
+from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.page import FOLDER, PAGE
 from coprefl_flwr.studies.method import Methods
 from coprefl_flwr.studies.settings import STARTS
@@ -88,9 +88,9 @@ def _recipe(folder: Path) -> list[str]:
     """Return a line of the table of recipes: folder, state and title."""
     try:
         state = _state(folder)
-        tree, _ = read_file(folder / RECIPE)
-        return [str(folder), state, tree["title"]]
-    except SettingsError as error:  # Written by another version, or by hand.
+        tree, _ = read_yaml(folder / RECIPE)
+        return [str(folder), state, str(tree["title"])]
+    except (SettingsError, KeyError, TypeError) as error:  # Written by another version, or by hand.
         return [str(folder), "cannot be read", str(error)]
 
 

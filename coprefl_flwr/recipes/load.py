@@ -1,6 +1,5 @@
 """Read and check a recipe's file. Errors name the line that is wrong."""
 
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,9 +7,8 @@ from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, with_role
-from coprefl_flwr.named import Named
-from coprefl_flwr.options import COUNT, NUMBERS, WORDS, Option, Value, declared
-from coprefl_flwr.recipes.overlays import CHANGES, Tree, read_tree
+from coprefl_flwr.options import Option, declared
+from coprefl_flwr.recipes.overlays import ABOUT, CHANGES, Tree, read_tree
 from coprefl_flwr.recipes.recipe import (
     ALL,
     EVERY,
@@ -28,14 +26,14 @@ from coprefl_flwr.recipes.recipe import (
     with_needs,
 )
 from coprefl_flwr.recipes.runs import BUILDER, ROLES, Run
-from coprefl_flwr.recipes.schema import ELSEWHERE, Paper, RecipeFile, validated
+from coprefl_flwr.recipes.schema import Paper, RecipeFile, choices_type, validated
 from coprefl_flwr.recipes.search import check_installed
 from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import option_keys
-from coprefl_flwr.studies.settings import STARTS, Settings, checked
+from coprefl_flwr.studies.settings import STARTS, Settings
 
 
 def read_recipe(
@@ -59,11 +57,8 @@ def read_recipe(
         If the recipe is wrong. The message is one line, which names the file and the line.
     """
     tree, places = read_tree(path, changes, scale, protocol)
-    file = validated(tree, places)
-    for key in ELSEWHERE.keys() & tree["settings"].keys():
-        with places.at("settings", key):
-            raise SettingsError(f"'{key}' is no setting of a recipe: use {ELSEWHERE[key]}")
-    settings: Choices = _choices(tree["settings"], {}, ("settings",), places)
+    file: RecipeFile = validated(RecipeFile, tree, places)
+    settings: Choices = {key: file.settings[key] for key in tree["settings"]}
     study, *others = settings.get("study", (STARTS,))
     with places.at("settings", "study"):
         if others:
@@ -73,18 +68,26 @@ def read_recipe(
     trained = {key for row in rows for key in option_keys(row.method, row.role)}
     unused = [key for key in tree.get("search", {}) if key not in trained]
     if any(change.startswith("methods=") for change in changes):
-        tree, unused = _without(tree, unused, places)
+        # The file's options of methods that are left out go; options of a change are refused.
+        left = {key for key in unused if not places.of("search", key).startswith(CHANGES)}
+        unused = [key for key in unused if key not in left]
+        search = {key: entry for key, entry in tree.get("search", {}).items() if key not in left}
+        tree = {**tree, "search": search}
+    for key in unused:
+        with places.at("search", key):
+            near = unknown("setting", key, sorted(trained))
+            raise SettingsError(f"search: {key}: no method of the recipe has this: {near}")
     methods = methods_by_name(rows, file.select)
     reference = file.reference or list(methods)[-1]
     with places.at("reference"):
         if reference not in methods:
             raise SettingsError(f"reference: {unknown('value', reference, methods)}")
-    about = file.protocols[file.protocol] if file.protocol else None
+    about = file.protocols.get(file.protocol or "")
     equal = (about and about.equal) or ""
     metrics = _columns("metric", file.metrics, ("metrics",), places)
     settings = with_needs(settings, file.metrics, rows)
     changed = bool(changes or file.protocol)
-    paper = _paper(file.paper, settings, list(methods), places, changed) if file.paper else []
+    paper = _paper(file.paper, settings, list(methods), places, changed) if file.paper else {}
     recipe = Recipe(
         title=file.title,
         source=file.source or "",
@@ -100,131 +103,58 @@ def read_recipe(
         seeds=tuple(file.seeds),
         metrics=columns_of(metrics, settings, equal, rows),
         figures=_figures(file, settings),
-        paper=tuple(table for table, _ in paper),
+        paper=tuple(paper.values()),
         notes=tuple((file.scale or "").splitlines()),
         protocol=file.protocol or "",
         because=about.because if about else "",
         equal=equal,
-        effective=_effective(tree, file.paper, [text for _, text in paper]),
+        effective=_effective(tree, paper),
         places=places,
     )
     _check_searched(recipe)
-    for key in unused:
-        with places.at("search", key):
-            near = unknown("setting", key, sorted(trained))
-            raise SettingsError(f"search: {key}: no method of the recipe has this: {near}")
     _check_equal(recipe)
     _check_tables(recipe)
     _check_studies(recipe)
     return recipe
 
 
-# ---- settings and methods ------------------------------------------------------------------------
-
-
-def _choices(
-    part: Mapping[str, Any], own: Mapping[str, Option], keys: Keys, places: Places
-) -> dict[str, tuple[Value, ...]]:
-    """Read {setting: value or list of values}; `own` has the options of a row's method."""
-    return {key: _values(key, value, own, (*keys, key), places) for key, value in part.items()}
-
-
-def _values(
-    key: str, entry: Any, own: Mapping[str, Option], keys: Keys, places: Places
-) -> tuple[Value, ...]:
-    """Return the list of a setting's values; a single value becomes a list of one value."""
-    values = entry if isinstance(entry, list) else [entry]
-    takes = declared(Settings)[key].takes if key in declared(Settings) else ()
-    read = own[key].read if key in own else functools.partial(checked, key)
-    with places.at(*keys):
-        if not values:
-            raise SettingsError(f"{key} is an empty list: name at least one value")
-        if isinstance(entry, list) and COUNT in takes:
-            _check_counts(key, entry)
-    result: list[Value] = []
-    for at, value in enumerate(values):
-        with places.at(*keys, at):
-            if isinstance(value, dict) and "method" in value:  # A method within a method.
-                options = {name: option for name, option in value.items() if name != "method"}
-                value = Named(str(value["method"])).having(options)
-            if isinstance(value, list) and value and isinstance(entry, list):
-                value = _as_text(value, takes)
-            if isinstance(value, dict | list) or value is None:
-                raise SettingsError(f"{key}: must be a text, a number, true or false")
-            value = read(value)
-            value = "" if value is None else value
-            if value in result:
-                raise SettingsError(f"{key} contains {value} twice")
-            result.append(value)
-    return tuple(result)
-
-
-def _as_text(value: list[Any], takes: Sequence[str]) -> Any:
-    """Return a nested list as the setting's text, if the setting accepts a nested list."""
-    if NUMBERS in takes and all(type(number) is int for number in value):
-        return "list:" + ",".join(map(str, value))
-    if WORDS in takes and all(isinstance(word, str) for word in value):
-        return " ".join(value)
-    return value
-
-
-def _check_counts(key: str, values: Sequence[Any]) -> None:
-    """Raise a SettingsError for a list of integers that could be classes or class counts."""
-    numbers = [value for value in values if type(value) is int]
-    if len(numbers) > 1:
-        listed = ", ".join(map(str, numbers))
-        counts = ", ".join(f"'{number}'" for number in numbers)
-        write = f"write [[{listed}]] for these classes, or [{counts}] to compare these numbers"
-        raise SettingsError(f"{key} = [{listed}]: {write}")
+# ---- methods -------------------------------------------------------------------------------------
 
 
 def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
     """Read the methods, each with its options and the values searched for all methods."""
     search, rows = tree.get("search", {}), []
-    for label, options in tree["methods"].items():
-        keys, method = ("methods", label), options["method"]
-        with places.at(*keys, "method"):
-            own = _own_options(method, role)
-        settings = {key: value for key, value in options.items() if key != "method"}
-        has = option_keys(method, role)
-        for key in settings.keys() - has:
-            with places.at(*keys, key):
-                raise SettingsError(f"{label}: {unknown('setting', key, sorted(has))}")
-        chosen = _choices(settings, own, keys, places)
+    for label, entry in tree["methods"].items():
+        options = {key: value for key, value in entry.items() if key != "method"}
+        with places.at("methods", label, "method"):
+            method = Method.parse(str(entry.get("method", label)).replace(" ", ""))
+            known = _options(method, role)
         unset = {
             key
             for phase in method.phases
             for key in option_keys(Method((phase,)), role) - dict(phase.options).keys()
         }
-        shared = frozenset((search.keys() & unset) - chosen.keys())
-        searched = {key: entry for key, entry in search.items() if key in shared}
-        chosen |= _choices(searched, own, ("search",), places)
-        rows.append(RecipeRow(label, method, chosen, role, shared))
+        searched = {k: v for k, v in search.items() if k in unset and k not in options}
+        kind, chosen = choices_type(known), {}
+        for keys, part in {("methods", label): options, ("search",): searched}.items():
+            values = validated(kind, part, places, keys)
+            chosen |= {key: values[key] for key in part}
+        rows.append(RecipeRow(label, method, chosen, role, frozenset(searched)))
     return tuple(rows)
 
 
-def _own_options(method: Method, role: str) -> dict[str, Option]:
-    """Return the options of the algorithms in a method, by key.
+def _options(method: Method, role: str) -> dict[str, Option]:
+    """Return the options that a method has in a role, by key.
 
     Raises a SettingsError for an unknown method, or a method without this role.
     """
     untrained = [RANDOM] if role == PRETRAINING else []
     if untrained and method.is_external:
         return {}
-    known = [*untrained, *with_role(role)]
     names = [phase.name for phase in method.phases if phase.name not in untrained]
-    algorithms = [find_method(name, role, known) for name in names]
-    return {key: option for algorithm in algorithms for key, option in algorithm.options.items()}
-
-
-def _without(tree: Tree, unused: Sequence[str], places: Places) -> tuple[Tree, list[str]]:
-    """Return a recipe whose `search` has no unused options, and the unused options that were kept.
-
-    Options are unused if a change leaves their methods out. Options set by a change are kept.
-    """
-    kept = [key for key in unused if places.of("search", key).startswith(CHANGES)]
-    search = {k: v for k, v in tree.get("search", {}).items() if k not in unused or k in kept}
-    return tree | ({"search": search} if "search" in tree else {}), kept
+    algorithms = [find_method(name, role, [*untrained, *with_role(role)]) for name in names]
+    own = {key: option for algorithm in algorithms for key, option in algorithm.options.items()}
+    return {key: (own | declared(Settings))[key] for key in sorted(option_keys(method, role))}
 
 
 # ---- figures, and the paper's tables -----------------------------------------------------
@@ -240,27 +170,19 @@ def _figures(file: RecipeFile, settings: Choices) -> tuple[str, ...]:
 
 
 def _paper(
-    paper: Paper,
-    settings: Choices,
-    names: Sequence[str],
-    places: Places,
-    changed: bool,
-) -> list[tuple[PaperTable, dict[str, Any]]]:
-    """Read the paper's tables for a recipe with these settings and these names of rows.
+    paper: Paper, settings: Choices, names: Sequence[str], places: Places, changed: bool
+) -> dict[int, PaperTable]:
+    """Read the paper's tables, by number, for a recipe with these settings and names of rows.
 
-    Each table is returned with its part of the file. If the recipe was changed, tables and rows
-    that the recipe no longer has are left out.
+    If the recipe was changed, tables and rows that the recipe no longer has are left out.
     """
     columns = _columns("column", paper.columns, ("paper", "columns"), places)
-    tables: list[tuple[PaperTable, dict[str, Any]]] = []
+    tables = {}
     for at, table in enumerate(paper.tables):
         keys = ("paper", "tables", at)
-        where = {
-            key: _values(key, entry, {}, (*keys, "where", key), places)[0]
-            for key, entry in table.where.items()
-        }
+        where = {key: value for key, (value, *_) in table.where.items()}
         other = [key for key, value in where.items() if value not in settings.get(key, ())]
-        rows = {name: row for name, row in table.rows.items() if name in names}
+        rows = {name: row for name, row in table.rows.items() if name in names or not changed}
         if changed and (other or not rows):
             continue
         for key in other:
@@ -268,13 +190,12 @@ def _paper(
                 has = ", ".join(map(str, settings.get(key, ()))) or "not set"
                 raise SettingsError(f"where: {key} = {where[key]}, but the settings have {has}")
         printed = {}
-        for name, row in (rows if changed else table.rows).items():
+        for name, row in rows.items():
             with places.at(*keys, "rows", name):
                 if name not in names:
                     raise SettingsError(unknown("row", name, names))
                 printed[name] = _printed(str(row), columns)
-        text = {"table": table.table, "where": where, "rows": rows}
-        tables.append((PaperTable(str(table.table), where, printed), text))
+        tables[at] = PaperTable(str(table.table), where, printed)
     return tables
 
 
@@ -302,19 +223,28 @@ def _printed(row: str, columns: Sequence[str]) -> Printed:
     return figures
 
 
-def _effective(
-    tree: Tree, paper: Paper | None, tables: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return the recipe with all changes applied, in the form of its file."""
+def _effective(tree: Tree, paper: Mapping[int, PaperTable]) -> Tree:
+    """Return the recipe with all changes applied, in the form of its file.
+
+    It has the tables of `paper`, and no overlays but those that can still be applied.
+    """
     rows: list[Any] = []
     for label, options in tree["methods"].items():
-        text = str(options["method"])
-        others = {key: value for key, value in options.items() if key != "method"}
-        named = others if text == label else {"method": text, **others}
-        rows.append({label: named} if named else label)
+        own = {k: v for k, v in options.items() if (k, v) != ("method", label)}
+        rows.append({label: own} if own else label)
     effective = {key: value for key, value in tree.items() if key != "paper"} | {"methods": rows}
-    if paper and tables:
-        effective["paper"] = {"columns": paper.columns, "tables": [*tables]}
+    applied = {"small"} if "scale" in tree else set()
+    for key in applied & effective.keys():
+        del effective[key]
+    if name := tree.get("protocol"):
+        about = tree["protocols"].get(name, {}).items()
+        kept = {key: value for key, value in about if key in {*ABOUT} - applied}
+        effective["protocols"] = {name: kept}
+    if paper:
+        every = tree["paper"]["tables"]
+        of_tables = {at: {n: every[at]["rows"][n] for n in paper[at].rows} for at in paper}
+        tables = [{**every[at], "rows": of_table} for at, of_table in of_tables.items()]
+        effective["paper"] = {**tree["paper"], "tables": tables}
     return effective
 
 
@@ -360,17 +290,12 @@ def _check_equal(recipe: Recipe) -> None:
 
 def _check_tables(recipe: Recipe) -> None:
     """Raise a SettingsError if two tables would write the same files."""
-    known: dict[str, dict[str, Value]] = {}
-    for combination in recipe.combinations():
-        values = {key: combination[key] for key in recipe.compared}
-        name = table_name(values).lower()  # Some file systems ignore case.
-        other = known.setdefault(name, values)
-        for key in values:
-            if values[key] != other[key]:
-                both = f"{key}: {other[key]} and {values[key]}"
-                problem = "would have the same names of files in the report; rename one of them"
-                with recipe.places.at("settings", key):
-                    raise SettingsError(f"{both} {problem}")
+    compared = [{key: one[key] for key in recipe.compared} for one in recipe.combinations()]
+    names = [table_name(values).lower() for values in compared]  # Some file systems ignore case.
+    for name in names:
+        if names.count(name) > 1:
+            problem = f"two tables would have the same name in the report, {name}: rename a value"
+            raise SettingsError(f"{recipe.places.of('settings')}: {problem}")
 
 
 def _check_studies(recipe: Recipe) -> None:

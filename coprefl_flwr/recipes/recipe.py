@@ -218,14 +218,7 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """Return the recipe with all changes applied, as YAML that `read_recipe` reads."""
-        return yaml.dump(dict(self.effective), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML dumper that writes a method as its text."""
-
-
-_Dumper.add_representer(Method, lambda dumper, method: dumper.represent_str(str(method)))
+        return yaml.safe_dump(dict(self.effective), sort_keys=False, allow_unicode=True)
 
 
 def combinations(choices: Choices) -> list[dict[str, Value]]:

@@ -12,9 +12,25 @@ import yaml
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_text
 
+Keys = tuple[str | int, ...]
+"""Path from the root of a file to a value: keys of mappings and indices of lists."""
+Lines = dict[Keys, str]
+"""The place of each value, as in messages: "FILE, line 7"."""
+
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader of plain values, with 1e-3 as a number and dates as texts."""
+    """PyYAML's safe loader, with keys and dates as texts, and 1e-3 as a number."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of a node; raise a MarkedYAMLError if it has a key twice."""
+        mapping: dict[Any, Any] = {}
+        for of_key, value in node.value:
+            key = self.construct_scalar(of_key)
+            if key in mapping:
+                problem, mark = f"the key '{key}' occurs twice", of_key.start_mark
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+            mapping[key] = self.construct_object(value, deep=True)
+        return mapping
 
 
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")  # YAML 1.1 reads 1e-3 as a string.
@@ -24,11 +40,6 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.valu
 # Messages of the parser for a tab, a wrong indentation, or a misplaced colon.
 _SPACING = re.compile(r"\\t|mapping values are not allowed|expected (':'|<block end>)")
 _HINT = "; indent with spaces; a key needs a space after its colon; quote a value with ': ' in it"
-
-Keys = tuple[str | int, ...]
-"""Path from the root of a file to a value: keys of mappings and indices of lists."""
-Lines = dict[Keys, str]
-"""The place of each value, as in messages: "FILE, line 7"."""
 
 
 @dataclass
@@ -47,11 +58,10 @@ class Places:
         """Return the place of a setting or of a key of the recipe; "" if `key` is not set."""
         return self.lines.get(("settings", key)) or self.lines.get((key,), "")
 
-    def overlay(self, keys: Keys) -> None:
-        """Use the lines of the overlay at `keys` for the parts that the overlay changes."""
-        depth = len(keys)
-        inside = [part for part in self.lines if part[:depth] == keys and len(part) > depth]
-        self.lines |= {part[depth:]: self.lines[part] for part in inside}
+    def copy(self, source: Keys, target: Keys) -> None:
+        """Use the lines of the part at `source`, and of all parts inside, for `target` too."""
+        of_source = [part for part in self.lines if part[: len(source)] == source]
+        self.lines |= {(*target, *part[len(source) :]): self.lines[part] for part in of_source}
 
     def replace(self, keys: Keys, lines: Lines) -> None:
         """Replace the lines of the part at `keys`, and of all parts inside, by `lines`."""
@@ -78,42 +88,24 @@ def read_yaml(path: Path) -> tuple[Any, Lines]:
 
 def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
     """Read YAML as `read_yaml` does; error messages begin with `name`."""
-    lines: Lines = {}
     try:
-        root = yaml.compose(text, Loader=_Loader)
-        value = None if root is None else _value(root, (), name, lines)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        value = None if root is None else loader.construct_document(root)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        problem = str(error.problem)
+        problem = " ".join(str(getattr(error, "problem", error)).split())
         hint = _HINT if _SPACING.search(problem) else ""
         raise SettingsError(f"{name}{line}: not YAML: {problem}{hint}") from error
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
-    if root is None:
-        raise SettingsError(f"{name} is empty")
-    return value, lines
+    numbers = _numbers(root, ()) if root else ()
+    return value, {keys: f"{name}, line {number}" for keys, number in numbers}
 
 
-def _value(node: yaml.Node, path: Keys, name: str, lines: Lines) -> Any:
-    """Return the value of a node, and add the lines of all its parts to `lines`."""
-    place = f"{name}, line {node.start_mark.line + 1}"
-    # The line of a key is there before: its value may begin on a later line.
-    lines.setdefault(path, place)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, (*path, at), name, lines) for at, item in enumerate(node.value)]
-    if not isinstance(node, yaml.MappingNode):
-        try:
-            return _Loader("").construct_object(node)
-        except ValueError as error:
-            raise SettingsError(f"{place}: {error}") from error
-    mapping: dict[str, Any] = {}
-    for key, value in node.value:
-        of_key = f"{name}, line {key.start_mark.line + 1}"
-        if not isinstance(key, yaml.ScalarNode):
-            raise SettingsError(f"{of_key}: a key must be a text")
-        if key.value in mapping:
-            raise SettingsError(f"{of_key}: the key '{key.value}' occurs twice")
-        lines[(*path, key.value)] = of_key
-        mapping[key.value] = _value(value, (*path, key.value), name, lines)
-    return mapping
+def _numbers(node: yaml.Node, keys: Keys) -> Iterator[tuple[Keys, int]]:
+    """Return the keys and the line's number of every value; a key's line is that of its value."""
+    for at, part in enumerate(node.value if isinstance(node, yaml.CollectionNode) else ()):
+        start, value = part if isinstance(part, tuple) else (part, part)
+        inside = (*keys, start.value if isinstance(part, tuple) else at)
+        yield inside, start.start_mark.line + 1
+        yield from _numbers(value, inside)
