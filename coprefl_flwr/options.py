@@ -122,6 +122,12 @@ class Option:
         annotation: Any = Annotated[self.kind, Field(strict=True, **checks)]
         return TypeAdapter(annotation)
 
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of a value that is not None."""
+        if self.kind in _KINDS:
+            return self._adapter.json_schema()
+        return {"type": ["string", "object"]}  # An object, written as a string or a mapping.
+
     def read(self, value: object) -> Any:
         """Return a value of the run-config in the option's type, or None for "" if None is allowed.
 
@@ -132,6 +138,10 @@ class Option:
             return None
         if COUNT in self.takes and type(value) is int:
             value = str(value)
+        if isinstance(value, list) and value and self.takes:
+            numeric = NUMBERS in self.takes and all(type(number) is int for number in value)
+            words = ("," if numeric else " ").join(map(str, value))
+            value = f"list:{words}" if numeric else words
         return self.checked(value, self.key)
 
     def checked(self, value: Any, name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, with_role
-from coprefl_flwr.options import Option, declared
+from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.recipes.overlays import ABOUT, CHANGES, Tree, read_tree
 from coprefl_flwr.recipes.recipe import (
     ALL,
@@ -82,38 +82,29 @@ def read_recipe(
     with places.at("reference"):
         if reference not in methods:
             raise SettingsError(f"reference: {unknown('value', reference, methods)}")
-    about = file.protocols.get(file.protocol or "")
-    equal = (about and about.equal) or ""
+    protocol_file = file.protocols.get(file.protocol)
+    equal = (protocol_file and protocol_file.equal) or ""
     metrics = _columns("metric", file.metrics, ("metrics",), places)
     settings = with_needs(settings, file.metrics, rows)
     changed = bool(changes or file.protocol)
     paper = _paper(file.paper, settings, list(methods), places, changed) if file.paper else {}
-    recipe = Recipe(
-        title=file.title,
-        source=file.source or "",
-        settings=settings,
-        rows=rows,
-        select=file.select,
-        search_by=file.search_by,
-        search_trials=file.search_trials,
-        validation_tasks=file.validation_tasks,
-        validation_seed=file.validation_seed,
-        reference=reference,
-        reference_method=methods[reference],
-        seeds=tuple(file.seeds),
-        metrics=columns_of(metrics, settings, equal, rows),
-        figures=_figures(file, settings),
-        paper=tuple(paper.values()),
-        notes=tuple((file.scale or "").splitlines()),
-        protocol=file.protocol or "",
-        because=about.because if about else "",
-        equal=equal,
-        effective=_effective(tree, paper),
-        places=places,
-    )
+    derived = {
+        "source": file.source or "",
+        "settings": settings,
+        "rows": rows,
+        "reference": reference,
+        "reference_method": methods[reference],
+        "metrics": columns_of(metrics, settings, equal, rows),
+        "figures": _figures(file, settings),
+        "paper": tuple(paper.values()),
+        "because": protocol_file.because if protocol_file else "",
+        "equal": equal,
+        "effective": _effective(tree, paper),
+        "places": places,
+    }
+    recipe = Recipe.model_construct(**(dict(file) | derived))
     _check_searched(recipe)
-    _check_equal(recipe)
-    _check_tables(recipe)
+    _check_compared(recipe)
     _check_studies(recipe)
     return recipe
 
@@ -127,7 +118,7 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
     for label, entry in tree["methods"].items():
         options = {key: value for key, value in entry.items() if key != "method"}
         with places.at("methods", label, "method"):
-            method = Method.parse(str(entry.get("method", label)).replace(" ", ""))
+            method = Method.parse(str(entry.get("method") or label).replace(" ", ""))
             known = _options(method, role)
         unset = {
             key
@@ -135,7 +126,8 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
             for key in option_keys(Method((phase,)), role) - dict(phase.options).keys()
         }
         searched = {k: v for k, v in search.items() if k in unset and k not in options}
-        kind, chosen = choices_type(known), {}
+        kind = choices_type(known)
+        chosen: dict[str, tuple[Value, ...]] = {}
         for keys, part in {("methods", label): options, ("search",): searched}.items():
             values = validated(kind, part, places, keys)
             chosen |= {key: values[key] for key in part}
@@ -154,7 +146,7 @@ def _options(method: Method, role: str) -> dict[str, Option]:
     names = [phase.name for phase in method.phases if phase.name not in untrained]
     algorithms = [find_method(name, role, [*untrained, *with_role(role)]) for name in names]
     own = {key: option for algorithm in algorithms for key, option in algorithm.options.items()}
-    return {key: (own | declared(Settings))[key] for key in sorted(option_keys(method, role))}
+    return {key: own.get(key) or declared(Settings)[key] for key in sorted(option_keys(method, role))}
 
 
 # ---- figures, and the paper's tables -----------------------------------------------------
@@ -253,49 +245,39 @@ def _effective(tree: Tree, paper: Mapping[int, PaperTable]) -> Tree:
 
 def _check_searched(recipe: Recipe) -> None:
     """Raise a SettingsError if no searched value can be chosen, or if no value is searched."""
-    searched = [row for row in recipe.rows if len(row.trials()) > 1]
+    searched = [row for row in recipe.rows if row.number > 1]
     with recipe.placing():
         if recipe.search_by != EVERY and (not searched or recipe.select == ALL):
             why = "select: all reports every value" if searched else "no setting has several values"
             problem = f"search-by: {recipe.search_by}: no value is searched, because {why}"
             raise SettingsError(f"{problem}; set search-by: {EVERY}", "search-by")
         check_installed(recipe.search_by)
-    if not searched or recipe.select != VALIDATION:
-        return
-    first = f"'{searched[0].label}' has searched values"
-    with recipe.placing(searched[0]):
-        if recipe.study != STARTS:
-            problem = f"{first}, but a personalised study has no validation tasks: set select: "
-            raise SettingsError(f"{problem}{TEST} or {ALL}", "select")
-        if 0 in recipe.settings.get("tasks", ()):
-            problem = f"{first}, but tasks = 0: no task can validate; set select: {ALL} or {TEST}"
-            raise SettingsError(problem)
-    with recipe.placing():
-        if recipe.validation_seed in recipe.seeds:
+        if searched and recipe.select == VALIDATION and recipe.validation_seed in recipe.seeds:
             problem = f"validation-seed = {recipe.validation_seed} is also in `seeds`: change one"
             raise SettingsError(problem, "validation-seed")
+    without_tasks = recipe.study != STARTS or 0 in recipe.settings.get("tasks", ())
+    if searched and recipe.select == VALIDATION and without_tasks:
+        why = "tasks = 0" if recipe.study == STARTS else "a personalised study has no tasks"
+        problem = f"'{searched[0].label}' has searched values, but {why}: no task can validate"
+        with recipe.placing(searched[0]):
+            raise SettingsError(f"{problem}; set select: {ALL} or {TEST}")
 
 
-def _check_equal(recipe: Recipe) -> None:
-    """Raise a SettingsError if the rows cannot be compared at the quantity that `equal` names."""
+def _check_compared(recipe: Recipe) -> None:
+    """Raise a SettingsError for an `equal` that rows cannot have, or for two tables of one name."""
     with recipe.placing():
         if recipe.equal and recipe.study != STARTS:
             problem = f"equal: {recipe.equal} compares pre-trainings: set study: {STARTS}"
             raise SettingsError(problem, "protocol")
         if recipe.equal == STEP_SIZE and recipe.reference_method is None:
             problem = f"equal: {STEP_SIZE}: the reference, {recipe.reference}, has searched values"
-            why = "so it is several runs: name another method as reference"
-            raise SettingsError(f"{problem}, {why}", "reference", "protocol")
-
-
-def _check_tables(recipe: Recipe) -> None:
-    """Raise a SettingsError if two tables would write the same files."""
-    compared = [{key: one[key] for key in recipe.compared} for one in recipe.combinations()]
-    names = [table_name(values).lower() for values in compared]  # Some file systems ignore case.
-    for name in names:
-        if names.count(name) > 1:
-            problem = f"two tables would have the same name in the report, {name}: rename a value"
-            raise SettingsError(f"{recipe.places.of('settings')}: {problem}")
+            raise SettingsError(f"{problem}: name another method", "reference", "protocol")
+        compared = [{key: one[key] for key in recipe.compared} for one in recipe.combinations()]
+        names = [table_name(one).lower() for one in compared]  # Some file systems ignore case.
+        for name in names:
+            if names.count(name) > 1:
+                problem = f"two tables would have the same name in the report, {name}"
+                raise SettingsError(f"{problem}: rename a value", *recipe.compared)
 
 
 def _check_studies(recipe: Recipe) -> None:

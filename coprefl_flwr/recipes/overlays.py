@@ -15,7 +15,6 @@ from coprefl_flwr.recipes.recipe import SMALL
 from coprefl_flwr.recipes.schema import KEYS
 from coprefl_flwr.recipes.yaml_file import Keys, Places, parse_yaml, read_yaml
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.results import without_folders
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -24,11 +23,13 @@ Tree = dict[str, Any]
 ABOUT = ("because", "equal", "below", "small")
 """Keys of a protocol that are not its overlay. Its `small` is merged after the recipe's."""
 
-PROSE = ("title", "source", "because", "paper", "scale", "protocol")
-"""Keys with prose, in which no user files are looked for."""
+PROSE = ("title", "source", "reference", "paper", "scale", "protocol")
+"""Keys with prose and labels, in which no user files are looked for."""
 
 CHANGES = "--set"
 """Start of the place of a change by the command line in messages."""
+
+WITHOUT_PAPER = " The paper's numbers are left out, because they belong to other settings."
 
 
 def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> tuple[Tree, Places]:
@@ -49,15 +50,13 @@ def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> 
             problem = "the recipe has no key 'small', which lists the reduced settings"
             raise SettingsError(f"--scale small: {path}: {problem}")
         overlays += [("small",), ("protocols", name, "small")]
-    cut: list[str] = []  # The settings of the small scale, and its seeds.
     for keys in overlays:
         part = _part(tree, *keys)
         overlay = {key: value for key, value in part.items() if key not in ABOUT}
         if "below" in part:
             stop = {"stop-at-loss": part["below"], "start-loss": True}
             overlay = merge(overlay, {"settings": stop})
-        if "small" in keys:
-            cut += [*_part(overlay, "settings"), *({"seeds"} & overlay.keys())]
+            places.copy((*keys, "below"), (*keys, "settings", "stop-at-loss"))
         places.copy(keys, ())
         for label in _part(overlay, "methods").keys() - _part(tree, "methods").keys():
             with places.at("methods", label):
@@ -67,7 +66,8 @@ def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> 
     for change in changes:
         tree = _changed(tree, change, places)
     if scale == SMALL:
-        tree = merge(tree, {"scale": _note(tree, cut), "paper": None})
+        left_out = WITHOUT_PAPER * ("paper" in tree)
+        tree = merge(tree, {"scale": f"Cut down (--scale small).{left_out}", "paper": None})
     return tree, places
 
 
@@ -105,16 +105,6 @@ def _protocol(tree: Tree, name: str) -> str:
     return first
 
 
-def _note(tree: Tree, cut: Sequence[str]) -> str:
-    """Return the note of a small recipe: the values of the settings and seeds in `cut`."""
-    known = {**_part(tree, "settings"), "seeds": tree.get("seeds")}
-    values = {key: known[key] for key in cut if known.get(key) not in ("", None)}
-    listed = {key: value if isinstance(value, list) else [value] for key, value in values.items()}
-    texts = [f"{k} {', '.join(map(str, map(without_folders, v)))}" for k, v in listed.items()]
-    left_out = " The paper's numbers are left out, because they belong to other settings."
-    return f"Cut down (--scale small): {'; '.join(texts)}.{left_out * ('paper' in tree)}"
-
-
 def _changed(tree: Tree, change: str, places: Places) -> Tree:
     """Return a recipe with one change, "KEY=VALUE", applied: the value replaces the old one."""
     key, equals, text = change.partition("=")
@@ -132,9 +122,12 @@ def _changed(tree: Tree, change: str, places: Places) -> Tree:
 
 def _normalised(tree: Tree, folder: Path, keys: Keys, places: Places) -> Tree:
     """Return a tree with absolute paths of code and methods by label; `keys` are its place."""
-    if "methods" in tree and not keys:
+    if "methods" in tree:
         tree = {**tree, "methods": _by_label(tree["methods"], places)}
-    whole: Tree = with_whole_paths(tree, folder, places, keys)
+    whole = {}
+    for key, part in tree.items():
+        with places.at(*keys, key):
+            whole[key] = part if key in PROSE else with_whole_paths(part, folder)
     return whole
 
 
@@ -159,26 +152,17 @@ def _by_label(entries: Any, places: Places) -> dict[str, Any]:
     return rows
 
 
-def with_whole_paths(value: Any, folder: Path, places: Places, keys: Keys = ()) -> Any:
+def with_whole_paths(value: Any, folder: Path) -> Any:
     """Return a value in which the paths of the user's code and of starts (`file:`) are absolute.
 
     Paths of data stay as they are.
     """
     if isinstance(value, dict):
-        return {
-            key: part
-            if key in PROSE and "methods" not in keys
-            else with_whole_paths(part, folder, places, (*keys, key))
-            for key, part in value.items()
-        }
+        return {key: with_whole_paths(part, folder) for key, part in value.items()}
     if isinstance(value, list):
-        return [
-            with_whole_paths(part, folder, places, (*keys, at)) for at, part in enumerate(value)
-        ]
-    if not isinstance(value, str):
-        return value
-    with places.at(*keys):
-        return " ".join(_whole(word, folder) for word in value.split(" "))
+        return [with_whole_paths(part, folder) for part in value]
+    is_text = isinstance(value, str)
+    return " ".join(_whole(word, folder) for word in value.split(" ")) if is_text else value
 
 
 def _whole(word: str, folder: Path) -> str:

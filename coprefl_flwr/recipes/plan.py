@@ -131,7 +131,7 @@ def plan_of(recipe: Recipe, store: Store) -> Plan:
     settings, and for any other dataset that is missing.
     """
     folders = tuple(f"{SIZES}{folder}" for folder in recipe.settings.get("data-dir", ("",)))
-    recipe = replace(recipe, settings={**recipe.settings, "data-dir": folders})
+    recipe = recipe.model_copy(update={"settings": {**recipe.settings, "data-dir": folders}})
     plan = Plan(store, [Row(row.label) for row in recipe.rows])
     rows = {row.label: row for row in plan.rows}
     for table_row in table_rows(recipe):

@@ -46,11 +46,12 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ConfigDict, Field
 
 from coprefl_flwr import plugins
 from coprefl_flwr.data.splits import SERVER_RESERVE
@@ -59,6 +60,7 @@ from coprefl_flwr.files import read_json
 from coprefl_flwr.named import Named, as_file_name, written
 from coprefl_flwr.options import Value
 from coprefl_flwr.plugins import METRIC, is_without_code
+from coprefl_flwr.recipes.schema import RecipeFile
 from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import (
     BUDGETS,
@@ -161,31 +163,25 @@ class PaperTable:
     rows: Mapping[str, Printed]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A checked recipe; the module's docstring shows the file."""
+class Recipe(RecipeFile):
+    """A checked recipe: the keys of its file, and all that follows from several of them."""
 
-    title: str
-    source: str
-    settings: Choices  # several values are compared
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
     rows: tuple[RecipeRow, ...]
-    select: str
-    search_by: str
-    search_trials: int
-    validation_tasks: int
-    validation_seed: int
-    reference: str
     reference_method: Method | None  # None if the reference row is searched
-    seeds: tuple[int, ...]
-    metrics: tuple[str, ...]
-    figures: tuple[str, ...]
-    paper: tuple[PaperTable, ...]
-    notes: tuple[str, ...]
-    protocol: str  # the applied protocol, its reason, and the quantity it makes equal; or ""
-    because: str
+    source: str
+    reference: str
+    paper: tuple[PaperTable, ...]  # type: ignore[assignment]
+    because: str  # the reason of the applied protocol, and the quantity it makes equal; or ""
     equal: str
-    effective: Mapping[str, Any] = field(repr=False)  # the file with overlays and `--set` applied
-    places: Places = field(repr=False)
+    effective: Mapping[str, Any] = Field(repr=False)  # the file with overlays and `--set` applied
+    places: Places = Field(repr=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes on the scale, which the report shows."""
+        return tuple(self.scale.splitlines())
 
     @property
     def study(self) -> str:

@@ -7,8 +7,7 @@ too, when their methods are known (see `load`).
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import (
@@ -30,7 +29,7 @@ from typing_extensions import TypedDict
 from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.methods import METHODS
 from coprefl_flwr.named import Named
-from coprefl_flwr.options import COUNT, NUMBERS, WORDS, Option, Value, declared
+from coprefl_flwr.options import COUNT, Option, Value, declared
 from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.figures import FIGURES
@@ -45,83 +44,7 @@ ELSEWHERE = {
 }
 """Settings that a recipe cannot set, each with the key or the option to use instead."""
 
-# ---- settings and options: one value, or a list of values --------------------------------------
-
-_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
-
-
-def _schema_of(values: Sequence[Mapping[str, Any]], fewest: int = 1) -> dict[str, Any]:
-    """Return the JSON Schema of one value, or of a list of at least `fewest` of such values."""
-    several = {"type": "array", "items": {"anyOf": values}, "minItems": fewest}
-    return {"anyOf": [*values, several]}
-
-
-def option_schema(options: Iterable[Option]) -> dict[str, Any]:
-    """Return the JSON Schema of a setting or option: one value, or a list of values to compare."""
-    values: list[dict[str, Any]] = []
-    for option in options:
-        for kind in option.kinds:
-            if kind is type(None):
-                values.append({"enum": ["", None]})
-            elif kind not in _TYPES:  # An object, written as a string or a mapping.
-                values.append({"type": ["string", "object"]})
-            elif option.choices and not option.own:
-                values.append({"enum": list(option.choices)})
-            else:
-                limits = {"minimum": option.minimum, "maximum": option.maximum}
-                limits |= {"exclusiveMinimum": option.above}
-                set_ = {key: limit for key, limit in limits.items() if limit is not None}
-                values.append({"type": _TYPES[kind], **set_})
-        if COUNT in option.takes:
-            values.append({"type": "integer"})
-        if option.takes:
-            values.append({"type": "array"})
-    different = [value for at, value in enumerate(values) if value not in values[:at]]
-    unit = f" ({option.unit})" if option.unit else ""
-    return {"description": option.meaning + unit, **_schema_of(different)}
-
-
-def choices_type(options: Mapping[str, Option]) -> Any:
-    """Return the Pydantic type of a mapping of options, which has the list of values of each."""
-    types = {key: _values_type(option) for key, option in options.items()}
-    choices = TypedDict("Settings", types, total=False)  # type: ignore[misc]
-    return with_config(ConfigDict(extra="forbid"))(choices)
-
-
-def _values_type(option: Option) -> Any:
-    one = Annotated[Any, AfterValidator(partial(_typed, option))]
-    listed = Annotated[list[one], BeforeValidator(partial(_values, option)), Field(min_length=1)]
-    return Annotated[listed, AfterValidator(_unique), WithJsonSchema(option_schema([option]))]
-
-
-def _values(option: Option, entry: Any) -> list[Any]:
-    """Return the values in an entry of a file: a value, or a list of values.
-
-    A list in this list becomes the text of one value, such as "list:8,9".
-    """
-    entries = _listed(entry)
-    numbers = [value for value in entries if type(value) is int]
-    if COUNT in option.takes and len(numbers) > 1:
-        texts = [str(number) for number in numbers]
-        raise ValueError(f"write [{numbers}] for these classes, or {texts} to compare the numbers")
-    values: list[Any] = []
-    for value in entries:
-        nested = isinstance(value, list) and value and isinstance(entry, list)
-        if nested and NUMBERS in option.takes and all(type(number) is int for number in value):
-            value = "list:" + ",".join(map(str, value))
-        elif nested and WORDS in option.takes:
-            value = " ".join(map(str, value))
-        values.append(value)
-    return values
-
-
-def _typed(option: Option, value: Any) -> Value:
-    """Return a value in the type of its option; raise a SettingsError if it is not allowed."""
-    if isinstance(value, dict) and "method" in value:  # A method within a method.
-        options = {name: inner for name, inner in value.items() if name != "method"}
-        value = Named(str(value["method"])).having(options)
-    typed: Value | None = option.read(value)
-    return "" if typed is None else typed
+# ---- one value, or a list of values --------------------------------------------------------------
 
 
 def _listed(value: Any) -> list[Any]:
@@ -129,12 +52,77 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _unique(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the values, which must be different, as a tuple."""
+def _unique(values: list[Any]) -> tuple[Any, ...]:
+    """Return the values as a tuple; raise a ValueError if one of them occurs twice."""
     for value in values:
         if values.count(value) > 1:
             raise ValueError(f"{value} occurs twice")
     return tuple(values)
+
+
+def several(one: Any, fewest: int = 1, listed: Callable[[Any], list[Any]] = _listed) -> Any:
+    """Return the Pydantic type of a tuple of different values of the type `one`.
+
+    A file has a list of at least `fewest` such values, or a single value without brackets. The
+    function `listed` makes a list of both.
+    """
+    schema = TypeAdapter(one).json_schema()
+    values = schema.get("anyOf", [schema])
+    array = {"type": "array", "items": {"anyOf": values}, "minItems": fewest}
+    values_type = Annotated[list[one], BeforeValidator(listed), Field(min_length=fewest)]
+    schema = {"anyOf": [*values, array]}
+    return Annotated[values_type, AfterValidator(_unique), WithJsonSchema(schema)]
+
+
+# ---- settings and options ------------------------------------------------------------------------
+
+
+def option_schema(options: Iterable[Option]) -> dict[str, Any]:
+    """Return the JSON Schema of a value of a setting, or of an option that several methods have."""
+    values: list[dict[str, Any]] = []
+    for option in options:
+        if type(None) in option.kinds:
+            values.append({"enum": ["", None]})
+        if option.choices and not option.own:
+            values.append({"enum": list(option.choices)})
+        else:
+            values.append(option.json_schema())
+        if COUNT in option.takes:
+            values.append({"type": "integer"})
+        if option.takes:
+            values.append({"type": "array"})
+    return {"anyOf": [value for at, value in enumerate(values) if value not in values[:at]]}
+
+
+def option_type(options: Sequence[Option]) -> Any:
+    """Return the Pydantic type of the values of an option, which several methods may declare."""
+    option = options[0]
+
+    def listed(entry: Any) -> list[Any]:
+        """Return the values in an entry; refuse a list of integers that could be classes."""
+        numbers = [value for value in _listed(entry) if type(value) is int]
+        if COUNT in option.takes and len(numbers) > 1:
+            texts = [str(number) for number in numbers]
+            raise ValueError(f"write [{numbers}] for these classes, or {texts} to compare numbers")
+        return _listed(entry)
+
+    def typed(value: Any) -> Value:
+        if isinstance(value, dict) and "method" in value:  # A method within a method.
+            inner = {key: entry for key, entry in value.items() if key != "method"}
+            value = Named(str(value["method"])).having(inner)
+        typed: Value | None = option.read(value)
+        return "" if typed is None else typed
+
+    one = Annotated[Any, AfterValidator(typed), WithJsonSchema(option_schema(options))]
+    meaning = option.meaning + (f" ({option.unit})" if option.unit else "")
+    return Annotated[several(one, listed=listed), Field(description=meaning)]
+
+
+def choices_type(options: Mapping[str, Option]) -> Any:
+    """Return the Pydantic type of a mapping of options, which has the tuple of values of each."""
+    types = {key: option_type([option]) for key, option in options.items()}
+    choices = TypedDict("Settings", types, total=False)  # type: ignore[misc]
+    return with_config(ConfigDict(extra="forbid"))(choices)
 
 
 SettingsPart: Any = choices_type(
@@ -149,23 +137,22 @@ def _options_type() -> Any:
     for method in METHODS.values():
         for key, option in method.options.items():
             known.setdefault(key, []).append(option)
-    types = {k: Annotated[Any, WithJsonSchema(option_schema(every))] for k, every in known.items()}
+    schemas = {key: TypeAdapter(option_type(every)).json_schema() for key, every in known.items()}
+    types = {key: Annotated[Any, WithJsonSchema(schema)] for key, schema in schemas.items()}
     options = TypedDict("Options", types, total=False)  # type: ignore[misc]
     return with_config(ConfigDict(extra="allow"))(options)  # Users' methods have other options.
 
 
-Options = _options_type()
+Options: Any = _options_type()
 
 
 # ---- the parts of a file -------------------------------------------------------------------------
 
 
-def _seeds(value: Any) -> Any:
+def _seeds(value: Any) -> list[Any]:
     """Return a list of seeds; refuse a number above 0, which may be a seed or a number of seeds."""
     if type(value) is int and value > 0:
-        raise ValueError(
-            f"{value}: write [{value}] for the single seed {value}, [0, 1] for two seeds"
-        )
+        raise ValueError(f"write [{value}] for the single seed {value}, or [0, 1] for two seeds")
     return _listed(value)
 
 
@@ -174,24 +161,8 @@ SearchBy = Literal["all", "halving", "optuna"]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 AtLeast0 = Annotated[int, Strict(), Field(ge=0)]
 AtLeast1 = Annotated[int, Strict(), Field(ge=1)]
-Texts = Annotated[
-    list[Text],
-    BeforeValidator(_listed),
-    Field(min_length=1),
-    WithJsonSchema(_schema_of([{"type": "string", "minLength": 1}])),
-]
-Seeds = Annotated[
-    list[AtLeast0],
-    BeforeValidator(_seeds),
-    Field(min_length=1),
-    AfterValidator(_unique),
-    WithJsonSchema(_schema_of([{"type": "integer", "minimum": 0}])),
-]
-Figures = Annotated[
-    list[Literal[*FIGURES]],  # type: ignore[valid-type]
-    BeforeValidator(_listed),
-    WithJsonSchema(_schema_of([{"enum": list(FIGURES)}], fewest=0)),
-]
+Texts: Any = several(Text)
+Seeds: Any = several(AtLeast0, listed=_seeds)
 Rows = Annotated[
     dict[str, Options],
     Field(min_length=1),
@@ -238,7 +209,7 @@ class Protocol(Overlay):
     @model_validator(mode="after")
     def _check_below(self) -> "Protocol":
         if (self.equal == START_LOSS) != (self.below is not None):
-            raise ValueError(f"equal: {START_LOSS} and below: LOSS must be set together")
+            raise SettingsError(f"equal: {START_LOSS} and below: LOSS must be set together")
         return self
 
 
@@ -277,27 +248,24 @@ class RecipeFile(_Part):
     validation_tasks: AtLeast1 = 2
     validation_seed: AtLeast0 = 100
     reference: Text | None = Field(None, description="label of the row to compare with")
-    seeds: Seeds = [0]
-    metrics: Texts = Field([], description="the columns of the tables")
-    figures: Figures = []
+    seeds: Seeds = (0,)
+    metrics: Texts = Field((), description="the columns of the tables")
+    figures: several(Literal[*FIGURES], fewest=0) = ()  # type: ignore[valid-type]
     protocols: dict[str, Protocol] = {}
     small: Overlay | None = Field(None, description="keys that replace others with `--scale small`")
     paper: Paper | None = None
-    protocol: Text | None = Field(None, description="set by `coprefl run`: its --protocol")
-    scale: Text | None = Field(None, description="set by `coprefl run`: its --scale")
+    protocol: Text = Field("", description="set by `coprefl run`: its --protocol")
+    scale: Text = Field("", description="set by `coprefl run`: its --scale")
 
 
 KEYS = tuple(name.replace("_", "-") for name in RecipeFile.model_fields)
 """The top-level keys of a recipe."""
 
-_PARTS: dict[str, Any] = {
-    "protocols": Protocol,
-    "small": Overlay,
-    "paper": Paper,
-    "tables": PrintedTable,
-    "settings": SettingsPart,
-    "where": SettingsPart,
-}
+_EVERY_KEY = dict.fromkeys(
+    name.replace("_", "-")
+    for part in (RecipeFile, Protocol, Paper, PrintedTable)
+    for name in part.model_fields
+)
 
 
 def validated(kind: Any, value: Any, places: Places, keys: Keys = ()) -> Any:
@@ -318,16 +286,14 @@ def _refuse(kind: Any, error: Mapping[str, Any]) -> NoReturn:
     """Raise a SettingsError with Pydantic's message, the key and the value, or the nearest name."""
     names = [key for key in error["loc"] if isinstance(key, str)] or ["a recipe"]
     key, why = names[-1], error["type"]
+    if why == "extra_forbidden" and kind is not RecipeFile:
+        raise SettingsError(unknown("setting", key, kind.__annotations__))
+    if why == "extra_forbidden" and not {"settings", "where"} & {*names}:
+        raise SettingsError(unknown("key", key, _EVERY_KEY))
     if why == "extra_forbidden":
-        part = next((_PARTS[name] for name in reversed(names[:-1]) if name in _PARTS), kind)
-        if part is SettingsPart and key in ELSEWHERE:
+        if key in ELSEWHERE:
             raise SettingsError(f"'{key}' is no setting of a recipe: use {ELSEWHERE[key]}")
-        if part is SettingsPart:
-            check_known(key)
-        is_file = isinstance(part, type) and issubclass(part, BaseModel)
-        known = part.model_fields if is_file else part.__annotations__
-        what = "key" if is_file else "setting"
-        raise SettingsError(unknown(what, key, [name.replace("_", "-") for name in known]))
+        check_known(key)
     problem = error.get("ctx", {}).get("error")
     if isinstance(problem, SettingsError):
         raise problem
@@ -336,8 +302,9 @@ def _refuse(kind: Any, error: Mapping[str, Any]) -> NoReturn:
         raise SettingsError(f"{key}: {unknown('value', str(error['input']), allowed)}")
     if why == "missing":
         raise SettingsError(f"{'.'.join(names)}: {error['msg']}")
-    message = problem or error["msg"]
-    raise SettingsError(f"{key} = {excerpt(error['input'])}: {message}")
+    if why in ("dict_type", "model_type"):
+        problem = "must be a mapping (key: value)"
+    raise SettingsError(f"{key} = {excerpt(error['input'])}: {problem or error['msg']}")
 
 
 # ---- JSON Schema ---------------------------------------------------------------------------------

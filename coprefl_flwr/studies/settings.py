@@ -279,16 +279,6 @@ GROUPS = tuple(reversed(Settings.__bases__))
 """The classes of the groups of settings, in the order of the fields."""
 
 
-def checked(key: str, value: object) -> Any:
-    """Return a setting's value, converted to the setting's type; "" means "not set".
-
-    Raises a SettingsError of one line for an unknown key, a wrong type or a value out of range.
-    """
-    check_known(key)
-    typed = declared(Settings)[key].read(value)
-    return "" if typed is None else typed
-
-
 def check_known(key: str) -> None:
     """Raise a SettingsError if there is no setting with this key; it names a method's option."""
     if key in declared(Settings):

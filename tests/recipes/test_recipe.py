@@ -193,9 +193,9 @@ def test_rounds_are_a_column_where_rows_differ_in_rounds(read):
 
 def test_tables_with_equal_file_names_are_refused(refused):
     """Before, the error came after all runs, when the report was written."""
-    both = "would have the same names of files in the report; rename one of them"
     text = TEXT.replace("rounds: 3", "rounds: 3\n  downstream-classes: [[1, 3], 'list:1-3']")
-    assert f"downstream-classes: list:1,3 and list:1-3 {both}" in refused(text)
+    line = "recipe.yaml, line 5: two tables would have the same name in the report, downstream-"
+    assert refused(text).startswith(line)
 
 
 def test_method_with_a_large_number_is_parsed_from_its_text():

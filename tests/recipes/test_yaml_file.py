@@ -43,10 +43,8 @@ def test_parsed_yaml_has_values_and_the_line_of_each():
     [
         ("a: 1\nb: [1, 2\n", "file.yaml, line 3: not YAML: "),
         ("a: 1\n---\nb: 2\n", "file.yaml, line 2: not YAML: "),
-        ("# nothing\n", "file.yaml is empty"),
-        ("a:\n  b: 1\n  b: 1\n", "file.yaml, line 3: the key 'b' occurs twice"),
-        ("a: 1\n[b]: 2\n", "file.yaml, line 2: a key must be a text"),
-        ("a: 1\nb: !!int three\n", "file.yaml, line 2: invalid literal for int()"),
+        ("a:\n  b: 1\n  b: 1\n", "file.yaml, line 3: not YAML: the key 'b' occurs twice"),
+        ("a: 1\n[b]: 2\n", "file.yaml, line 2: not YAML: expected a scalar node"),
         ("a: 1\nb: !own 2\n", "file.yaml, line 2: not YAML: could not determine a constructor"),
     ],
 )
@@ -67,17 +65,10 @@ def test_error_of_indentation_or_colons_has_a_hint(text, is_about_spaces):
     assert (hint in refusal(text)) == is_about_spaces
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: 1\nb: !!python/object/apply:pathlib.Path.touch [MARK]\n",
-        "a: 1\n!!python/name:os.system b: 2\n",
-    ],
-)
-def test_yaml_tags_run_no_code(text, tmp_path):
+def test_yaml_tags_run_no_code(tmp_path):
     mark = tmp_path / "mark"
-    tree, _ = parse_yaml(text.replace("MARK", str(mark)), "file.yaml")
-    assert tree in ({"a": 1, "b": [str(mark)]}, {"a": 1, "b": 2})
+    tag = "!!python/object/apply:pathlib.Path.touch"
+    assert "file.yaml, line 2: not YAML: could not" in refusal(f"a: 1\nb: {tag} [{mark}]\n")
     assert not mark.exists()
 
 
