@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, with_role
-from coprefl_flwr.named import Named
+from coprefl_flwr.methods import PRETRAINING, RANDOM, find_class
+from coprefl_flwr.named import with_options
 from coprefl_flwr.options import COUNT, NUMBERS, WORDS, Option, Value, declared
 from coprefl_flwr.recipes.overlays import CHANGES, Tree, read_tree
 from coprefl_flwr.recipes.recipe import (
@@ -33,8 +33,8 @@ from coprefl_flwr.recipes.search import check_installed
 from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.comparison import Printed
+from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import option_keys
 from coprefl_flwr.studies.settings import STARTS, Settings, checked
 
 
@@ -70,7 +70,7 @@ def read_recipe(
             raise SettingsError("study: name one kind of study, not a list of several")
     role = ROLES[str(study)]
     rows = _rows(tree, role, places)
-    trained = {key for row in rows for key in option_keys(row.method, row.role)}
+    trained = {key for row in rows for key in row.method.keys(row.role)}
     unused = [key for key in tree.get("search", {}) if key not in trained]
     if any(change.startswith("methods=") for change in changes):
         tree, unused = _without(tree, unused, places)
@@ -146,7 +146,7 @@ def _values(
         with places.at(*keys, at):
             if isinstance(value, dict) and "method" in value:  # A method within a method.
                 options = {name: option for name, option in value.items() if name != "method"}
-                value = Named(str(value["method"])).having(options)
+                value = with_options(str(value["method"]), options.items())
             if isinstance(value, list) and value and isinstance(entry, list):
                 value = _as_text(value, takes)
             if isinstance(value, dict | list) or value is None:
@@ -186,15 +186,13 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
         with places.at(*keys, "method"):
             own = _own_options(method, role)
         settings = {key: value for key, value in options.items() if key != "method"}
-        has = option_keys(method, role)
+        has = method.keys(role)
         for key in settings.keys() - has:
             with places.at(*keys, key):
                 raise SettingsError(f"{label}: {unknown('setting', key, sorted(has))}")
         chosen = _choices(settings, own, keys, places)
         unset = {
-            key
-            for phase in method.phases
-            for key in option_keys(Method((phase,)), role) - dict(phase.options).keys()
+            key for phase in method.phases for key in phase.keys(role) - dict(phase.options).keys()
         }
         shared = frozenset((search.keys() & unset) - chosen.keys())
         searched = {key: entry for key, entry in search.items() if key in shared}
@@ -204,7 +202,7 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
 
 
 def _own_options(method: Method, role: str) -> dict[str, Option]:
-    """Return the options of the algorithms in a method, by key.
+    """Return the options of all phases of a method, by key.
 
     Raises a SettingsError for an unknown method, or a method without this role.
     """
@@ -212,9 +210,10 @@ def _own_options(method: Method, role: str) -> dict[str, Option]:
     if untrained and method.is_external:
         return {}
     known = [*untrained, *with_role(role)]
-    names = [phase.name for phase in method.phases if phase.name not in untrained]
-    algorithms = [find_method(name, role, known) for name in names]
-    return {key: option for algorithm in algorithms for key, option in algorithm.options.items()}
+    phases = [phase for phase in method.phases if phase.name not in untrained]
+    for phase in phases:
+        find_class(phase.name, role, known)
+    return {key: option for phase in phases for key, option in phase.declared_options.items()}
 
 
 def _without(tree: Tree, unused: Sequence[str], places: Places) -> tuple[Tree, list[str]]:

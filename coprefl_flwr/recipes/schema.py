@@ -22,11 +22,11 @@ from pydantic import (
 )
 
 from coprefl_flwr.errors import SettingsError, excerpt, unknown
-from coprefl_flwr.methods import METHODS
 from coprefl_flwr.options import COUNT, Option, declared
 from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.figures import FIGURES
+from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.settings import Settings
 
 ELSEWHERE = {
@@ -244,7 +244,7 @@ def recipe_schema() -> str:
     options = {key: {"$ref": f"#/$defs/Settings/properties/{key}"} for key in settings}
     of_methods: dict[str, list[Option]] = {}
     for method in METHODS.values():
-        for key, option in method.options.items():
+        for key, option in method.declared_options.items():
             of_methods.setdefault(key, []).append(option)
     others = sorted(of_methods.keys() - options)
     options |= {key: option_schema(of_methods[key]) for key in others}

@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.named import Named
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.studies.method import Method
@@ -200,7 +199,7 @@ def test_tables_with_equal_file_names_are_refused(refused):
 
 def test_method_with_a_large_number_is_parsed_from_its_text():
     """Before, 1e16 was written as 1e+16, which reads as two phases."""
-    method = Method((Named("fedprox").having({"mu": 1e16}),))
+    method = Method("fedprox", (("mu", 1e16),))
     assert str(method) == "fedprox:mu=1e16"
     assert Method.parse(str(method)) == method
 
