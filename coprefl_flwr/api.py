@@ -24,13 +24,13 @@ from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.studies.app_pretraining import AppPretraining
 from coprefl_flwr.studies.architecture import checked_network
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.known_methods import in_role
 from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
 from coprefl_flwr.studies.method import FRESH, KEEP, START, Method
 from coprefl_flwr.studies.own_method import (
-    AppPretraining,
     local_training,
     pretraining_of,
     read_method,

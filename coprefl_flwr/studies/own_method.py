@@ -1,7 +1,6 @@
-"""Methods from a Python program: a strategy (object or class), a string, or a ClientApp."""
+"""Methods and starts from a Python program: strategies (objects or classes), texts, networks."""
 
-import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,11 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, wrong_type
 from coprefl_flwr.federation import of_flower
-from coprefl_flwr.federation.checkpoint import State
-from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.robust import AGGREGATION
-from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PRETRAINING, TASK
-from coprefl_flwr.models import buffer_names, model_arrays, save_model
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.options import Option, checked_options, declared
@@ -26,12 +20,9 @@ from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture, checked_network, copies_of
 from coprefl_flwr.studies.known_methods import in_role, with_role
 from coprefl_flwr.studies.method import Method, one_after_another, parts_of
-from coprefl_flwr.studies.object_code import code_hash, network_hash
 from coprefl_flwr.studies.populations import Clients
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.provenance import versions
-from coprefl_flwr.studies.stage import RunOptions, TrainingStage
-from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.training_options import TrainingOptions
 
 
@@ -213,68 +204,3 @@ def starts_of(starts: Any) -> dict[str, nn.Module | str]:
         else checked_network(f"start {name!r}", weights, "Net() or 'model.safetensors'")
         for name, weights in starts.items()
     }
-
-
-# ---- a ClientApp --------------------------------------------------------------------------------
-
-
-NODES = Option("nodes", "nodes", 0, (int,), "nodes of a ClientApp", minimum=1)
-
-
-class AppPretraining(TrainingStage):
-    """A pre-training whose clients are a ClientApp.
-
-    Parameters
-    ----------
-    strategy : RoundStrategy
-        The strategy that runs all rounds. The strategy is copied.
-    network : nn.Module
-        The network with the first weights.
-    rounds : int
-        Number of rounds. A Schedule states its rounds itself, so this number is not used.
-    nodes : int
-        Number of nodes that the app runs on.
-
-    Raises a SettingsError for a number of rounds or nodes below 1.
-    """
-
-    kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
-
-    def __init__(
-        self, strategy: RoundStrategy, network: nn.Module, rounds: int, nodes: int
-    ) -> None:
-        self.nodes = NODES.checked(nodes, "nodes")
-        parts, name = parts_of(strategy, ROUNDS.checked(rounds, "rounds")), name_of(strategy)
-        of_run, title = RunOptions(seed=strategy.seed), f"pre-training {name}"
-        super().__init__(of_run, title, name, name, sum(number for _, number in parts))
-        self._strategy, self.first = copy.deepcopy(strategy), model_arrays(network)
-        self._buffers = buffer_names(network)
-        self._code = [network_hash(network), code_hash(*(type(part) for part, _ in parts))]
-        self._strategy.evaluate_every = 0  # The model is evaluated on tasks instead.
-
-    def identity(self) -> Mapping[str, Any]:
-        """Return the method, the initial network and the number of nodes; not the app."""
-        model = [checksum_of(self.first), *self._code]
-        return {"method": self._strategy.options(), "model": model, "nodes": self.nodes}
-
-    @property
-    def key(self) -> str:
-        """Return the method's name. It needs no hash, because the store has no other stage."""
-        return self.start
-
-    def strategy(self) -> RoundStrategy:
-        """Return the strategy of the pre-training."""
-        return self._strategy
-
-    def buffers(self) -> Collection[str]:
-        """Return the names of the network's buffers."""
-        return self._buffers
-
-    def initial(self, store: Store) -> Arrays:
-        """Return the first weights of the network."""
-        return self.first
-
-    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
-        """Write the starting model and `model.json`; return no further columns."""
-        save_model(folder, arrays, {"start": self.start, "versions": versions()})
-        return {}
