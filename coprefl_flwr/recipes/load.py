@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, with_role
+from coprefl_flwr.methods import PRETRAINING, RANDOM, find_class
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.recipes.overlays import ABOUT, CHANGES, Tree, read_tree
 from coprefl_flwr.recipes.recipe import (
@@ -31,8 +31,8 @@ from coprefl_flwr.recipes.search import check_installed
 from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.comparison import Printed
+from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import option_keys
 from coprefl_flwr.studies.settings import STARTS, Settings
 
 
@@ -65,7 +65,7 @@ def read_recipe(
             raise SettingsError("study: name one kind of study, not a list of several")
     role = ROLES[str(study)]
     rows = _rows(tree, role, places)
-    trained = {key for row in rows for key in option_keys(row.method, row.role)}
+    trained = {key for row in rows for key in row.method.keys(row.role)}
     unused = [key for key in tree.get("search", {}) if key not in trained]
     if any(change.startswith("methods=") for change in changes):
         # The file's options of methods that are left out go; options of a change are refused.
@@ -121,9 +121,7 @@ def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
             method = Method.parse(str(entry.get("method") or label).replace(" ", ""))
             known = _options(method, role)
         unset = {
-            key
-            for phase in method.phases
-            for key in option_keys(Method((phase,)), role) - dict(phase.options).keys()
+            key for phase in method.phases for key in phase.keys(role) - dict(phase.options).keys()
         }
         searched = {k: v for k, v in search.items() if k in unset and k not in options}
         kind = choices_type(known)
@@ -143,10 +141,11 @@ def _options(method: Method, role: str) -> dict[str, Option]:
     untrained = [RANDOM] if role == PRETRAINING else []
     if untrained and method.is_external:
         return {}
-    names = [phase.name for phase in method.phases if phase.name not in untrained]
-    algorithms = [find_method(name, role, [*untrained, *with_role(role)]) for name in names]
-    own = {key: option for algorithm in algorithms for key, option in algorithm.options.items()}
-    return {key: own.get(key) or declared(Settings)[key] for key in sorted(option_keys(method, role))}
+    phases = [phase for phase in method.phases if phase.name not in untrained]
+    for phase in phases:
+        find_class(phase.name, role, [*untrained, *with_role(role)])
+    own = {key: option for phase in phases for key, option in phase.declared_options.items()}
+    return {key: own.get(key) or declared(Settings)[key] for key in sorted(method.keys(role))}
 
 
 # ---- figures, and the paper's tables -----------------------------------------------------

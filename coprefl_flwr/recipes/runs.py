@@ -15,15 +15,22 @@ The hashes make these names unique, so MODELS can also hold other files.
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
+from flwr.app import Context
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+
+from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.costs import cost, rounds_for
 from coprefl_flwr.studies.hashes import changing_hashes, hash_of
-from coprefl_flwr.studies.method import Method, Methods
+from coprefl_flwr.studies.known_methods import Methods
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
@@ -62,6 +69,11 @@ class Run:
         """The run's stages and their clients, without a cache, because they hold data."""
         return BUILDER.study(self.shared)
 
+    def clients(self, folder: Path) -> ClientApp:
+        """Return the ClientApp of the run's clients, which keep their files below `folder`."""
+        settings = replace(self.shared, output_dir=str(folder))
+        return client_app(functools.partial(_client, settings))
+
     @property
     def name(self) -> str:
         """The label of the run's row, or else its method, as it is printed."""
@@ -97,6 +109,13 @@ class Run:
         """The run's key, and a hash of its tasks: runs with the same start have the same key."""
         tasks = list(self.keys[1:])
         return f"{self.key}/{hash_of({'tasks': tasks})}" if tasks else self.key
+
+
+def _client(
+    settings: Settings, context: Context, client_id: int, config: Mapping[str, Any]
+) -> NumPyClient:
+    """Return a client of the study of these settings, which each process builds once."""
+    return BUILDER.study(settings).client(context, client_id, config)
 
 
 def with_step_size(run: Run, reference: Run) -> Run:

@@ -27,12 +27,12 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from coprefl_flwr.errors import SettingsError, excerpt, unknown
-from coprefl_flwr.methods import METHODS
-from coprefl_flwr.named import Named
+from coprefl_flwr.named import with_options
 from coprefl_flwr.options import COUNT, Option, Value, declared
 from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.figures import FIGURES
+from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.settings import Settings, check_known
 
 ELSEWHERE = {
@@ -109,7 +109,7 @@ def option_type(options: Sequence[Option]) -> Any:
     def typed(value: Any) -> Value:
         if isinstance(value, dict) and "method" in value:  # A method within a method.
             inner = {key: entry for key, entry in value.items() if key != "method"}
-            value = Named(str(value["method"])).having(inner)
+            value = with_options(str(value["method"]), inner.items())
         typed: Value | None = option.read(value)
         return "" if typed is None else typed
 
@@ -135,7 +135,7 @@ def _options_type() -> Any:
     """Return the Pydantic type of options of methods, which are validated with their methods."""
     known = {key: [option] for key, option in declared(Settings).items()}
     for method in METHODS.values():
-        for key, option in method.options.items():
+        for key, option in method.declared_options.items():
             known.setdefault(key, []).append(option)
     schemas = {key: TypeAdapter(option_type(every)).json_schema() for key, every in known.items()}
     types = {key: Annotated[Any, WithJsonSchema(schema)] for key, schema in schemas.items()}

@@ -14,14 +14,15 @@ from typing import Any, TypeVar
 
 from coprefl_flwr.data import SCHEMES, DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.methods import METHODS, PERSONALISED
+from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.options import WORDS, Checked, Value, check_declared, declared, option
 from coprefl_flwr.studies.hashes import values_of
-from coprefl_flwr.studies.method import FRESH, KEEP, Method, Methods
+from coprefl_flwr.studies.known_methods import METHODS, Methods
+from coprefl_flwr.studies.method import FRESH, KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalOptions
-from coprefl_flwr.studies.phases import TrainingOptions
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.tasks import TASK_RATE
+from coprefl_flwr.studies.training_options import TrainingOptions
 
 Group = TypeVar("Group")
 
@@ -226,7 +227,7 @@ class Settings(
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> "Settings":
-        """Make settings from hyphenated keys, as in run-config; raises the errors of `checked`."""
+        """Make settings from hyphenated keys, as in run-config; raises the errors of `Option.read`."""
         known = declared(cls)
         values: dict[str, Any] = {}
         for key, value in config.items():
@@ -283,7 +284,7 @@ def check_known(key: str) -> None:
     """Raise a SettingsError if there is no setting with this key; it names a method's option."""
     if key in declared(Settings):
         return
-    having = [name for name, method in METHODS.items() if key in method.options]
+    having = [name for name, method in METHODS.items() if key in method.declared_options]
     if having:
         example = f"write it after the method's name, as in {having[0]}:{key}=VALUE"
         problem = f"unknown setting '{key}': it is an option of {', '.join(having)}; {example}"

@@ -31,7 +31,9 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import check_links, inside
-from coprefl_flwr.studies.phases import check_precisions
+from coprefl_flwr.learning import default_device
+from coprefl_flwr.models.precision import FLOAT32, check_precision
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import STATES
 
@@ -86,3 +88,10 @@ class Study:
         folder = inside(self.root, str(config.get(key, "")))
         check_links(self.root, folder)
         return folder
+
+
+def check_precisions(phases: Sequence[Method]) -> None:
+    """Raise a SettingsError if this process's device lacks the precision of a phase."""
+    # float32 works on every device, so the device is not looked up here (a look-up is logged).
+    for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
+        check_precision(precision, default_device())

@@ -42,10 +42,11 @@ from coprefl_flwr.federation.flower import (
     without_colours,
 )
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.methods import PERSONALISED, PRETRAINING, with_role
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from tests.common.simulation import ROOT, simulate

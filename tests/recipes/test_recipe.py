@@ -6,10 +6,8 @@ import pytest
 import yaml
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.named import Named
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.search import table_rows
-from coprefl_flwr.studies.method import Method
 
 BUDGETS = ("step-size", "gradients")
 """Columns of the tables of every recipe of starts."""
@@ -196,13 +194,6 @@ def test_tables_with_equal_file_names_are_refused(refused):
     text = TEXT.replace("rounds: 3", "rounds: 3\n  downstream-classes: [[1, 3], 'list:1-3']")
     line = "recipe.yaml, line 5: two tables would have the same name in the report, downstream-"
     assert refused(text).startswith(line)
-
-
-def test_method_with_a_large_number_is_parsed_from_its_text():
-    """Before, 1e16 was written as 1e+16, which reads as two phases."""
-    method = Method((Named("fedprox").having({"mu": 1e16}),))
-    assert str(method) == "fedprox:mu=1e16"
-    assert Method.parse(str(method)) == method
 
 
 # ---- --set ---------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 import coprefl_flwr
-from coprefl_flwr.methods import METHODS, PRETRAINING, VERSIONS, with_role
+from coprefl_flwr.methods import PRETRAINING, VERSIONS
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.studies.known_methods import METHODS, with_role
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import Store
 
@@ -35,7 +36,7 @@ DECISIONS = yaml.safe_load(Path(__file__).with_name("decisions.yaml").read_text(
 def having(key):
     """Return a pre-training method that has an option: CoPreFL, if CoPreFL has it."""
     names = ["coprefl", *(name for name, method in METHODS.items() if PRETRAINING in method.roles)]
-    return next(name for name in names if key in METHODS[name].options)
+    return next(name for name in names if key in METHODS[name].declared_options)
 
 
 def another(option):
@@ -51,7 +52,11 @@ ATTACK = "examples/attacks/attackers.py:Scale"
 WRAPPED = {"client-wrapper": ATTACK, "client-wrapper-share": 0.3}
 """Two settings that must be set together."""
 
-HAVE = {key: having(key) for method in with_role(PRETRAINING).values() for key in method.options}
+HAVE = {
+    key: having(key)
+    for method in with_role(PRETRAINING).values()
+    for key in method.declared_options
+}
 """{option of methods: a method that has it}."""
 
 
@@ -106,7 +111,7 @@ def test_names_change_with_settings_that_change_results_alone(key, base, in_doma
 
 @pytest.mark.parametrize(("key", "name"), HAVE.items())
 def test_names_change_with_options_of_methods(key, name, base):
-    value = str(another(METHODS[name].options[key])).lower()
+    value = str(another(METHODS[name].declared_options[key])).lower()
     # A mean uses neither of these two.
     robust = "aggregation=norm-clipping," * (key in ("tolerated-share", "clip-factor"))
     plain = f"{name}:{robust}".rstrip(":,")

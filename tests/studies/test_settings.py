@@ -9,9 +9,9 @@ import yaml
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import TRAINING_KEYS
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.training_options import TRAINING_KEYS
 from tests.common.data import write_domain
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
