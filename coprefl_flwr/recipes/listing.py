@@ -69,19 +69,16 @@ def listing(outputs: Path) -> str:
     roots = {folder: store_of(folder).root for folder in folders}
     shared = [outputs / "models", *roots.values()]
     stores = {root.resolve(): root for root in reversed(shared) if root.is_dir()}
+    runs = ("run", "method", "seed", "tasks", "used by")
     parts = [
-        ("Recipes", ("folder", "state", "title"), [_recipe(folder) for folder in folders]),
+        _table("Recipes", ("folder", "state", "title"), list(map(_recipe, folders))),
         *(
-            (
-                f"Runs of recipes, in {root}",
-                ("run", "method", "seed", "tasks", "used by"),
-                _runs(root, _users(roots, root)),
-            )
+            _table(f"Runs of recipes, in {root}", runs, _runs(root, _users(roots, root)))
             for root in stores.values()
         ),
-        ("Studies of flwr run", ("folder", "state", "seed", "method"), _studies(outputs)),
+        _table("Studies of flwr run", ("folder", "state", "seed", "method"), _studies(outputs)),
     ]
-    return "\n\n".join(_table(*part) for part in parts if part[-1]) or f"no results in {outputs}"
+    return "\n\n".join(filter(None, parts)) or f"no results in {outputs}"
 
 
 def _recipe(folder: Path) -> list[str]:
@@ -130,16 +127,11 @@ def _runs(models: Path, users: Mapping[str, list[str]]) -> list[list[str]]:
     lines = []
     for folder, about in runs_in(models).items():
         settings, tasks = about["settings"], len(list(folder.glob(f"tasks/*/{RESULT}")))
-        lines.append(
-            [
-                folder.name,
-                Methods.read(settings["method"]).without_folders,
-                str(settings["seed"]),
-                str(tasks) if settings["study"] == STARTS else "personalised",
-                # A run has no users if the folder of its recipe was removed.
-                ", ".join(users.get(folder.name, ["no recipe in this folder"])),
-            ]
-        )
+        method, seed = Methods.read(settings["method"]).without_folders, str(settings["seed"])
+        kind = str(tasks) if settings["study"] == STARTS else "personalised"
+        # A run has no users if the folder of its recipe was removed.
+        used = ", ".join(users.get(folder.name, ["no recipe in this folder"]))
+        lines.append([folder.name, method, seed, kind, used])
     return lines
 
 
@@ -157,7 +149,9 @@ def _studies(outputs: Path) -> list[list[str]]:
 
 
 def _table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return lines below their headings, each column as wide as its widest cell."""
+    """Return lines below their headings, each column as wide as its widest cell; "" for no line."""
+    if not lines:
+        return ""
     lines = [[" ".join(cell.split()) for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     rows = [

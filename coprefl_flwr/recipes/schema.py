@@ -5,9 +5,10 @@ validated when its overlays are merged. The options of its rows are validated wi
 too, when their methods are known (see `load`).
 """
 
+import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import (
@@ -40,7 +41,6 @@ ELSEWHERE = {
     "method": "the recipe's key 'methods'",
     "run-name": "--out",
     "output-dir": "--out",
-    "resume": "the same command again, which continues the runs",
 }
 """Settings that a recipe cannot set, each with the key or the option to use instead."""
 
@@ -60,7 +60,10 @@ def _unique(values: list[Any]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def several(one: Any, fewest: int = 1, listed: Callable[[Any], list[Any]] = _listed) -> Any:
+Listing = Callable[[Any], list[Any]]
+
+
+def several(one: Any, fewest: int = 1, listed: Listing = _listed, meaning: str = "") -> Any:
     """Return the Pydantic type of a tuple of different values of the type `one`.
 
     A file has a list of at least `fewest` such values, or a single value without brackets. The
@@ -70,7 +73,8 @@ def several(one: Any, fewest: int = 1, listed: Callable[[Any], list[Any]] = _lis
     values = schema.get("anyOf", [schema])
     array = {"type": "array", "items": {"anyOf": values}, "minItems": fewest}
     values_type = Annotated[list[one], BeforeValidator(listed), Field(min_length=fewest)]
-    schema = {"anyOf": [*values, array]}
+    schema = {"description": meaning} if meaning else {}
+    schema["anyOf"] = [*values, array]
     return Annotated[values_type, AfterValidator(_unique), WithJsonSchema(schema)]
 
 
@@ -94,7 +98,8 @@ def option_schema(options: Iterable[Option]) -> dict[str, Any]:
     return {"anyOf": [value for at, value in enumerate(values) if value not in values[:at]]}
 
 
-def option_type(options: Sequence[Option]) -> Any:
+@functools.cache
+def option_type(*options: Option) -> Any:
     """Return the Pydantic type of the values of an option, which several methods may declare."""
     option = options[0]
 
@@ -115,29 +120,28 @@ def option_type(options: Sequence[Option]) -> Any:
 
     one = Annotated[Any, AfterValidator(typed), WithJsonSchema(option_schema(options))]
     meaning = option.meaning + (f" ({option.unit})" if option.unit else "")
-    return Annotated[several(one, listed=listed), Field(description=meaning)]
+    return several(one, listed=listed, meaning=meaning)
 
 
 def choices_type(options: Mapping[str, Option]) -> Any:
     """Return the Pydantic type of a mapping of options, which has the tuple of values of each."""
-    types = {key: option_type([option]) for key, option in options.items()}
+    types = {key: option_type(option) for key, option in options.items()}
     choices = TypedDict("Settings", types, total=False)  # type: ignore[misc]
     return with_config(ConfigDict(extra="forbid"))(choices)
 
 
-SettingsPart: Any = choices_type(
-    {k: o for k, o in declared(Settings).items() if k not in ELSEWHERE}
-)
+SETTINGS = {key: option for key, option in declared(Settings).items() if key not in ELSEWHERE}
+SettingsPart: Any = choices_type(SETTINGS)
 """The settings of a recipe; each has the tuple of its values."""
 
 
 def _options_type() -> Any:
     """Return the Pydantic type of options of methods, which are validated with their methods."""
-    known = {key: [option] for key, option in declared(Settings).items()}
+    known = {key: [option] for key, option in SETTINGS.items()}
     for method in METHODS.values():
         for key, option in method.declared_options.items():
             known.setdefault(key, []).append(option)
-    schemas = {key: TypeAdapter(option_type(every)).json_schema() for key, every in known.items()}
+    schemas = {key: TypeAdapter(option_type(*every)).json_schema() for key, every in known.items()}
     types = {key: Annotated[Any, WithJsonSchema(schema)] for key, schema in schemas.items()}
     options = TypedDict("Options", types, total=False)  # type: ignore[misc]
     return with_config(ConfigDict(extra="allow"))(options)  # Users' methods have other options.
@@ -163,17 +167,6 @@ AtLeast0 = Annotated[int, Strict(), Field(ge=0)]
 AtLeast1 = Annotated[int, Strict(), Field(ge=1)]
 Texts: Any = several(Text)
 Seeds: Any = several(AtLeast0, listed=_seeds)
-Rows = Annotated[
-    dict[str, Options],
-    Field(min_length=1),
-    WithJsonSchema(
-        {
-            "type": "array",
-            "items": {"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]},
-            "minItems": 1,
-        }
-    ),
-]
 
 
 class _Part(BaseModel):
@@ -234,8 +227,9 @@ class RecipeFile(_Part):
     title: Text
     source: Text | None = Field(None, description="the paper and its table")
     settings: SettingsPart
-    methods: Rows = Field(
-        description="the rows of a table: METHOD, or LABEL: {method: METHOD, OPTION: VALUE}"
+    methods: dict[str, Options] = Field(
+        description="the rows of a table: METHOD, or LABEL: {method: METHOD, OPTION: VALUE}",
+        min_length=1,
     )
     search: Options = Field({}, description="values to search, for every method that has them")
     select: Select = Field(
@@ -319,6 +313,12 @@ def recipe_schema() -> str:
     options |= {key: {"$ref": f"#/$defs/Settings/properties/{key}"} for key in settings}
     for overlay in ("Overlay", "Protocol"):
         definitions[overlay]["properties"]["settings"] = {"$ref": "#/$defs/Settings"}
-    row = schema["properties"]["methods"]["items"]["anyOf"][1]
-    row["additionalProperties"] = {"anyOf": [{"$ref": "#/$defs/Options"}, {"type": "null"}]}
+    of_label = definitions["Overlay"]["properties"]["methods"]["additionalProperties"]
+    row = {"type": "object", "additionalProperties": of_label, "maxProperties": 1}
+    schema["properties"]["methods"] = {
+        "description": schema["properties"]["methods"]["description"],
+        "type": "array",
+        "items": {"anyOf": [{"type": "string"}, row]},
+        "minItems": 1,
+    }
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

@@ -227,7 +227,7 @@ class Settings(
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> "Settings":
-        """Make settings from hyphenated keys, as in run-config; raises the errors of `Option.read`."""
+        """Make settings from hyphenated keys, as in run-config; raises `Option.read`'s errors."""
         known = declared(cls)
         values: dict[str, Any] = {}
         for key, value in config.items():

@@ -41,7 +41,7 @@ def test_schema_has_every_key_and_every_setting():
     schema = json.loads(FILE.read_text())
     assert sorted(schema["properties"]) == sorted(KEYS)
     settings = schema["$defs"]["Settings"]["properties"]
-    assert declared(Settings).keys() - settings.keys() == ELSEWHERE.keys() - {"resume"}
+    assert declared(Settings).keys() - settings.keys() == ELSEWHERE.keys()
     assert settings["alpha"]["description"] == declared(Settings)["alpha"].meaning
     assert {"type": "integer", "minimum": 1} in settings["rounds"]["anyOf"]
     assert {"enum": ["batch", "group"]} in settings["norm"]["anyOf"]
