@@ -69,10 +69,10 @@ def read_recipe(
     unused = [key for key in tree.get("search", {}) if key not in trained]
     if any(change.startswith("methods=") for change in changes):
         # The file's options of methods that are left out go; options of a change are refused.
-        left = {key for key in unused if not places.of("search", key).startswith(CHANGES)}
-        unused = [key for key in unused if key not in left]
-        search = {key: entry for key, entry in tree.get("search", {}).items() if key not in left}
-        tree = {**tree, "search": search}
+        kept = [key for key in unused if places.of("search", key).startswith(CHANGES)]
+        search = tree.get("search", {}).items()
+        tree = {**tree, "search": {k: v for k, v in search if k in trained or k in kept}}
+        unused = kept
     for key in unused:
         with places.at("search", key):
             near = unknown("setting", key, sorted(trained))
@@ -154,7 +154,7 @@ def _options(method: Method, role: str) -> dict[str, Option]:
 def _figures(file: RecipeFile, settings: Choices) -> tuple[str, ...]:
     """Return the kinds of figures: the named kinds, or by default kinds that always have data."""
     if "figures" in file.model_fields_set:  # An empty list means no figures.
-        return tuple(dict.fromkeys(file.figures))
+        return tuple(file.figures)
     if settings.get("study", (STARTS,)) != (STARTS,):
         return ("accuracies",)  # Losses of different personalised methods cannot be compared.
     return ("curves",) if settings.get("tasks") == (0,) else ("accuracies", "curves")
@@ -223,18 +223,19 @@ def _effective(tree: Tree, paper: Mapping[int, PaperTable]) -> Tree:
     for label, options in tree["methods"].items():
         own = {k: v for k, v in options.items() if (k, v) != ("method", label)}
         rows.append({label: own} if own else label)
-    effective = {key: value for key, value in tree.items() if key != "paper"} | {"methods": rows}
-    applied = {"small"} if "scale" in tree else set()
-    for key in applied & effective.keys():
-        del effective[key]
+    applied = ["small"] if "scale" in tree else []
+    effective = {key: value for key, value in tree.items() if key not in ("paper", *applied)}
+    effective["methods"] = rows
     if name := tree.get("protocol"):
         about = tree["protocols"].get(name, {}).items()
-        kept = {key: value for key, value in about if key in {*ABOUT} - applied}
+        kept = {key: value for key, value in about if key in ABOUT and key not in applied}
         effective["protocols"] = {name: kept}
     if paper:
         every = tree["paper"]["tables"]
-        of_tables = {at: {n: every[at]["rows"][n] for n in paper[at].rows} for at in paper}
-        tables = [{**every[at], "rows": of_table} for at, of_table in of_tables.items()]
+        tables = [
+            {**every[at], "rows": {name: every[at]["rows"][name] for name in table.rows}}
+            for at, table in paper.items()
+        ]
         effective["paper"] = {**tree["paper"], "tables": tables}
     return effective
 
