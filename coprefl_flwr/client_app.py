@@ -17,7 +17,6 @@ from coprefl_flwr.options import Value
 
 if TYPE_CHECKING:
     from coprefl_flwr.studies.build import Builder
-    from coprefl_flwr.studies.settings import Settings
     from coprefl_flwr.studies.study import Study
 
 
@@ -29,11 +28,11 @@ def _builder() -> "Builder":
     return Builder()
 
 
-@functools.lru_cache(maxsize=4)
-def _settings(config: tuple[tuple[str, Value], ...]) -> "Settings":
+@functools.lru_cache(maxsize=8)
+def _study(config: tuple[tuple[str, Value], ...]) -> "Study":
     from coprefl_flwr.studies.settings import Settings
 
-    return Settings.from_config(dict(config))
+    return _builder().study(Settings.from_config(dict(config)))
 
 
 def study_of(context: Context) -> "Study":
@@ -45,7 +44,7 @@ def study_of(context: Context) -> "Study":
     config = dict(context.run_config)
     if own := context.node_config.get("state-dir"):
         config["output-dir"] = str(own)
-    return _builder().study(_settings(tuple(sorted(config.items()))))
+    return _study(tuple(config.items()))
 
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes import notes
@@ -34,7 +33,6 @@ from coprefl_flwr.studies.store import Store
 logger = logging.getLogger("flwr.coprefl")
 
 
-@plugins.unchanged()
 def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
     """Return a report of the recipe's results in the store. The report names the missing runs."""
     tables = [_Table(recipe, store, failed, combination) for combination in recipe.combinations()]

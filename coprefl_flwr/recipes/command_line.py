@@ -23,7 +23,7 @@ from coprefl_flwr.files import (
     remove_unfinished,
     write_atomically,
 )
-from coprefl_flwr.plugins import unchanged, without_code
+from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.execute import Failures, Make, executor, run_recipe, wanted_workers
 from coprefl_flwr.recipes.listing import (
@@ -211,7 +211,6 @@ def _tested(report: Report, options: argparse.Namespace) -> Report:
     return replace(report, comparisons=[c.against(options.reference) for c in report.comparisons])
 
 
-@unchanged()
 def _collected(out: Path, recipe: Recipe, store: Store, failed: Failures) -> Report:
     """Return the report of a recipe's folder.
 

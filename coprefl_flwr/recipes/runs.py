@@ -22,7 +22,7 @@ from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.costs import cost, rounds_for
-from coprefl_flwr.studies.hashes import changing_hashes, hash_of
+from coprefl_flwr.studies.hashes import hash_of
 from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -115,13 +115,13 @@ def with_step_size(run: Run, reference: Run) -> Run:
     """
     if run == reference or not _pretraining(run).phases:
         return run
-    rounds = _rounds(run, reference, changing_hashes(run.settings))
+    rounds = _rounds(run, reference)
     methods = Methods(method.with_rounds(rounds) for method in run.settings.method)
     return replace(run, settings=replace(run.settings, method=methods))
 
 
 @functools.lru_cache(maxsize=1024)
-def _rounds(run: Run, reference: Run, _: tuple[str, ...]) -> int:
+def _rounds(run: Run, reference: Run) -> int:
     wanted = cost(_pretraining(reference)).step_size
     if not wanted > 0:
         problem = f"equal: {STEP_SIZE}: the summed step size of the reference, {reference.name}, is"

@@ -1,10 +1,10 @@
 """Build a study from settings. No other module converts settings into stages of a study."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
 from coprefl_flwr.data.splits import SERVER_RESERVE
@@ -13,7 +13,7 @@ from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.architecture import BuiltArchitecture
-from coprefl_flwr.studies.hashes import changing_hashes, content_hashes, values_of
+from coprefl_flwr.studies.hashes import content_hashes, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
@@ -33,38 +33,19 @@ from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.task_data import Tasks
 from coprefl_flwr.studies.tasks import Downstream, comparison
 
-Parts = ParamSpec("Parts")
-Result = TypeVar("Result")
-
 
 def build(settings: Settings) -> Study:
     """Return the study of these settings, from a new Builder (see `Builder.study`)."""
     return Builder().study(settings)
 
 
-def remembered(most: int, make: Callable[Parts, Result]) -> Callable[Parts, Result]:
-    """Return `make` with a cache of its last `most` results, by the arguments.
-
-    If an argument names a file of the user and the file has changed, `make` is called again.
-    """
-
-    @functools.lru_cache(maxsize=most)
-    def make_once(_: tuple[str, ...], *parts: Any) -> Result:
-        return make(*parts)  # type: ignore[call-arg]
-
-    def make_or_remember(*parts: Parts.args, **_: Parts.kwargs) -> Result:
-        return make_once(changing_hashes(parts), *parts)
-
-    return make_or_remember
-
-
 class Builder:
-    """Builds studies from settings. The studies of one builder share datasets and clients."""
+    """Builds each study once. The studies of one builder share datasets and clients."""
 
     def __init__(self) -> None:
-        self._studies = remembered(8, self._study)
-        self._populations = remembered(64, populations)
-        self._personal_data = remembered(4, PersonalData)
+        self._studies = functools.lru_cache(maxsize=8)(self._study)
+        self._populations = functools.lru_cache(maxsize=64)(populations)
+        self._personal_data = functools.lru_cache(maxsize=4)(PersonalData)
 
     def study(self, settings: Settings) -> Study:
         """Return the study of these settings. A relative `output-dir` is below the current folder.

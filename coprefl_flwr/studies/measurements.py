@@ -23,7 +23,7 @@ from coprefl_flwr.plugins import METRIC, is_without_code
 from coprefl_flwr.report.columns import METRIC_COLUMNS, START_LOSS, Better, ColumnSpec
 from coprefl_flwr.studies.hashes import content_hashes, hash_of
 from coprefl_flwr.studies.method import folder_of
-from coprefl_flwr.studies.object_code import code_hash
+from coprefl_flwr.object_code import code_hash
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Making, Stage
 from coprefl_flwr.studies.store import Store, write_result

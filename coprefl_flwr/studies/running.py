@@ -53,6 +53,7 @@ def run_study(grid: Grid, study: Study) -> Path:
     checkpoints are kept, and the next run continues from them.
     """
     name = study.config["run-name"]
+    plugins.check_unchanged()
     study.check()
     store = Store(study.root / name, Layout.PATH)
     check_place("output-dir", store.root)
@@ -106,6 +107,7 @@ def finished(
         progress = Progress(stream=io.StringIO() if quiet else sys.stderr)
         if quiet:
             entered.enter_context(quiet_flower("flwr.coprefl"))
+        plugins.check_unchanged()
         study.check()
         say_caps(study.stages)
         store = entered.enter_context(_store(folder, layout))
@@ -137,7 +139,6 @@ def _store(folder: str | Path | None, layout: Layout) -> Iterator[Store]:
 # ---- the driver ----------------------------------------------------------------------------------
 
 
-@plugins.unchanged()
 def run(
     study: Study,
     grid: Grid,
@@ -152,7 +153,7 @@ def run(
 
     An interrupted stage continues from its last checkpoint. If a stored result was computed from
     other inputs, it is moved into a folder `earlier-N`; the log lists such stages before any
-    training. If a file of the user changes meanwhile, clients in this process keep its first text.
+    training.
 
     Parameters
     ----------

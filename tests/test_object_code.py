@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import coprefl_flwr as cp
-from coprefl_flwr.studies.object_code import code_hash, network_hash
+from coprefl_flwr.object_code import code_hash, network_hash
 
 PROGRAM = """
 from torch import nn
@@ -128,7 +128,7 @@ def test_code_of_packages_has_an_empty_hash():
 
 def test_hash_is_the_same_in_every_process():
     """Sets of texts have another order in each process."""
-    program = f"{PROGRAM.format(**VALUES)}\nfrom coprefl_flwr.studies.object_code import code_hash"
+    program = f"{PROGRAM.format(**VALUES)}\nfrom coprefl_flwr.object_code import code_hash"
     program += "\nprint(code_hash(metric, Own))"
     printed = [
         subprocess.check_output(
