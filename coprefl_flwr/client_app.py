@@ -16,23 +16,17 @@ from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.options import Value
 
 if TYPE_CHECKING:
-    from coprefl_flwr.studies.build import Builder
     from coprefl_flwr.studies.study import Study
-
-
-@functools.cache
-def _builder() -> "Builder":
-    from coprefl_flwr.studies.build import Builder
-
-    without_colours()  # Called once per process, as this function is cached.
-    return Builder()
 
 
 @functools.lru_cache(maxsize=8)
 def _study(config: tuple[tuple[str, Value], ...]) -> "Study":
+    """Return the study of a run-config, which is the key: no file is read for a known study."""
+    from coprefl_flwr.studies.build import BUILDER
     from coprefl_flwr.studies.settings import Settings
 
-    return _builder().study(Settings.from_config(dict(config)))
+    without_colours()
+    return BUILDER.study(Settings.from_config(dict(config)))
 
 
 def study_of(context: Context) -> "Study":

@@ -111,7 +111,8 @@ def _constants(values: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in values.items()
-        if not _is_internal(name) and (isinstance(value, CONSTANTS) or hasattr(value, "__wrapped__"))
+        if not _is_internal(name)
+        and (isinstance(value, CONSTANTS) or hasattr(value, "__wrapped__"))
     }
 
 

@@ -78,7 +78,6 @@ def register(kind: str, name: str, what: Any) -> None:
     # Imported here, because the import takes seconds and only programs register code.
     from coprefl_flwr.object_code import code_hash
 
-
     if kind not in KINDS:
         raise SettingsError(unknown("kind", kind, KINDS))
     if not re.fullmatch(r"[^\W\d_][\w-]*", name):

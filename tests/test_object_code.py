@@ -4,6 +4,7 @@ import functools
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from types import MethodType, ModuleType, SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import coprefl_flwr as cp
-from coprefl_flwr.object_code import code_hash, network_hash
+from coprefl_flwr.object_code import code_hash, is_users, network_hash
 
 PROGRAM = """
 from torch import nn
@@ -121,9 +122,10 @@ def test_hash_does_not_include_globals_that_the_code_changes():
     assert code_hash(names["metric"]) == first
 
 
-def test_code_of_packages_has_an_empty_hash():
-    assert code_hash(cp.FedAvg, cp.CoPreFL().client) == ""
-    assert code_hash(nn.Linear, torch.tanh) == ""
+def test_code_of_packages_counts_by_its_name():
+    assert not any(map(is_users, (cp.FedAvg, nn.Linear, nn.functional.relu, dataclass, torch)))
+    assert is_users(made)
+    assert code_hash(nn.Linear) == code_hash(nn.Linear) != code_hash(nn.Bilinear)
 
 
 def test_hash_is_the_same_in_every_process():

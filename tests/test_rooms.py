@@ -48,6 +48,7 @@ FOUNDATION = {
     "files",
     "options",
     "named",
+    "object_code",
     "plugins",
     "seeds",
     "transfer",

@@ -39,7 +39,7 @@ from coprefl_flwr.recipes.listing import (
 )
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
-from coprefl_flwr.recipes.recipe import FULL, OWN_COLUMNS, Recipe, read_own_columns
+from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
 from coprefl_flwr.recipes.search import check_runs, table_rows
@@ -128,13 +128,12 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
     own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
-    written = recipe.to_yaml()
-    write_atomically(out / RECIPE, written.encode())
+    write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
     (out / FAILED).unlink(missing_ok=True)  # Written again when all runs have ended.
     write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
-    if shown := {place: column for place, column in OWN_COLUMNS.items() if place in written}:
-        write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
+    if recipe.own_metrics:
+        write_atomically(out / COLUMNS, json.dumps(recipe.own_metrics, indent=1).encode())
     logger.info("%s: %s; results go to %s", recipe.title, totals(recipe, store), store.root)
 
 
@@ -196,8 +195,8 @@ def report(options: argparse.Namespace) -> None:
         _report(_tested(report_of([Outcome.read(out)]), options), out)
         return
     with without_code("coprefl report"):
-        read_own_columns(out / COLUMNS)
-        recipe, store = read_recipe(out / RECIPE), store_of(out)
+        own = read_json(out / COLUMNS) if (out / COLUMNS).exists() else {}
+        recipe, store = read_recipe(out / RECIPE, stored=own), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
         lost = read_json(out / FAILED) if (out / FAILED).exists() else {}

@@ -20,7 +20,7 @@ from typing import Any, cast
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.studies.build import Builder
+from coprefl_flwr.studies.build import BUILDER
 from coprefl_flwr.studies.costs import cost, rounds_for
 from coprefl_flwr.studies.hashes import hash_of
 from coprefl_flwr.studies.method import Method, Methods
@@ -32,10 +32,6 @@ from coprefl_flwr.studies.study import Study
 
 ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 """Role of the compared methods, by kind of study."""
-
-
-BUILDER = Builder()
-"""Builder of the studies of all runs. Rows and seeds share data and clients."""
 
 
 @dataclass(frozen=True)

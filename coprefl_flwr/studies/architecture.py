@@ -26,8 +26,8 @@ from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.copies import copied, unwrapped
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
-from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.object_code import network_hash
+from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.populations import Source
 
 logger = logging.getLogger("flwr.coprefl")

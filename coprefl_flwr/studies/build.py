@@ -221,3 +221,7 @@ def _personal_phase(method: Method, training: TrainingOptions, settings: Setting
         problem = f"backbones = scratch: {phase.name} trains only a head on features: set backbones"
         raise SettingsError(problem, "backbones")
     return phase
+
+
+BUILDER = Builder()
+"""The builder of the studies of client messages and of recipes, which share them and their data."""

@@ -32,11 +32,11 @@ from coprefl_flwr.methods import (
 )
 from coprefl_flwr.models.precision import FLOAT32, check_precision
 from coprefl_flwr.named import Named
+from coprefl_flwr.object_code import code_hash, is_users
 from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
-from coprefl_flwr.object_code import code_hash, is_users
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,6 +160,11 @@ class Task(TrainingStage):
         path, start = f"tasks/{number}/{folder}", pretraining.start
         super().__init__(pretraining.run_options, title, path, start, rounds)
 
+    @property
+    def metrics(self) -> ClientMetrics:
+        """Your own metrics, which every client computes."""
+        return self.how.metrics
+
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase of a round. If the head is computed, round 1 computes the head."""
         return self.how.head if self.how.head and server_round == 1 else self.how.trained
@@ -203,7 +208,7 @@ class Task(TrainingStage):
         module = self.architecture.shared(len(self.population.classes))
         samples, state = self.population.clients[client_id], ClientState(folders.states)
         client = self.phase_of(server_round).client(module, samples, state=state)
-        client.metrics = self.how.metrics.functions
+        client.metrics = self.metrics.functions
         return client
 
     def check(self) -> None:

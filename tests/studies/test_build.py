@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.data.splits import SERVER_RESERVE
-from coprefl_flwr.studies.build import Builder
+from coprefl_flwr.studies.build import Builder, build
 from coprefl_flwr.studies.method import Methods, folder_of
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
@@ -27,14 +27,14 @@ def test_relative_folder_is_in_the_current_folder(tmp_path, monkeypatch):
 
 def test_changed_data_file_makes_another_study(tiny_settings, tmp_path):
     """Before, a result of the first data was stored as that of the second."""
-    path, builder, keys, images = tmp_path / "data.npz", Builder(), [], []
+    path, keys, images = tmp_path / "data.npz", [], []
     settings = replace(tiny_settings, dataset=str(path), method=Methods.read("fedavg"))
     with np.load(tiny_settings.dataset) as stored:
         arrays = dict(stored)
     for number in (0, 1):
         np.savez(path, **{**arrays, "images": np.roll(arrays["images"], number, axis=1)})
         os.utime(path, (number, number))
-        start = builder.study(settings).stages[0]
+        start = build(settings).stages[0]
         keys.append(start.key)
         images.append(start.clients.source.dataset.images)
     assert keys[0] != keys[1]
