@@ -13,9 +13,7 @@ from pathlib import Path
 from coprefl_flwr.errors import SettingsError, say, unknown, waiting
 from coprefl_flwr.files import (
     LOCK,
-    LOCKS,
     alone,
-    check_links,
     check_own,
     check_place,
     own,
@@ -50,7 +48,7 @@ from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
-from coprefl_flwr.studies.running import check_folders, say_caps
+from coprefl_flwr.studies.running import say_caps
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import RESULT, Store, is_done, read_result
 from coprefl_flwr.testing import check_methods
@@ -92,8 +90,6 @@ def run(options: argparse.Namespace) -> int:
     _check_not_another(out, recipe)
     tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
-    check_links(store.root, store.root / LOCKS)
-    check_folders((stage for run in runs for stage in run.study.stages), store)
     say_caps(run.main for run in runs)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` writes there: choose another"):
         failed = _run_all(out, store, recipe, runs, executor(store, options.workers, tracker))
@@ -151,8 +147,6 @@ def plan(options: argparse.Namespace) -> None:
 def _check_folder(out: Path) -> None:
     """Raise a SettingsError if the folder or its report's folder must not be written into."""
     check_own(out, "--out")
-    files = (LOCK, RECIPE, PLACE, RUNS, FAILED, COLUMNS)
-    check_links(out, *(out / name for name in (*files, f"{REPORT}/tables", f"{REPORT}/figures")))
     check_own(out / REPORT, "--out")
 
 
@@ -189,7 +183,6 @@ def report(options: argparse.Namespace) -> None:
         say(text_tables(several.comparisons[0], terminal_width()))
         return
     (out,) = options.out
-    check_links(out, out / REPORT)
     check_own(out / REPORT, "report")
     if not (out / RECIPE).exists():
         _report(_tested(report_of([Outcome.read(out)]), options), out)
