@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 @functools.lru_cache(maxsize=8)
 def _study(config: tuple[tuple[str, Value], ...]) -> "Study":
     """Return the study of a run-config, which is the key: no file is read for a known study."""
-    from coprefl_flwr.studies.build import BUILDER
+    from coprefl_flwr.studies.build import build
     from coprefl_flwr.studies.settings import Settings
 
     without_colours()
-    return BUILDER.study(Settings.from_config(dict(config)))
+    return build(Settings.from_config(dict(config)))
 
 
 def study_of(context: Context) -> "Study":

@@ -37,7 +37,7 @@ from coprefl_flwr.recipes.search import check_installed
 from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import COLUMNS, STEP_SIZE, is_column
 from coprefl_flwr.report.comparison import Printed
-from coprefl_flwr.studies.build import BUILDER
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.settings import STARTS, Settings, checked
@@ -418,4 +418,4 @@ def _check_studies(recipe: Recipe) -> None:
         for row in recipe.rows:
             with recipe.placing(row):
                 for trial in row.trials():
-                    BUILDER.study(Run.of(combination, trial.method, 0).settings)
+                    build(Run.of(combination, trial.method, 0).settings)

@@ -20,7 +20,7 @@ from typing import Any, cast
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.studies.build import BUILDER
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.costs import cost, rounds_for
 from coprefl_flwr.studies.hashes import hash_of
 from coprefl_flwr.studies.method import Method, Methods
@@ -64,7 +64,7 @@ class Run:
     @property
     def study(self) -> Study:
         """The run's stages and their clients, without a cache, because they hold data."""
-        return BUILDER.study(self.shared)
+        return build(self.shared)
 
     @property
     def name(self) -> str:

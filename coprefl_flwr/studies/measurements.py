@@ -19,7 +19,7 @@ from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.object_code import code_hash, is_users
-from coprefl_flwr.plugins import METRIC, is_without_code
+from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.studies.hashes import content_hashes, hash_of
 from coprefl_flwr.studies.method import folder_of
@@ -82,8 +82,6 @@ class ClientMetrics:
     def __init__(self, metrics: MetricLike | Sequence[MetricLike]) -> None:
         several = metrics.split() if isinstance(metrics, str) else metrics
         self.metrics = several if isinstance(several, Sequence) else [several]
-        if not is_without_code():
-            _ = self.loaded  # An error now is better than in the last round.
 
     @functools.cached_property
     def loaded(self) -> Sequence[Metric]:
@@ -107,8 +105,6 @@ class ClientMetrics:
     @about_settings("client-metrics")
     def check(self, classes: int) -> None:
         """Raise a SettingsError if a metric fails on test logits, (2 x classes, classes)."""
-        if is_without_code():
-            return
         logits, numbers = torch.eye(classes).repeat(2, 1), torch.arange(classes)
         labels = torch.cat([numbers, numbers.roll(1)])
         for name, fn in self.functions.items():  # An error now is better than in the last round.

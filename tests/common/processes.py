@@ -15,4 +15,5 @@ def new_process():
     plugins._texts.clear()
     plugins._files.cache_clear()
     client_app._study.cache_clear()
-    build.BUILDER.__init__()
+    for cached in (build._built, build.populations, build._personal_data):
+        cached.cache_clear()
