@@ -1,6 +1,7 @@
 """The hash of code that a program passes as objects."""
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import coprefl_flwr as cp
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.object_code import code_hash, is_users, network_hash
 
 PROGRAM = """
@@ -112,6 +114,26 @@ VALUES_OF = {
 def test_hash_changes_with_values(what):
     first, again, other = (code_hash(VALUES_OF[what](scale)) for scale in (1, 1, 2))
     assert first == again != other
+
+
+def test_hash_of_a_users_module_is_that_of_the_code_that_runs(tmp_path, monkeypatch):
+    """An edit of the file counts after a reload, as by `%autoreload`, or in a new process."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "module_of_a_user.py"
+    text = "from torch import nn\ndef helper(x):\n    return x\n"
+    text += "class Net(nn.Module):\n    def forward(self, x):\n        return helper(x)\n"
+    file.write_text(text)
+    module = importlib.import_module(file.stem)
+    first = network_hash(module.Net())
+    file.write_text(text.replace("return x", "return 2 * x"))
+    assert network_hash(module.Net()) == first
+    assert network_hash(importlib.reload(module).Net()) != first
+
+
+def test_value_that_cannot_be_pickled_is_refused_in_one_line():
+    with pytest.raises(SettingsError, match=r"metric: its changes would not be .*TypeError"):
+        code_hash(cached(x for x in "abc"))
 
 
 def test_hash_does_not_include_globals_that_the_code_changes():

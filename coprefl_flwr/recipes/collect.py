@@ -20,7 +20,7 @@ from coprefl_flwr.recipes.recipe import Recipe, Trial, table_name
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, mean_score
 from coprefl_flwr.report import Comparison, Report, ResultRow
-from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STOPPED, own_columns
+from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STOPPED
 from coprefl_flwr.report.comparison import SearchEntry
 from coprefl_flwr.report.outcome import Outcome, result_row
 from coprefl_flwr.studies.costs import cost
@@ -133,9 +133,7 @@ class _Table:
             failed=self._lost(),
             search_entries=self._search_entries(),
             scored=notes.scored(recipe),
-            own_columns=own_columns(
-                {f"{METRIC}{n}": text for n, *text in recipe.own_metrics.values()}
-            ),
+            headings={f"{METRIC}{name}": text for name, *text in recipe.own_metrics.values()},
         )
 
     def _units(self) -> list[str]:

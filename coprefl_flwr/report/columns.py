@@ -1,7 +1,6 @@
 """The columns of tables: metrics with their titles, formats and better directions."""
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,16 +106,8 @@ def is_column(metric: str) -> bool:
     return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
 
 
-def own_columns(headings: Mapping[str, Sequence[str]]) -> dict[str, ColumnSpec]:
-    """Return the columns of user metrics from {metric:NAME: (title, "higher" or "lower")}."""
-    return {
-        metric: ColumnSpec(title, "lower" if better == "lower" else "higher")
-        for metric, (title, better) in headings.items()
-    }
-
-
-def column(metric: str) -> ColumnSpec:
-    """Return the column of a metric; for the title of a user metric, see `own_columns`.
+def column(metric: str, title: str = "", better: str = "higher") -> ColumnSpec:
+    """Return the column of a metric. `title` and `better` are those of a user metric.
 
     A metric is a key of `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
     rounds-to-60% and megabytes-to-60%, the cost to reach a mean accuracy; metric:NAME, the mean
@@ -126,7 +117,8 @@ def column(metric: str) -> ColumnSpec:
         missing = "set measurements to measure it"
         return ColumnSpec(metric.removeprefix(MEASURED), None, 3, tested=False, missing=missing)
     if metric.startswith(METRIC):
-        return ColumnSpec(metric.removeprefix(METRIC))
+        name = title or metric.removeprefix(METRIC)
+        return ColumnSpec(name, "lower" if better == "lower" else "higher")
     if reached := TO_REACH.fullmatch(metric):
         what = {"rounds": "Rounds", "megabytes": "MB"}[reached[1]]
         return ColumnSpec(f"{what} to {reached[2]} %", "lower", 1, tested=False)

@@ -78,6 +78,7 @@ class Comparison:
     """The rows of a comparison, each with a value of every metric for every unit.
 
     `paper` has the paper's numbers by the row's label, or by its name if rows share a label.
+    `headings` has the titles and directions of the columns of user metrics.
     """
 
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
@@ -91,11 +92,13 @@ class Comparison:
     failed: Sequence[str] = ()  # a line per missing run
     search_entries: Sequence[SearchEntry] = ()  # one per searched combination of values
     scored: str = ""  # the data of the scores, e.g. "on 2 validation tasks"
-    own_columns: Mapping[str, ColumnSpec] = field(default_factory=dict)  # of user metrics
+    headings: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # user metric: title, better
 
     def column(self, metric: str) -> ColumnSpec:
         """Return the column of a metric."""
-        return self.own_columns.get(metric) or column(metric)
+        return column(metric, *self.headings.get(metric, ()))
 
     @property
     def tested_against(self) -> ResultRow:

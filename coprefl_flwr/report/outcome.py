@@ -182,7 +182,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
             for start, units in values.items()
         ],
         reference=first.starts[0],
-        own_columns=columns.own_columns(first.about.get("columns", {})),
+        headings=first.about.get("columns", {}),
     )
     return Report(
         title,

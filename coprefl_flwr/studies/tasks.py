@@ -152,6 +152,7 @@ class Task(TrainingStage):
     ) -> None:
         title, folder = f"task {number} from {pretraining.name}", folder_of(pretraining.name)
         self.pretraining, self.tasks, self.how = pretraining, tasks, how
+        self.metrics = how.metrics
         self.drawn_by, _ = tasks.part(number)
         self.task = self.number = number
         self.architecture, self.phases = pretraining.architecture, [how.trained]
@@ -159,11 +160,6 @@ class Task(TrainingStage):
         rounds = self.warmup_rounds + how.rounds
         path, start = f"tasks/{number}/{folder}", pretraining.start
         super().__init__(pretraining.run_options, title, path, start, rounds)
-
-    @property
-    def metrics(self) -> ClientMetrics:
-        """Your own metrics, which every client computes."""
-        return self.how.metrics
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase of a round. If the head is computed, round 1 computes the head."""
