@@ -8,8 +8,8 @@ by the functions, classes and constants that it names.
 
 The hash does not see: code of installed packages and of this package, which count by their names;
 global lists, dicts and objects, which the code itself may change; code that is found only when it
-runs (`getattr`, a text that is evaluated); files that the code reads; and weights of networks, which
-are hashed separately. Comments do not count.
+runs (`getattr`, a text that is evaluated); files that the code reads; and weights of networks,
+which are hashed separately. Comments do not count.
 """
 
 import hashlib

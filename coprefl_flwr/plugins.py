@@ -118,6 +118,7 @@ def find(kind: str, text: str) -> Any:
         raise SettingsError(f"{place}: write module:NAME or path/file.py:NAME")
     if hasattr(module, name):
         return getattr(module, name)
+    check_unchanged()
     public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
     raise SettingsError(f"{place}: {unknown('name', name, public)}")
 
@@ -300,6 +301,9 @@ def _module_of(file: Path, place: str) -> ModuleType:
                 problem = f"but the module at {found} has this name: rename one file"
                 raise SettingsError(f"{place} imports {other}, {problem}")
     except SettingsError:
+        for path in [path for path, other in _files(file).items() if other not in sys.modules]:
+            _texts.pop(path, None)  # The next call reads the file that the user has mended.
+        _files.cache_clear()
         del sys.modules[name]
         raise
     return module

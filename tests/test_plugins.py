@@ -115,6 +115,20 @@ def test_changed_file_keeps_its_code_and_hash_until_the_process_ends(file, name,
     assert plugins.hash_at("model", place) != digest
 
 
+def test_file_that_does_not_import_is_read_again_when_it_is_mended(file):
+    """In a notebook, the user mends the file and runs the cell again."""
+    text, helper = file.read_text(), file.parent / "imported_by_mine.py"
+    for broken, remedy in {file: text, helper: "WIDTH = 3\n"}.items():
+        broken.write_text("def (")
+        with pytest.raises(SettingsError, match="does not import"):
+            plugins.find("model", f"{file}:width")
+        broken.write_text(remedy)
+    assert plugins.find("model", f"{file}:width")() == 3
+    file.write_text(f"{text}\n\ndef depth():\n    return 2\n")
+    with pytest.raises(SettingsError, match=r"mine.py changed after .*: restart the program"):
+        plugins.find("model", f"{file}:depth")
+
+
 def test_two_files_share_a_module_that_both_import(tmp_path):
     (tmp_path / "shared_base.py").write_text("class Base:\n    pass\n")
     for name in ("one", "two"):
