@@ -63,7 +63,7 @@ def code_hash(*objects: Any) -> str:
         try:
             PicklerOfValues(values).dump(list(_parts(what)))
         except Exception as error:  # An object may raise any exception.
-            name = getattr(what, "__qualname__", type(what).__qualname__)
+            name = getattr(what, "__qualname__", "a network or another object")
             problem = f"{name}: its changes would not be noticed, as it cannot be pickled"
             raise SettingsError(f"{problem}: {one_line(error)}") from error
         hashed.update(values.getvalue())

@@ -134,6 +134,8 @@ def test_hash_of_a_users_module_is_that_of_the_code_that_runs(tmp_path, monkeypa
 def test_value_that_cannot_be_pickled_is_refused_in_one_line():
     with pytest.raises(SettingsError, match=r"metric: its changes would not be .*TypeError"):
         code_hash(cached(x for x in "abc"))
+    with pytest.raises(SettingsError, match="a network or another object: its changes would not"):
+        network_hash(Scaled(x for x in "abc"))
 
 
 def test_hash_does_not_include_globals_that_the_code_changes():
