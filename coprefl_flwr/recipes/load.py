@@ -4,12 +4,14 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import COUNT, NUMBERS, WORDS, Option, Value, declared
+from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.overlays import CHANGES, Tree, read_tree
 from coprefl_flwr.recipes.recipe import (
     ALL,
@@ -18,29 +20,35 @@ from coprefl_flwr.recipes.recipe import (
     TEST,
     VALIDATION,
     Choices,
+    OwnMetrics,
     PaperTable,
     Recipe,
     RecipeRow,
     columns_of,
     combinations,
     methods_by_name,
-    metric_of,
+    own_metrics,
     table_name,
     with_needs,
 )
-from coprefl_flwr.recipes.runs import BUILDER, ROLES, Run
+from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.schema import ELSEWHERE, Paper, RecipeFile, validated
 from coprefl_flwr.recipes.search import check_installed
 from coprefl_flwr.recipes.yaml_file import Keys, Places
-from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.report.columns import COLUMNS, STEP_SIZE, is_column
 from coprefl_flwr.report.comparison import Printed
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.settings import STARTS, Settings, checked
 
 
 def read_recipe(
-    path: Path, changes: Sequence[str] = (), scale: str = FULL, protocol: str = ""
+    path: Path,
+    changes: Sequence[str] = (),
+    scale: str = FULL,
+    protocol: str = "",
+    stored: OwnMetrics = MappingProxyType({}),
 ) -> Recipe:
     """Read and check a recipe.
 
@@ -53,6 +61,8 @@ def read_recipe(
         "full", or "small": the recipe's overlay `small` is applied.
     protocol : str
         Name of the protocol that is applied, before `small`; "" is the recipe's first protocol.
+    stored : OwnMetrics
+        The titles of user metrics that a run has stored, whose code is then not loaded.
 
     Raises
     ------
@@ -82,10 +92,12 @@ def read_recipe(
             raise SettingsError(f"reference: {unknown('value', reference, methods)}")
     about = file.protocols[file.protocol] if file.protocol else None
     equal = (about and about.equal) or ""
-    metrics = _columns("metric", file.metrics, ("metrics",), places)
+    with places.at("metrics"):
+        own = own_metrics(file.metrics, stored)
+    metrics = _columns("metric", file.metrics, ("metrics",), places, own)
     settings = with_needs(settings, file.metrics, rows)
     changed = bool(changes or file.protocol)
-    paper = _paper(file.paper, settings, list(methods), places, changed) if file.paper else []
+    paper = _paper(file.paper, settings, list(methods), places, changed, own) if file.paper else []
     recipe = Recipe(
         title=file.title,
         source=file.source or "",
@@ -106,6 +118,7 @@ def read_recipe(
         protocol=file.protocol or "",
         because=about.because if about else "",
         equal=equal,
+        own_metrics=own,
         effective=_effective(tree, file.paper, [text for _, text in paper]),
         places=places,
     )
@@ -263,13 +276,14 @@ def _paper(
     names: Sequence[str],
     places: Places,
     changed: bool,
+    own: OwnMetrics,
 ) -> list[tuple[PaperTable, dict[str, Any]]]:
     """Read the paper's tables for a recipe with these settings and these names of rows.
 
     Each table is returned with its part of the file. If the recipe was changed, tables and rows
     that the recipe no longer has are left out.
     """
-    columns = _columns("column", paper.columns, ("paper", "columns"), places)
+    columns = _columns("column", paper.columns, ("paper", "columns"), places, own)
     tables: list[tuple[PaperTable, dict[str, Any]]] = []
     for at, table in enumerate(paper.tables):
         keys = ("paper", "tables", at)
@@ -296,12 +310,17 @@ def _paper(
     return tables
 
 
-def _columns(what: str, metrics: Sequence[str], keys: Keys, places: Places) -> list[str]:
+def _columns(
+    what: str, metrics: Sequence[str], keys: Keys, places: Places, own: OwnMetrics
+) -> list[str]:
     """Return the columns of metrics; errors call each metric `what`."""
     columns = []
     for at, metric in enumerate(metrics):
         with places.at(*keys, at):
-            columns.append(metric_of(what, metric))
+            column = f"{METRIC}{own[metric][0]}" if metric in own else metric
+            if not is_column(column):
+                raise SettingsError(f"{what}: {unknown('value', column, list(COLUMNS))}")
+            columns.append(column)
     return columns
 
 
@@ -399,4 +418,4 @@ def _check_studies(recipe: Recipe) -> None:
         for row in recipe.rows:
             with recipe.placing(row):
                 for trial in row.trials():
-                    BUILDER.study(Run.of(combination, trial.method, 0).settings)
+                    build(Run.of(combination, trial.method, 0).settings)

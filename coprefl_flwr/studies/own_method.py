@@ -20,11 +20,11 @@ from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PRETRAINING, TASK, Algorithm, with_role
 from coprefl_flwr.models import buffer_names, model_arrays, save_model
 from coprefl_flwr.models.weights import FILE
+from coprefl_flwr.object_code import code_hash, network_hash
 from coprefl_flwr.options import Option, checked_options, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture, checked_network, copies_of
 from coprefl_flwr.studies.method import START, Method, folder_of
-from coprefl_flwr.studies.object_code import code_hash, network_hash
 from coprefl_flwr.studies.phases import Phase, TrainingOptions, made_phase, single_phase
 from coprefl_flwr.studies.populations import Clients
 from coprefl_flwr.studies.pretraining import Pretraining, Start, parts_of

@@ -32,11 +32,11 @@ from coprefl_flwr.methods import (
 )
 from coprefl_flwr.models.precision import FLOAT32, check_precision
 from coprefl_flwr.named import Named
+from coprefl_flwr.object_code import code_hash, is_users
 from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
-from coprefl_flwr.studies.object_code import code_hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,9 @@ class Phase:
     def identity(self) -> dict[str, Any]:
         """Return all that the results depend on: `about`, a version, and hashes of user code."""
         algorithm = self.algorithm
-        text = algorithm.text or code_hash(algorithm.strategy_class, algorithm.client_class)
+        text, kinds = algorithm.text, (algorithm.strategy_class, algorithm.client_class)
+        if not text and any(map(is_users, kinds)):
+            text = code_hash(*kinds)
         texts = {"text": text} if text else {}
         about = self.about()
         if place := about.get(WRAPPER):

@@ -30,7 +30,7 @@ from flwr.app import Context
 from flwr.client import NumPyClient
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import check_links, inside
+from coprefl_flwr.files import inside
 from coprefl_flwr.studies.phases import check_precisions
 from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import STATES
@@ -76,13 +76,7 @@ class Study:
         """Return the client that a message with this config addresses; serves as `client_fn`."""
         stage = self.by_path[str(config[STAGE])]
         assert isinstance(stage, TrainingStage)
-        states = self._folder(config, FOLDER) / STATES
-        features = self._folder(config, FEATURES) if FEATURES in config else self.root
+        states = inside(self.root, str(config.get(FOLDER, ""))) / STATES
+        features = inside(self.root, str(config[FEATURES])) if FEATURES in config else self.root
         folders = ClientFolders(states, features)
         return stage.client(client_id, int(config["server-round"]), folders)
-
-    def _folder(self, config: Mapping[str, Any], key: str) -> Path:
-        """Return the folder that a message names by a path relative to `root`; refuses links."""
-        folder = inside(self.root, str(config.get(key, "")))
-        check_links(self.root, folder)
-        return folder
