@@ -55,7 +55,7 @@ from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL, FedAvg
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.method import Methods
+from coprefl_flwr.studies.known_methods import Methods
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 

@@ -17,26 +17,27 @@ from coprefl_flwr.data.partition import NATURAL, Scheme
 from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation.run import Hook
+from coprefl_flwr.methods import HEAD
 from coprefl_flwr.models import load_arrays, load_saved_model
 from coprefl_flwr.models.copies import copied, unwrapped
 from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.studies.app_pretraining import AppPretraining
 from coprefl_flwr.studies.architecture import checked_network
 from coprefl_flwr.studies.hashes import values_of
+from coprefl_flwr.studies.known_methods import in_role
 from coprefl_flwr.studies.measurements import ClientMetrics, MetricLike
-from coprefl_flwr.studies.method import FRESH, KEEP, Method
+from coprefl_flwr.studies.method import FRESH, KEEP, START, Method
 from coprefl_flwr.studies.own_method import (
-    AppPretraining,
     local_training,
     pretraining_of,
     read_method,
     starts_of,
+    task_method,
     task_options,
-    task_phase,
 )
-from coprefl_flwr.studies.phases import WRAPPER_KEYS, head_phase
 from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import about, gather, without_folders
@@ -46,6 +47,7 @@ from coprefl_flwr.studies.store import Layout
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.task_data import CLASS, Tasks
 from coprefl_flwr.studies.tasks import TASK_RATE, Downstream, architecture_of_tasks, comparison
+from coprefl_flwr.studies.training_options import WRAPPER_KEYS
 
 
 def partition(
@@ -374,7 +376,7 @@ def evaluate_starts(
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
     method = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))", classes=True)
     WORKERS.checked(workers, "workers")
-    how_made, chosen = starts_of(starts), checked_options(options, task_options(method))
+    weights, chosen = starts_of(starts), checked_options(options, task_options(method))
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(numbers, declared(Downstream))
     fewest = min(len(tasks[number].clients) for number in range(len(tasks)))
@@ -386,16 +388,17 @@ def evaluate_starts(
         participants=fewest,
         learning_rate=TASK_RATE,
     )
-    trained = task_phase(method, training, chosen)
+    trained = task_method(method, training, chosen)
     trained.check_aggregation("method", training.participants)
     layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
-    computed, keeps = head_phase(layer, training, {}), layer == KEEP
-    how = Downstream(trained, head=computed, keeps_head=keeps, metrics=metrics, **of_tasks)
-    networks = {start.name: start.weights for start in how_made}
-    architecture = architecture_of_tasks(networks, network, tasks, keeps_head=keeps)
+    computed, keeps = in_role("head", layer, HEAD, training), layer == KEEP
+    last = computed if computed.role else None
+    how = Downstream(trained, head=last, keeps_head=keeps, metrics=metrics, **of_tasks)
+    architecture = architecture_of_tasks(weights, network, tasks, keeps_head=keeps)
     of_run = RunOptions(seed=tasks.seed)
     stages = [
-        Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in how_made
+        Pretraining(START, None, architecture, of_run, name=name, weights=given, keeps_head=keeps)
+        for name, given in weights.items()
     ]
     study = Study(comparison(stages, tasks, how))
     on = finished(study, checkpoint, Layout.PATH, quiet, nodes=workers, workers=workers)

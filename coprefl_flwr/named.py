@@ -1,9 +1,8 @@
-"""A name with the values of its options, which is written as NAME:key=value,key=value."""
+"""Names with options, as texts NAME:key=value,key=value, and names for people and for files."""
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 
 from coprefl_flwr.errors import SettingsError
 
@@ -27,75 +26,43 @@ def split_options(text: str) -> tuple[str, str]:
     return place, "".join(options)
 
 
-@dataclass(frozen=True)
-class Named:
-    """A name, which is a word or a place, and the values of its options.
+def parse(text: str) -> tuple[str, dict[str, Value]]:
+    """Return the name and the options of a text NAME or NAME:key=value,key=value.
 
-    The value of an option may itself be a Named, as of a Flower wrapper that wraps a strategy.
+    Raises a SettingsError for an option without a value.
+    """
+    name, options = split_options(text)
+    pairs = [pair.partition("=") for pair in options.split(",")] if options else []
+    for key, equals, _ in pairs:
+        if not equals:
+            raise SettingsError(f"{text}: '{key}' has no value; write {key}=VALUE")
+    return name, {key: parsed(value) for key, _, value in pairs}
+
+
+def with_options(name: str, options: Iterable[tuple[str, Value]]) -> str:
+    """Return the text that `parse` reads as this name and these options."""
+    return f"{name}:{written}" if (written := written_options(options)) else name
+
+
+def written_options(options: Iterable[tuple[str, Value]]) -> str:
+    """Return options as a text, key=value,key=value.
+
+    A value may be a place with separate options, as of a Flower wrapper that wraps a strategy.
+    These are separated by `&`, because a comma ends the value.
     """
 
-    name: str
-    options: tuple[tuple[str, "Value | Named"], ...] = ()
-
-    @classmethod
-    def parse(cls, text: str, between: str = ",") -> "Named":
-        """Return the Named that a string NAME or NAME:key=value,key=value describes.
-
-        `between` separates the options. Raises a SettingsError for an option without a value.
-        """
-        name, options = split_options(text)
-        pairs = [pair.partition("=") for pair in options.split(between)] if options else []
-        for key, equals, _ in pairs:
-            if not equals:
-                raise SettingsError(f"{text}: '{key}' has no value; write {key}=VALUE")
-        return cls(name).having({key: parsed(value) for key, _, value in pairs})
-
-    @classmethod
-    def read(cls, value: object) -> "Named":
-        """Return the Named that is the value of an option.
-
-        `value` is a Named, or a string with `&` instead of commas between its options. Raises a
-        TypeError for a value of any other type.
-        """
-        if isinstance(value, str):
-            return cls.parse(value, "&")
-        if isinstance(value, Named):
-            return value
-        raise TypeError("must be a text")
-
-    def __str__(self) -> str:
-        """Return the string from which `parse` makes this object."""
-        return f"{self.name}:{written(self.options)}" if self.options else self.name
-
-    def having(self, options: Mapping[str, "Value | Named"]) -> "Named":
-        """Return a copy with these options, which replace existing options with the same keys."""
-        return replace(self, options=tuple({**dict(self.options), **options}.items()))
-
-    def changed(self, change: Callable[[str], str]) -> "Named":
-        """Return a copy in which `change` was applied to the name and to every string option."""
-        texts = {key: change(value) for key, value in self.options if isinstance(value, str)}
-        inner = {
-            key: value.changed(change) for key, value in self.options if isinstance(value, Named)
-        }
-        return replace(self, name=change(self.name)).having({**texts, **inner})
-
-
-def written(options: Iterable[tuple[str, Value | Named]], between: str = ",") -> str:
-    """Return options as a string, key=value,key=value, with `between` as the separator."""
-
-    def text(value: Value | Named) -> str:
-        if isinstance(value, Named) and value.options:
-            return f"{value.name}:{written(value.options, '&')}"
+    def text(value: Value) -> str:
         if isinstance(value, bool):
             return str(value).lower()
         # A "+" would begin the next phase of a method: 1e16 instead of 1e+16.
-        return str(value).replace("e+", "e") if isinstance(value, float) else str(value)
+        text = str(value).replace("e+", "e") if isinstance(value, float) else str(value)
+        return text.replace(",", "&")
 
-    return between.join(f"{key}={text(value)}" for key, value in options)
+    return ",".join(f"{key}={text(value)}" for key, value in options)
 
 
 def parsed(text: str) -> Value:
-    """Return the value of an option from its string: a bool, an int, a float or else the string."""
+    """Return the value of an option from its text: a bool, an int, a float or else the text."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -103,7 +70,7 @@ def parsed(text: str) -> Value:
             return kind(text)
         except ValueError:
             continue
-    return text
+    return text.replace("&", ",") if split_options(text)[1] else text
 
 
 def display_names(texts: Iterable[str]) -> dict[str, str]:
@@ -135,6 +102,12 @@ def as_file_name(text: str, signs: str) -> str:
     text = unicodedata.normalize("NFC", text)
     kept = (c if unicodedata.category(c)[0] in "LMN" or c in signs else "\0" for c in text)
     return re.sub("\0+", "-", "".join(kept))
+
+
+def folder_of(name: str) -> str:
+    """Return a name as the name of a folder: other characters become hyphens."""
+    folder = as_file_name(name, ".")
+    return "-" if folder in (".", "..") else folder  # These two name other folders.
 
 
 def _without_options(text: str) -> str:

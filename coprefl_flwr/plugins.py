@@ -36,7 +36,7 @@ from typing import Any
 
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
-from coprefl_flwr.named import Named, split_options
+from coprefl_flwr.named import parse, split_options
 
 GROUP = "coprefl_flwr"
 """The group of Python entry points in which places are looked up."""
@@ -129,15 +129,14 @@ def check(kind: str, text: str) -> None:
         find(kind, text)
 
 
-def call(what: str | Named, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def call(what: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call the function of a place, with the options of the place as keyword arguments.
 
     `what` is the place with its options, and `function` is the function that the place names.
     Raises a SettingsError for an option that the function does not have, and for any exception that
     the function raises.
     """
-    named = Named.parse(what) if isinstance(what, str) else what
-    options = {key.replace("-", "_"): value for key, value in named.options}
+    options = {key.replace("-", "_"): value for key, value in parse(what)[1].items()}
     parameters = list(inspect.signature(function).parameters.values())
     known = [
         parameter.name
@@ -148,7 +147,7 @@ def call(what: str | Named, function: Callable[..., Any], arguments: tuple[Any, 
         for key in options:
             if key not in known:
                 raise SettingsError(f"{what}: {unknown('option', key, known)}")
-    return _run(str(what), functools.partial(function, *arguments, **options), "failed")
+    return _run(what, functools.partial(function, *arguments, **options), "failed")
 
 
 def resolved(text: str, folder: Path) -> str:

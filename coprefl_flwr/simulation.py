@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import coprefl_flwr
-from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.federation.flower import check_cluster, flat, parse_run_config
 from coprefl_flwr.options import Value
 
@@ -144,7 +144,9 @@ def check_names(app: Path, options: Sequence[str]) -> None:
         return
     for key in changes:
         if key not in known:
-            raise SettingsError(unknown("setting", key, known), key)
+            from coprefl_flwr.studies.settings import check_known  # Its imports take seconds.
+
+            check_known(key)
 
 
 def main(app: str, *options: str) -> int:

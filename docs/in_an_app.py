@@ -1,7 +1,8 @@
 """The section of a method's page about an app of the reader's own, from what the class declares."""
 
 from coprefl_flwr.clients import StatefulClient
-from coprefl_flwr.methods import HEAD, Algorithm
+from coprefl_flwr.methods import HEAD
+from coprefl_flwr.studies.method import Method
 
 GUIDE = "../how-to/flower-app.md"
 
@@ -49,7 +50,7 @@ PERSONAL = ("FedRepClient", "FedProtoClient", "FedPCLClient", "SoloClient")
 """Clients whose own weights begin with the argument `initial`."""
 
 
-def section(method: Algorithm) -> str:
+def section(method: Method) -> str:
     """Return the section about a method in a Flower app, or "" for a method without clients."""
     strategy, client = method.strategy_class, method.client_class
     name = client.__name__

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import coprefl_flwr
-from coprefl_flwr.methods import METHODS
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.settings import Settings
 
 OBJECTS = {

@@ -17,18 +17,12 @@ from coprefl_flwr.clients import StatefulClient
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.methods import (
-    HEAD,
-    METHODS,
-    PERSONALISED,
-    PRETRAINING,
-    TASK,
-    Algorithm,
-    short_forms,
-)
+from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.report.columns import COLUMNS
 from coprefl_flwr.strategies import ServerRefined
+from coprefl_flwr.studies.known_methods import METHODS
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import GROUPS, Settings
 from docs import in_an_app, interface
 
@@ -134,24 +128,24 @@ def _linked(name: str) -> str:
     return f"`{name}`"
 
 
-def _sums(method: Algorithm) -> str:
+def _sums(method: Method) -> str:
     """Return "yes" for a method whose server needs only sums of clients' arrays."""
     return "yes" if needs_only_sums(method) else ""
 
 
-def needs_only_sums(method: Algorithm) -> bool:
+def needs_only_sums(method: Method) -> bool:
     """Return whether a method's server needs only sums of the clients' arrays."""
     return method.strategy_class.averages or method.strategy_class.name in ONLY_SUMS
 
 
-def _own(method: Algorithm, role: str) -> str:
+def _own(method: Method, role: str) -> str:
     """Return a method's options with their defaults, without the options of `aggregation`."""
     defaults = method.defaults(role)
     shown = []
     for key, default in defaults.items():
-        if key in method.options and method.options[key].name in AGGREGATION:
+        if key in method.declared_options and method.declared_options[key].name in AGGREGATION:
             continue
-        choices = method.options[key].choices if key in method.options else ()
+        choices = method.declared_options[key].choices if key in method.declared_options else ()
         allowed = f" ({', '.join(choices)})" if choices else ""
         shown.append(f"`{key}` {_text(default)}{allowed}")
     return ", ".join(shown) or "none"
@@ -191,14 +185,15 @@ def options_table() -> str:
     lines = _heads("key", "method", "limits", "meaning")
     methods = [method for method in METHODS.values() if HEAD not in method.roles]
     averaging = {name.replace("_", "-") for name in AGGREGATION}
-    # Including options without a short form: their key is a setting with another meaning.
-    for key in dict.fromkeys(key for method in methods for key in method.options):
+    for key in dict.fromkeys(key for method in methods for key in method.declared_options):
         names_of: dict[tuple[str, str], list[str]] = {}
         for name, method in METHODS.items():
-            if key in method.options and not method.refined:
-                option = method.options[key]
+            if key in method.declared_options and not method.refined:
+                option = method.declared_options[key]
                 names_of.setdefault((option.limits, option.meaning), []).append(name)
-        refined = next((m.options[key] for m in METHODS.values() if key in m.options), None)
+        refined = next(
+            (m.declared_options[key] for m in METHODS.values() if key in m.declared_options), None
+        )
         if not names_of and refined:
             names_of[(refined.limits, refined.meaning)] = ["all refined methods"]
         for (limits, meaning), names in names_of.items():
@@ -290,7 +285,7 @@ def _client(client: type) -> str:
     return f"[`{client.__name__}`]({_source(client)}){keeps}"
 
 
-def _exchanges(method: Algorithm) -> str:
+def _exchanges(method: Method) -> str:
     actions = ", then ".join(f"`{action}`" for action in method.strategy_class.actions)
     if method.strategy_class.name == "cyclic":
         return (
@@ -299,7 +294,7 @@ def _exchanges(method: Algorithm) -> str:
     return actions or "none"
 
 
-def _needs(method: Algorithm) -> str:
+def _needs(method: Method) -> str:
     """Return the data that a method's server needs, as a text."""
     sums = f"only {_SUMS}" if _sums(method) else "each client's own arrays"
     if not method.strategy_class.actions:
@@ -309,7 +304,7 @@ def _needs(method: Algorithm) -> str:
     return f"{sums}, and its own data" if method.uses_server_data else sums
 
 
-def _cost(method: Algorithm) -> str:
+def _cost(method: Method) -> str:
     """Return the cost of a round of the example, as a text."""
     budget = _budget(method)
     step = next(budget.step_sizes(TRAINING))
@@ -330,7 +325,7 @@ class _ServerSamples:
         return self.samples
 
 
-def _budget(method: Algorithm) -> Budget:
+def _budget(method: Method) -> Budget:
     """Return the budget of a round of the example."""
     own = {"clients": CLIENTS * SAMPLES, "both": CLIENTS * SAMPLES, "server": AT_SERVER, "": 0}
     samples = own[method.strategy_class.server_data]
@@ -344,21 +339,25 @@ def _budget(method: Algorithm) -> Budget:
     return strategy.budget(Work(PARTICIPANTS, [SAMPLES] * CLIENTS, TRAINING, options))
 
 
-def _options_of(method: Algorithm, role: str) -> str:
+def _options_of(method: Method, role: str) -> str:
     """Return the table of a method's options."""
     defaults = method.defaults(role)
     lines = _heads("option", "default", "limits", "meaning")
-    for key, option in method.options.items():
+    for key, option in method.declared_options.items():
         if option.name not in AGGREGATION:
             lines.append(_line(f"`{key}`", option))
     named = declared(Settings)
     for key, default in method.strategy_class.training_defaults.items():
         lines.append(f"| `{key}` | `{default}` | {named[key].limits} | {named[key].meaning} |")
     if len(lines) == 2:
-        averages = any(option.name in AGGREGATION for option in method.options.values())
+        averages = any(option.name in AGGREGATION for option in method.declared_options.values())
         only = f"has only the {_OF_AVERAGES}" if averages else "has no options"
         return f"This method {only}.\n"
-    other = [key for key in method.options if defaults.get(key) != method.options[key].default]
+    other = [
+        key
+        for key in method.declared_options
+        if defaults.get(key) != method.declared_options[key].default
+    ]
     also = ", ".join(f"`{key}` is {defaults[key]}" for key in other if key in defaults)
     return _options(lines) + (f"\nBy default {also} here.\n" if also else "")
 
@@ -379,13 +378,12 @@ def _command(name: str, role: str) -> str:
 
 def run_config() -> str:
     """Return the lines of [tool.flwr.app.config]: every setting with its default."""
-    defaults = {**declared(Settings), **dict.fromkeys(short_forms())}
-    return "".join(f"{key} = {_toml(option)}\n" for key, option in defaults.items())
+    return "".join(f"{key} = {_toml(option)}\n" for key, option in declared(Settings).items())
 
 
-def _toml(option: Option | None) -> str:
+def _toml(option: Option) -> str:
     """Return a default in TOML, `""` if it is not set."""
-    default: Value = "" if option is None or option.default is None else option.default
+    default: Value = "" if option.default is None else option.default
     return _text(default) if isinstance(default, bool | int | float) else f'"{default}"'
 
 

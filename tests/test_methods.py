@@ -13,7 +13,6 @@ from coprefl_flwr.clients import (
 )
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.methods import METHODS as KINDS
 from coprefl_flwr.options import declared
 from coprefl_flwr.strategies import (
     SCAFFOLD,
@@ -25,6 +24,7 @@ from coprefl_flwr.strategies import (
     RoundStrategy,
     Solo,
 )
+from coprefl_flwr.studies.known_methods import METHODS as KINDS
 
 METHODS = {
     kind.name: kind

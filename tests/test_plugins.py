@@ -10,8 +10,8 @@ import pytest
 from coprefl_flwr import plugins
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import METHODS
-from coprefl_flwr.named import Named, display_names, split_options
+from coprefl_flwr.named import display_names, parse
+from coprefl_flwr.studies.known_methods import METHODS
 from tests.common.checks import refusal
 from tests.common.processes import new_process
 
@@ -72,8 +72,7 @@ def allow(monkeypatch):
     ],
 )
 def test_options_begin_after_the_last_colon_before_a_key(text, place, options):
-    assert split_options(text)[0] == place
-    assert dict(Named.parse(text).options) == options
+    assert parse(text) == (place, options)
 
 
 def test_code_is_found_by_file_module_and_entry_point(file, monkeypatch, entry_point):

@@ -12,11 +12,11 @@ TESTS = Path(__file__).parent
 ABOVE = {
     "cli": {"recipes", "studies"},
     "api": {"studies", "report", "methods"},
-    "recipes": {"server_app", "client_app", "studies", "report", "methods", "testing"},
+    "recipes": {"server_app", "studies", "report", "methods", "testing"},
     "testing": {"studies", "methods", "simulation"},
     "server_app": {"studies"},
     "client_app": {"studies"},
-    "simulation": {"server_app", "client_app"},
+    "simulation": {"server_app", "client_app", "studies"},
     "studies": {"methods", "report"},
     "methods": set(),
     "report": set(),
@@ -62,7 +62,7 @@ OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "gpu", "integratio
 """Folders with tests of several modules, or of files outside the package."""
 
 
-BUDGET = 18_920
+BUDGET = 18_860
 """Maximum lines of code (`python -m tests.common.lines`); lower it if you remove mechanisms."""
 
 

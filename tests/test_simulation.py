@@ -32,7 +32,7 @@ def test_misspelt_setting_is_refused_with_the_nearest_name(options, tmp_path):
 @pytest.mark.parametrize(
     ("app", "options"),
     [
-        (ROOT, ["-c", "rounds=3 gamma=0.5"]),
+        (ROOT, ["-c", "rounds=3 alpha=0.5"]),
         (ROOT, ["-c", str(ROOT / "examples" / "quickstart.toml")]),
         (ROOT, ["--stream"]),
         (ROOT, ["-c", "rounds='"]),  # Flower reports the error.

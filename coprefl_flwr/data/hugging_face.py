@@ -7,7 +7,7 @@ from coprefl_flwr.data.dataset import Dataset
 from coprefl_flwr.data.user_data import as_dataset
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
-from coprefl_flwr.named import Named, split_options
+from coprefl_flwr.named import parse, split_options
 
 HUGGING_FACE = "hf:"
 
@@ -23,21 +23,21 @@ def read_hugging_face(name: str, relabel: bool) -> Dataset:
     """
     import datasets  # Imported here, because the import takes seconds.
 
-    what, named = f"dataset '{name}'", Named.parse(name.removeprefix(HUGGING_FACE))
-    options: dict[str, Any] = {key: str(value) for key, value in named.options}
+    what, (place, given) = f"dataset '{name}'", parse(name.removeprefix(HUGGING_FACE))
+    options: dict[str, Any] = {key: str(value) for key, value in given.items()}
     for key in options:
         if key not in (known := ("label", "image", "groups", "name")):
             raise SettingsError(f"{what}: {unknown('option', key, known)}")
     configuration = options.pop("name", None)
-    path = expanded(named.name)
-    if not named.name or (named.name.startswith((".", "/", "~")) and not path.exists()):
+    path = expanded(place)
+    if not place or (place.startswith((".", "/", "~")) and not path.exists()):
         raise SettingsError(f"{what}: the folder does not exist; write hf:NAME or hf:FOLDER")
     try:
         if any((path / file).is_file() for file in _SAVED):
             stored: Any = datasets.load_from_disk(str(path))
         else:
-            place = str(path) if path.exists() else named.name
-            stored = datasets.load_dataset(place, configuration)
+            source = str(path) if path.exists() else place
+            stored = datasets.load_dataset(source, configuration)
     except Exception as error:  # The library and its dependencies raise any type of error.
         tried = "could not be read" if path.exists() else "is no folder and not found on the Hub"
         raise SettingsError(

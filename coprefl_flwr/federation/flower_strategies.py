@@ -15,7 +15,7 @@ import inspect
 import math
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import InitVar, dataclass, make_dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -33,7 +33,7 @@ from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.context import RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Replies, Round
 from coprefl_flwr.federation.strategy import RoundStrategy
-from coprefl_flwr.named import Named
+from coprefl_flwr.named import with_options
 from coprefl_flwr.options import option
 
 PLACE, FLWR_VERSION = flowers.__name__, f"flwr {importlib.metadata.version('flwr')}"
@@ -58,23 +58,23 @@ class FlowerStrategy(RoundStrategy):
     """A method in which a Flower strategy aggregates the clients' models into the new model.
 
     `method_class` creates a subclass for each class of Flower's; the options of the subclass are
-    the arguments of Flower's class. `instance` is an existing Flower strategy from which the
-    options were read, or None.
+    the arguments of Flower's class.
     """
-
-    instance: InitVar[Strategy | None] = None
 
     of: ClassVar[type[Strategy]]
     arguments: ClassVar[tuple[str, ...]] = ()
     needed: ClassVar[tuple[str, ...]] = ()
     roles = ("pretraining", "task")
 
-    def __post_init__(self, instance: Strategy | None) -> None:
-        """Check the options; create Flower's strategy, which then sends no messages itself."""
+    def __post_init__(self) -> None:
+        """Check the options, and create Flower's strategy."""
         super().__post_init__()
-        values = {name: getattr(self, name) for name in self.arguments}
-        self.flower = copy.deepcopy(instance) if instance else self.instantiate(values)
-        _innermost(self.flower).fraction_train = 0.0
+        self.use(self.instantiate({name: getattr(self, name) for name in self.arguments}))
+
+    def use(self, flower: Strategy) -> None:
+        """Let a strategy of Flower's aggregate; it sends no messages itself."""
+        self.flower = flower
+        _innermost(flower).fraction_train = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the object by Flower's class: its class is created at run time."""
@@ -98,14 +98,6 @@ class FlowerStrategy(RoundStrategy):
             return cls.of(**arguments)
         except Exception as error:  # Flower's class may raise any error.
             raise SettingsError(f"{cls.__name__}: {one_line(error)}") from error
-
-    def options(self) -> dict[str, Any]:
-        """Return the name of the strategy class and its options; a wrapped strategy is a text."""
-        options = super().options()
-        for name, value in options.items():
-            if isinstance(value, Named):
-                options[name] = str(value)
-        return options
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run one round: the participants train, and Flower's strategy aggregates their models.
@@ -216,7 +208,9 @@ def of_flower(strategy: Strategy, **run: Any) -> RoundStrategy:
     if not run.keys() & {"participants", "fraction_train"}:
         fraction = getattr(_innermost(strategy), "fraction_train", 1.0)
         run["fraction_train"] = None if fraction == 1 else fraction
-    return kind(instance=strategy, **_values(strategy), **run)
+    method = kind(**_values(strategy), **run)
+    method.use(copy.deepcopy(strategy))
+    return method
 
 
 @functools.cache
@@ -238,7 +232,7 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
     for argument, kind in _arguments(flower_class).items():
         default, meaning = argument.default, f"`{argument.name}` of Flower's {name}"
         if kind is Strategy:
-            kind, default = Named, Named(f"{PLACE}:FedAvg")
+            kind, default = str, f"{PLACE}:FedAvg"
             meaning = "the strategy that is wrapped"
         if default is argument.empty:
             kind, default = kind | None, None
@@ -282,13 +276,14 @@ def _values(strategy: Strategy) -> dict[str, Any]:
                 f"{kind.__name__}: {name} cannot be stored with results; leave it out"
             )
     if isinstance(inner := values.get("strategy"), Strategy):
-        values["strategy"] = Named(f"{PLACE}:{type(inner).__name__}").having(_values(inner))
+        place = f"{PLACE}:{type(inner).__name__}"
+        values["strategy"] = with_options(place, _values(inner).items())
     return values
 
 
-def _inner(wrapped: Named) -> Strategy:
-    """Return the Flower strategy with the name and options in `wrapped`, for a wrapper."""
-    kind = method_class(plugins.find("method", wrapped.name))
+def _inner(wrapped: str) -> Strategy:
+    """Return the Flower strategy at a place with options, for a wrapper."""
+    kind = method_class(plugins.find("method", wrapped))
     if kind.client != RoundStrategy.client or "strategy" in kind.arguments:
         raise SettingsError(
             f"strategy = {wrapped}: cannot be wrapped: it needs its own clients, or is a wrapper"

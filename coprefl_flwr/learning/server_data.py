@@ -1,5 +1,6 @@
 """Samples and a network together, such as the server's data in CoPreFL's scenario II."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,14 @@ class ServerData:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def in_precision(self, precision: str) -> "ServerData":
+        """Return this object, or a copy that computes in another number format."""
+        if self.precision == precision:
+            return self
+        other = copy.copy(self)  # Another phase may use the same object.
+        other.precision = precision
+        return other
 
     def loss_and_gradient(
         self, arrays: Arrays, positions: npt.NDArray[np.int64] | None = None

@@ -76,7 +76,7 @@ def _warn_once(line: str) -> None:
 def _gamma(stage: Stage) -> float:
     """Return gamma, the weight of the meta objective's first term; nan if a method has none."""
     phases = stage.phases if isinstance(stage, Pretraining) else []
-    gammas = [phase.options["gamma"] for phase in phases if "gamma" in phase.options]
+    gammas = [phase.values["gamma"] for phase in phases if "gamma" in phase.values]
     return float(gammas[-1]) if gammas else math.nan
 
 

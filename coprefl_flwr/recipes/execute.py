@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from coprefl_flwr import client_app, plugins
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import RunFailedError, SettingsError, excerpt, one_line, shorten
 from coprefl_flwr.federation.machine import MOST_WORKERS, cores, one_thread
 from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
@@ -86,10 +86,10 @@ def attempt(
             study = run.study
             study.check()
             # Clients write their files into the store. Under `flwr run` they write into output-dir.
-            config = dict(study.config) | {"output-dir": str(store.base.resolve())}
-            grid, name = LocalGrid(client_app.app, 1, config), run.key
+            app, name = run.clients(store.base.resolve()), run.key
+            grid = LocalGrid(app)
             if hosts:
-                grid = RayGrid(client_app.app, 1 + len(hosts), config, hosts=[None, *hosts])
+                grid = RayGrid(app, 1 + len(hosts), hosts=[None, *hosts])
             make_stages(study, grid, store, progress, run_name=name, only=keys, followed=tracker)
     except Exception as error:  # Any error ends this run only; the other runs continue.
         logger.debug("%s", run.key, exc_info=True)

@@ -13,7 +13,7 @@ from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report.page import FOLDER, PAGE
-from coprefl_flwr.studies.method import Methods
+from coprefl_flwr.studies.known_methods import Methods
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import ABOUT, RESULT, Store
 

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
-from coprefl_flwr.named import Named
+from coprefl_flwr.methods import PRETRAINING, RANDOM, find_class
+from coprefl_flwr.named import with_options
 from coprefl_flwr.options import COUNT, NUMBERS, WORDS, Option, Value, declared
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.overlays import CHANGES, Tree, read_tree
@@ -25,7 +25,6 @@ from coprefl_flwr.recipes.recipe import (
     Recipe,
     RecipeRow,
     columns_of,
-    combinations,
     methods_by_name,
     own_metrics,
     table_name,
@@ -38,8 +37,8 @@ from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import COLUMNS, STEP_SIZE, is_column
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import option_keys, used_keys
 from coprefl_flwr.studies.settings import STARTS, Settings, checked
 
 
@@ -81,10 +80,10 @@ def read_recipe(
             raise SettingsError("study: name one kind of study, not a list of several")
     role = ROLES[str(study)]
     rows = _rows(tree, role, places)
-    unused = _unused(tree, settings, rows)
+    trained = {key for row in rows for key in row.method.keys(row.role)}
+    unused = [key for key in tree.get("search", {}) if key not in trained]
     if any(change.startswith("methods=") for change in changes):
         tree, unused = _without(tree, unused, places)
-        settings = {key: settings[key] for key in tree["settings"]}
     methods = methods_by_name(rows, file.select)
     reference = file.reference or list(methods)[-1]
     with places.at("reference"):
@@ -123,10 +122,10 @@ def read_recipe(
         places=places,
     )
     _check_searched(recipe)
-    for part, key in unused:
-        with places.at(part, key):
-            searched = "search: " * (part == "search")
-            raise SettingsError(f"{searched}{key}: no method of the recipe has this setting")
+    for key in unused:
+        with places.at("search", key):
+            near = unknown("setting", key, sorted(trained))
+            raise SettingsError(f"search: {key}: no method of the recipe has this: {near}")
     _check_equal(recipe)
     _check_tables(recipe)
     _check_studies(recipe)
@@ -139,7 +138,7 @@ def read_recipe(
 def _choices(
     part: Mapping[str, Any], own: Mapping[str, Option], keys: Keys, places: Places
 ) -> dict[str, tuple[Value, ...]]:
-    """Read {setting: value or list of values}; `own` has the options of the user's methods."""
+    """Read {setting: value or list of values}; `own` has the options of a row's method."""
     return {key: _values(key, value, own, (*keys, key), places) for key, value in part.items()}
 
 
@@ -160,12 +159,13 @@ def _values(
         with places.at(*keys, at):
             if isinstance(value, dict) and "method" in value:  # A method within a method.
                 options = {name: option for name, option in value.items() if name != "method"}
-                value = Named(str(value["method"])).having(options)
+                value = with_options(str(value["method"]), options.items())
             if isinstance(value, list) and value and isinstance(entry, list):
                 value = _as_text(value, takes)
             if isinstance(value, dict | list) or value is None:
                 raise SettingsError(f"{key}: must be a text, a number, true or false")
             value = read(value)
+            value = "" if value is None else value
             if value in result:
                 raise SettingsError(f"{key} contains {value} twice")
             result.append(value)
@@ -193,34 +193,29 @@ def _check_counts(key: str, values: Sequence[Any]) -> None:
 
 def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
     """Read the methods, each with its options and the values searched for all methods."""
-    own: dict[str, dict[str, Option]] = {}
-    for label, options in tree["methods"].items():
-        with places.at("methods", label, "method"):
-            own[label] = _own_options(options["method"], role)
-    every = {key: option for of_row in own.values() for key, option in of_row.items()}
-    search = _choices(tree.get("search", {}), every, ("search",), places)
-    rows = []
+    search, rows = tree.get("search", {}), []
     for label, options in tree["methods"].items():
         keys, method = ("methods", label), options["method"]
+        with places.at(*keys, "method"):
+            own = _own_options(method, role)
         settings = {key: value for key, value in options.items() if key != "method"}
-        has = option_keys(method, role)
+        has = method.keys(role)
         for key in settings.keys() - has:
             with places.at(*keys, key):
                 raise SettingsError(f"{label}: {unknown('setting', key, sorted(has))}")
-        chosen = _choices(settings, own[label], keys, places)
+        chosen = _choices(settings, own, keys, places)
         unset = {
-            key
-            for phase in method.phases
-            for key in option_keys(Method((phase,)), role) - dict(phase.options).keys()
+            key for phase in method.phases for key in phase.keys(role) - dict(phase.options).keys()
         }
         shared = frozenset((search.keys() & unset) - chosen.keys())
-        chosen |= {key: values for key, values in search.items() if key in shared}
+        searched = {key: entry for key, entry in search.items() if key in shared}
+        chosen |= _choices(searched, own, ("search",), places)
         rows.append(RecipeRow(label, method, chosen, role, shared))
     return tuple(rows)
 
 
 def _own_options(method: Method, role: str) -> dict[str, Option]:
-    """Return the options of the user's algorithms in a method, by key.
+    """Return the options of all phases of a method, by key.
 
     Raises a SettingsError for an unknown method, or a method without this role.
     """
@@ -228,34 +223,20 @@ def _own_options(method: Method, role: str) -> dict[str, Option]:
     if untrained and method.is_external:
         return {}
     known = [*untrained, *with_role(role)]
-    names = [phase.name for phase in method.phases if phase.name not in untrained]
-    algorithms = [find_method(name, role, known) for name in names]
-    own = [algorithm for algorithm in algorithms if algorithm.text]
-    return {key: option for algorithm in own for key, option in algorithm.options.items()}
+    phases = [phase for phase in method.phases if phase.name not in untrained]
+    for phase in phases:
+        find_class(phase.name, role, known)
+    return {key: option for phase in phases for key, option in phase.declared_options.items()}
 
 
-def _unused(tree: Tree, settings: Choices, rows: Sequence[RecipeRow]) -> list[tuple[str, str]]:
-    """Return the options that no method of the recipe has, each as (part of the recipe, key)."""
-    trained = {key for row in rows for key in option_keys(row.method, row.role)}
-    of_tasks = {key: settings[key] for key in ("task-method", "head") if key in settings}
-    used = {key for config in combinations(of_tasks) for key in used_keys(config)}
-    own = [key for key in settings if key in short_forms() and key not in trained | used]
-    searched = [key for key in tree.get("search", {}) if key not in trained]
-    return [*(("settings", key) for key in own), *(("search", key) for key in searched)]
-
-
-def _without(
-    tree: Tree, unused: Sequence[tuple[str, str]], places: Places
-) -> tuple[Tree, list[tuple[str, str]]]:
-    """Return a recipe without its unused options, and the unused options that were kept.
+def _without(tree: Tree, unused: Sequence[str], places: Places) -> tuple[Tree, list[str]]:
+    """Return a recipe whose `search` has no unused options, and the unused options that were kept.
 
     Options are unused if a change leaves their methods out. Options set by a change are kept.
     """
-    gone = [(part, key) for part, key in unused if not places.of(part, key).startswith(CHANGES)]
-    shorter = {part: {**tree[part]} for part, _ in gone}
-    for part, key in gone:
-        del shorter[part][key]
-    return tree | shorter, [place for place in unused if place not in gone]
+    kept = [key for key in unused if places.of("search", key).startswith(CHANGES)]
+    search = {k: v for k, v in tree.get("search", {}).items() if k not in unused or k in kept}
+    return tree | ({"search": search} if "search" in tree else {}), kept
 
 
 # ---- figures, and the paper's tables -----------------------------------------------------

@@ -54,7 +54,7 @@ import yaml
 from coprefl_flwr import plugins
 from coprefl_flwr.data.splits import SERVER_RESERVE
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.named import Named, as_file_name, written
+from coprefl_flwr.named import as_file_name, written_options
 from coprefl_flwr.options import Value
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.yaml_file import Places
@@ -68,7 +68,6 @@ from coprefl_flwr.report.columns import (
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.measurements import own_metric
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import option_keys
 from coprefl_flwr.studies.settings import STARTS
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
@@ -113,7 +112,7 @@ class RecipeRow:
         """Return the method with each combination of the values that are searched."""
         searched = [key for key, values in self.options.items() if len(values) > 1]
         return [
-            Trial(self._with(chosen), written((key, chosen[key]) for key in searched))
+            Trial(self._with(chosen), written_options((key, chosen[key]) for key in searched))
             for chosen in combinations(self.options)
         ]
 
@@ -128,9 +127,9 @@ class RecipeRow:
         An option of `search` is not set in a phase that sets it in the method's text.
         """
 
-        def added(phase: Named) -> Named:
+        def added(phase: Method) -> Method:
             own = self.searched_by_all & dict(phase.options).keys()
-            has = option_keys(Method((phase,)), self.role) - own
+            has = phase.keys(self.role) - own
             return phase.having({key: value for key, value in options.items() if key in has})
 
         return self.method.changed(added) if options else self.method
@@ -271,7 +270,7 @@ def with_needs(settings: Choices, metrics: Sequence[str], rows: Sequence[RecipeR
     whose methods do not use the server's data.
     """
     needs: dict[str, tuple[Value, ...]] = {}
-    if any(of.uses_server_data for row in rows for of in row.method.algorithms):
+    if any(phase.uses_server_data for row in rows for phase in row.method.trained):
         needs["server-reserve"] = (SERVER_RESERVE,)
     if any(name in DIAGNOSTICS for name in metrics):
         needs["diagnostics"] = (True,)

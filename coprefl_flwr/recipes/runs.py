@@ -15,16 +15,22 @@ The hashes make these names unique, so MODELS can also hold other files.
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
+from flwr.app import Context
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+
+from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.costs import cost, rounds_for
 from coprefl_flwr.studies.hashes import hash_of
-from coprefl_flwr.studies.method import Method, Methods
-from coprefl_flwr.studies.phases import option_keys, used_keys
+from coprefl_flwr.studies.known_methods import Methods
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
@@ -46,15 +52,8 @@ class Run:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], method: Method | str, seed: int) -> "Run":
-        """Return the run of a method with a seed.
-
-        Settings that only other methods of the comparison use are left out.
-        """
-        role = ROLES[str(config.get("study", STARTS))]
-        method = Method.read(method)
-        has = option_keys(method, role) | used_keys(config)
-        used = {k: v for k, v in config.items() if k in has or k not in short_forms()}
-        return cls(Settings.from_config(used | {"method": method, "seed": seed}))
+        """Return the run of a method with a seed."""
+        return cls(Settings.from_config({**config, "method": Method.read(method), "seed": seed}))
 
     @functools.cached_property
     def shared(self) -> Settings:
@@ -65,6 +64,11 @@ class Run:
     def study(self) -> Study:
         """The run's stages and their clients, without a cache, because they hold data."""
         return build(self.shared)
+
+    def clients(self, folder: Path) -> ClientApp:
+        """Return the ClientApp of the run's clients, which keep their files below `folder`."""
+        settings = replace(self.shared, output_dir=str(folder))
+        return client_app(functools.partial(_client, settings))
 
     @property
     def name(self) -> str:
@@ -101,6 +105,13 @@ class Run:
         """The run's key, and a hash of its tasks: runs with the same start have the same key."""
         tasks = list(self.keys[1:])
         return f"{self.key}/{hash_of({'tasks': tasks})}" if tasks else self.key
+
+
+def _client(
+    settings: Settings, context: Context, client_id: int, config: Mapping[str, Any]
+) -> NumPyClient:
+    """Return a client of the study of these settings, which each process builds once."""
+    return build(settings).client(context, client_id, config)
 
 
 def with_step_size(run: Run, reference: Run) -> Run:

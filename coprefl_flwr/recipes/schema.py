@@ -22,11 +22,11 @@ from pydantic import (
 )
 
 from coprefl_flwr.errors import SettingsError, excerpt, unknown
-from coprefl_flwr.methods import METHODS, short_forms
 from coprefl_flwr.options import COUNT, Option, declared
 from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.figures import FIGURES
+from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.settings import Settings
 
 ELSEWHERE = {
@@ -239,12 +239,15 @@ def _sentence(error: Mapping[str, Any]) -> str:
 
 def recipe_schema() -> str:
     """Return the JSON Schema of a recipe file, as indented JSON text."""
-    known = {key: (option,) for key, option in declared(Settings).items() if key not in ELSEWHERE}
-    every = sorted({**known, **short_forms()}.items())
-    settings = {key: option_schema(declarations) for key, declarations in every}
-    of_methods = dict(pair for method in METHODS.values() for pair in method.options.items())
+    known = {key: option for key, option in declared(Settings).items() if key not in ELSEWHERE}
+    settings = {key: option_schema([option]) for key, option in sorted(known.items())}
     options = {key: {"$ref": f"#/$defs/Settings/properties/{key}"} for key in settings}
-    options |= {k: option_schema([of_methods[k]]) for k in sorted(of_methods.keys() - options)}
+    of_methods: dict[str, list[Option]] = {}
+    for method in METHODS.values():
+        for key, option in method.declared_options.items():
+            of_methods.setdefault(key, []).append(option)
+    others = sorted(of_methods.keys() - options)
+    options |= {key: option_schema(of_methods[key]) for key in others}
     schema = RecipeFile.model_json_schema()
     definitions = schema["$defs"]
     for part in (schema, *definitions.values()):

@@ -21,7 +21,6 @@ import numpy as np
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import (
     ALL,
@@ -36,7 +35,8 @@ from coprefl_flwr.recipes.recipe import (
 from coprefl_flwr.recipes.runs import Run, with_step_size
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.frames import frame, task_metrics
-from coprefl_flwr.studies.method import START, Methods
+from coprefl_flwr.studies.known_methods import Methods
+from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.store import Store
 
 One = TypeVar("One")
@@ -265,7 +265,7 @@ def quarter(rounds: int) -> int:
 def shortened(run: Run) -> Run:
     """Return a run with a quarter of the rounds, also for rounds that a method itself sets."""
 
-    def cut_own(phase: Named) -> Named:
+    def cut_own(phase: Method) -> Method:
         own = dict(phase.options).get("rounds")
         return phase.having({"rounds": quarter(own)}) if isinstance(own, int) else phase
 

@@ -10,28 +10,23 @@ from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
 from coprefl_flwr.data.splits import SERVER_RESERVE
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import expanded
-from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
+from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, RANDOM, TASK
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.hashes import content_hashes, values_of
+from coprefl_flwr.studies.known_methods import in_role, with_role
 from coprefl_flwr.studies.measurements import ClientMetrics, StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
 from coprefl_flwr.studies.personalised import PersonalStage
-from coprefl_flwr.studies.phases import (
-    Phase,
-    TrainingOptions,
-    check_all_used,
-    head_phase,
-    single_phase,
-)
 from coprefl_flwr.studies.populations import Clients, Source, Spread
-from coprefl_flwr.studies.pretraining import Pretraining, Start
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings, TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.stage import RunOptions, Stage
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.task_data import Tasks
 from coprefl_flwr.studies.tasks import Downstream, comparison
+from coprefl_flwr.studies.training_options import TrainingOptions
 
 
 def build(settings: Settings) -> Study:
@@ -40,8 +35,7 @@ def build(settings: Settings) -> Study:
     A process builds a study once. Its studies share datasets and clients.
 
     Raises a SettingsError for errors that are visible without loading data: an unknown method or
-    option, a method that is named twice, an option that no method has, or a setting that this kind
-    of study does not use.
+    option, a method that is named twice, or a setting that this kind of study does not use.
     """
     return _built(settings, Path.cwd())
 
@@ -58,11 +52,11 @@ def _starts(settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
     """Return the stages of a study of starting models."""
     of_run, data = settings.part(RunOptions), settings.part(DataSettings)
     of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
-    training, short = settings.part(TrainingOptions), dict(settings.short)
+    training = settings.part(TrainingOptions)
     settings.method.check([RANDOM, *with_role(PRETRAINING)])
-    methods = [Start.of(method, training, short) for method in settings.method]
-    phases = [phase for method in methods for phase in method.phases]
-    if data.server_reserve is None and any(p.algorithm.uses_server_data for p in phases):
+    methods = [in_role("method", one, PRETRAINING, training) for one in settings.method]
+    phases = [phase for method in methods for phase in method.trained]
+    if data.server_reserve is None and any(phase.uses_server_data for phase in phases):
         data = replace(data, server_reserve=SERVER_RESERVE)
     clients, tasks = populations(data, task_data, of_run.seed)
     architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
@@ -79,8 +73,7 @@ def _starts(settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
         for method in methods
     ]
     metrics = ClientMetrics(of_run.client_metrics)
-    how = downstream(of_tasks, task_data.task_clients, training, short, metrics)
-    check_all_used(short, [*phases, how.trained, *([how.head] if how.head else [])])
+    how = downstream(of_tasks, task_data.task_clients, training, metrics)
     if len(tasks):
         how.trained.check_aggregation("task-method", task_data.task_clients)
     measurements = own_measurements(of_tasks.measurements)
@@ -94,13 +87,12 @@ def _personalised(settings: Settings, config: Mapping[str, Value]) -> Sequence[S
     of_run, data = settings.part(RunOptions), settings.part(DataSettings)
     training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
     settings.method.check(list(with_role(PERSONALISED)))
-    phases = {method: _personal_phase(method, training, settings) for method in settings.method}
-    check_all_used(dict(settings.short), list(phases.values()))
+    methods = [_personal_method(one, training, settings) for one in settings.method]
     clients = _personal_data(personal, data, of_run.seed, training.precision)
     model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
     return [
-        PersonalStage(method, phase, clients, model, data.test_every, of_run, metrics, config)
-        for method, phase in phases.items()
+        PersonalStage(method, clients, model, data.test_every, of_run, metrics, config)
+        for method in methods
     ]
 
 
@@ -182,7 +174,6 @@ def downstream(
     tasks: TaskSettings,
     clients: int,
     training: TrainingOptions,
-    short: Mapping[str, Value],
     metrics: ClientMetrics,
 ) -> Downstream:
     """Return how tasks with `clients` clients run; the default is SGD (CoPreFL, appendix B.3)."""
@@ -195,10 +186,12 @@ def downstream(
         learning_rate=tasks.task_learning_rate,
         precision=training.precision,
     )
+    trained = in_role("task-method", tasks.task_method, TASK, of_tasks)
+    head = in_role("head", tasks.head, HEAD, of_tasks)
     return Downstream(
-        single_phase("task-method", tasks.task_method, TASK, of_tasks, short),
+        trained,
         tasks.task_rounds,
-        head_phase(tasks.head, of_tasks, short),
+        head if head.role else None,
         keeps_head=tasks.head == KEEP,
         head_layer=tasks.head_layer,
         evaluate_every=tasks.task_evaluate_every,
@@ -210,11 +203,11 @@ def downstream(
 _personal_data = functools.lru_cache(maxsize=4)(PersonalData)
 
 
-def _personal_phase(method: Method, training: TrainingOptions, settings: Settings) -> Phase:
-    """Return the phase of a personalised method; a SettingsError for several phases."""
-    phase = single_phase("method", method, PERSONALISED, training, dict(settings.short))
-    network = phase.algorithm.client_class.network
-    if settings.from_scratch and network != "classifier":
-        problem = f"backbones = scratch: {phase.name} trains only a head on features: set backbones"
+def _personal_method(method: Method, training: TrainingOptions, settings: Settings) -> Method:
+    """Return a personalised method in its role; a SettingsError if it does not fit the study."""
+    method = in_role("method", method, PERSONALISED, training)
+    if settings.from_scratch and method.client_class.network != "classifier":
+        label = method.label
+        problem = f"backbones = scratch: {label} trains only a head on features: set backbones"
         raise SettingsError(problem, "backbones")
-    return phase
+    return method

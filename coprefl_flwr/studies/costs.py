@@ -24,11 +24,12 @@ from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.plugins import without_folders
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.measurements import StartLoss, StartMeasurement
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personalised import PersonalStage
-from coprefl_flwr.studies.phases import Phase, TrainingOptions
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.tasks import Diagnosis, Task
+from coprefl_flwr.studies.training_options import TrainingOptions
 
 MOST_ROUNDS = 100_000
 """Maximum rounds in the search for a summed step size: with a decaying rate, the sum is bounded."""
@@ -117,9 +118,9 @@ def _(stage: StartLoss) -> Counts:
 def _(stage: PersonalStage) -> Counts:
     clients, size = stage.data.images, serialised(stage.first_arrays())
     evaluated = _times(stage.rounds, stage.test_every or stage.rounds) * _test_samples(clients)
-    trained = _of_all(stage.trained, stage.training, clients, size, stage.rounds)
+    trained = _of_all(stage.method, stage.training, clients, size, stage.rounds)
     own = serialised(stage.network.arrays) * len(clients)
-    stateful = issubclass(stage.trained.algorithm.client_class, StatefulClient)
+    stateful = issubclass(stage.method.client_class, StatefulClient)
     return total([trained, Counts(outputs=evaluated, disk=size + stateful * own)])
 
 
@@ -149,12 +150,12 @@ def _rounds(strategy: RoundStrategy, work: Work, size: float, rounds: int) -> Co
 
 
 def _of_all(
-    phase: Phase, training: LocalTraining, clients: Sequence[ClientData], size: float, rounds: int
+    method: Method, training: LocalTraining, clients: Sequence[ClientData], size: float, rounds: int
 ) -> Counts:
     """Return the costs of rounds with all clients, without evaluations."""
     sizes = [len(client.train) for client in clients]
-    work = Work(len(clients), sizes, training, phase.options)
-    return _rounds(phase.algorithm.strategy(phase.options, training), work, size, rounds)
+    work = Work(len(clients), sizes, training, method.values)
+    return _rounds(method.strategy(training=training), work, size, rounds)
 
 
 def _model_size(pretraining: Pretraining, classes: int) -> int:
@@ -191,7 +192,7 @@ class Cost(NamedTuple):
     gradients: float
 
 
-def works(pretraining: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
+def works(pretraining: Pretraining) -> list[tuple[Method, RoundStrategy, Work]]:
     """Return each phase of a pre-training with its strategy and the Work of one round."""
     sizes = [len(client.train) for client in pretraining.population.clients]
 
@@ -199,8 +200,12 @@ def works(pretraining: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
         return ServerData(nn.Identity(), pretraining.clients.samples_of(whose))
 
     return [
-        (phase, strategy, Work(phase.training.participants, sizes, phase.training, phase.options))
-        for phase, strategy in zip(pretraining.phases, pretraining.strategies(server), strict=True)
+        (
+            phase,
+            phase.strategy(server, **pretraining.of_strategies()),
+            Work(phase.training.participants, sizes, phase.training, phase.values),
+        )
+        for phase in pretraining.phases
     ]
 
 
@@ -275,7 +280,7 @@ def computing_of(stage: Stage) -> Computing:
     """Return the network, the input shape and the local training of a stage."""
     if isinstance(stage, PersonalStage):
         options, own, shape = stage.data.options, stage.training, stage.data.input_shape
-        head = f"a {stage.trained.algorithm.client_class.network} head"
+        head = f"a {stage.method.client_class.network} head"
         model = stage.model[0] if options.from_scratch else head
         name = _named(model, options.head_norm or "batch", shape, own)
         return Computing(name, lambda: stage.network.module, shape, own)

@@ -18,11 +18,11 @@ from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.named import folder_of
 from coprefl_flwr.object_code import code_hash, is_users
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.studies.hashes import content_hashes, hash_of
-from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Making, Stage
 from coprefl_flwr.studies.store import Store, write_result

@@ -1,39 +1,116 @@
-"""Methods as a user chooses them: one or more phases in sequence, each with its options.
+"""Methods: what a user chooses and a stage runs.
 
-The string of a method is METHOD:key=value,key=value, with a "+" between phases. Run-config, the
-command line and the names of rows contain such strings. Only the classes here parse and print them.
+The text of a method is NAME:key=value,key=value, with a "+" between methods that run one after
+another. Run-config, the command line and the names of rows contain such texts. Only `Method.parse`
+reads them, and only `str(method)` writes them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from coprefl_flwr import plugins
+from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import METHODS, RANDOM, Algorithm, find_method
+from coprefl_flwr.federation.flower_strategies import FLWR_VERSION, FlowerStrategy
+from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
+from coprefl_flwr.learning import LocalTraining, ServerData
+from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
+from coprefl_flwr.methods import (
+    CLASSES,
+    HEAD,
+    PERSONALISED,
+    PRETRAINING,
+    RANDOM,
+    REFINED,
+    VERSIONS,
+    client_class_of,
+    find_class,
+    is_built_in,
+    roles_of,
+)
 from coprefl_flwr.models.weights import FILE, is_external
-from coprefl_flwr.named import Named, as_file_name
+from coprefl_flwr.named import parse, with_options
+from coprefl_flwr.object_code import code_hash, is_users
+from coprefl_flwr.options import Option, Value, declared
+from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
+from coprefl_flwr.studies.hashes import values_of
+from coprefl_flwr.studies.training_options import (
+    OF_EPOCHS,
+    PRECISION,
+    TRAINING_KEYS,
+    WRAPPER,
+    WRAPPER_KEYS,
+    TrainingOptions,
+)
+
+ServerDataOf = Callable[[str], ServerData]
+"""Returns the data on the server for "server", "clients" (the clients' pooled data) or "both"."""
+
+DEFAULT_TRAINING = TrainingOptions()
+
+
+def no_server_data(whose: str) -> ServerData:
+    """Raise an AssertionError: a stage without data at the server runs no method that needs it."""
+    raise AssertionError(f"this stage has no data at the server ({whose})")
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method: an algorithm or a sequence of algorithms, with the options that the user set.
+    """A method: a strategy, the class of its clients, the options of both, and its rounds.
 
     A method pre-trains a starting model, trains a task, computes a head or trains a model for every
-    client. Each phase names an algorithm and its options. A method of a single phase may also be
-    `random`, a kind of head, or the place (file or module:NAME) of external weights.
+    client. `random`, the heads `fresh` and `keep`, and the place of external weights are methods
+    that train nothing. A method that is only read loads no code: the classes are found when they
+    are needed. `known_methods.in_role` returns the method as a stage runs it.
+
+    Parameters
+    ----------
+    name : str
+        The name of a built-in method, or the place of a user's method or of external weights.
+    options : tuple of (str, Value)
+        The options that were set for the method, by key.
+    then : Method, optional
+        The method that runs after this one: "cyclic+fedavg" is cyclic, and then fedavg.
+    role : str
+        The role in which a stage runs the method, out of `methods.ROLES`; "" before that.
+    training : TrainingOptions
+        The rounds, the participants and the local training, in this role.
+    capped : bool
+        Whether the method itself limits the steps of local epochs that were set for all methods.
+    instance : RoundStrategy, optional
+        A strategy object of a Python program, which runs this method and those after it. Stages run
+        copies of it.
     """
 
-    phases: tuple[Named, ...]
+    name: str
+    options: tuple[tuple[str, Value], ...] = ()
+    then: "Method | None" = None
+    role: str = ""
+    training: TrainingOptions = DEFAULT_TRAINING
+    capped: bool = False
+    instance: RoundStrategy | None = None
+
+    # ---- text -----------------------------------------------------------------------------------
 
     @classmethod
     def parse(cls, text: str) -> "Method":
-        """Parse the string of a method; a SettingsError for an option without a value."""
-        return cls(tuple(map(Named.parse, text.split("+"))))
+        """Return the method with this text; a SettingsError for an option without a value."""
+        first, *others = text.split("+")
+        name, options = parse(first)
+        then = cls.parse("+".join(others)) if others else None
+        return cls(name, tuple(options.items()), then)
 
     @classmethod
     def read(cls, value: object) -> "Method":
-        """Return a Method from a Method or from its string; a TypeError for any other type."""
+        """Return a Method from a Method or from its text; a TypeError for any other type."""
         if isinstance(value, str):
             return cls.parse(value.strip())
         if isinstance(value, Method):
@@ -41,34 +118,51 @@ class Method:
         raise TypeError("must be a text")
 
     def __str__(self) -> str:
-        """Return the string of the method, which `parse` accepts."""
-        return "+".join(map(str, self.phases))
+        """Return the text of the method, which `parse` reads."""
+        text = with_options(self.name, self.options)
+        return f"{text}+{self.then}" if self.then else text
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: another process finds the classes of a pickled method again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def without_folders(self) -> str:
-        """The string of the method, with file names instead of paths."""
-        return str(self.changed(lambda phase: phase.changed(plugins.without_folders)))
+        """The text of the method, with file names instead of paths."""
+        return str(self._with_texts(plugins.without_folders))
+
+    # ---- phases ---------------------------------------------------------------------------------
+
+    @property
+    def phases(self) -> "tuple[Method, ...]":
+        """The method and those after it, each alone."""
+        return (replace(self, then=None), *(self.then.phases if self.then else ()))
+
+    @property
+    def trained(self) -> "tuple[Method, ...]":
+        """The phases that train; empty for `random`, `fresh`, `keep` and external weights."""
+        if self in NO_METHODS or self.is_external:
+            return ()
+        return tuple(phase for phase in self.phases if phase.name != RANDOM)
 
     @property
     def is_external(self) -> bool:
-        """Whether the text names external weights, such as a file, instead of an algorithm."""
-        first, *others = self.phases
-        built_in = first.name.partition(":")[0] in (RANDOM, *METHODS)
-        return not (built_in or others) and is_external(str(first))
+        """Whether the text names external weights, such as a file, instead of a strategy."""
+        built_in = self.name.partition(":")[0] in (RANDOM, *CLASSES, *REFINED)
+        return not (built_in or self.then or self.role) and is_external(str(self))
 
-    @property
-    def algorithms(self) -> list[Algorithm]:
-        """The algorithms of the phases; empty if the method trains nothing.
-
-        Raises a SettingsError for an unknown algorithm.
-        """
-        if self in NO_METHODS or self.is_external:
-            return []
-        return [find_method(phase.name) for phase in self.phases if phase.name != RANDOM]
-
-    def changed(self, change: Callable[[Named], Named]) -> "Method":
+    def changed(self, change: "Callable[[Method], Method]") -> "Method":
         """Return a method whose phases are the results of `change` on each phase."""
-        return Method(tuple(map(change, self.phases)))
+        return one_after_another([change(phase) for phase in self.phases])
+
+    def having(self, options: Mapping[str, Value]) -> "Method":
+        """Return a copy with these options, which replace existing options with the same keys."""
+        return replace(self, options=tuple({**dict(self.options), **options}.items()))
+
+    def with_rounds(self, rounds: int) -> "Method":
+        """Return the method with this number of rounds in the last phase."""
+        *others, last = self.phases
+        return one_after_another([*others, last.having({"rounds": rounds})])
 
     def resolved(self, folder: Path) -> "Method":
         """Return the method with absolute paths; relative paths are taken from `folder`."""
@@ -78,55 +172,274 @@ class Method:
                 return FILE + plugins.whole_path(text.removeprefix(FILE), folder)
             return plugins.resolved(text, folder)
 
-        return self.changed(lambda phase: phase.changed(whole))
+        return self._with_texts(whole)
 
-    def with_rounds(self, rounds: int) -> "Method":
-        """Return the method with this number of rounds in the last phase."""
-        *others, last = self.phases
-        return Method((*others, last.having({"rounds": rounds})))
+    def _with_texts(self, change: Callable[[str], str]) -> "Method":
+        """Return a copy in which `change` was applied to the names and to every text option."""
 
+        def changed(phase: Method) -> Method:
+            texts = {key: change(value) for key, value in phase.options if isinstance(value, str)}
+            return replace(phase, name=change(phase.name)).having(texts)
 
-class Methods(tuple[Method, ...]):
-    """A tuple of the methods that a study compares."""
+        return self.changed(changed)
 
-    @classmethod
-    def read(cls, value: object) -> "Methods":
-        """Return Methods from Methods, from one Method, or from strings separated by spaces."""
-        if isinstance(value, str):
-            return cls(map(Method.parse, value.replace(";", " ").split()))
-        return value if isinstance(value, Methods) else cls([Method.read(value)])
+    # ---- the classes of this phase, and what they declare ---------------------------------------
 
-    def __str__(self) -> str:
-        """Return the strings of the methods, separated by spaces."""
-        return " ".join(map(str, self))
+    @functools.cached_property
+    def strategy_class(self) -> type[RoundStrategy]:
+        """The class of the strategy; for a refined method, of the strategy that is refined.
+
+        Raises a SettingsError if there is no such method.
+        """
+        if self.instance is None:
+            return find_class(self.name)
+        (first, _), *_ = parts_of(self.instance, 1)
+        return type(first.inner if isinstance(first, ServerRefined) else first)
+
+    @functools.cached_property
+    def client_class(self) -> type[TorchClient]:
+        """The class of the clients that the strategy class names."""
+        return client_class_of(self.strategy_class)
+
+    @functools.cached_property
+    def declared_options(self) -> Mapping[str, Option]:
+        """{key: option} of the strategy, its client, its refinement and its aggregation."""
+        own = _of_strategy(self.strategy_class) | dict(declared(self.client_class))
+        refinement = _of_strategy(ServerRefined) if self.refined else {}
+        return own | refinement | _of_averages(self.strategy_class)
 
     @property
-    def without_folders(self) -> str:
-        """The strings of the methods, with file names instead of paths."""
-        return " ".join(method.without_folders for method in self)
+    def refined(self) -> bool:
+        """Whether SGD on the server's data follows every round, as in scenario II."""
+        return self.name in REFINED
 
-    def check(self, allowed: Sequence[str]) -> None:
-        """Raise a SettingsError if there is no method, or if two share a string or a folder."""
-        if not self:
-            raise SettingsError(f"method is empty: name at least one of {', '.join(allowed)}")
-        folders = [folder_of(method.without_folders) for method in self]
-        for method, folder in zip(self, folders, strict=True):
-            if self.count(method) > 1:
-                raise SettingsError(f"method contains '{method}' twice")
-            if folders.count(folder) > 1:
-                raise SettingsError(
-                    f"method: two methods like '{method}' need the folder {folder}/"
-                )
+    @property
+    def label(self) -> str:
+        """The name of a built-in method, or of a user's method the NAME after `:` of its place."""
+        return self.name if is_built_in(self.name) else self.name.rpartition(":")[2]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that the method can have, out of `methods.ROLES`."""
+        return roles_of(self.name, self.strategy_class)
+
+    @property
+    def uses_server_data(self) -> bool:
+        """Whether the method needs data on the server, as in scenario II."""
+        return self.refined or self.strategy_class.server_data in ("server", "both")
+
+    @property
+    def version(self) -> int:
+        """The version of the method, under which results are stored; see `methods.VERSIONS`."""
+        return VERSIONS.get(self.name, 1)
+
+    @property
+    def trains_locally(self) -> bool:
+        """Whether the settings of local training apply to the clients of the method."""
+        return HEAD not in self.roles and self.strategy_class.actions != ("train.query",)
+
+    def training_keys(self, role: str) -> tuple[str, ...]:
+        """Return the keys of the training settings that the method uses in a role and may set."""
+        if role == PERSONALISED:
+            known = declared(TrainingOptions).items()
+            return tuple(key for key, option in known if not option.starts_only)
+        if role != PRETRAINING:  # In tasks, the settings `task-...` apply to every method.
+            return ()
+        # Whether the participants of a round are drawn from the clients.
+        drawn = HEAD not in self.roles and bool(self.strategy_class.actions)
+        if not self.trains_locally:
+            return ("rounds", "participants", PRECISION, *(WRAPPER_KEYS if drawn else ()))
+        of_clients = ("participants", *WRAPPER_KEYS)
+        return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
+
+    def keys(self, role: str) -> set[str]:
+        """Return the keys that can be set for the method in a role; empty if it is unknown.
+
+        An unknown method is reported elsewhere, when the method is used.
+        """
+        with contextlib.suppress(SettingsError):
+            of_phases = [(*p.declared_options, *p.training_keys(role)) for p in self.trained]
+            return {key for keys in of_phases for key in keys}
+        return set()
+
+    def defaults(self, role: str) -> dict[str, Value]:
+        """Return {key: default} of the method's options and of local training, in a role."""
+        known = self.declared_options.items()
+        own = {key: option.default for key, option in known if option.default is not None}
+        personal = {key: option.personal for key, option in known}
+        other = {k: v for k, v in personal.items() if v is not None and role == PERSONALISED}
+        return {**own, **self.strategy_class.training_defaults, **other}
+
+    # ---- a phase in its role --------------------------------------------------------------------
+
+    def with_training(self, role: str, training: TrainingOptions) -> "Method":
+        """Return this phase in a role, with its training; raise a SettingsError for wrong values.
+
+        `training` is the training of all methods.
+        """
+        phase, own, keys = replace(self, role=role), dict(self.options), self.training_keys(role)
+        options, of_all = phase.values, training
+        if keys:
+            chosen = {key: own[key] for key in keys if key in own}
+            training = training.of_method(chosen, self.strategy_class.training_defaults)
+        self.strategy_class.check_training(options, training.clip_norm)
+        capped = of_all.local_epochs is not None and not own.keys() & {*OF_EPOCHS}
+        capped &= training.max_local_steps != of_all.max_local_steps
+        return replace(phase, training=training, capped=capped)
+
+    @functools.cached_property
+    def values(self) -> Mapping[str, Any]:
+        """{key: value} of every option of the strategy and its client, defaults included."""
+        known, chosen = self.declared_options, dict(self.options)
+        own = {key: option.read(chosen[key]) for key, option in known.items() if key in chosen}
+        defaults = self.defaults(self.role)
+        return {key: defaults.get(key) for key in known} | own
+
+    def strategy(
+        self,
+        server: ServerDataOf = no_server_data,
+        training: LocalTraining | None = None,
+        **run: Any,
+    ) -> RoundStrategy:
+        """Return a new strategy that runs this method and those after it, or a copy of `instance`.
+
+        Parameters
+        ----------
+        server : ServerDataOf
+            The function that returns the data on the server, for a stage that has such data.
+        training : LocalTraining, optional
+            The training, for a strategy that trains on the server; None: the method's training.
+        **run : Any
+            Options that all strategies have, such as `seed`, and for a head its field `head`.
+        """
+        if self.instance is not None:
+            strategy = copy.deepcopy(self.instance)
+            for name, value in run.items():
+                setattr(strategy, name, value)
+            return strategy
+        if self.then:
+            rounds = [phase.training.rounds for phase in self.phases]
+            strategies = [phase.strategy(server, training, **run) for phase in self.phases]
+            return Schedule(list(zip(strategies, rounds, strict=True)))
+        if self.role == PRETRAINING:
+            run["participants"] = self.training.participants
+        kind, how = self.strategy_class, training or self.training
+        options = _of_strategy(kind) | _of_averages(kind)
+        own: dict[str, Any] = {o.name: self.values[key] for key, o in options.items()}
+        if kind.server_data:
+            own["server"] = server(kind.server_data).in_precision(how.precision)
+        if "training" in getattr(kind, "__dataclass_fields__", {}):
+            own["training"] = how
+        strategy = kind(**run, **own)
+        if not self.refined:
+            return strategy
+        refinement = {o.name: self.values[key] for key, o in _of_strategy(ServerRefined).items()}
+        data, size = server("server").in_precision(how.precision), how.samples_per_step
+        return ServerRefined(strategy, data, batch_size=size, **refinement)
+
+    def client(
+        self,
+        module: nn.Module,
+        samples: ClientData,
+        training: LocalTraining | None = None,
+        **offered: Any,
+    ) -> TorchClient:
+        """Return a new client of this phase, which trains `module` on a client's samples.
+
+        `training` is the local training; None means the training of the method. `offered` are
+        arguments by name; the client gets those that its class lists in `injected`.
+        """
+        own = {o.name: self.values[key] for key, o in declared(self.client_class).items()}
+        needed = {name: offered[name] for name in self.client_class.injected if name in offered}
+        how = training or self.training
+        return self.client_class(
+            module, samples.train, test=samples.test, training=how, **own, **needed
+        )
+
+    def check_samples(self, fewest: int) -> None:
+        """Raise a SettingsError if a client with only `fewest` samples cannot take part."""
+        own = {o.name: self.values[key] for key, o in declared(self.client_class).items()}
+        self.client_class.check_samples(fewest, **own)
+
+    def check_aggregation(self, what: str, clients: int) -> None:
+        """Raise a SettingsError if the aggregation needs more than `clients` clients per round."""
+        own = {option.name: self.values[key] for key, option in self.declared_options.items()}
+        if own.get(AGGREGATION[0], MEAN) == MEAN:
+            return
+        try:
+            Robust(*(own[name] for name in AGGREGATION)).check(clients)
+        except SettingsError as error:
+            raise SettingsError(f"{what}, {self.label}: {error}", *error.keys, what) from error
+
+    # ---- what results depend on -----------------------------------------------------------------
+
+    def about(self) -> dict[str, Any]:
+        """Return the name and the options that this phase uses, by key; "" for one not set.
+
+        Options of the client wrapper are left out if no client is wrapped. Options of robust
+        aggregation are left out if the aggregation is a mean, and options that were added later
+        if they have their defaults.
+        """
+        values, known = values_of(self.training), self.declared_options
+        if values["learning-rate"] is None:  # Not set equals the default.
+            values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
+        unused = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
+        if self.values.get(AGGREGATION[0], MEAN) == MEAN:
+            unused |= {key for key, option in known.items() if option.name in AGGREGATION}
+        unused |= {key for key, o in known.items() if o.later and self.values[key] == o.default}
+        keys = self.training_keys(self.role)
+        own = {**self.values, **{key: "" if values[key] is None else values[key] for key in keys}}
+        return {"method": self.name} | {key: own[key] for key in own if key not in unused}
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that the results depend on: `about`, a version, and hashes of user code."""
+        about, text = self.about(), ""
+        if issubclass(self.strategy_class, FlowerStrategy):
+            text = FLWR_VERSION
+        elif not is_built_in(self.name):
+            text = plugins.hash_at("method", self.name)
+        kinds = self.strategy_class, self.client_class
+        if not text and any(map(is_users, kinds)):
+            text = code_hash(*kinds)
+        texts = {"text": text} if text else {}
+        if place := about.get(WRAPPER):
+            texts["wrapper"] = plugins.hash_at(WRAPPER, place)
+        return about | {"version": self.version} | texts
 
 
-START = Method.parse(RANDOM)
+START = Method(RANDOM)
 """The method `random`: the starting model is the random initialisation, without training."""
 
-FRESH, KEEP = NO_METHODS = (Method.parse("fresh"), Method.parse("keep"))
+FRESH, KEEP = NO_METHODS = (Method("fresh"), Method("keep"))
 """Heads that need no round of computation: random weights, or the pre-trained last layer."""
 
 
-def folder_of(name: str) -> str:
-    """Return a name as the name of a folder: other characters become hyphens."""
-    folder = as_file_name(name, ".")
-    return "-" if folder in (".", "..") else folder  # These two name other folders.
+def one_after_another(phases: Sequence[Method]) -> Method:
+    """Return the method that runs these phases one after another."""
+    *before, method = phases
+    for phase in reversed(before):
+        method = replace(phase, then=method)
+    return method
+
+
+def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, int]]:
+    """Return the strategies that run one after another, each with its number of rounds.
+
+    Each phase of a Schedule states its number of rounds. Any other strategy runs for `rounds`
+    rounds.
+    """
+    return list(strategy.phases) if isinstance(strategy, Schedule) else [(strategy, rounds)]
+
+
+def _of_strategy(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
+    """Return {key: option} of the options of a strategy class that RoundStrategy does not have."""
+    shared = declared(RoundStrategy)
+    return {key: option for key, option in declared(strategy_class).items() if key not in shared}
+
+
+def _of_averages(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
+    """Return {key: option} of the aggregation, or {} if the strategy does not average."""
+    if not strategy_class.averages:
+        return {}
+    known = declared(strategy_class).items()
+    return {key: option for key, option in known if option.name in AGGREGATION}

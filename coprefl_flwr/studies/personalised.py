@@ -24,12 +24,12 @@ from coprefl_flwr.learning.training import ADAM
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
+from coprefl_flwr.named import folder_of
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.hashes import hash_of
 from coprefl_flwr.studies.measurements import ClientMetrics
-from coprefl_flwr.studies.method import Method, folder_of
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData
-from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
 from coprefl_flwr.studies.store import ABOUT, Store
@@ -46,9 +46,7 @@ class PersonalStage(TrainingStage):
     Parameters
     ----------
     method : Method
-        The method, as in the setting `method`.
-    trained : Phase
-        The phase of the method: its algorithm, options and training.
+        The method in its role.
     data : PersonalData
         The clients' samples, and the frozen networks that compute features.
     model : (str, str)
@@ -68,7 +66,6 @@ class PersonalStage(TrainingStage):
     def __init__(
         self,
         method: Method,
-        trained: Phase,
         data: PersonalData,
         model: tuple[str, str],
         test_every: int,
@@ -76,10 +73,10 @@ class PersonalStage(TrainingStage):
         metrics: ClientMetrics,
         settings: Mapping[str, Any],
     ) -> None:
-        self.trained, self.data, self.model, self.test_every = trained, data, model, test_every
-        self.metrics, self.settings, self.phases = metrics, settings, [trained]
+        self.method, self.data, self.model, self.test_every = method, data, model, test_every
+        self.metrics, self.settings, self.phases = metrics, settings, [method]
         name, path = str(method), f"methods/{folder_of(method.without_folders)}"
-        super().__init__(run, name, path, name, trained.training.rounds)
+        super().__init__(run, name, path, name, method.training.rounds)
 
     @functools.cached_property
     def network(self) -> Network:
@@ -91,7 +88,7 @@ class PersonalStage(TrainingStage):
         if options.from_scratch:
             head = head_names(model, classes, shape, model_norm)
             module = build_model(model, classes, shape, model_norm, key)
-        elif self.trained.algorithm.client_class.network == "projection":
+        elif self.method.client_class.network == "projection":
             head, module = frozenset(), projection_head(shape[0], norm, key)
         else:
             head = frozenset({"classifier.weight", "classifier.bias"})
@@ -104,7 +101,7 @@ class PersonalStage(TrainingStage):
 
         FedPCL's section 5.1 states these values.
         """
-        set_here = self.trained.training
+        set_here = self.method.training
         values = {field.name: getattr(set_here, field.name) for field in fields(LocalTraining)}
         if set_here.local_steps is None and set_here.local_epochs is None:
             values["local_epochs"] = 1
@@ -112,18 +109,18 @@ class PersonalStage(TrainingStage):
 
     def first_arrays(self) -> Arrays:
         """Return the initial global arrays: only the arrays that server and clients exchange."""
-        return self.trained.algorithm.strategy_class.initial(self.network)
+        return self.method.strategy_class.initial(self.network)
 
     def check(self) -> None:
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
         _ = self.data.images
         self.metrics.check(self.data.num_classes)
         self.first_arrays()
-        self.trained.check_aggregation("method", self.data.num_clients)
+        self.method.check_aggregation("method", self.data.num_clients)
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method, with its features, state and metrics."""
-        client = self.trained.client(
+        client = self.method.client(
             self.network.module,
             self.data.features_of(client_id, folders.features),
             self.training,
@@ -142,7 +139,7 @@ class PersonalStage(TrainingStage):
             min_replies=self.data.num_clients,
             evaluate_every=self.test_every or self.rounds,
         )
-        return self.trained.algorithm.strategy(self.trained.options, self.training, **run)
+        return self.method.strategy(training=self.training, **run)
 
     def initial(self, store: Store) -> Arrays:
         """Return the initial global arrays."""
@@ -169,7 +166,7 @@ class PersonalStage(TrainingStage):
             if some:
                 plain = {name: np.asarray(array, order="C") for name, array in some.items()}
                 write_atomically(folder / file, safetensors.numpy.save(plain))
-        about = {"phases": [self.trained.about()], "settings": self.settings, **made_by()}
+        about = {"phases": [self.method.about()], "settings": self.settings, **made_by()}
         write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
         return {
             "weights-sent": sum(array.size for array in arrays.values() if array.ndim > 1),
@@ -179,7 +176,7 @@ class PersonalStage(TrainingStage):
     def identity(self) -> Mapping[str, Any]:
         """Return the inputs on which the results depend."""
         return {
-            "method": self.trained.identity(),
+            "method": self.method.identity(),
             "features": self.data.identity(self.model[0]),
             "network": self.model,
             "test-every": self.test_every,
@@ -190,7 +187,7 @@ class PersonalStage(TrainingStage):
     @property
     def key(self) -> str:
         """Return the method's name and a hash of the identity."""
-        return f"{self.trained.name}-{hash_of(self.identity())}"
+        return f"{self.method.label}-{hash_of(self.identity())}"
 
     def features(self) -> str:
         """Return a hash of the inputs on which the clients' features depend."""

@@ -1,9 +1,7 @@
 """The stage that makes a starting model: by pre-training, or from external weights."""
 
-import copy
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,57 +19,20 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning import ServerData
-from coprefl_flwr.methods import PRETRAINING, RANDOM, ServerDataOf
+from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.models import buffer_names, model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.weights import arrays_from, path_of
-from coprefl_flwr.options import Value
+from coprefl_flwr.named import folder_of
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.training_checks import Problem, problem_of
-from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
+from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.hashes import hash_of, hash_of_file
-from coprefl_flwr.studies.method import START, Method, folder_of
-from coprefl_flwr.studies.phases import Phase, TrainingOptions, read_phase
+from coprefl_flwr.studies.method import Method, parts_of
 from coprefl_flwr.studies.populations import PRETRAIN, Clients, Population, hash_of_samples
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
 from coprefl_flwr.studies.store import STATES, Store, read_result
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """How a starting model is made: by the phases of a method, or from given weights.
-
-    Parameters
-    ----------
-    name : str
-        The name of the starting model in rows and reports: the string of its method.
-    label : str
-        The name with file names instead of paths.
-    phases : Sequence[Phase]
-        The phases of the training; empty if nothing is trained.
-    weights : str or nn.Module, optional
-        Given weights, instead of a method: a module with its weights, or a string (such as a file)
-        that `models.weights` reads.
-    strategy : RoundStrategy, optional
-        A strategy that runs all phases. If it is None, each phase has its strategy.
-    """
-
-    name: str
-    label: str
-    phases: Sequence[Phase] = ()
-    weights: str | nn.Module | None = None
-    strategy: RoundStrategy | None = None
-
-    @classmethod
-    def of(cls, method: Method, training: TrainingOptions, short: Mapping[str, Value]) -> "Start":
-        """Return the Start of a method. `training` and `short` are the same as in `read_phase`."""
-        name, label = str(method), method.without_folders
-        if method.is_external:
-            return cls(name, label, weights=name)
-        chosen = () if method == START else method.phases
-        phases = [read_phase("method", phase, PRETRAINING, training, short) for phase in chosen]
-        return cls(name, label, phases)
 
 
 class Pretraining(TrainingStage):
@@ -79,14 +40,19 @@ class Pretraining(TrainingStage):
 
     Parameters
     ----------
-    start : Start
-        How the starting model is made.
+    method : Method
+        The method in its role; `random`, or the place of external weights.
     clients : Clients, optional
         The clients of the pre-training; None if weights are given.
     architecture : Architecture
         The architecture of the starting model.
     run : RunOptions
         Options of running rounds, such as the seed and the timeout.
+    name : str
+        The name of the starting model in rows and reports; "" means the text of the method.
+    weights : str or nn.Module, optional
+        Given weights, instead of a method: a module with its weights, or a text (such as a file)
+        that `models.weights` reads.
     keeps_head : bool
         Whether tasks begin with the last layer of the starting model.
     test_every : int
@@ -100,20 +66,24 @@ class Pretraining(TrainingStage):
 
     def __init__(
         self,
-        start: Start,
+        method: Method,
         clients: Clients | None,
         architecture: Architecture,
         run: RunOptions,
         *,
+        name: str = "",
+        weights: str | nn.Module | None = None,
         keeps_head: bool = False,
         test_every: int = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self.how, self.phases, self.name = start, start.phases, start.label
+        self.method, self.phases = method, method.trained
+        self.given = str(method) if weights is None and method.is_external else weights
+        start, self.name = name or str(method), name or method.without_folders
         self._clients, self.architecture = clients, architecture
         self.keeps_head, self.test_every = keeps_head, test_every
         self.settings = settings or {}
-        what = f"method, {start.name}"
+        what = f"method, {start}"
         for phase in self.phases:
             wanted, most = phase.training.participants, self.clients.number
             if wanted > most:
@@ -123,43 +93,29 @@ class Pretraining(TrainingStage):
             phase.training.check_wrapper(what, most)
         rounds = [phase.training.rounds for phase in self.phases]
         title, path = f"pre-training {self.name}", f"starts/{folder_of(self.name)}"
-        super().__init__(run, title, path, start.name, sum(rounds))
+        super().__init__(run, title, path, start, sum(rounds))
         self.phase_switch = rounds[0] if len(rounds) > 1 else 0
 
     @property
     def is_external(self) -> bool:
         """Whether the weights are given, so that this stage trains nothing."""
-        return self.how.weights is not None
+        return self.given is not None
 
-    def phase_of(self, server_round: int) -> Phase:
+    def phase_of(self, server_round: int) -> Method:
         """Return the phase of a round, counted from 1 over all phases."""
         ends = np.cumsum([phase.training.rounds for phase in self.phases[:-1]])
         return self.phases[int(np.searchsorted(ends, server_round))]
 
     def strategy(self) -> RoundStrategy:
         """Return a new strategy that runs all phases."""
-        if self.how.strategy:
-            strategy = copy.deepcopy(self.how.strategy)
-            strategy.population, strategy.clients = PRETRAIN, self.clients.number
-            strategy.evaluate_every = 0  # Starts are evaluated in tasks.
-            return strategy
-        strategies = self.strategies()
-        if len(strategies) == 1:
-            return strategies[0]
-        rounds = [phase.training.rounds for phase in self.phases]
-        return Schedule(list(zip(strategies, rounds, strict=True)))
+        clients = self.clients.number
+        if self.method.instance:  # It has the other options. Starts are evaluated in tasks.
+            return self.method.strategy(population=PRETRAIN, clients=clients, evaluate_every=0)
+        return self.method.strategy(self.server_data, **self.of_strategies())
 
-    def strategies(self, server: ServerDataOf | None = None) -> list[RoundStrategy]:
-        """Return a new strategy for each phase.
-
-        `server` is the function that gives the server data; None means `server_data`.
-        """
-        run = self.run_options.of_strategy(PRETRAIN, clients=self.clients.number)
-        server, strategies = server or self.server_data, []
-        for phase in self.phases:
-            run["participants"] = phase.training.participants
-            strategies.append(phase.strategy(server, **run))
-        return strategies
+    def of_strategies(self) -> dict[str, Any]:
+        """Return the options of this stage that the strategies of all phases have, by name."""
+        return self.run_options.of_strategy(PRETRAIN, clients=self.clients.number)
 
     def buffers(self) -> Collection[str]:
         """Return the names of the network's buffers."""
@@ -174,13 +130,13 @@ class Pretraining(TrainingStage):
 
         Raises a SettingsError if given weights do not fit the network.
         """
-        weights = self.how.weights
+        weights = self.given
         if isinstance(weights, nn.Module):
             return model_arrays(weights)
         network = self.architecture.of_pretraining()
         if weights is not None:
             return arrays_from(weights, network, self.run_options.seed, needs_head=self.keeps_head)
-        first = self.phases[0].algorithm.strategy_class if self.phases else RoundStrategy
+        first = self.phases[0].strategy_class if self.phases else RoundStrategy
         return first.initial(network)
 
     def server_data(self, whose: str) -> ServerData:
@@ -197,7 +153,7 @@ class Pretraining(TrainingStage):
         drawn = self._wrapped_clients(phase)
         return phase.training.wrapped(client) if client_id in drawn else client
 
-    def _wrapped_clients(self, phase: Phase) -> frozenset[int]:
+    def _wrapped_clients(self, phase: Method) -> frozenset[int]:
         return phase.training.wrapped_clients(self.run_options.seed, self.clients.number)
 
     @property
@@ -227,18 +183,18 @@ class Pretraining(TrainingStage):
         for phase in self.phases:
             self._check_server_data(phase)
             # An error before the first round is better than an error in a round.
-            phase.algorithm.check_samples(fewest, phase.options)
+            phase.check_samples(fewest)
             if drawn := self._wrapped_clients(phase):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
 
-    def _check_server_data(self, phase: Phase) -> None:
+    def _check_server_data(self, phase: Method) -> None:
         """Raise a SettingsError if the server has fewer samples than the phase needs."""
         clients, participants = self.clients, phase.training.participants
         available = len(clients.server)
-        needed = phase.algorithm.strategy_class.server_samples_needed(participants)
-        own = self.how.strategy is not None  # A strategy object has its own data.
-        if phase.algorithm.uses_server_data and not own and available < needed:
+        needed = phase.strategy_class.server_samples_needed(participants)
+        own = phase.instance is not None  # A strategy object has its own data.
+        if phase.uses_server_data and not own and available < needed:
             parts = needed == participants > 1
             why = f" (one part for each of {needed} participants)" if parts else ""
             share, reserve = clients.server_share, clients.server_reserve
@@ -250,7 +206,7 @@ class Pretraining(TrainingStage):
 
     def check_weights(self) -> None:
         """Raise a SettingsError if given weights do not fit the network."""
-        if self.how.weights is None:
+        if self.given is None:
             return
         network = self.architecture.make()
         of_head = frozenset() if self.keeps_head else self.architecture.head
@@ -322,12 +278,12 @@ class Pretraining(TrainingStage):
 
     def max_parallel_clients(self) -> int:
         """Return the number of clients that can train at the same time; it is 1 in a chain."""
-        wide = [phase for phase in self.phases if phase.algorithm.strategy_class.loss_of != "chain"]
+        wide = [phase for phase in self.phases if phase.strategy_class.loss_of != "chain"]
         return max([1, *(phase.training.participants for phase in wide)])
 
     def chained(self, server_round: int) -> bool:
         """Return whether the clients of a round train in a chain, one after the other."""
-        return self.phase_of(server_round).algorithm.strategy_class.loss_of == "chain"
+        return self.phase_of(server_round).strategy_class.loss_of == "chain"
 
     def evaluate(self, arrays: Arrays, samples: Samples) -> Mapping[str, float]:
         """Evaluate a model in eval mode: {"loss": mean, "correct": hits, "num-examples": n}."""
@@ -355,35 +311,26 @@ class Pretraining(TrainingStage):
             "seed": self.run_options.seed,
             "min-replies": self.run_options.min_replies,
         }
-        if self.how.strategy is not None:
-            about |= _identity_of(self.how.strategy)
+        if self.method.instance is not None:
+            about |= _identity_of(self.method.instance)
         if self._clients is not None:
             about |= {"clients": self.clients.identity(), "test-every": self.test_every}
         if self.run_options.stop_at_loss is not None and self.phases:
             about["stop"] = [self.run_options.stop_at_loss, self.run_options.stop_check_every]
-        if isinstance(self.how.weights, nn.Module):
+        if isinstance(self.given, nn.Module):
             about["weights"] = checksum_of(self.weights())
-        elif self.how.weights is not None:
-            about["weights"] = _origin(self.how.weights)
+        elif self.given is not None:
+            about["weights"] = _origin(self.given)
         return about
 
     @property
     def key(self) -> str:
         """Return the names of the methods and a hash of the identity, joined by hyphens."""
-        name = "-".join([phase.name for phase in self.phases] or [RANDOM])
+        name = "-".join([phase.label for phase in self.phases] or [RANDOM])
         if self.is_external:
-            module = isinstance(self.how.weights, nn.Module)
+            module = isinstance(self.given, nn.Module)
             name = folder_of(self.name if module else Path(self.start).name)
         return f"{name}-{hash_of(self.identity())}"
-
-
-def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, int]]:
-    """Return the strategies that run one after another, each with its number of rounds.
-
-    Each phase of a Schedule states its number of rounds. Any other strategy runs for `rounds`
-    rounds.
-    """
-    return list(strategy.phases) if isinstance(strategy, Schedule) else [(strategy, rounds)]
 
 
 def _identity_of(strategy: RoundStrategy) -> dict[str, Any]:

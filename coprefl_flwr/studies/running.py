@@ -214,7 +214,7 @@ def _go_on(stage: Stage, folder: Path) -> None:
 
 def say_caps(stages: Iterable[Stage]) -> None:
     """Log one line for each method that takes fewer steps than the local epochs set for all."""
-    capped = {p.name: p.training for stage in stages for p in stage.phases if p.capped}
+    capped = {p.label: p.training for stage in stages for p in stage.phases if p.capped}
     for name, how in capped.items():
         most = f"at most max-local-steps = {how.max_local_steps} steps of a client in a round"
         logger.info("%s: %s, by its paper, not local-epochs = %s", name, most, how.local_epochs)

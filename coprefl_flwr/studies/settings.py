@@ -2,11 +2,10 @@
 
 Each group is a dataclass in the module that uses its settings. `flwr run` (run-config), recipes and
 Python programs use the same settings. A key has hyphens, as in `run-name`. Run-config has no null:
-the empty string means "not set". The options of a method are not settings of a study. Run-config
-also accepts short forms of such options: `gamma=0.5` sets the option for every method that has it.
+the empty string means "not set". The options of a method are not settings of a study: they follow
+the method's name, as in `method='coprefl:gamma=0.5'`.
 """
 
-import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -15,14 +14,15 @@ from typing import Any, TypeVar
 
 from coprefl_flwr.data import SCHEMES, DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.methods import PERSONALISED, short_forms
-from coprefl_flwr.options import WORDS, Checked, Option, Value, check_declared, declared, option
+from coprefl_flwr.methods import PERSONALISED
+from coprefl_flwr.options import WORDS, Checked, Value, check_declared, declared, option
 from coprefl_flwr.studies.hashes import values_of
-from coprefl_flwr.studies.method import FRESH, KEEP, Method, Methods
+from coprefl_flwr.studies.known_methods import METHODS, Methods
+from coprefl_flwr.studies.method import FRESH, KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalOptions
-from coprefl_flwr.studies.phases import TrainingOptions
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.tasks import TASK_RATE
+from coprefl_flwr.studies.training_options import TrainingOptions
 
 Group = TypeVar("Group")
 
@@ -184,13 +184,7 @@ class Settings(
     RunOptions,
     FolderSettings,
 ):
-    """All settings of a study. The module `build` turns them into a study.
-
-    `short` are pairs (key, value) of methods' options, as `gamma=0.5` in run-config. Each
-    pair applies to every method that has such an option.
-    """
-
-    short: tuple[tuple[str, Value], ...] = ()
+    """All settings of a study. The module `build` turns them into a study."""
 
     def __post_init__(self) -> None:
         """Parse methods that are strings; check each group, and check values between groups."""
@@ -236,24 +230,20 @@ class Settings(
         """Make settings from hyphenated keys, as in run-config; raises the errors of `checked`."""
         known = declared(cls)
         values: dict[str, Any] = {}
-        short: dict[str, Value] = {}
         for key, value in config.items():
-            if key in known:
-                values[known[key].name] = known[key].read(value)
-            elif (typed := checked(key, value)) != "":
-                short[key] = typed
-        return cls(**values, short=tuple(sorted(short.items())))
+            check_known(key)
+            values[known[key].name] = known[key].read(value)
+        return cls(**values)
 
     @classmethod
     def of(cls, **values: Value | None) -> "Settings":
-        """Make settings from keyword arguments. Short forms such as `gamma=0.5` are allowed."""
+        """Make settings from keyword arguments; None means "not set"."""
         config = {name.replace("_", "-"): "" if v is None else v for name, v in values.items()}
         return cls.from_config(config)
 
     def to_config(self) -> dict[str, Value]:
         """Return the settings in the form of run-config: methods as strings, "" for not set."""
-        config = {key: _written(value) for key, value in values_of(self).items()}
-        return config | dict.fromkeys(short_forms(), "") | dict(self.short)
+        return {key: _written(value) for key, value in values_of(self).items()}
 
     def changed(self) -> dict[str, Value]:
         """Return the settings that differ from their defaults and can change a result."""
@@ -261,7 +251,7 @@ class Settings(
         return {
             key: value
             for key, value in self.to_config().items()
-            if value != default[key] and (key not in known or known[key].counts)
+            if value != default[key] and known[key].counts
         }
 
     def used(self) -> dict[str, Value]:
@@ -271,7 +261,7 @@ class Settings(
         """
         starts = self.study == STARTS
         of_tasks = (*declared(TaskDataSettings), *declared(TaskSettings))
-        unused = {"method", "seed", *short_forms()}
+        unused = {"method", "seed"}
         unused |= set(declared(PersonalOptions) if starts else of_tasks)
         for key, setting in declared(Settings).items():
             if not setting.counts or (setting.starts_only and not starts):
@@ -295,20 +285,18 @@ def checked(key: str, value: object) -> Any:
 
     Raises a SettingsError of one line for an unknown key, a wrong type or a value out of range.
     """
-    known = declared(Settings)
-    if key in known:
-        typed = known[key].read(value)
-        return "" if typed is None else typed
-    of_methods = short_forms()
-    if key not in of_methods:
-        raise SettingsError(unknown("setting", key, [*known, *of_methods]))
-    return "" if value == "" else _of_a_method(of_methods[key], value)
+    check_known(key)
+    typed = declared(Settings)[key].read(value)
+    return "" if typed is None else typed
 
 
-def _of_a_method(declarations: tuple[Option, ...], value: object) -> Any:
-    """Return the parsed value of a short form, if one of the methods with this option allows it."""
-    for declaration in declarations:
-        with contextlib.suppress(SettingsError):
-            return declaration.read(value)
-    every = tuple(dict.fromkeys(choice for known in declarations for choice in known.choices))
-    return replace(declarations[0], choices=every).read(value)  # Raises a SettingsError.
+def check_known(key: str) -> None:
+    """Raise a SettingsError if there is no setting with this key; it names a method's option."""
+    if key in declared(Settings):
+        return
+    having = [name for name, method in METHODS.items() if key in method.declared_options]
+    if having:
+        example = f"write it after the method's name, as in {having[0]}:{key}=VALUE"
+        problem = f"unknown setting '{key}': it is an option of {', '.join(having)}; {example}"
+        raise SettingsError(problem)
+    raise SettingsError(unknown("setting", key, declared(Settings)))

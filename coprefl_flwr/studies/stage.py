@@ -36,7 +36,7 @@ from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.training_checks import NOT_FINITE, Problem
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
-from coprefl_flwr.studies.phases import Phase
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.store import CHECKPOINT, SECONDS, STATES, Store, read_result, write_result
 
 STAGE, FOLDER, FEATURES = "stage", "folder", "features"
@@ -132,7 +132,7 @@ class Stage(ABC):
 
     A report has these rows only. Rows of other stages remain in their `result.json`.
     """
-    phases: Sequence[Phase] = ()
+    phases: Sequence[Method] = ()
     """The phases of the stage's training, in order; empty if the stage trains nothing."""
     open_ended: bool = False
     """Whether the last checkpoint is kept, so that the stage can continue with more rounds."""

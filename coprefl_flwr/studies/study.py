@@ -31,7 +31,9 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import inside
-from coprefl_flwr.studies.phases import check_precisions
+from coprefl_flwr.learning import default_device
+from coprefl_flwr.models.precision import FLOAT32, check_precision
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import STATES
 
@@ -80,3 +82,10 @@ class Study:
         features = inside(self.root, str(config[FEATURES])) if FEATURES in config else self.root
         folders = ClientFolders(states, features)
         return stage.client(client_id, int(config["server-round"]), folders)
+
+
+def check_precisions(phases: Sequence[Method]) -> None:
+    """Raise a SettingsError if this process's device lacks the precision of a phase."""
+    # float32 works on every device, so the device is not looked up here (a look-up is logged).
+    for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
+        check_precision(precision, default_device())

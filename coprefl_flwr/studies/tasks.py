@@ -14,6 +14,7 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import diagnose
 from coprefl_flwr.models import buffer_names, load_saved_model
+from coprefl_flwr.named import folder_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.architecture import (
@@ -24,8 +25,7 @@ from coprefl_flwr.studies.architecture import (
 )
 from coprefl_flwr.studies.hashes import hash_of, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
-from coprefl_flwr.studies.method import folder_of
-from coprefl_flwr.studies.phases import Phase
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.populations import Population, abridged
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import ClientFolders, Stage, TrainingStage
@@ -77,12 +77,12 @@ class Downstream:
 
     Parameters
     ----------
-    trained : Phase
+    trained : Method
         The method that trains in the tasks.
     rounds : int
         Number of rounds of the method.
-    head : Phase, optional
-        The phase that computes the last layer in an extra round 0. If it is None, the last layer
+    head : Method, optional
+        The method that computes the last layer in an extra round 0. If it is None, the last layer
         is not computed.
     keeps_head : bool
         Whether tasks begin with the starting model's last layer, instead of a fresh one.
@@ -97,9 +97,9 @@ class Downstream:
         Your own metrics, which every client computes.
     """
 
-    trained: Phase
+    trained: Method
     rounds: int = option(50, "rounds R of a task", unit="rounds", minimum=0)
-    head: Phase | None = None
+    head: Method | None = None
     keeps_head: bool = False
     head_layer: str = ""
     evaluate_every: int = option(1, "rounds between evaluations", unit="rounds", minimum=0)
@@ -161,7 +161,7 @@ class Task(TrainingStage):
         path, start = f"tasks/{number}/{folder}", pretraining.start
         super().__init__(pretraining.run_options, title, path, start, rounds)
 
-    def phase_of(self, server_round: int) -> Phase:
+    def phase_of(self, server_round: int) -> Method:
         """Return the phase of a round. If the head is computed, round 1 computes the head."""
         return self.how.head if self.how.head and server_round == 1 else self.how.trained
 
@@ -179,7 +179,7 @@ class Task(TrainingStage):
         if not phase:
             return trained
         of_head = self.architecture.head_layer(self.drawn_by.classes, how.head_layer)
-        head = phase.algorithm.strategy(phase.options, phase.training, head=of_head, **run)
+        head = phase.strategy(head=of_head, **run)
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
     def buffers(self) -> Collection[str]:

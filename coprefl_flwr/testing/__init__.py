@@ -27,8 +27,7 @@ from pathlib import Path
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import say
 from coprefl_flwr.federation import RoundStrategy
-from coprefl_flwr.methods import find_method
-from coprefl_flwr.named import Named
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable, same_under_flower
 from coprefl_flwr.testing.small_study import Broken, Case, quiet_log, write_images
 
@@ -71,7 +70,7 @@ def check_methods(places: Sequence[str], flower: bool = True) -> int:
     Raises a SettingsError if there is no method at one of the places.
     """
     for place in places:
-        find_method(Named.parse(place).name)
+        _ = Method.parse(place).strategy_class
     failed = False
     for place in places:
         say(place)
@@ -84,12 +83,12 @@ def check_methods(places: Sequence[str], flower: bool = True) -> int:
 def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
     """Check the method at a place, and yield the result of each check as soon as it is known."""
     place = plugins.resolved(place, Path.cwd())  # Other processes may have another current folder.
-    method = find_method(Named.parse(place).name)
+    method = Method.parse(place)
     # The log is off, as findings already describe all problems.
     with tempfile.TemporaryDirectory() as folder, quiet_log():
         data = Path(folder) / "glyphs.npz"
         write_images(data)
-        cases = [Case(place, method, role, data, Path(folder) / role) for role in method.roles]
+        cases = [Case(method, role, data, Path(folder) / role) for role in method.roles]
         for case in cases:
             for name, check in PROPERTIES.items():
                 yield _run_check(name, case, check)

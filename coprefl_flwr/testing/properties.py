@@ -37,7 +37,7 @@ class NotApplicable(Exception):  # noqa: N818
 def options_are_declared(case: Case) -> str:
     """Check that all options are declared, and that the strategy's class checks their values."""
     problems = list(_undeclared(case.method.strategy_class))
-    for key, option in case.method.options.items():
+    for key, option in case.method.declared_options.items():
         if not option.meaning:
             problems.append(f"{key} has no meaning; write it in option(default, meaning)")
     strategy = training_stage(build(case.settings("built"))).strategy()
@@ -48,7 +48,7 @@ def options_are_declared(case: Case) -> str:
             problems.append(f"{line}; call super().__post_init__() first")
     if problems:
         raise Broken("; ".join(problems[:3]) + (" ..." if len(problems) > 3 else ""))
-    return f"{len(case.method.options)} declared"
+    return f"{len(case.method.declared_options)} declared"
 
 
 def every_client_answers(case: Case) -> str:

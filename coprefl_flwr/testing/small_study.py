@@ -22,8 +22,7 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.federation.run import RoundReport
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK, Algorithm
-from coprefl_flwr.named import Named
+from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
@@ -97,10 +96,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Case:
-    """A method in one of its roles. `place` may have options; runs are written into `folder`."""
+    """A method in one of its roles; runs are written into `folder`."""
 
-    place: str
-    method: Algorithm
+    method: Method
     role: str
     data: Path
     folder: Path
@@ -120,7 +118,7 @@ class Case:
             "output-dir": str(self.folder / name),
         }
         key = {TASK: "task-method", HEAD: "head"}.get(self.role, "method")
-        return Settings.from_config({**config, key: Method((Named.parse(self.place),))})
+        return Settings.from_config({**config, key: self.method})
 
     @functools.cached_property
     def undisturbed(self) -> Outcome:

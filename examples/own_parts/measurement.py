@@ -6,7 +6,8 @@ In Python: `on_every_client(model, clients)`.
 
 from coprefl_flwr.studies.architecture import Architecture, copies_of
 from coprefl_flwr.studies.measurements import StartMeasurement
-from coprefl_flwr.studies.pretraining import Pretraining, Start
+from coprefl_flwr.studies.method import START
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.running import finished
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.store import Layout
@@ -31,7 +32,8 @@ class OnEveryClient(StartMeasurement):
 def on_every_client(model, clients):
     """Return these numbers of a network, on the clients that `cp.partition` returns."""
     architecture = Architecture("model", copies_of(model), clients.source, clients.seed)
-    start = Pretraining(Start("model", "model", weights=model), clients, architecture, RunOptions())
+    run = RunOptions()
+    start = Pretraining(START, clients, architecture, run, name="model", weights=model)
     measurement = OnEveryClient(start)
     study = Study([start, measurement])
     with finished(study, None, Layout.PATH, quiet=True) as store:

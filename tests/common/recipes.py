@@ -4,7 +4,6 @@ import json
 
 import yaml
 
-from coprefl_flwr import client_app
 from coprefl_flwr.cli import main
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import execute
@@ -59,7 +58,7 @@ class Witness:
     def __init__(self, at=None, error=Killed):
         self.at, self.error, self.seen = at, error, []
 
-    def __call__(self, app, nodes, config):
+    def __call__(self, app):
         witness = self
 
         class Grid(LocalGrid):
@@ -67,8 +66,7 @@ class Witness:
                 witness.note(message)
                 return super()._handle(message)
 
-        assert app is client_app.app
-        return Grid(app, nodes, config)
+        return Grid(app)
 
     def note(self, message):
         config = message.content.get("config", {})

@@ -10,10 +10,10 @@ from operator import attrgetter
 import pytest
 
 import coprefl_flwr as cp
-from coprefl_flwr.methods import METHODS
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes import schema
 from coprefl_flwr.report.figures import FIGURES
+from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.settings import Settings
 from docs import examples, interface, tables
 

@@ -42,10 +42,11 @@ from coprefl_flwr.federation.flower import (
     without_colours,
 )
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.methods import PERSONALISED, PRETRAINING, with_role
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from tests.common.simulation import ROOT, simulate
@@ -60,7 +61,6 @@ SMALL = {
     "rounds": 3,
     "local-steps": 3,
     "learning-rate": 0.05,
-    "meta-learning-rate": 0.01,
     "tasks": 0,
 }
 
@@ -121,16 +121,17 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
 def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
     """The noise does not depend on the process that draws it, and it changes the model."""
     config = {**SMALL, "rounds": 2, "output-dir": str(tmp_path)}
-    config |= {"query-clip": 1.5, "query-noise": 0.01}
+    config |= {"method": "coprefl:query-clip=1.5,query-noise=0.01"}
     done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
     assert done.returncode == 0, done.stdout
-    for name, nodes, changed in (("local", 3, {}), ("calm", 1, {"query-noise": 0.0})):
+    calm_method = {"method": "coprefl:query-clip=1.5"}
+    for name, nodes, changed in (("local", 3, {}), ("calm", 1, calm_method)):
         chosen = Settings.from_config({**config, "run-name": name, **changed})
         run_study(LocalGrid(app, nodes, chosen.to_config()), build(chosen))
-    assert_same_starts(tmp_path / "flower", tmp_path / "local", ["coprefl"])
-    noisy, calm = (
-        load_saved_model(tmp_path / name / "starts" / "coprefl")[0] for name in ("local", "calm")
-    )
+    start = "coprefl-query-clip-1.5-query-noise-0.01"
+    assert_same_starts(tmp_path / "flower", tmp_path / "local", [start])
+    noisy, _ = load_saved_model(tmp_path / "local" / "starts" / start)
+    calm, _ = load_saved_model(tmp_path / "calm" / "starts" / "coprefl-query-clip-1.5")
     assert max(abs(calm[name] - array).max() for name, array in noisy.items()) > 1e-3
 
 
@@ -233,11 +234,11 @@ def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_pat
 
 
 def test_wrong_setting_is_the_last_line_of_the_log_and_leaves_no_files(tmp_path):
-    done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "gamma": 1.5})
+    done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "alpha": -0.5})
     assert done.returncode == 1
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     last_of_log, status, place_of_logs = lines[-3:]
-    assert re.fullmatch(r"\s*gamma = 1\.5: must be between 0 and 1", last_of_log), done.stdout
+    assert re.fullmatch(r"\s*alpha = -0\.5: must be above 0", last_of_log), done.stdout
     assert status == "status of the run: finished:failed"
     assert place_of_logs.startswith("simulate.sh: Flower's logs are in ")
     assert "Traceback" not in done.stdout

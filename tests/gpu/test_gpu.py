@@ -12,8 +12,9 @@ from torch.utils.data import TensorDataset
 
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.learning import LocalTraining, device, training
-from coprefl_flwr.methods import METHODS, PERSONALISED, find_method
+from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import model_arrays
+from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.testing.properties import furthest
 from coprefl_flwr.testing.small_study import Case, write_images
 
@@ -80,10 +81,10 @@ def weights(case):
 @pytest.mark.parametrize(("name", "role"), TABLE)
 def test_a_method_has_the_weights_of_the_cpu(name, role, data, tmp_path, hide_gpu):
     torch.cuda.reset_peak_memory_stats()
-    there = weights(SmallSteps(name, find_method(name), role, data, tmp_path / "gpu"))
+    there = weights(SmallSteps(METHODS[name], role, data, tmp_path / "gpu"))
     assert torch.cuda.max_memory_allocated() > 0
     hide_gpu()
-    here = weights(SmallSteps(name, find_method(name), role, data, tmp_path / "cpu"))
+    here = weights(SmallSteps(METHODS[name], role, data, tmp_path / "cpu"))
     difference, where = furthest(here, there)
     print(f"\n{name} as {role}: {difference:.1e}")
     assert here
@@ -93,7 +94,7 @@ def test_a_method_has_the_weights_of_the_cpu(name, role, data, tmp_path, hide_gp
 def test_the_memory_of_a_run_is_returned(data, tmp_path):
     taken = []
     for number in range(3):
-        case = Case("coprefl", find_method("coprefl"), "pretraining", data, tmp_path / str(number))
+        case = Case(METHODS["coprefl"], "pretraining", data, tmp_path / str(number))
         assert case.undisturbed.rounds == 4
         del case
         gc.collect()

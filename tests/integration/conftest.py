@@ -7,8 +7,9 @@ import pytest
 from coprefl_flwr.client_app import app
 from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.methods import PERSONALISED, with_role
+from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.running import run_stage
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import Layout, Store

@@ -14,8 +14,9 @@ from coprefl_flwr.data import dataset as datasets
 from coprefl_flwr.data import make_dataset
 from coprefl_flwr.data.dataset import on_same_device
 from coprefl_flwr.errors import RunFailedError
-from coprefl_flwr.methods import HEAD, PRETRAINING, with_role
+from coprefl_flwr.methods import HEAD, PRETRAINING
 from coprefl_flwr.strategies import FedAvg
+from coprefl_flwr.studies.known_methods import with_role
 from tests.common.accelerator import CPU, DEVICE, Remote, accelerator
 from tests.common.by_hand import run_on
 from tests.common.federation import Federation

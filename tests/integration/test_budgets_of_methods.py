@@ -21,8 +21,9 @@ import pytest
 
 from coprefl_flwr.federation import Budget, Exchange, Mean, RoundStrategy, Work
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.strategies import Cyclic, FedAvg, Schedule
+from coprefl_flwr.studies.known_methods import METHODS
 from tests.common.federation import SIZES
 
 TRAINING = LocalTraining(local_steps=5, batch_size=8, learning_rate=0.1)
@@ -32,6 +33,9 @@ class ServerSamples:
     """A replacement for the server's data, of which only the number of samples matters."""
 
     precision = "float32"
+
+    def in_precision(self, precision):
+        return self
 
     def __len__(self):
         return 33
@@ -44,11 +48,11 @@ def work(training=TRAINING, **options):
 def budget(name, training=TRAINING, **options):
     """Return the budget of a built-in method with these values of its options."""
     method = METHODS[name]
-    role = PRETRAINING if PRETRAINING in method.roles else PERSONALISED
-    chosen = dict.fromkeys(method.options) | method.defaults(role) | options
+    if PRETRAINING not in method.roles:
+        method = replace(method, role=PERSONALISED)
     more = {"head": None} if "head" in method.roles else {}
-    strategy = method.strategy(
-        chosen, training, lambda whose: ServerSamples(), participants=2, **more
+    strategy = method.having(options).strategy(
+        lambda whose: ServerSamples(), training, participants=2, **more
     )
     return strategy.budget(work(training))
 
@@ -176,8 +180,8 @@ def test_meta_step_has_the_ratio_of_the_paper():
     local = training.step_sum(100) * 1e-3
     method = METHODS["coprefl"]
     for gamma in (0.0, 0.25, 1.0):
-        options = {**method.defaults(PRETRAINING), "gamma": gamma, "meta-learning-rate": 1e-3}
-        strategy = method.strategy(options, training, participants=20)
+        chosen = method.having({"gamma": gamma, "meta-learning-rate": 1e-3})
+        strategy = chosen.strategy(training=training, participants=20)
         found = strategy.budget(Work(20, [100] * 50, training, {"support-fraction": 0.8}))
         assert found.at_server / local == pytest.approx(4 * gamma)
 

@@ -12,8 +12,8 @@ from coprefl_flwr.clients import MOONClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import TrainingOptions
 from coprefl_flwr.studies.running import run_study
+from coprefl_flwr.studies.training_options import TrainingOptions
 
 
 def run(settings, nodes=1):

@@ -220,7 +220,7 @@ def test_nodes_without_clients_end_the_run_in_one_line(caplog):
     """No node reports its clients: the run fails with a one-line error and does not hang."""
     app = renamed(client_app(lambda _, i: InPlace()), {2: None, 3: None})
     grid = LocalGrid(app, nodes=2)
-    with pytest.raises(RunFailedError, match="no node could report its .*: start the node with"):
+    with pytest.raises(RunFailedError, match=r"no node could report its .*: start the node with"):
         FedAvg().start(grid, to_record(START), 1)
 
 

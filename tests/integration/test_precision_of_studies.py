@@ -7,8 +7,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from coprefl_flwr.arrays import is_buffer
-from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, with_role
+from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.store import read_result
 from tests.common.networks import network
 

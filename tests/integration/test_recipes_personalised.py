@@ -185,13 +185,12 @@ def test_keys_change_with_settings_that_change_results_alone(monkeypatch, tmp_pa
     assert key(seed=1) != plain
     assert key(data_dir="x", run_name="x", timeout=7.0) == plain
     for changes in (
-        {"min_replies": 2}, {"backbones": "scratchy"}, {"temperature": 0.3}, {"rounds": 7},
+        {"min_replies": 2}, {"backbones": "scratchy"}, {"rounds": 7},
         {"train_per_class": 3}, {"noise_on": "images"}, {"head_norm": "batch"}, {"alpha": 2.0},
         {"test_every": 1}, {"learning_rate": 0.3},
     ):  # fmt: skip
         assert key(**changes) != plain
     assert key(shift="feature", alpha=2.0) == key(shift="feature")
-    assert key(mu=2.0) == plain  # A setting of other methods.
     assert key("fedavg") != key("fedavg", study="starts", personal_datasets="")
     weights = tmp_path / "model.safetensors"
     for backbone in (str(tmp_path), f"resnet18={weights}"):

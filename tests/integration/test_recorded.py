@@ -6,8 +6,8 @@ import pytest
 
 from coprefl_flwr.federation import LossMoments, Mean, MetricsOnly, Total
 from coprefl_flwr.federation.run import Run
-from coprefl_flwr.methods import METHODS
 from coprefl_flwr.strategies import Schedule
+from coprefl_flwr.studies.known_methods import METHODS
 from docs.tables import needs_only_sums
 from tests.records import methods as recorded
 

@@ -12,8 +12,8 @@ from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
-from coprefl_flwr.methods import METHODS
 from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
+from coprefl_flwr.studies.known_methods import METHODS
 from tests.common.by_hand import full_batch_sgd, record_samples
 from tests.common.federation import SIZES
 from tests.common.networks import tiny_model
@@ -172,9 +172,8 @@ def test_refinement_has_the_seed_of_its_round_and_the_precision_of_the_server(
 def test_phases_that_share_server_data_keep_their_precision(name, federation):
     """Each phase gets a copy of the study's server data, and the study's data are not changed."""
     method, shared = METHODS[name], server_of(federation)
-    options = {key: one.default for key, one in method.options.items()}
     made = [
-        method.strategy(options, LocalTraining(precision=one), lambda whose: shared, participants=2)
+        method.strategy(lambda whose: shared, LocalTraining(precision=one), participants=2)
         for one in ("bf16", "float32")
     ]
     assert [one.server.precision for one in made] == ["bf16", "float32"]

@@ -198,7 +198,7 @@ def test_megabytes_are_those_of_a_deployment_with_any_number_of_nodes(
 
     def reported(nodes):
         out = tmp_path / str(nodes) / "out"
-        grid = lambda app, _, config: LocalGrid(app, nodes, config)  # noqa: E731
+        grid = lambda app: LocalGrid(app, nodes)  # noqa: E731
         assert run(path, out, grid, monkeypatch) == 0
         values = pd.read_csv(out / "report" / "units.csv", index_col="row")
         return values[columns].to_dict("index")

@@ -6,10 +6,8 @@ import pytest
 import yaml
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.named import Named
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.search import table_rows
-from coprefl_flwr.studies.method import Method
 
 BUDGETS = ("step-size", "gradients")
 """Columns of the tables of every recipe of starts."""
@@ -198,13 +196,6 @@ def test_tables_with_equal_file_names_are_refused(refused):
     assert f"downstream-classes: list:1,3 and list:1-3 {both}" in refused(text)
 
 
-def test_method_with_a_large_number_is_parsed_from_its_text():
-    """Before, 1e16 was written as 1e+16, which reads as two phases."""
-    method = Method((Named("fedprox").having({"mu": 1e16}),))
-    assert str(method) == "fedprox:mu=1e16"
-    assert Method.parse(str(method)) == method
-
-
 # ---- --set ---------------------------------------------------------------------------------------
 
 
@@ -247,15 +238,16 @@ def test_papers_tables_of_combinations_that_remain_are_kept(read, tmp_path):
 
 
 def test_set_of_methods_drops_options_of_the_others(read):
-    """The file's settings for methods that are left out cause no error for the other methods."""
-    text = TEXT.replace("rounds: 3", "rounds: 3\n  inner-learning-rate: 0.001")
+    """The file's options for methods that are left out cause no error for the other methods."""
+    text = TEXT.replace("search:", "search:\n  inner-learning-rate: 0.001")
     text = text.replace("methods:", "methods:\n  - per-fedavg", 1)
-    assert read(text).settings["inner-learning-rate"] == (0.001,)
-    assert "inner-learning-rate" not in read(text, ["methods=[fedavg]"]).settings
+    assert read(text).effective["search"]["inner-learning-rate"] == 0.001
+    assert str(read(text).rows[0].trials()[0].method).startswith("per-fedavg:inner-learning-rate=")
+    assert "inner-learning-rate" not in read(text, ["methods=[fedavg]"]).effective["search"]
     with pytest.raises(
         SettingsError, match="inner-learning-rate: no method of the recipe has this"
     ):
-        read(text, ["methods=[fedavg]", "inner-learning-rate=0.1"])
+        read(text, ["methods=[fedavg]", "search={inner-learning-rate: 0.1}"])
 
 
 def test_method_in_an_unused_overlay_is_written_as_its_text(read):

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 import coprefl_flwr
-from coprefl_flwr.methods import METHODS, PRETRAINING, VERSIONS, short_forms
+from coprefl_flwr.methods import PRETRAINING, VERSIONS
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.studies.known_methods import METHODS, with_role
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import Store
 
@@ -35,7 +36,7 @@ DECISIONS = yaml.safe_load(Path(__file__).with_name("decisions.yaml").read_text(
 def having(key):
     """Return a pre-training method that has an option: CoPreFL, if CoPreFL has it."""
     names = ["coprefl", *(name for name, method in METHODS.items() if PRETRAINING in method.roles)]
-    return next(name for name in names if key in METHODS[name].options)
+    return next(name for name in names if key in METHODS[name].declared_options)
 
 
 def another(option):
@@ -51,12 +52,12 @@ ATTACK = "examples/attacks/attackers.py:Scale"
 WRAPPED = {"client-wrapper": ATTACK, "client-wrapper-share": 0.3}
 """Two settings that must be set together."""
 
-HAVE = {key: having(key) for key in short_forms()}
-"""{option of methods: a method that has it}. Options of a new method need no entry above."""
-
-for key, name in HAVE.items():
-    in_tasks = key in METHODS[BASE["task-method"]].options
-    DECISIONS[key] = (another(METHODS[name].options[key]), BOTH if in_tasks else MODEL)
+HAVE = {
+    key: having(key)
+    for method in with_role(PRETRAINING).values()
+    for key in method.declared_options
+}
+"""{option of methods: a method that has it}."""
 
 
 @pytest.fixture(scope="module")
@@ -87,18 +88,16 @@ def names(config, start="coprefl"):
 
 
 def test_every_setting_has_a_decision():
-    assert sorted(DECISIONS) == sorted([*declared(Settings), *short_forms()])
+    assert sorted(DECISIONS) == sorted(declared(Settings))
 
 
 @pytest.mark.parametrize("key", [key for key in DECISIONS if DECISIONS[key][1] != REFUSED])
 def test_names_change_with_settings_that_change_results_alone(key, base, in_domains):
     value, enters = DECISIONS[key]
     value = str(in_domains / "other.npz") if value == "OTHER" else value
-    start = HAVE.get(key, "coprefl")
+    start = "coprefl"
     if key in WRAPPED:
         base |= WRAPPED
-    if key in ("tolerated-share", "clip-factor"):  # A mean uses neither.
-        base |= {"aggregation": "norm-clipping"}
     changed = base | {key: value}
     if key != "study":
         assert Settings.from_config(base | {"method": start}) != Settings.from_config(
@@ -110,23 +109,23 @@ def test_names_change_with_settings_that_change_results_alone(key, base, in_doma
         assert (before[1] != after[1]) == (enters in (TASK, BOTH)), "the task's name"
 
 
-@pytest.mark.parametrize(
-    "key", [key for key in short_forms() if key not in METHODS["fedavg"].options]
-)
-def test_options_of_other_methods_change_no_name(key, base):
-    value, _ = DECISIONS[key]
-    plain = base | {"task-method": "fedavg"}
-    assert names(plain | {key: value}, "fedavg") == names(plain, "fedavg")
+@pytest.mark.parametrize(("key", "name"), HAVE.items())
+def test_names_change_with_options_of_methods(key, name, base):
+    value = str(another(METHODS[name].declared_options[key])).lower()
+    # A mean uses neither of these two.
+    robust = "aggregation=norm-clipping," * (key in ("tolerated-share", "clip-factor"))
+    plain = f"{name}:{robust}".rstrip(":,")
+    assert names(base, plain)[0] != names(base, f"{name}:{robust}{key}={value}")[0]
 
 
 def test_equal_settings_in_other_words_have_the_same_names(base):
     """Two recipes that need the same model share it."""
     plain = names(base, "coprefl")
     assert names(base, "coprefl:gamma=0.5,rounds=50") == plain
-    assert names(base | {"gamma": 0.5, "learning-rate": 0.05}, "coprefl") == plain
-    assert names(base | {"gamma": 0.1}, "coprefl:gamma=0.5") == plain
-    assert names(base, "coprefl:gamma=0.25") == names(base | {"gamma": 0.25}, "coprefl")
-    assert names(base | {"task-method": "fedprox:mu=3"}) == names(base | {"mu": 3.0})
+    assert names(base | {"learning-rate": 0.05}, "coprefl") == plain
+    assert names(base | {"learning-rate": 0.1}, "coprefl:learning-rate=0.05") == plain
+    three = [names(base | {"task-method": f"fedprox:mu={mu}"}) for mu in ("3", "3.0")]
+    assert three[0] == three[1]
     drawn = base | {"pretraining-classes": "", "downstream-classes": "list:2,0,1"}
     assert names(drawn) == names(base)
 
@@ -177,9 +176,8 @@ def test_names_change_with_the_version_of_a_method_alone(base, monkeypatch):
 
 
 def test_run_has_the_settings_of_its_recipe(base):
-    of = run(base | {"q": 5.0, "gamma": 0.25}, "coprefl")
-    assert str(of.settings.method) == "coprefl"
-    assert of.settings.short == (("gamma", 0.25),)
+    of = run(base, "coprefl:gamma=0.25")
+    assert str(of.settings.method) == "coprefl:gamma=0.25"
     assert of.study.config["checkpoint-every"] == 1  # A crash loses at most one round.
 
 

@@ -15,10 +15,8 @@ from safetensors.numpy import load_file
 
 from coprefl_flwr import client_app
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.methods import METHODS
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import option_keys
+from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.results import gather
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
@@ -64,9 +62,9 @@ def settings(name, role, folder):
     elif role == "task":
         config = TINY | {"method": "random", "task-method": name, "tasks": 1}
     else:
-        has = option_keys(Method.parse(name), role)
-        own = {key: rate for key, rate in OF_METHODS.items() if key in has}
-        config = TINY | own | {"method": name, "tasks": 0}
+        has = METHODS[name].keys(role)
+        own = [f"{key}={rate}" for key, rate in OF_METHODS.items() if key in has]
+        config = TINY | {"method": f"{name}:{','.join(own)}".rstrip(":"), "tasks": 0}
     return Settings.from_config(config | places)
 
 

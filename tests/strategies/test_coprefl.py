@@ -15,10 +15,10 @@ from coprefl_flwr.data import split_in_two
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.methods import PRETRAINING
 from coprefl_flwr.strategies import CoPreFL, CoPreFLStd, Replies
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import TrainingOptions
-from coprefl_flwr.studies.pretraining import Start
+from coprefl_flwr.studies.training_options import TrainingOptions
 from tests.common.by_hand import full_batch_sgd, record_samples
 from tests.common.federation import SIZES
 from tests.common.networks import tiny_model
@@ -175,7 +175,7 @@ def test_default_of_the_reduction_is_in_no_key_and_no_checkpoint():
     for name in ("coprefl", "coprefl-sgd"):
         abouts = []
         for text in (name, f"{name}:meta-reduction=sum", f"{name}:meta-reduction=mean"):
-            abouts.append(Start.of(Method.parse(text), TrainingOptions(), {}).phases[0].about())
+            abouts.append(Method.parse(text).with_training(PRETRAINING, TrainingOptions()).about())
         assert abouts[0] == abouts[1]
         assert abouts[2] == abouts[0] | {"meta-reduction": "mean"}
     with pytest.raises(SettingsError, match="meta_reduction"):

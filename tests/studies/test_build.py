@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.data.splits import SERVER_RESERVE
+from coprefl_flwr.named import folder_of
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.method import Methods, folder_of
+from coprefl_flwr.studies.known_methods import Methods
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
 from tests.common.processes import new_process

@@ -14,10 +14,11 @@ from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.methods import PERSONALISED, with_role
+from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.report.frames import read_rounds, read_rows
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import read_result

@@ -127,11 +127,12 @@ def test_tasks_do_not_change_with_settings_of_the_pretraining(tiny_settings):
         "alpha": 5.0,
         "local_steps": None,
         "local_epochs": 1,
-        "short": (("gamma", 0.9), ("resplit", False), ("support-fraction", 0.5)),
         "model": "femnist-cnn",
         "tasks": 5,
     }
-    start = replace(tiny_settings, run_name="other", method="fedavg", **other)
+    start = replace(
+        tiny_settings, run_name="other", method="coprefl:gamma=0.9,resplit=false", **other
+    )
     for number in range(3):
         name = task_name(number)
         assert contents(population(start, name)) == contents(population(tiny_settings, name))

@@ -8,7 +8,8 @@ from coprefl_flwr.clients import CoPreFLClient, StatefulClient, TorchClient
 from coprefl_flwr.data import ClientData
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.server_data import ServerData
-from coprefl_flwr.methods import METHODS, PRETRAINING, with_role
+from coprefl_flwr.methods import PRETRAINING
+from coprefl_flwr.named import folder_of
 from coprefl_flwr.strategies import (
     Centralised,
     CoPreFL,
@@ -21,10 +22,11 @@ from coprefl_flwr.strategies import (
 )
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.method import Method, folder_of
-from coprefl_flwr.studies.phases import TrainingOptions
+from coprefl_flwr.studies.known_methods import METHODS, with_role
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.populations import Population
 from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.training_options import TrainingOptions
 from tests.common.networks import tiny_model
 
 TRAINED = with_role(PRETRAINING)
@@ -61,7 +63,7 @@ def test_starts_have_their_order_and_their_options():
     names = ["coprefl:gamma=0.25,rounds=7", "random", "fedavg:local-epochs=2"]
     assert [stage.start for stage in (coprefl, random, fedavg)] == names
     assert [len(stage.phases) for stage in (coprefl, random, fedavg)] == [1, 0, 1]
-    assert coprefl.phases[0].options == {
+    assert coprefl.phases[0].values == {
         "gamma": 0.25,
         "meta-learning-rate": 0.05,
         "support-fraction": 0.8,
@@ -73,25 +75,25 @@ def test_starts_have_their_order_and_their_options():
     }
     training = settings.part(TrainingOptions)
     assert coprefl.phases[0].training == replace(training, rounds=7)
-    assert fedavg.phases[0].options == OF_THE_MEAN
+    assert fedavg.phases[0].values == OF_THE_MEAN
     assert fedavg.phases[0].training == replace(training, local_epochs=2)
     assert (coprefl.rounds, random.rounds, fedavg.rounds) == (7, 0, 50)
 
 
 def test_values_in_a_methods_text_have_the_types_of_toml():
     made = only("coprefl:resplit=false,learning-rate=1,clip-norm=2e-1")
-    assert made.options["resplit"] is False
+    assert made.values["resplit"] is False
     assert (made.training.learning_rate, made.training.clip_norm) == (1.0, 0.2)
     unset = only("fedavg:local-steps=,local-epochs=2", local_steps=3).training
     assert (unset.local_steps, unset.local_epochs) == (None, 2)
 
 
 def test_default_of_a_method_is_replaced_by_settings_and_options():
-    assert only("fedprox").options["mu"] == 0.01
-    assert only("moon").options["mu"] == 0.1
-    assert only("fedprox", mu=0.5).options["mu"] == 0.5
-    assert only("fedprox:mu=2", mu=0.5).options["mu"] == 2
-    assert "mu" not in only("fedavg", mu=0.5, task_method="fedprox").options
+    assert only("fedprox").values["mu"] == 0.01
+    assert only("moon").values["mu"] == 0.1
+    assert only("fedprox:mu=2").values["mu"] == 2
+    assert only("fedavg", learning_rate=0.3).training.learning_rate == 0.3
+    assert only("fedavg:learning-rate=0.2", learning_rate=0.3).training.learning_rate == 0.2
     centralised = only("centralised").training
     assert (centralised.local_epochs, centralised.batch_size) == (1, 64)
 
@@ -114,7 +116,7 @@ def test_steps_replace_epochs_and_options_replace_settings():
 def test_schedule_has_its_phases_one_after_the_other():
     text = "cyclic:rounds=3,participants=2+fedprox"
     chosen = start(text, rounds=9, participants=4)
-    assert [phase.name for phase in chosen.phases] == ["cyclic", "fedprox"]
+    assert [phase.label for phase in chosen.phases] == ["cyclic", "fedprox"]
     assert (chosen.rounds, chosen.phase_switch) == (12, 3)
     schedule = strategy(text, rounds=9, participants=4)
     assert type(schedule) is Schedule
@@ -124,7 +126,7 @@ def test_schedule_has_its_phases_one_after_the_other():
     # The client's side and the server's side agree on the phase of a round.
     for number, name in ((1, "cyclic"), (3, "cyclic"), (4, "fedprox"), (12, "fedprox")):
         phase_strategy, _ = schedule.phase(number)
-        assert (phase_strategy.name, chosen.phase_of(number).name) == (name, name)
+        assert (phase_strategy.name, chosen.phase_of(number).label) == (name, name)
 
 
 def test_folders_of_stages_have_plain_and_different_names():
@@ -143,7 +145,7 @@ def test_folders_of_stages_have_plain_and_different_names():
 def test_strategies_have_their_settings():
     settings = {"seed": 3, "participants": 7, "min_available_nodes": 2, "min_replies": 4}
     base = settings | {"population": clients_of.PRETRAIN, "evaluate_every": 0}
-    coprefl = strategy("coprefl", **settings, gamma=0.1, meta_learning_rate=0.2)
+    coprefl = strategy("coprefl:gamma=0.1,meta-learning-rate=0.2", **settings)
     assert type(coprefl) is CoPreFL
     assert vars(coprefl).items() >= (base | {"gamma": 0.1, "meta_learning_rate": 0.2}).items()
 
@@ -171,7 +173,7 @@ FOUND_AS = {
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_option_of_a_method_reaches_its_strategy_or_client(name, federation, tmp_path):
     method = METHODS[name]
-    keys = dict.fromkeys([*method.options, *method.strategy_class.training_defaults])
+    keys = dict.fromkeys([*method.declared_options, *method.strategy_class.training_defaults])
     values = {key: OTHER.get(key, 0.321) for key in keys}
     if "variant" in values:
         values["variant"] = OTHER["variant"][name.removesuffix("-refined")]
@@ -185,9 +187,7 @@ def test_every_option_of_a_method_reaches_its_strategy_or_client(name, federatio
     assert isinstance(refined, ServerRefined) == method.refined
     phase = only(f"{name}:{text}")
     training, state = phase.training, ClientState(tmp_path)
-    client = method.client(
-        phase.options, tiny_model(), federation.samples[0], {"state": state}, training=training
-    )
+    client = phase.client(tiny_model(), ClientData(federation.samples[0], None), state=state)
     assert type(client) is method.client_class
     for key, value in values.items():
         field = FOUND_AS.get(key, key.replace("-", "_"))
@@ -206,11 +206,11 @@ def test_strategies_of_scenario_two_have_the_server_data(federation):
         assert pool == "server"
         return server
 
-    hybrid = strategy("coprefl-hybrid", make, participants=4, gamma=0.1)
+    hybrid = strategy("coprefl-hybrid:gamma=0.1", make, participants=4)
     assert type(hybrid) is HybridCoPreFL
     assert (hybrid.server, hybrid.gamma, hybrid.participants) == (server, 0.1, 4)
     for name, inner in (("fedavg-refined", FedAvg), ("coprefl-sgd", CoPreFL)):
-        refined = strategy(name, make, server_steps=2, server_learning_rate=0.3)
+        refined = strategy(f"{name}:server-steps=2,server-learning-rate=0.3", make)
         assert (type(refined), type(refined.inner)) == (ServerRefined, inner)
         assert refined.server is server
         assert (refined.training.local_steps, refined.training.learning_rate) == (2, 0.3)
@@ -242,7 +242,7 @@ def test_task_is_run_by_the_task_method():
     assert (type(fedprox), fedprox.mu) == (FedProx, 1)
     assert (fedprox.participants, fedprox.min_replies, fedprox.evaluate_every) == (None, 3, 7)
     assert (fedprox.population, fedprox.seed) == ("task-2", 4)
-    assert build(Settings()).stages[-1].how.trained.name == "fedavg"
+    assert build(Settings()).stages[-1].how.trained.label == "fedavg"
 
 
 def client(settings, data, **config):
@@ -260,8 +260,10 @@ def test_clients_have_their_settings(name, federation, tmp_path):
     data = ClientData(federation.samples[0], federation.samples[1])
     changes = {"support_fraction": 0.6, "resplit": False} if name == "coprefl" else {}
     training = {"local_epochs": 2, "momentum": 0.5, "batch_size": 4}
-    settings = Settings.of(method=name, output_dir=str(tmp_path), **training, **changes)
-    made = client(settings, data, population="pretrain", stage=f"starts/{name}")
+    options = ":support-fraction=0.6,resplit=false" if changes else ""
+    settings = Settings.of(method=f"{name}{options}", output_dir=str(tmp_path), **training)
+    (made_by, *_) = build(settings).stages
+    made = client(settings, data, population="pretrain", stage=made_by.path)
     assert type(made) is METHODS[name].client_class
     assert (made.train, made.test) == (data.train, data.test)
     assert made.training == TrainingOptions(**training)

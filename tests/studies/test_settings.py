@@ -1,6 +1,5 @@
 """The settings: defaults in one place, and a clear one-line error for every wrong value."""
 
-import itertools
 import re
 from pathlib import Path
 
@@ -8,12 +7,11 @@ import pytest
 import yaml
 
 from coprefl_flwr.errors import SettingsError, excerpt
-from coprefl_flwr.methods import HEAD, METHODS, short_forms
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import TRAINING_KEYS
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.training_options import TRAINING_KEYS
 from tests.common.data import write_domain
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
@@ -79,8 +77,6 @@ def test_settings_equal_those_read_from_their_config():
         "local-epochs": 3,
         "clip-norm": 2.5,
         "method": "coprefl:gamma=0.25",
-        "gamma": 0.5,
-        "variant": "I",
     }
     settings = Settings.from_config(changed)
     assert (settings.local_epochs, settings.local_steps, settings.clip_norm) == (3, None, 2.5)
@@ -92,15 +88,13 @@ def test_settings_equal_those_read_from_their_config():
 
 def test_settings_keep_or_convert_types_of_values():
     """An empty text is a setting that is not set; 1, 1.0 and True are equal in Python."""
-    for key in ("local-steps", "local-epochs", "task-local-steps", "clip-norm", "mu", "variant"):
+    for key in ("local-steps", "local-epochs", "task-local-steps", "clip-norm"):
         assert Settings.from_config({key: ""}) == Settings()
     settings = Settings.from_config({"learning-rate": 1, "clip-norm": 2, "seed": 10**18})
     assert (type(settings.learning_rate), type(settings.clip_norm)) == (float, float)
     assert settings.seed == 10**18
     assert Settings.from_config({"downstream-classes": 20}) == Settings()  # As the text "20".
     assert Settings.of(pretraining_classes=30).pretraining_classes == "30"
-    for variant in ("hf", "II"):  # Of Per-FedAvg and of SCAFFOLD.
-        assert Settings.of(variant=variant).short == (("variant", variant),)
 
 
 def test_unknown_setting_without_a_near_name_lists_all():
@@ -114,13 +108,10 @@ def test_ends_of_ranges_are_allowed_values(key, end):
     assert typed({key: written}) == typed({key: end})
 
 
-def of_numbers():
-    """Return the keys of all settings and of all options of methods that are numbers."""
-    options = [*declared(Settings).values(), *itertools.chain.from_iterable(short_forms().values())]
-    return sorted({option.key for option in options if float in option.kinds})
+NUMBERS = [key for key, option in declared(Settings).items() if float in option.kinds]
 
 
-@pytest.mark.parametrize("key", of_numbers())
+@pytest.mark.parametrize("key", NUMBERS)
 def test_nan_is_refused_for_every_number(key):
     assert refusal({key: float("nan")}).startswith(f"{key} = nan: ")
 
@@ -128,7 +119,7 @@ def test_nan_is_refused_for_every_number(key):
 def test_limits_hold_for_every_constructor():
     for make, changes, named in [
         (Settings, {"momentum": 2}, "momentum = 2.0"),
-        (Settings.of, {"gamma": 2}, "gamma = 2.0"),
+        (Settings.of, {"alpha": 0}, "alpha = 0.0"),
         (Settings, {"norm": "bathc"}, "norm: unknown value 'bathc'"),
     ]:
         with pytest.raises(SettingsError, match=named):
@@ -136,14 +127,11 @@ def test_limits_hold_for_every_constructor():
     assert Settings.from_config({"clients": 5, "participants": 5}).participants == 5
 
 
-def test_every_option_of_a_method_has_an_unset_short_form():
-    config = Settings().to_config()
-    for method in METHODS.values():
-        if method.roles != (HEAD,):  # Options of heads are written after the head only.
-            assert set(method.options) <= config.keys()
-    assert {config[key] for key in short_forms()} == {""}
-    assert config.keys() - short_forms().keys() == declared(Settings).keys()
-    assert set(TRAINING_KEYS) < declared(Settings).keys()
+def test_option_of_a_method_is_no_setting():
+    line = refusal({"gamma": 0.5})
+    assert line.startswith("unknown setting 'gamma': it is an option of coprefl, coprefl-std, ")
+    assert line.endswith("; write it after the method's name, as in coprefl:gamma=VALUE")
+    assert Settings().to_config().keys() == declared(Settings).keys() > set(TRAINING_KEYS)
 
 
 def test_personalised_study_refuses_settings_that_it_does_not_use():
@@ -165,8 +153,8 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
 
 
 def test_changed_settings_are_those_that_change_results():
-    changed = Settings.of(timeout=5.0, run_name="a", data_dir="b", rounds=7, gamma=0.25).changed()
-    assert changed == {"rounds": 7, "gamma": 0.25}
+    changed = Settings.of(timeout=5.0, run_name="a", data_dir="b", rounds=7, alpha=0.25).changed()
+    assert changed == {"rounds": 7, "alpha": 0.25}
 
 
 def test_settings_have_one_name_in_python_and_in_run_config():

@@ -7,8 +7,8 @@ import pytest
 from coprefl_flwr import plugins
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import METHODS, find_method
 from coprefl_flwr.strategies import FedAvg
+from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.testing import check_method, findings
 from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable
 from coprefl_flwr.testing.small_study import Case, write_images
@@ -41,7 +41,7 @@ def data(tmp_path_factory):
 
 @pytest.mark.parametrize(("name", "role"), TABLE)
 def test_built_in_method_has_every_property(name, role, data, tmp_path):
-    case = Case(name, find_method(name), role, data, tmp_path)
+    case = Case(METHODS[name], role, data, tmp_path)
     for name_of_property, check in PROPERTIES.items():
         if (role, name_of_property) == ("head", "resume"):
             with pytest.raises(NotApplicable):

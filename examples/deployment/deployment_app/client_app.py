@@ -29,7 +29,7 @@ def client_fn(context: Context) -> CoPreFLClient:
         model(),
         samples,
         training=training,
-        support_fraction=task.options(settings)["support-fraction"],
+        support_fraction=float(context.run_config["support-fraction"]),
     )
 
 

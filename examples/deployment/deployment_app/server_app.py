@@ -22,17 +22,21 @@ def main(grid: Grid, context: Context) -> None:
     """Pre-train with the settings of the run-config."""
     try:
         nodes = str(context.run_config[task.NODE_CLIENTS])
-        pretrain(grid, task.settings_of(context.run_config), nodes or None)
+        settings, options = task.settings_of(context.run_config), task.options(context.run_config)
+        pretrain(grid, settings, options, nodes or None)
     except (SettingsError, RunFailedError) as error:
         end_log_with(error)
         raise
 
 
-def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
+def pretrain(
+    grid: Grid, settings: Settings, options: dict[str, Any], node_clients: str | None
+) -> None:
     """Pre-train, and write the model to OUTPUT-DIR/RUN-NAME.
 
     A run of the same name continues after its last checkpoint.
 
+    `options` are the options of CoPreFL.
     `node_clients` is the file with the client of each node; None: each node names its client.
 
     Raises
@@ -43,10 +47,10 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
         If a round failed too often. Run the app again to continue after the checkpoint.
     """
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
-    checkpoint, own = folder / "checkpoint.safetensors", task.options(settings)
+    checkpoint = folder / "checkpoint.safetensors"
     strategy = CoPreFL(
-        gamma=own["gamma"],
-        meta_learning_rate=own["meta-learning-rate"],
+        gamma=options["gamma"],
+        meta_learning_rate=options["meta-learning-rate"],
         participants=settings.participants,
         seed=settings.seed,
         run_name=settings.run_name,
@@ -66,11 +70,11 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
         checkpoint_every=settings.checkpoint_every,
         resume=checkpoint.exists(),
     )
-    save_model(folder, from_record(result.arrays), about(settings))
+    save_model(folder, from_record(result.arrays), about(settings, options))
     print(f"the model is in {folder}")
 
 
-def about(settings: Settings) -> dict[str, Any]:
+def about(settings: Settings, options: dict[str, Any]) -> dict[str, Any]:
     """Return the description of the model for its JSON file."""
     return {
         "model": task.MODEL,
@@ -81,7 +85,7 @@ def about(settings: Settings) -> dict[str, Any]:
         "method": "coprefl",
         "rounds": settings.rounds,
         "participants": settings.participants,
-        **task.options(settings),
+        **options,
         "local-steps": settings.local_steps,
         "batch-size": settings.batch_size,
         "learning-rate": settings.learning_rate,

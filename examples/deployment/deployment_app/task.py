@@ -21,19 +21,21 @@ def initial_model(seed: int) -> nn.Module:
 
 
 NODE_CLIENTS = "node-clients"
-"""The only key of the run-config that is not a setting: a file, see docs/deployment.md."""
+"""A key of the run-config that is not a setting: a file, see docs/deployment.md."""
+
+OPTIONS = ("gamma", "meta-learning-rate", "support-fraction")
+"""Keys of the run-config that are options of CoPreFL."""
 
 
 def settings_of(config: Mapping[str, object]) -> Settings:
-    """Return the settings in a run-config, without the app's own key.
+    """Return the settings in a run-config, without the app's own keys.
 
     `clients` is the largest allowed number: how many clients there are depends on the nodes.
     """
-    own = {key: value for key, value in config.items() if key != NODE_CLIENTS}
-    return Settings.from_config({"clients": 1_000_000, **own})
+    others = {k: value for k, value in config.items() if k not in (NODE_CLIENTS, *OPTIONS)}
+    return Settings.from_config({"clients": 1_000_000, **others})
 
 
-def options(settings: Settings) -> dict[str, Any]:
-    """Return CoPreFL's own options, which the run-config sets in addition to the settings."""
-    own = ("gamma", "meta-learning-rate", "support-fraction")
-    return {key: dict(settings.short)[key] for key in own}
+def options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return CoPreFL's options in a run-config."""
+    return {key: config[key] for key in OPTIONS}

@@ -1,0 +1,137 @@
+"""The methods that a study can name: the built-in ones, and a check of what a user chose."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.methods import (
+    CLASSES,
+    HEAD,
+    PERSONALISED,
+    PRETRAINING,
+    RANDOM,
+    REFINED,
+    find_class,
+)
+from coprefl_flwr.named import folder_of
+from coprefl_flwr.studies.method import NO_METHODS, START, Method, one_after_another
+from coprefl_flwr.studies.training_options import TrainingOptions
+
+METHODS: Mapping[str, Method] = {name: Method(name) for name in (*CLASSES, *REFINED)}
+"""{name: method} of all built-in methods, without options."""
+
+
+def with_role(role: str) -> dict[str, Method]:
+    """Return {name: method} of the built-in methods that have a role."""
+    return {name: method for name, method in METHODS.items() if role in method.roles}
+
+
+class Methods(tuple[Method, ...]):
+    """A tuple of the methods that a study compares."""
+
+    @classmethod
+    def read(cls, value: object) -> "Methods":
+        """Return Methods from Methods, from one Method, or from texts separated by spaces."""
+        if isinstance(value, str):
+            return cls(map(Method.parse, value.replace(";", " ").split()))
+        return value if isinstance(value, Methods) else cls([Method.read(value)])
+
+    def __str__(self) -> str:
+        """Return the texts of the methods, separated by spaces."""
+        return " ".join(map(str, self))
+
+    @property
+    def without_folders(self) -> str:
+        """The texts of the methods, with file names instead of paths."""
+        return " ".join(method.without_folders for method in self)
+
+    def check(self, allowed: Sequence[str]) -> None:
+        """Raise a SettingsError if there is no method, or if two share a text or a folder."""
+        if not self:
+            raise SettingsError(f"method is empty: name at least one of {', '.join(allowed)}")
+        folders = [folder_of(method.without_folders) for method in self]
+        for method, folder in zip(self, folders, strict=True):
+            if self.count(method) > 1:
+                raise SettingsError(f"method contains '{method}' twice")
+            if folders.count(folder) > 1:
+                raise SettingsError(
+                    f"method: two methods like '{method}' need the folder {folder}/"
+                )
+
+
+def in_role(what: str, method: Method, role: str, training: TrainingOptions) -> Method:
+    """Return a method as a stage runs it: with its role, and with the training of each phase.
+
+    A start or a head that is not trained is returned unchanged.
+
+    Parameters
+    ----------
+    what : str
+        The setting that names the method, for messages.
+    method : Method
+        The method that the user chose.
+    role : str
+        The role, out of `methods.ROLES`. Only a pre-training may have several phases.
+    training : TrainingOptions
+        The training of all methods, for what the method does not set itself.
+
+    Raises a SettingsError for an unknown method or option, or an invalid value.
+    """
+    if role == PRETRAINING and (method == START or method.is_external):
+        return method
+    if role == HEAD and method in NO_METHODS:
+        return method
+    if role != PRETRAINING and method.then:
+        raise SettingsError(f"{what}: '{method}': must be one method, without '+'", what)
+    return one_after_another(
+        [_phase_in_role(what, phase, role, training) for phase in method.phases]
+    )
+
+
+def _phase_in_role(what: str, phase: Method, role: str, training: TrainingOptions) -> Method:
+    where, options = f"{what}, {phase}: ", dict(phase.options)
+    _check_role(what, phase, role)
+    _check_keys(where, phase, role)
+    try:
+        return phase.with_training(role, training)
+    except SettingsError as error:
+        elsewhere = [key for key in error.keys if key not in options]
+        raise SettingsError(f"{where}{error}", *elsewhere, what) from error
+
+
+def _check_role(what: str, phase: Method, role: str) -> None:
+    """Raise a SettingsError if a phase is no method, or a method without the role."""
+    name = phase.name
+    if name == RANDOM:
+        problem = f"{what}: '{phase}': random has no settings, as it is not trained"
+        raise SettingsError(problem, what)
+    besides = {PRETRAINING: [RANDOM], HEAD: list(map(str, NO_METHODS))}
+    known = [*besides.get(role, []), *with_role(role)]
+    if role == PRETRAINING and name not in known and name in with_role(PERSONALISED):
+        raise SettingsError(
+            f"{what}: {name} is a method of personalised studies: set study = personalised, or "
+            f"name some of {', '.join(known)}",
+            what,
+        )
+    try:
+        find_class(name, role, known)
+    except SettingsError as error:
+        raise SettingsError(f"{what}: {error}", what) from error
+
+
+def _check_keys(where: str, phase: Method, role: str) -> None:
+    """Raise a SettingsError for an option that the phase does not have in this role."""
+    has = [*phase.declared_options, *phase.training_keys(role)]
+    for key, _ in phase.options:
+        if key not in has:
+            near = difflib.get_close_matches(key, has, n=1)
+            hint = f", did you mean '{near[0]}'?" if near else ""
+            own = ", ".join(has) or "no settings"
+            others = [
+                name
+                for name, method in METHODS.items()
+                if key in method.declared_options and not method.refined
+            ]
+            who = f"; methods that have it: {', '.join(others)}" if others else ""
+            problem = f"{phase.label} has no setting '{key}'{hint}; it has {own}{who}"
+            raise SettingsError(f"{where}{problem}")

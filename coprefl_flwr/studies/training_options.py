@@ -1,0 +1,139 @@
+"""The rounds, participants and local training of a method, and the wrapper of its clients."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flwr.client import NumPyClient
+
+from coprefl_flwr import plugins, seeds
+from coprefl_flwr.errors import SettingsError, about_settings
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.options import NOT_USED, Value, declared, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(LocalTraining):
+    """Rounds, participants and local training of a pre-training or of a personalised study."""
+
+    rounds: int = option(
+        50,
+        "number of pre-training rounds T; for a method `A+B`, the rounds of each phase",
+        unit="rounds",
+        minimum=1,
+    )
+    participants: int = option(
+        20,
+        "clients per pre-training round, |m|",
+        minimum=1,
+        starts_only="all clients of a personalised study take part",
+    )
+    client_wrapper: str | None = option(
+        None,
+        "module:NAME or file.py:NAME: a function or class that takes a client of the pre-training "
+        "and returns its replacement, such as an attacker",
+        starts_only="clients are wrapped in a pre-training, not in a personalised study",
+    )
+    client_wrapper_share: float = option(
+        0.0,
+        "fraction of the pre-training's clients that are wrapped, drawn by the seed",
+        minimum=0,
+        maximum=1,
+        starts_only=NOT_USED,
+    )
+    # The minimum is 1, because a study whose clients do not train would be meaningless.
+    local_steps: int | None = option(
+        None,
+        "SGD steps of a client in a round; not set: 5, unless `local-epochs` is set",
+        unit="steps",
+        minimum=1,
+    )
+    local_epochs: int | None = option(
+        None, "passes of a client over its data in a round", unit="epochs", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options; errors name the options by their keys."""
+        steps, epochs = self.local_steps, self.local_epochs
+        if steps is not None and epochs is not None:
+            both = f"local-steps = {steps} and local-epochs = {epochs}"
+            raise SettingsError(f"{both}: set one of them, not both")
+        super().__post_init__()
+        place, share = self.client_wrapper, self.client_wrapper_share
+        if place is None and share:
+            problem = f"client-wrapper-share = {share}: set client-wrapper too, as file.py:NAME"
+            raise SettingsError(problem, *WRAPPER_KEYS)
+        if place is not None and not share:
+            problem = f"client-wrapper = {place}: set client-wrapper-share too"
+            raise SettingsError(f"{problem}, the fraction of clients to wrap", *WRAPPER_KEYS)
+        if place is not None:
+            with about_settings(WRAPPER):
+                plugins.check(WRAPPER, place)
+
+    def of_method(
+        self, chosen: Mapping[str, Value], defaults: Mapping[str, Value]
+    ) -> "TrainingOptions":
+        """Return the options of one method, if these are the options of the study.
+
+        `chosen` are the values that are set for the method, by key. `defaults` are the values of
+        the method for options that neither the method nor the study sets.
+        """
+        known = declared(TrainingOptions)
+        changes = {known[key].name: known[key].read(value) for key, value in chosen.items()}
+        # If the method sets local steps, the study's local epochs do not apply, and vice versa.
+        for name, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
+            if changes.get(name) is not None and other not in changes:
+                changes[other] = None
+        values = vars(self) | changes
+        for key, default in defaults.items():
+            by_steps = key in OF_EPOCHS and values["local_steps"] is not None
+            if values[known[key].name] is None and not by_steps:
+                values[known[key].name] = default
+        return TrainingOptions(**values)
+
+    def check_wrapper(self, what: str, clients: int) -> None:
+        """Raise a SettingsError if a share is set that rounds to 0 of this number of clients.
+
+        Its message begins with `what`.
+        """
+        share = self.client_wrapper_share
+        if share and not round(share * clients):
+            problem = f"client-wrapper-share = {share}: rounds to 0 of clients = {clients}"
+            raise SettingsError(f"{what}: {problem}", "client-wrapper-share", "clients")
+
+    def wrapped_clients(self, seed: int, clients: int) -> frozenset[int]:
+        """Return the ids of the pre-training's clients that are wrapped.
+
+        round(share x clients) clients are drawn. The ids for a smaller share are a subset of the
+        ids for a larger share.
+        """
+        order = _order(seed, clients)
+        return frozenset(order[: round(self.client_wrapper_share * clients)])
+
+    def wrapped(self, client: NumPyClient) -> NumPyClient:
+        """Return the client that the client wrapper returns for a client.
+
+        Raises a SettingsError if the wrapper does not return a NumPyClient.
+        """
+        place = str(self.client_wrapper)
+        replacement = plugins.call(place, plugins.find(WRAPPER, place), (client,))
+        if not isinstance(replacement, NumPyClient):
+            problem = f"{place} returned a {type(replacement).__name__}"
+            raise SettingsError(f"{problem}; a client wrapper must return a NumPyClient", WRAPPER)
+        return replacement
+
+
+@functools.lru_cache(maxsize=64)
+def _order(seed: int, clients: int) -> tuple[int, ...]:
+    """Return all client ids in random order; the first ids are the wrapped clients."""
+    return tuple(map(int, seeds.generator(seed, "attackers").permutation(clients)))
+
+
+TRAINING_KEYS = tuple(declared(TrainingOptions))
+"""Keys of the training settings that a method may also set, as in `coprefl:rounds=20`."""
+
+PRECISION, WRAPPER = "precision", "client-wrapper"
+WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")
+
+OF_EPOCHS = ("local-epochs", "max-local-steps")
+"""Settings of training by epochs. Their defaults do not apply if local steps are set."""
