@@ -16,24 +16,17 @@ from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.options import Value
 
 if TYPE_CHECKING:
-    from coprefl_flwr.studies.build import Builder
-    from coprefl_flwr.studies.settings import Settings
     from coprefl_flwr.studies.study import Study
 
 
-@functools.cache
-def _builder() -> "Builder":
-    from coprefl_flwr.studies.build import Builder
-
-    without_colours()  # Called once per process, as this function is cached.
-    return Builder()
-
-
-@functools.lru_cache(maxsize=4)
-def _settings(config: tuple[tuple[str, Value], ...]) -> "Settings":
+@functools.lru_cache(maxsize=8)
+def _study(config: tuple[tuple[str, Value], ...]) -> "Study":
+    """Return the study of a run-config, which is the key: no file is read for a known study."""
+    from coprefl_flwr.studies.build import build
     from coprefl_flwr.studies.settings import Settings
 
-    return Settings.from_config(dict(config))
+    without_colours()
+    return build(Settings.from_config(dict(config)))
 
 
 def study_of(context: Context) -> "Study":
@@ -45,7 +38,7 @@ def study_of(context: Context) -> "Study":
     config = dict(context.run_config)
     if own := context.node_config.get("state-dir"):
         config["output-dir"] = str(own)
-    return _builder().study(_settings(tuple(sorted(config.items()))))
+    return _study(tuple(config.items()))
 
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:

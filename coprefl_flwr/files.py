@@ -3,8 +3,7 @@
 A reader never sees a half-written file, and files of other programs are never changed. A folder
 belongs to this package if it was new or empty at first. The package then writes a file MARK into
 it, which also lists the files that may be replaced and removed. A half-written file has a name that
-no other program uses: `.NAME.PROCESS.coprefl-part`, where PROCESS is the process id. If there is a
-symbolic link below a folder that the user named, nothing is written or removed through the link.
+no other program uses: `.NAME.PROCESS.coprefl-part`, where PROCESS is the process id.
 """
 
 import contextlib
@@ -93,22 +92,11 @@ def remove_named(folder: Path, name: re.Pattern[str]) -> None:
             os.rmdir(place)
 
 
-def check_links(root: Path, *paths: Path) -> None:
-    """Raise a SettingsError if a path, or a folder between `root` and the path, is a link."""
-    for path in paths:
-        for place in (path, *path.parents):
-            if place == root:
-                break
-            if place.is_symlink():
-                line = f"{place} is a symbolic link, through which coprefl writes nothing"
-                raise SettingsError(f"{line}: replace it by a folder or a file, or move it away")
-
-
 def check_own(folder: Path, option: str) -> None:
     """Raise a SettingsError, which names the option, if a folder holds files of other programs."""
     names = os.listdir(folder) if folder.exists() else []
     mark = folder / MARK
-    if MARK in names and mark.is_file() and not mark.is_symlink():
+    if MARK in names and mark.is_file():
         return
     other = sorted(n for n in names if not n.startswith(f"{MARK}.") and not _PART.fullmatch(n))
     if other:
@@ -145,7 +133,6 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
     """
     check_own(folder, option)
     before = _listed(folder)
-    check_links(folder, *(folder / name for name in before | contents.keys()))
     for name in contents.keys() - before:
         if (folder / name).exists():
             raise SettingsError(f"{folder / name} was not written by coprefl: move it away")
@@ -219,10 +206,8 @@ def check_place(option: str, folder: Path) -> None:
 def alone(lock: Path, problem: str) -> Iterator[None]:
     """Hold a lock file during this block; the lock also ends if this process dies.
 
-    Raises a SettingsError with the message `problem` if another process holds the lock, and a
-    SettingsError if the lock file is a symbolic link.
+    Raises a SettingsError with the message `problem` if another process holds the lock.
     """
-    check_links(lock.parent, lock)
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         acquired = filelock.FileLock(lock).acquire(blocking=False)

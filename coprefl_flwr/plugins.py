@@ -17,23 +17,22 @@ anyone. Code that the program itself registered is always allowed. Commands that
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import linecache
 import os
 import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
@@ -58,14 +57,12 @@ BUILT_IN = (
 )
 """Modules whose classes settings may always name."""
 
-Result = TypeVar("Result")
-
-Registered = dict[tuple[str, str], tuple[Any, bytes]]
+Registered = dict[tuple[str, str], tuple[Any, str]]
 REGISTERED: Registered = {}
-"""{(kind, name): (registered object, its source)}; Ray workers get a copy of this dict."""
+"""{(kind, name): (registered object, hash of its code)}; Ray workers get a copy of this dict."""
 
-_known: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("known", default=None)
-"""Results of `once`, by function and arguments, in a block of `unchanged`."""
+_texts: dict[Path, bytes] = {}
+"""The text of every file of the user that this process has read. A process reads a file once."""
 
 _showing = ContextVar("showing", default="")
 """The name of the command that only shows results, or "" if code may be run."""
@@ -75,14 +72,17 @@ def register(kind: str, name: str, what: Any) -> None:
     """Register a class or function, such as a notebook's, under a name that settings can use.
 
     The name is known in this process and its Ray workers. `kind` is one of KINDS. `name` begins
-    with a letter and has only letters, digits, `_` and `-`. The source of `what` must be readable,
-    because results are stored under a hash of it. Other arguments raise a SettingsError.
+    with a letter and has only letters, digits, `_` and `-`. Results are stored under a hash of the
+    code of `what` (see `object_code`). Other arguments raise a SettingsError.
     """
+    # Imported here, because the import takes seconds and only programs register code.
+    from coprefl_flwr.object_code import code_hash
+
     if kind not in KINDS:
         raise SettingsError(unknown("kind", kind, KINDS))
     if not re.fullmatch(r"[^\W\d_][\w-]*", name):
         raise SettingsError(f"name {name!r}: must be letters, digits, '_' and '-'")
-    REGISTERED[kind, name] = what, _source(name, what)
+    REGISTERED[kind, name] = what, code_hash(what)
 
 
 def is_place(kind: str, text: str) -> bool:
@@ -111,13 +111,14 @@ def find(kind: str, text: str) -> Any:
     check_allowed(target)
     where, _, name = target.rpartition(":")
     if where.endswith(".py"):
-        module = once(_module_of, expanded(where), place)
+        module = _module_of(expanded(where), place)
     elif _is_dotted(where):
         module = _run(place, functools.partial(importlib.import_module, where))
     else:
         raise SettingsError(f"{place}: write module:NAME or path/file.py:NAME")
     if hasattr(module, name):
         return getattr(module, name)
+    check_unchanged()
     public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
     raise SettingsError(f"{place}: {unknown('name', name, public)}")
 
@@ -179,58 +180,42 @@ def hash_at(kind: str, text: str) -> str:
 
     The source is the file of the place and all files that the file imports, directly or indirectly,
     from its folder or package. If the file is in an installed package, the source is that file
-    only. No code is run.
+    only. No code is run. The text is the one that this process read first, as Python, too, imports
+    a module once (see `check_unchanged`).
     """
-    return once(_hash_at, kind, text)
-
-
-@contextmanager
-def unchanged() -> Iterator[None]:
-    """Read the code at each place only once in this block, such as while a study runs.
-
-    If a file of the user changes meanwhile, its first text counts until the end of the block.
-    """
-    known = _known.get()
-    before = _known.set({} if known is None else known)
-    try:
-        yield
-    finally:
-        _known.reset(before)
-
-
-def once(make: Callable[..., Result], *arguments: Any) -> Result:
-    """Return `make(*arguments)`, which is called only once in a block of `unchanged`."""
-    known = _known.get()
-    if known is None:
-        return make(*arguments)
-    if (make, *arguments) not in known:
-        known[make, *arguments] = make(*arguments)
-    result: Result = known[make, *arguments]
-    return result
-
-
-def _content(path: Path) -> bytes:
-    return once(Path.read_bytes, path)
-
-
-def _hash_at(kind: str, text: str) -> str:
     place, _ = split_options(text)
     if (kind, place) in REGISTERED:
-        return _digest([REGISTERED[kind, place][1]])
+        return REGISTERED[kind, place][1]
     where = _entry_points().get(place, place).rpartition(":")[0]
     file = expanded(where) if where.endswith(".py") else _file_of(where)
     if file is None or not file.is_file():
         return ""
     file, libraries = file.resolve(), ("purelib", "platlib", "stdlib")
     installed = any(file.is_relative_to(sysconfig.get_path(name)) for name in libraries)
-    files = {file} if installed else {file, *_imported(file).values()}
-    return _digest(_content(path) for path in sorted(files))
+    return _digest(map(_text, sorted([file] if installed else _files(file))))
+
+
+def check_unchanged() -> None:
+    """Raise a SettingsError if a file of the user changed after this process had read it.
+
+    A new study begins with this check: it would run the first text of the file.
+    """
+    for file, text in _texts.items():
+        if file.is_file() and file.read_bytes() != text:
+            problem = f"{file} changed after this program had read it"
+            raise SettingsError(f"{problem}: restart the program (in a notebook: the kernel)")
+
+
+def _text(file: Path) -> bytes:
+    if file not in _texts:
+        _texts[file] = file.read_bytes()
+    return _texts[file]
 
 
 # ---- code that COPREFL_ALLOW allows -------------------------------------------------------------
 
 
-@contextmanager
+@contextlib.contextmanager
 def without_code(command: str) -> Iterator[None]:
     """Allow only code that COPREFL_ALLOW lists, while `command` shows results in this block."""
     before = _showing.set(command)
@@ -294,44 +279,32 @@ def _entry_points() -> Mapping[str, str]:
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
 
 
-_read: dict[Path, bytes] = {}
-"""The content of every file that a user's file imports, as of the last import."""
-
-
 def _module_of(file: Path, place: str) -> ModuleType:
-    """Return the module of a file; if the file or a file that it imports changed, load it again."""
+    """Return the module of a file, which is run once per process."""
     if not file.is_file():
         near = [path.name for path in file.parent.glob("*.py")]
         raise SettingsError(f"{place}: {unknown('file', file.name, near)}")
     file = file.resolve()
-    others = _imported(file)
-    texts = {path: _content(path) for path in (file, *others.values())}
-    name = f"{file.stem}_{_digest([str(file).encode(), *texts.values()])[:12]}"
+    name = f"{file.stem}_{_digest([str(file).encode()])[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    # Modules that import a changed module still refer to the old module, so all are loaded again.
-    changed = any(_read.get(path, texts[path]) != texts[path] for path in others.values())
-    for other, path in others.items():
-        if (changed or path not in _read) and _origin(other) == path:
-            del sys.modules[other]
-        _read[path] = texts[path]
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     module = sys.modules[name] = ModuleType(name)  # Dataclasses look up modules there.
     module.__file__ = str(file)
-    # Python compares only the second and the size of the source, and could load an old .pyc file.
-    bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        _run(place, lambda: exec(compile(texts[file], str(file), "exec"), vars(module)))
-        for other, path in others.items():
-            if (_origin(other) or path) != path:
-                problem = f"but the module at {_origin(other)} has this name: rename one file"
+        _run(place, lambda: exec(compile(_text(file), str(file), "exec"), vars(module)))
+        for path, other in _files(file).items():
+            found = getattr(sys.modules.get(other), "__file__", None)
+            if found and Path(found).resolve() != path:
+                problem = f"but the module at {found} has this name: rename one file"
                 raise SettingsError(f"{place} imports {other}, {problem}")
     except SettingsError:
+        for path in [path for path, other in _files(file).items() if other not in sys.modules]:
+            _texts.pop(path, None)  # The next call reads the file that the user has mended.
+        _files.cache_clear()
         del sys.modules[name]
         raise
-    finally:
-        sys.dont_write_bytecode = bytecode
     return module
 
 
@@ -345,49 +318,37 @@ def _run(place: str, load: Callable[[], Any], what: str = "does not import") -> 
         raise SettingsError(f"{place} {what}: {one_line(error)}") from error
 
 
-def _origin(module: str) -> Path | None:
-    """Return the file of a module in `sys.modules`, or None if there is no such module or file."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return Path(file).resolve() if file else None
+@functools.cache
+def _files(file: Path) -> dict[Path, str]:
+    """Return a file of the user and all files that it imports from its folder or package.
 
-
-def _imported(file: Path) -> dict[str, Path]:
-    """Return {module: file} of all direct and indirect imports from a file's folder or package."""
+    Indirect imports count. Each file is mapped to the name of its module, or to "" for the file
+    itself and for relative imports.
+    """
     root = next(source for source in file.parents if not (source / "__init__.py").is_file())
-    files, waiting, looked_for = dict[str, Path](), [file], set[tuple[Any, ...]]()
+    files, waiting = {file: ""}, [file]
     for source in waiting:  # The loop adds files to this list.
-        for level, names in _import_lines(_content(source)):
-            for folder in (file.parent, root):
-                start = source.parents[level - 1] if 0 < level <= len(source.parents) else folder
-                if (folder, start, names) in looked_for:  # Files share imports.
-                    continue
-                looked_for.add((folder, start, names))
+        for level, names in _imports(_text(source)):
+            for start in source.parents[level - 1 : level] if level else (file.parent, root):
                 for other in _sources(start.joinpath(*names)):
-                    if other.is_relative_to(folder):
-                        parts = other.relative_to(folder).with_suffix("").parts
-                        module = ".".join(parts).removesuffix(".__init__")
-                        waiting += [] if module in files else [other]
-                        files[module] = other
+                    waiting += [] if other in files else [other]
+                    files.setdefault(other, "" if level else ".".join(names))
     return files
 
 
-@functools.lru_cache(maxsize=256)
-def _import_lines(text: bytes) -> list[tuple[int, tuple[str, ...]]]:
-    """Return (number of leading dots, parts of the name) of all imports in the text of a file."""
-    # Importing `a.b` also imports the package `a`, so both names are returned.
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # The import reports it.
-        return []
-    imports = [node for node in nodes if isinstance(node, ast.Import)]
-    whole = [(0, alias.name) for node in imports for alias in node.names]
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            module = f"{node.module}." if node.module else ""
-            whole += [(node.level, module + alias.name) for alias in node.names]
-    lines = [(level, tuple(name.split("."))) for level, name in whole]
-    parts = ((level, p[:n]) for level, p in lines for n in range(not level, len(p) + 1))
-    return list(dict.fromkeys(parts))  # Names from one module share its packages.
+def _imports(text: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number of leading dots, parts of the name) of all imports in the text of a file."""
+    names = list[tuple[int, str]]()
+    with contextlib.suppress(SyntaxError, ValueError):  # The import itself reports them.
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names += [(0, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                module = f"{node.module}." if node.module else ""
+                names += [(node.level, module + alias.name) for alias in node.names]
+    for level, name in dict.fromkeys(names):
+        parts = name.split(".")  # Importing `a.b` also imports the package `a`.
+        yield from ((level, parts[:n]) for n in range(not level, len(parts) + 1))
 
 
 def _file_of(module: str) -> Path | None:
@@ -414,22 +375,3 @@ def _is_dotted(name: str) -> bool:
 
 def _digest(texts: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in texts)).hexdigest()
-
-
-def _source(name: str, what: Any) -> bytes:
-    """Return the source of the files or notebook cells that define a registered object."""
-    # Included are the source of a method's client and of base classes in the same module.
-    parts = [what, getattr(what, "client", None), getattr(what, "fn", None)]
-    classes = [part for part in parts if isinstance(part, type)]
-    own = [base for kind in classes for base in kind.__mro__ if base.__module__ == kind.__module__]
-    codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
-    codes += [getattr(part, "__code__", None) for part in parts]
-    files = {code.co_filename for code in codes if code}
-    files |= {str(getattr(sys.modules.get(base.__module__), "__file__", "")) for base in own}
-    lines = [line for file in sorted(files) for line in linecache.getlines(file)]
-    if not lines:
-        raise SettingsError(
-            f"{name}: its source code cannot be read, so its results cannot be stored; write the "
-            "code into a file"
-        )
-    return "".join(lines).encode()

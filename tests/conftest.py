@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from coprefl_flwr import plugins
 from tests.common.data import write_images
 from tests.common.federation import Federation
 from tests.common.studies import tiny_study
@@ -19,6 +20,12 @@ def _same_threads():
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _no_file_read_before():
+    """Forget the texts of files of earlier tests, which may have changed these files."""
+    plugins._texts.clear()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A user's code is found by module and name, identified by its text, or refused in one line."""
 
 import importlib.metadata
-import linecache
 import re
 import sys
 import types
@@ -14,6 +13,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.named import display_names, parse
 from coprefl_flwr.studies.known_methods import METHODS
 from tests.common.checks import refusal
+from tests.common.processes import new_process
 
 CALLED = "def width(times=1, more=0):\n    return WIDTH * times + more\n"
 
@@ -95,19 +95,37 @@ def test_relative_file_is_found_in_the_folder(file, tmp_path):
             plugins.resolved("mine.py:width", tmp_path / name)
 
 
-def test_changed_file_is_imported_again(file, monkeypatch):
-    """Also if the new text has the same size and second, so that a .pyc would be outdated."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    (file.parent / "outer.py").write_text("from mine import width\n")
-    first = plugins.find("model", f"{file}:width")
-    assert plugins.find("model", f"{file}:width") is first
-    assert plugins.find("model", f"{file.parent}/outer.py:width")() == 3
-    (file.parent / "imported_by_mine.py").write_text("WIDTH = 4\n")
-    # The unchanged file between the two held the value that it imported.
-    assert plugins.find("model", f"{file.parent}/outer.py:width")() == 4
-    assert plugins.find("model", f"{file}:width")() == 4
-    file.write_text("def width():\n    return 5\n")
-    assert plugins.find("model", f"{file}:width")() == 5
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("mine.py", "def width():\n    return 4\n"), ("imported_by_mine.py", "WIDTH = 4\n")],
+)
+def test_changed_file_keeps_its_code_and_hash_until_the_process_ends(file, name, text):
+    """The hash is that of the code that runs; a new study is refused in one line."""
+    place = f"{file}:width"
+    width, digest = plugins.find("model", place), plugins.hash_at("model", place)
+    (file.parent / name).write_text(text)
+    assert plugins.find("model", place) is width
+    assert (width(), plugins.hash_at("model", place)) == (3, digest)
+    with pytest.raises(SettingsError, match=rf"{name} changed after .*: restart the program"):
+        plugins.check_unchanged()
+    new_process()
+    plugins.check_unchanged()
+    assert plugins.find("model", place)() == 4
+    assert plugins.hash_at("model", place) != digest
+
+
+def test_file_that_does_not_import_is_read_again_when_it_is_mended(file):
+    """In a notebook, the user mends the file and runs the cell again."""
+    text, helper = file.read_text(), file.parent / "imported_by_mine.py"
+    for broken, remedy in {file: text, helper: "WIDTH = 3\n"}.items():
+        broken.write_text("def (")
+        with pytest.raises(SettingsError, match="does not import"):
+            plugins.find("model", f"{file}:width")
+        broken.write_text(remedy)
+    assert plugins.find("model", f"{file}:width")() == 3
+    file.write_text(f"{text}\n\ndef depth():\n    return 2\n")
+    with pytest.raises(SettingsError, match=r"mine.py changed after .*: restart the program"):
+        plugins.find("model", f"{file}:depth")
 
 
 def test_two_files_share_a_module_that_both_import(tmp_path):
@@ -173,8 +191,10 @@ def test_hash_changes_with_the_text(file):
     (file.parent / "not_imported.py").write_text("WIDTH = 4\n")
     assert plugins.hash_at("model", place) == first
     file.write_text(file.read_text() + "# a remark\n")
+    new_process()
     second = plugins.hash_at("model", place)
     (file.parent / "imported_by_mine.py").write_text("WIDTH = 4\n")
+    new_process()
     assert len({first, second, plugins.hash_at("model", place)}) == 3
     assert plugins.hash_at("model", f"{file.parent / 'gone.py'}:f") == ""
 
@@ -197,6 +217,7 @@ def test_hash_includes_imported_files(tmp_path, changed):
         (tmp_path / name).write_text(text)
     before = plugins.hash_at("model", f"{tmp_path / 'top.py'}:f")
     (tmp_path / changed).write_text(texts[changed] + "# changed\n")
+    new_process()
     assert plugins.hash_at("model", f"{tmp_path / 'top.py'}:f") != before
 
 
@@ -229,28 +250,26 @@ def test_registered_name_is_found():
     for wrong, message in {
         ("modle", "net", net): "unknown kind 'modle': did you mean 'model'",
         ("model", "a net", net): "name 'a net': must be letters",
-        ("model", "net", 3): "net: its source code cannot be read",
     }.items():
         with pytest.raises(SettingsError, match=message):
             plugins.register(*wrong)
 
 
-def test_hash_of_a_notebooks_class_is_that_of_its_cell(monkeypatch):
-    """Its module has no file, and Python only knows where its functions are."""
+def test_hash_of_a_notebooks_class_changes_with_its_cell(monkeypatch):
+    """Its module has no file. The notebook registers the class of the changed cell again."""
 
-    def cell(text, name="<cell 1>"):
+    def cell(text):
         module = types.ModuleType("cells")
         monkeypatch.setitem(sys.modules, "cells", module)
-        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
-        exec(compile(text, name, "exec"), vars(module))
+        exec(text, vars(module))
         plugins.register("method", "mine", module.Mine)
         return plugins.hash_at("method", "mine")
 
     text = "from dataclasses import dataclass\n\n@dataclass\nclass Mine:\n    step: float = {}\n\n"
-    text += "    def round(self):\n        return self.step\n"
-    assert cell(text.format(1)) == cell(text.format(1)) != cell(text.format(2))
-    with pytest.raises(SettingsError, match="its source code cannot be read"):
-        cell("class Mine:\n    step = 1\n")
+    text += "    def round(self):\n        return self.step{}\n"
+    first = cell(text.format(1, ""))
+    assert cell(text.format(1, "  # A comment.")) == first
+    assert len({first, cell(text.format(2, "")), cell(text.format(1, " + 1"))}) == 3
 
 
 # ---- COPREFL_ALLOW ------------------------------------------------------------------------------

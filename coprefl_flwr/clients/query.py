@@ -38,7 +38,8 @@ def query_reply(
     `loss(model, batch)` returns the mean loss of a batch, a scalar tensor, as your training
     computes it. It moves the batch to the model's device if necessary. A sum over the samples must
     be divided by their number. If `loss` is None, a batch is a pair (inputs, integer class labels),
-    and the loss is the cross-entropy of at least two classes.
+    and the loss is the cross-entropy of at least two classes. What the model draws in eval mode is
+    seeded by seed, population, round, attempt and node.
 
     `size(batch)` returns the number of samples of a batch, or for a loss with class weights their
     sum. If `size` is None, it is the length of the first tensor in the batch.
@@ -59,14 +60,15 @@ def query_reply(
     batches that need `loss` or `size`, and for names that need `names`.
     """
     # Imported here, so that an app whose clients do not use torch does not import torch.
-    from coprefl_flwr.learning import loss_and_gradient
+    from coprefl_flwr.learning import loss_and_gradient, torch_seeded
     from coprefl_flwr.learning.device import in_eval_mode
     from coprefl_flwr.learning.evaluation import batch_size, class_loss
     from coprefl_flwr.models import first_names
 
     check_clip(clip, noise)
     sent = _sent_names(message, model, names)
-    with in_eval_mode(model):  # The app's next training expects the model as it left it.
+    # The app's next training expects the model as it left it.
+    with in_eval_mode(model), torch_seeded(*_query_key(message, "query"), network=model):
         result = loss_and_gradient(model, batches, loss or class_loss, size or batch_size)
     gradient = {sent[name]: array for name, array in result.gradient.items() if name in sent}
     first = {sent[n]: sent.get(of, of) for n, of in first_names(model).items() if n in sent}
@@ -108,17 +110,17 @@ def _reply(
 ) -> Message:
     """Return the reply with a gradient and a loss, clipped and noised if `clip` is set."""
     if clip is not None:
-        rng = rng or seeds.generator(*_query_key(message))
+        rng = rng or seeds.generator(*_query_key(message, "query-noise"))
         gradient, loss = clipped(gradient, loss, clip, noise, rng, first)
     metrics = {"num-examples": num_examples, "loss": loss}
     return Message(plain_reply(gradient, metrics), reply_to=message)
 
 
-def _query_key(message: Message) -> tuple[str | int, ...]:
-    """Return the seed key of the noise on the reply to `message`."""
+def _query_key(message: Message, purpose: str) -> tuple[str | int, ...]:
+    """Return the seed key of the random numbers for a purpose in the reply to `message`."""
     config = records_of(message.content, ConfigRecord).get("config", ConfigRecord())
     named = (str(config.get(k, "")) for k in ("seed", "population", "server-round", "attempt"))
-    return (*named, message.metadata.dst_node_id, "query-noise")
+    return (*named, message.metadata.dst_node_id, purpose)
 
 
 def _sent_names(

@@ -180,7 +180,7 @@ def continue_from(
 
     Raises a SettingsError if an existing checkpoint would be overwritten; if the checkpoint has
     another model, other options, or a round after `num_rounds`; if an option cannot be written
-    into a checkpoint; or if the history's file is a link.
+    into a checkpoint; or if the history's file is a folder.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
@@ -188,7 +188,7 @@ def continue_from(
     if path is None:
         return beginning
     written, history_path = as_json(options), history_file(path)
-    if history_path.is_symlink() or (history_path.exists() and not history_path.is_file()):
+    if history_path.exists() and not history_path.is_file():
         raise SettingsError(f"{history_path} is not a regular file: move it away")
     if not Path(path).exists():
         if resume:

@@ -15,7 +15,7 @@ from typing import Any
 
 from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import check_links, inside, remove_unfinished
+from coprefl_flwr.files import inside, remove_unfinished
 
 STATE_FILE = re.compile(r"[0-9]+-[0-9]+\.safetensors")
 """Pattern of the names of a client state's files."""
@@ -83,7 +83,6 @@ class ClientState:
         """Store `arrays` as the state after the request of `config`; delete states of no use."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
-        check_links(self.folder, file)
         remove_unfinished(file.parent)
         write_sealed(file, arrays, self._identity(file))
         needed = {str(config.get("state-version")), str(config.get("state-kept"))}

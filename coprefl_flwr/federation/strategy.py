@@ -42,10 +42,9 @@ DRAWN = ("participants", "fraction_train")
 
 ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 
-ANSWERED_BY_FUNCTIONS = tuple(
-    f"coprefl_flwr.clients:{name}Client" for name in ("Torch", "CoPreFL", "FedProx", "QFFL")
-)
-"""Clients whose messages can be answered by the functions of a Flower app."""
+CLIENTS = "coprefl_flwr.clients:"
+ANSWERED_BY_FUNCTIONS = ("", "TorchClient", "CoPreFLClient", "FedProxClient", "QFFLClient")
+"""Clients whose messages an app of functions can answer; "" is a client of the user."""
 
 FEDPROX = (
     "FedProx is FedAvg unless the app's training adds mu / 2 ||w - w_t||^2 to its loss, with mu = "
@@ -198,14 +197,14 @@ class RoundStrategy(InsideWrapper):
         Such a strategy would compute something else, such as FedAvg, without an error.
         """
         for strategy in getattr(self, "phase_strategies", [self]):
-            if strategy.client == ANSWERED_BY_FUNCTIONS[2]:
+            client = str(strategy.client).partition(CLIENTS)[2]
+            if client == "FedProxClient":
                 flower_log.warning("%s", FEDPROX)
-            place = str(strategy.client).partition("coprefl_flwr.clients:")[2]
-            if place and strategy.client not in ANSWERED_BY_FUNCTIONS:
-                name = type(strategy).__name__
+            if client not in ANSWERED_BY_FUNCTIONS:
                 raise SettingsError(
-                    f"{name} needs other clients than this app's @app.train functions: make "
-                    f"the app by client_app, with {place} (docs/how-to/flower-app.md)"
+                    f"{type(strategy).__name__} needs other clients than this app's @app.train "
+                    f"functions: make the app by client_app, with {client} "
+                    "(docs/how-to/flower-app.md)"
                 )
 
     def check_participants(self, participants: int) -> None:

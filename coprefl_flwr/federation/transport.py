@@ -189,7 +189,9 @@ class Transport:
 
     def _ask(self, nodes: Sequence[int]) -> dict[int, Message]:
         """Ask these nodes for the ids of their clients; return the replies by node id."""
-        content = RecordDict({"config": ConfigRecord({"population": self.strategy.population})})
+        # An app's mods may read the round of every message.
+        config: MessageConfig = {"population": self.strategy.population, "server-round": 0}
+        content = RecordDict({"config": ConfigRecord(config)})
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
         within = ASK_AGAIN if self._asked_again.issuperset(nodes) else self.patience(nodes)
         with plain_log():  # Flower's wrappers do not call `start`, which enters this context too.

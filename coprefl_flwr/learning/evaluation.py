@@ -127,7 +127,8 @@ def loss_and_gradient(
     halves = [p for p in model.parameters() if p.dtype in HALF_TYPES]
     with differentiable(model), computing(model, precision):
         for batch in batches:
-            weight = float(size(batch))
+            if not (weight := float(size(batch))):
+                continue  # No sample or token counts, so the loss is not a number.
             batch_sum = loss(model, batch) * weight
             backward(batch_sum, model.parameters())
             _add_up_in_float32(halves, sums)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
+from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.execute import Failures
 from coprefl_flwr.recipes.figure_data import image_with_noise, loss_around, similarity
@@ -34,7 +34,6 @@ from coprefl_flwr.studies.store import Store
 logger = logging.getLogger("flwr.coprefl")
 
 
-@plugins.unchanged()
 def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
     """Return a report of the recipe's results in the store. The report names the missing runs."""
     tables = [_Table(recipe, store, failed, combination) for combination in recipe.combinations()]
@@ -134,6 +133,7 @@ class _Table:
             failed=self._lost(),
             search_entries=self._search_entries(),
             scored=notes.scored(recipe),
+            headings={f"{METRIC}{name}": text for name, *text in recipe.own_metrics.values()},
         )
 
     def _units(self) -> list[str]:

@@ -13,9 +13,7 @@ from pathlib import Path
 from coprefl_flwr.errors import SettingsError, say, unknown, waiting
 from coprefl_flwr.files import (
     LOCK,
-    LOCKS,
     alone,
-    check_links,
     check_own,
     check_place,
     own,
@@ -23,7 +21,7 @@ from coprefl_flwr.files import (
     remove_unfinished,
     write_atomically,
 )
-from coprefl_flwr.plugins import unchanged, without_code
+from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.execute import Failures, Make, executor, run_recipe, wanted_workers
 from coprefl_flwr.recipes.listing import (
@@ -39,7 +37,7 @@ from coprefl_flwr.recipes.listing import (
 )
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
-from coprefl_flwr.recipes.recipe import FULL, OWN_COLUMNS, Recipe, read_own_columns
+from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
 from coprefl_flwr.recipes.search import check_runs, table_rows
@@ -50,7 +48,7 @@ from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
-from coprefl_flwr.studies.running import check_folders, say_caps
+from coprefl_flwr.studies.running import say_caps
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import RESULT, Store, is_done, read_result
 from coprefl_flwr.testing import check_methods
@@ -92,8 +90,6 @@ def run(options: argparse.Namespace) -> int:
     _check_not_another(out, recipe)
     tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
-    check_links(store.root, store.root / LOCKS)
-    check_folders((stage for run in runs for stage in run.study.stages), store)
     say_caps(run.main for run in runs)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` writes there: choose another"):
         failed = _run_all(out, store, recipe, runs, executor(store, options.workers, tracker))
@@ -128,13 +124,12 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
     own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
-    written = recipe.to_yaml()
-    write_atomically(out / RECIPE, written.encode())
+    write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
     (out / FAILED).unlink(missing_ok=True)  # Written again when all runs have ended.
     write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
-    if shown := {place: column for place, column in OWN_COLUMNS.items() if place in written}:
-        write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
+    if recipe.own_metrics:
+        write_atomically(out / COLUMNS, json.dumps(recipe.own_metrics, indent=1).encode())
     logger.info("%s: %s; results go to %s", recipe.title, totals(recipe, store), store.root)
 
 
@@ -152,8 +147,6 @@ def plan(options: argparse.Namespace) -> None:
 def _check_folder(out: Path) -> None:
     """Raise a SettingsError if the folder or its report's folder must not be written into."""
     check_own(out, "--out")
-    files = (LOCK, RECIPE, PLACE, RUNS, FAILED, COLUMNS)
-    check_links(out, *(out / name for name in (*files, f"{REPORT}/tables", f"{REPORT}/figures")))
     check_own(out / REPORT, "--out")
 
 
@@ -190,14 +183,13 @@ def report(options: argparse.Namespace) -> None:
         say(text_tables(several.comparisons[0], terminal_width()))
         return
     (out,) = options.out
-    check_links(out, out / REPORT)
     check_own(out / REPORT, "report")
     if not (out / RECIPE).exists():
         _report(_tested(report_of([Outcome.read(out)]), options), out)
         return
     with without_code("coprefl report"):
-        read_own_columns(out / COLUMNS)
-        recipe, store = read_recipe(out / RECIPE), store_of(out)
+        own = read_json(out / COLUMNS) if (out / COLUMNS).exists() else {}
+        recipe, store = read_recipe(out / RECIPE, stored=own), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
         lost = read_json(out / FAILED) if (out / FAILED).exists() else {}
@@ -211,7 +203,6 @@ def _tested(report: Report, options: argparse.Namespace) -> Report:
     return replace(report, comparisons=[c.against(options.reference) for c in report.comparisons])
 
 
-@unchanged()
 def _collected(out: Path, recipe: Recipe, store: Store, failed: Failures) -> Report:
     """Return the report of a recipe's folder.
 

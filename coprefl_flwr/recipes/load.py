@@ -3,11 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_class
 from coprefl_flwr.options import Option, Value, declared
+from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.overlays import ABOUT, CHANGES, Tree, read_tree
 from coprefl_flwr.recipes.recipe import (
     ALL,
@@ -16,28 +18,34 @@ from coprefl_flwr.recipes.recipe import (
     TEST,
     VALIDATION,
     Choices,
+    OwnMetrics,
     PaperTable,
     Recipe,
     RecipeRow,
     columns_of,
     methods_by_name,
-    metric_of,
+    own_metrics,
     table_name,
     with_needs,
 )
-from coprefl_flwr.recipes.runs import BUILDER, ROLES, Run
+from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.schema import Paper, RecipeFile, choices_type, validated
 from coprefl_flwr.recipes.search import check_installed
-from coprefl_flwr.recipes.yaml_file import Keys, Places
-from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.recipes.yaml_file import Places
+from coprefl_flwr.report.columns import COLUMNS, STEP_SIZE, is_column
 from coprefl_flwr.report.comparison import Printed
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import STARTS, Settings
 
 
 def read_recipe(
-    path: Path, changes: Sequence[str] = (), scale: str = FULL, protocol: str = ""
+    path: Path,
+    changes: Sequence[str] = (),
+    scale: str = FULL,
+    protocol: str = "",
+    stored: OwnMetrics = MappingProxyType({}),
 ) -> Recipe:
     """Read and check a recipe.
 
@@ -50,6 +58,8 @@ def read_recipe(
         "full", or "small": the recipe's overlay `small` is applied.
     protocol : str
         Name of the protocol that is applied, before `small`; "" is the recipe's first protocol.
+    stored : OwnMetrics
+        The titles of user metrics that a run has stored, whose code is then not loaded.
 
     Raises
     ------
@@ -84,10 +94,12 @@ def read_recipe(
             raise SettingsError(f"reference: {unknown('value', reference, methods)}")
     protocol_file = file.protocols.get(file.protocol)
     equal = (protocol_file and protocol_file.equal) or ""
-    metrics = _columns("metric", file.metrics, ("metrics",), places)
+    with places.at("metrics"):
+        own = own_metrics(file.metrics, stored)
+    metrics = _columns(file.metrics, own, places, "metrics")
     settings = with_needs(settings, file.metrics, rows)
     changed = bool(changes or file.protocol)
-    paper = _paper(file.paper, settings, list(methods), places, changed) if file.paper else {}
+    paper = _paper(file.paper, settings, list(methods), places, changed, own) if file.paper else {}
     derived = {
         "source": file.source or "",
         "settings": settings,
@@ -99,6 +111,7 @@ def read_recipe(
         "paper": tuple(paper.values()),
         "because": protocol_file.because if protocol_file else "",
         "equal": equal,
+        "own_metrics": own,
         "effective": _effective(tree, paper),
         "places": places,
     }
@@ -161,13 +174,18 @@ def _figures(file: RecipeFile, settings: Choices) -> tuple[str, ...]:
 
 
 def _paper(
-    paper: Paper, settings: Choices, names: Sequence[str], places: Places, changed: bool
+    paper: Paper,
+    settings: Choices,
+    names: Sequence[str],
+    places: Places,
+    changed: bool,
+    own: OwnMetrics,
 ) -> dict[int, PaperTable]:
     """Read the paper's tables, by number, for a recipe with these settings and names of rows.
 
     If the recipe was changed, tables and rows that the recipe no longer has are left out.
     """
-    columns = _columns("column", paper.columns, ("paper", "columns"), places)
+    columns = _columns(paper.columns, own, places, "paper", "columns")
     tables = {}
     for at, table in enumerate(paper.tables):
         keys = ("paper", "tables", at)
@@ -190,12 +208,15 @@ def _paper(
     return tables
 
 
-def _columns(what: str, metrics: Sequence[str], keys: Keys, places: Places) -> list[str]:
-    """Return the columns of metrics; errors call each metric `what`."""
+def _columns(metrics: Sequence[str], own: OwnMetrics, places: Places, *keys: str) -> list[str]:
+    """Return the columns of the metrics at `keys`; `own` are the user's metrics."""
     columns = []
     for at, metric in enumerate(metrics):
-        with places.at(*keys, at):
-            columns.append(metric_of(what, metric))
+        column = f"{METRIC}{own[metric][0]}" if metric in own else metric
+        if not is_column(column):
+            with places.at(*keys, at):
+                raise SettingsError(f"{keys[-1]}: {unknown('value', column, list(COLUMNS))}")
+        columns.append(column)
     return columns
 
 
@@ -288,4 +309,4 @@ def _check_studies(recipe: Recipe) -> None:
         for row in recipe.rows:
             with recipe.placing(row):
                 for trial in row.trials():
-                    BUILDER.study(Run.of(combination, trial.method, 0).settings)
+                    build(Run.of(combination, trial.method, 0).settings)

@@ -23,7 +23,7 @@ Tree = dict[str, Any]
 ABOUT = ("because", "equal", "below", "small")
 """Keys of a protocol that are not its overlay. Its `small` is merged after the recipe's."""
 
-PROSE = ("title", "source", "reference", "paper", "scale", "protocol")
+PROSE = ("title", "source", "reference", "scale", "protocol")
 """Keys with prose and labels, in which no user files are looked for."""
 
 CHANGES = "--set"

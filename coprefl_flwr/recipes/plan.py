@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from coprefl_flwr import plugins
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data import Samples, TensorDataset
 from coprefl_flwr.data.sources import SIZES
@@ -123,7 +122,6 @@ class Plan:
         row.work.append((computing.name, counts))
 
 
-@plugins.unchanged()
 def plan_of(recipe: Recipe, store: Store) -> Plan:
     """Return the costs of the runs of a recipe whose results are not in the store yet.
 

@@ -44,10 +44,9 @@ pre-training clients is at most `below`.
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -55,23 +54,18 @@ from pydantic import ConfigDict, Field
 
 from coprefl_flwr import plugins
 from coprefl_flwr.data.splits import SERVER_RESERVE
-from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.files import read_json
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.named import as_file_name, written_options
 from coprefl_flwr.options import Value
-from coprefl_flwr.plugins import METRIC, is_without_code
+from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.schema import RecipeFile
 from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import (
     BUDGETS,
-    COLUMNS,
     DIAGNOSTICS,
-    METRIC_COLUMNS,
     START_LOSS,
     STEP_SIZE,
     STOPPED,
-    ColumnSpec,
-    is_column,
 )
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.measurements import own_metric
@@ -92,6 +86,10 @@ FULL, SMALL = "full", "small"
 
 Choices = Mapping[str, tuple[Value, ...]]
 """Settings with their values. Several values of a setting are compared or searched."""
+
+
+OwnMetrics = Mapping[str, Sequence[str]]
+"""Name, title and better direction of each user metric, by its place: FILE.py:NAME, for example."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +172,7 @@ class Recipe(RecipeFile):
     paper: tuple[PaperTable, ...]  # type: ignore[assignment]
     because: str  # the reason of the applied protocol, and the quantity it makes equal; or ""
     equal: str
+    own_metrics: OwnMetrics
     effective: Mapping[str, Any] = Field(repr=False)  # the file with overlays and `--set` applied
     places: Places = Field(repr=False)
 
@@ -241,41 +240,16 @@ def table_name(compared: Mapping[str, Value]) -> str:
 
 # ---- the columns of its tables ------------------------------------------------------------------
 
-OWN_COLUMNS: dict[str, tuple[str, str, str]] = {}
-"""Name, title and better direction of each user metric, by its place: FILE.py:NAME, for example."""
+
+def own_metrics(metrics: Iterable[str], known: OwnMetrics) -> OwnMetrics:
+    """Return the user metrics among `metrics`; the code of those in `known` is not loaded."""
+    loaded = {place: own_metric(place) for place in places_in(metrics) if place not in known}
+    return {**known, **{place: (m.name, m.title, m.better) for place, m in loaded.items()}}
 
 
-def metric_of(what: str, metric: str) -> str:
-    """Return the column of a metric that a report can show; errors call the metric `what`."""
-    if not metric.startswith(METRIC) and plugins.is_place("metric", metric):
-        metric = own_column(metric)
-    if not is_column(metric):
-        raise SettingsError(f"{what}: {unknown('value', metric, list(COLUMNS))}")
-    return metric
-
-
-def own_column(place: str) -> str:
-    """Return the column of a user metric, and register its ColumnSpec."""
-    if not is_without_code():
-        metric = own_metric(place)
-        OWN_COLUMNS[place] = metric.name, metric.title, metric.better
-    if place not in OWN_COLUMNS:
-        raise SettingsError(
-            f"{place}: the stored results lack the title of this metric; run the recipe again"
-        )
-    name, title, better = OWN_COLUMNS[place]
-    spec = ColumnSpec(title, "lower" if better == "lower" else "higher")
-    METRIC_COLUMNS[f"{METRIC}{name}"] = spec
-    return f"{METRIC}{name}"
-
-
-def read_own_columns(file: Path) -> None:
-    """Read the titles of user metrics that a run stored, for a report that does not run user code.
-
-    A missing file is no error.
-    """
-    stored = read_json(file) if file.exists() else {}
-    OWN_COLUMNS.update({place: (shown[0], shown[1], shown[2]) for place, shown in stored.items()})
+def places_in(metrics: Iterable[str]) -> list[str]:
+    """Return the places of user metrics among `metrics`."""
+    return [m for m in metrics if not m.startswith(METRIC) and plugins.is_place("metric", m)]
 
 
 def with_needs(settings: Choices, metrics: Sequence[str], rows: Sequence[RecipeRow]) -> Choices:
@@ -292,8 +266,7 @@ def with_needs(settings: Choices, metrics: Sequence[str], rows: Sequence[RecipeR
     if START_LOSS in metrics:
         needs["start-loss"] = (True,)
     needs |= settings
-    own = [n for n in metrics if not n.startswith(METRIC) and plugins.is_place("metric", n)]
-    if own:
+    if own := places_in(metrics):
         (places,) = settings.get("client-metrics", ("",))
         needs["client-metrics"] = (" ".join(dict.fromkeys([*str(places).split(), *own])),)
     return {**settings, **needs}

@@ -26,9 +26,9 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.studies.build import Builder
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.costs import cost, rounds_for
-from coprefl_flwr.studies.hashes import changing_hashes, hash_of
+from coprefl_flwr.studies.hashes import hash_of
 from coprefl_flwr.studies.known_methods import Methods
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -38,10 +38,6 @@ from coprefl_flwr.studies.study import Study
 
 ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 """Role of the compared methods, by kind of study."""
-
-
-BUILDER = Builder()
-"""Builder of the studies of all runs. Rows and seeds share data and clients."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Run:
     @property
     def study(self) -> Study:
         """The run's stages and their clients, without a cache, because they hold data."""
-        return BUILDER.study(self.shared)
+        return build(self.shared)
 
     def clients(self, folder: Path) -> ClientApp:
         """Return the ClientApp of the run's clients, which keep their files below `folder`."""
@@ -115,7 +111,7 @@ def _client(
     settings: Settings, context: Context, client_id: int, config: Mapping[str, Any]
 ) -> NumPyClient:
     """Return a client of the study of these settings, which each process builds once."""
-    return BUILDER.study(settings).client(context, client_id, config)
+    return build(settings).client(context, client_id, config)
 
 
 def with_step_size(run: Run, reference: Run) -> Run:
@@ -126,13 +122,13 @@ def with_step_size(run: Run, reference: Run) -> Run:
     """
     if run == reference or not _pretraining(run).phases:
         return run
-    rounds = _rounds(run, reference, changing_hashes(run.settings))
+    rounds = _rounds(run, reference)
     methods = Methods(method.with_rounds(rounds) for method in run.settings.method)
     return replace(run, settings=replace(run.settings, method=methods))
 
 
 @functools.lru_cache(maxsize=1024)
-def _rounds(run: Run, reference: Run, _: tuple[str, ...]) -> int:
+def _rounds(run: Run, reference: Run) -> int:
     wanted = cost(_pretraining(reference)).step_size
     if not wanted > 0:
         problem = f"equal: {STEP_SIZE}: the summed step size of the reference, {reference.name}, is"

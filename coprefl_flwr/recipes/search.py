@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from coprefl_flwr import plugins, seeds
+from coprefl_flwr import seeds
 from coprefl_flwr.data import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
@@ -212,7 +212,6 @@ def table_rows(recipe: Recipe) -> list[TableRow]:
     return [TableRow(recipe, combination, row) for combination, row in rows]
 
 
-@plugins.unchanged()
 def check_runs(recipe: Recipe) -> list[Run]:
     """Check and return every run that the recipe may need.
 
@@ -246,7 +245,6 @@ def mean_score(store: Store, runs: Sequence[Run]) -> float:
     return float(np.mean([score(store, run) for run in runs])) if runs else math.nan
 
 
-@plugins.unchanged()
 def choose(store: Store, row: TableRow) -> Trial | None:
     """Return the trial with the highest mean score; None if no trial was run to the end."""
     finalists = row.finalists(store)

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
-from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Report, numbers
 from coprefl_flwr.report.tables import DAGGER, LEVEL, ranked
 
@@ -58,16 +57,16 @@ def answers(comparison: Comparison) -> list[str]:
     The confidence interval of a difference from the reference uses the t distribution over seeds.
     The interval is not corrected for several rows. The p-value is the table's corrected p-value.
     """
-    qualities = [metric for metric in comparison.metrics if column(metric).tested]
+    qualities = [metric for metric in comparison.metrics if comparison.column(metric).tested]
     if not qualities:
         return []
-    heading = column(qualities[0])
+    heading = comparison.column(qualities[0])
     rows = numbers(comparison)
     rows = rows[(rows["metric"] == qualities[0]) & rows["mean"].map(math.isfinite)]
     reference = comparison.tested_against.name
     lines = []
     unranked = {row.name for row in comparison.rows if row.problems or row.unfinished}
-    if order := ranked(qualities[0], rows, unranked):
+    if order := ranked(heading.better, rows, unranked):
         first, which = rows.loc[order[0]], "lowest" if heading.better == "lower" else "highest"
         line = f"{first['row']} has the {which} {heading.name}: {first['mean']:.2f}{heading.unit}."
         some = f"Of the rows with all seeds and without {DAGGER}, " * (len(order) < len(rows))

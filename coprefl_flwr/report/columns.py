@@ -99,9 +99,6 @@ start over all training samples of all pre-training clients.
 MEASURED = "measured:"
 """Prefix of the column of a number from a user's measurement."""
 
-METRIC_COLUMNS: dict[str, ColumnSpec] = {}
-"""Columns of user metrics, by name. Code that loads a user metric adds its column."""
-
 
 def is_column(metric: str) -> bool:
     """Return whether a metric has a column."""
@@ -109,8 +106,8 @@ def is_column(metric: str) -> bool:
     return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
 
 
-def column(metric: str) -> ColumnSpec:
-    """Return the column of a metric.
+def column(metric: str, title: str = "", better: str = "higher") -> ColumnSpec:
+    """Return the column of a metric. `title` and `better` are those of a user metric.
 
     A metric is a key of `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
     rounds-to-60% and megabytes-to-60%, the cost to reach a mean accuracy; metric:NAME, the mean
@@ -120,7 +117,8 @@ def column(metric: str) -> ColumnSpec:
         missing = "set measurements to measure it"
         return ColumnSpec(metric.removeprefix(MEASURED), None, 3, tested=False, missing=missing)
     if metric.startswith(METRIC):
-        return METRIC_COLUMNS.get(metric, ColumnSpec(metric.removeprefix(METRIC)))
+        name = title or metric.removeprefix(METRIC)
+        return ColumnSpec(name, "lower" if better == "lower" else "higher")
     if reached := TO_REACH.fullmatch(metric):
         what = {"rounds": "Rounds", "megabytes": "MB"}[reached[1]]
         return ColumnSpec(f"{what} to {reached[2]} %", "lower", 1, tested=False)

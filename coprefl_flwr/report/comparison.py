@@ -11,7 +11,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.named import display_names
-from coprefl_flwr.report.columns import column
+from coprefl_flwr.report.columns import ColumnSpec, column
 from coprefl_flwr.report.statistics import Summary, holm, paired, seed_means, summarise
 
 Floats = npt.NDArray[np.float64]
@@ -78,6 +78,7 @@ class Comparison:
     """The rows of a comparison, each with a value of every metric for every unit.
 
     `paper` has the paper's numbers by the row's label, or by its name if rows share a label.
+    `headings` has the titles and directions of the columns of user metrics.
     """
 
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
@@ -91,6 +92,13 @@ class Comparison:
     failed: Sequence[str] = ()  # a line per missing run
     search_entries: Sequence[SearchEntry] = ()  # one per searched combination of values
     scored: str = ""  # the data of the scores, e.g. "on 2 validation tasks"
+    headings: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # user metric: title, better
+
+    def column(self, metric: str) -> ColumnSpec:
+        """Return the column of a metric."""
+        return column(metric, *self.headings.get(metric, ()))
 
     @property
     def tested_against(self) -> ResultRow:
@@ -201,7 +209,7 @@ def _entry(comparison: Comparison, metric: str, row: ResultRow) -> dict[str, Any
         "metric": metric, "mean": mean, "std": std, "n": n,
         "median": float(np.median(known)) if known else math.nan, "never": known.count(math.inf),
         "difference": less.mean, "difference-std": less.std, "pairs": less.n,
-        "p": p if column(metric).tested else math.nan, "p-holm": math.nan,
+        "p": p if comparison.column(metric).tested else math.nan, "p-holm": math.nan,
         "paper-mean": float(paper_mean),
         "paper-std": math.nan if paper_std is None else float(paper_std),
         "source": comparison.source if metric in printed else "",

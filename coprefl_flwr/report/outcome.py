@@ -51,8 +51,6 @@ class Outcome:
     def read(cls, folder: Path) -> "Outcome":
         """Read the results in a folder; a SettingsError if they are missing or not JSON."""
         about = read_json(folder / ABOUT) if (folder / ABOUT).exists() else {}
-        for metric, (title, better) in about.get("columns", {}).items():
-            columns.METRIC_COLUMNS.setdefault(metric, columns.ColumnSpec(title, better))
         if not (folder / ROUNDS).is_file():
             raise SettingsError(f"{folder} holds no finished run: the file {ROUNDS} is missing")
         rows = frames.read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame()
@@ -63,10 +61,8 @@ class Outcome:
         frames.write_rounds(folder / ROUNDS, self.rounds)
         if not self.rows.empty:
             frames.write_rows(folder / ROWS, self.rows)
-        own = [(metric, columns.column(metric)) for metric in frames.own_metrics(self.rows)]
-        shown = {metric: (heading.title, heading.better) for metric, heading in own}
-        about = {**self.about, **({"columns": shown} if own else {})}
-        write_atomically(folder / ABOUT, json.dumps(about, indent=1, default=str).encode())
+        text = json.dumps(dict(self.about), indent=1, default=str)
+        write_atomically(folder / ABOUT, text.encode())
         return write_report(report_of([self]), folder / FOLDER)
 
     @property
@@ -186,6 +182,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
             for start, units in values.items()
         ],
         reference=first.starts[0],
+        headings=first.about.get("columns", {}),
     )
     return Report(
         title,

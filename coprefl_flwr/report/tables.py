@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from coprefl_flwr.report.columns import ColumnSpec, column
+from coprefl_flwr.report.columns import Better, ColumnSpec
 from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
 from coprefl_flwr.report.frames import TASK_METRICS
 
@@ -81,7 +81,7 @@ def simple(title: str, name: str, columns: Mapping[str, Sequence[str]], rows: An
 
 def tables(comparison: Comparison) -> list[Table]:
     """Return the table of tested metrics and, if there are any, the table of costs and counts."""
-    tested = [metric for metric in comparison.metrics if column(metric).tested]
+    tested = [metric for metric in comparison.metrics if comparison.column(metric).tested]
     others = [metric for metric in comparison.metrics if metric not in tested]
     if not tested or not others:
         return [table(comparison)]
@@ -141,7 +141,7 @@ def _column(
 
     A row without a finished run shows its number of finished seeds instead of a value.
     """
-    heading = column(metric)
+    heading = comparison.column(metric)
     values = data[["mean", "std"]]
     whole = heading.decimals == 1 and (values.isna() | (values % 1 == 0)).all(axis=None)
     decimals = 0 if whole else heading.decimals  # Numbers of rounds are whole, their means not.
@@ -189,25 +189,25 @@ def _best(comparison: Comparison, metric: str, data: pd.DataFrame) -> list[Any]:
     If the reference is the best, all other rows must differ from it significantly.
     """
     flagged = {row.name for row in comparison.rows if row.problems}
-    if not (order := ranked(metric, data, flagged)):
+    better = comparison.column(metric).better
+    if not (order := ranked(better, data, flagged)):
         return []
     best, *others = order
     decided = data["p-holm"] < LEVEL
     if data["row"][best] == comparison.tested_against.name:
         return [best] if decided[others].all() else []
     # The reference may have a better mean and be no candidate.
-    above = (data["difference"][best] > 0) == (column(metric).better == "higher")
+    above = (data["difference"][best] > 0) == (better == "higher")
     return [best] if decided[best] and above else []
 
 
-def ranked(metric: str, data: pd.DataFrame, flagged: Collection[str]) -> list[Any]:
+def ranked(better: Better, data: pd.DataFrame, flagged: Collection[str]) -> list[Any]:
     """Return the indices of the rows that may be the best in a metric, the best first.
 
     A row may not be the best if it lacks units that other rows have, or if it is one of `flagged`,
     the rows that diverged or did not learn. Returns [] if no row is better than another.
     """
     full = data[(data["n"] == data["n"].max()) & ~data["row"].isin(list(flagged))]
-    better = column(metric).better
     means = full["mean"].dropna().sort_values(ascending=better == "lower", kind="stable")
     return list(means.index) if better and len(means) > 1 else []
 
@@ -221,9 +221,10 @@ def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
     """
     overview_tables = []
     metrics = dict.fromkeys(m for comparison in comparisons for m in comparison.metrics)
-    for metric in filter(lambda name: column(name).tested, metrics):
+    for metric in metrics:
         having = [comparison for comparison in comparisons if metric in comparison.metrics]
-        if len(having) < 2:
+        heading = having[0].column(metric)
+        if len(having) < 2 or not heading.tested:
             continue
         parts = [_of_overview(comparison, metric) for comparison in having]
         cells, best = (
@@ -238,7 +239,7 @@ def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
             notes.append(f"{DAGGER}: diverged or did not learn; see the notes of its table.")
         if (cells == NONE).any(axis=None):
             notes.append(f"{NONE}: no such row in this table, or no value; see its notes.")
-        title = f"{column(metric).title}, all tables"
+        title = f"{heading.title}, all tables"
         of_here = [(note, HERE) for note in notes]
         overview_tables.append(Table(cells, best.eq(True), of_here, title))
     return overview_tables
@@ -293,7 +294,7 @@ def _notes(
     lines = [_values(comparison, units, marked), *_missing(comparison, data, len(units))]
     notes = [(text, HERE) for text in [*lines, *_absent(comparison, data)]]
     rows = [f"{row.name}: {'; '.join(row.problems)}" for row in comparison.rows if row.problems]
-    headings = dict.fromkeys(map(column, comparison.metrics))
+    headings = dict.fromkeys(map(comparison.column, comparison.metrics))
     meant = [f"{heading.title}: {heading.meaning}" for heading in headings if heading.meaning]
     if meant:
         notes.append(("; ".join(meant) + ".", "cost"))
@@ -349,7 +350,7 @@ def _absent(comparison: Comparison, data: pd.DataFrame) -> list[str]:
             why.setdefault(ColumnSpec.missing, []).append(str(row))
         else:
             titles: dict[str, list[str]] = {}
-            for heading in map(column, metrics):
+            for heading in map(comparison.column, metrics):
                 titles.setdefault(heading.missing, []).append(heading.title)
             for reason, headings in titles.items():
                 why.setdefault(f"{reason} ({', '.join(headings)})", []).append(str(row))
@@ -364,7 +365,8 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     text = f"{what} {_count(seeds if kind == 'seed' else len(units), kind)}"
     if kind == "task":
         text += f" of {_count(seeds, 'seed')}"
-    tested = [column(metric) for metric in comparison.metrics if column(metric).tested]
+    headings = map(comparison.column, comparison.metrics)
+    tested = [heading for heading in headings if heading.tested]
     if any(heading.title.endswith("%") for heading in tested):
         text += "; accuracies in %"
     if "variance" in comparison.metrics:
@@ -395,12 +397,14 @@ def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str
     most = here.groupby("metric", sort=False)["n"].max()
     part = most[(most > 0) & (most < units)]
     notes = [
-        f"{', '.join(column(str(metric)).title for metric in alike.index)}: "
+        f"{', '.join(comparison.column(str(metric)).title for metric in alike.index)}: "
         f"{_count(n, 'value')} per row."
         for n, alike in part.groupby(part, sort=False)
     ]
     here = here.assign(most=here["metric"].map(most)).query("0 < n < most")
-    unmarked = ", so it is not marked as best" * any(column(str(m)).tested for m in most.index)
+    unmarked = ", so it is not marked as best" * any(
+        comparison.column(str(m)).tested for m in most.index
+    )
     for row, fewer in here.groupby("row", sort=False).first().iterrows():
         notes.append(f"{row} has {fewer['n']} of {fewer['most']} values{unmarked}.")
     return notes

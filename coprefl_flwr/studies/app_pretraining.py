@@ -12,10 +12,10 @@ from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.models import buffer_names, model_arrays, save_model
+from coprefl_flwr.object_code import code_hash, network_hash
 from coprefl_flwr.options import Option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.method import parts_of
-from coprefl_flwr.studies.object_code import code_hash, network_hash
 from coprefl_flwr.studies.own_method import name_of
 from coprefl_flwr.studies.provenance import versions
 from coprefl_flwr.studies.stage import RunOptions, TrainingStage

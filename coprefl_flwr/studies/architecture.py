@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line, wrong_type
@@ -25,8 +26,8 @@ from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.copies import copied, unwrapped
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
-from coprefl_flwr.studies.hashes import changing_hashes, content_hashes
-from coprefl_flwr.studies.object_code import network_hash
+from coprefl_flwr.object_code import network_hash
+from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.populations import Source
 
 logger = logging.getLogger("flwr.coprefl")
@@ -188,8 +189,8 @@ class BuiltArchitecture(Architecture):
     @property
     def head(self) -> frozenset[str]:
         """Names of the head's arrays: their shapes depend on the number of classes."""
-        text = changing_hashes({"model": self.name})
-        return _head_names(self.name, self.num_classes, self.input_shape, self.norm, text)
+        code = plugins.hash_at("model", self.name)  # A name may be registered for another network.
+        return _head_names(self.name, self.num_classes, self.input_shape, self.norm, code)
 
     def about(self) -> dict[str, Any]:
         """Return the settings `model` and `norm`."""
@@ -202,7 +203,7 @@ class BuiltArchitecture(Architecture):
 
 @functools.lru_cache(maxsize=16)
 def _head_names(
-    model: str, num_classes: int, shape: tuple[int, ...], norm: str, _: tuple[str, ...]
+    model: str, num_classes: int, shape: tuple[int, ...], norm: str, _: str
 ) -> frozenset[str]:
     """Return `head_names`, cached, because `head_names` builds networks."""
     return head_names(model, num_classes, shape, norm)

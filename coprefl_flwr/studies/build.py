@@ -1,10 +1,10 @@
 """Build a study from settings. No other module converts settings into stages of a study."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
 from coprefl_flwr.data.splits import SERVER_RESERVE
@@ -13,7 +13,7 @@ from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, RANDOM, TASK
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.architecture import BuiltArchitecture
-from coprefl_flwr.studies.hashes import changing_hashes, content_hashes, values_of
+from coprefl_flwr.studies.hashes import content_hashes, values_of
 from coprefl_flwr.studies.known_methods import in_role, with_role
 from coprefl_flwr.studies.measurements import ClientMetrics, StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, Method
@@ -28,98 +28,72 @@ from coprefl_flwr.studies.task_data import Tasks
 from coprefl_flwr.studies.tasks import Downstream, comparison
 from coprefl_flwr.studies.training_options import TrainingOptions
 
-Parts = ParamSpec("Parts")
-Result = TypeVar("Result")
-
 
 def build(settings: Settings) -> Study:
-    """Return the study of these settings, from a new Builder (see `Builder.study`)."""
-    return Builder().study(settings)
+    """Return the study of these settings. A relative `output-dir` is below the current folder.
 
+    A process builds a study once. Its studies share datasets and clients.
 
-def remembered(most: int, make: Callable[Parts, Result]) -> Callable[Parts, Result]:
-    """Return `make` with a cache of its last `most` results, by the arguments.
-
-    If an argument names a file of the user and the file has changed, `make` is called again.
+    Raises a SettingsError for errors that are visible without loading data: an unknown method or
+    option, a method that is named twice, or a setting that this kind of study does not use.
     """
-
-    @functools.lru_cache(maxsize=most)
-    def make_once(_: tuple[str, ...], *parts: Any) -> Result:
-        return make(*parts)  # type: ignore[call-arg]
-
-    def make_or_remember(*parts: Parts.args, **_: Parts.kwargs) -> Result:
-        return make_once(changing_hashes(parts), *parts)
-
-    return make_or_remember
+    return _built(settings, Path.cwd())
 
 
-class Builder:
-    """Builds studies from settings. The studies of one builder share datasets and clients."""
+@functools.lru_cache(maxsize=8)
+def _built(settings: Settings, _: Path) -> Study:
+    settings.check_used()
+    of_kind = _personalised if settings.study == PERSONALISED else _starts
+    config, root = settings.to_config(), expanded(settings.output_dir).resolve()
+    return Study(of_kind(settings, config), config, root)
 
-    def __init__(self) -> None:
-        self._studies = remembered(8, self._study)
-        self._populations = remembered(64, populations)
-        self._personal_data = remembered(4, PersonalData)
 
-    def study(self, settings: Settings) -> Study:
-        """Return the study of these settings. A relative `output-dir` is below the current folder.
+def _starts(settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
+    """Return the stages of a study of starting models."""
+    of_run, data = settings.part(RunOptions), settings.part(DataSettings)
+    of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
+    training = settings.part(TrainingOptions)
+    settings.method.check([RANDOM, *with_role(PRETRAINING)])
+    methods = [in_role("method", one, PRETRAINING, training) for one in settings.method]
+    phases = [phase for method in methods for phase in method.trained]
+    if data.server_reserve is None and any(phase.uses_server_data for phase in phases):
+        data = replace(data, server_reserve=SERVER_RESERVE)
+    clients, tasks = populations(data, task_data, of_run.seed)
+    architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
+    starts = [
+        Pretraining(
+            method,
+            clients,
+            architecture,
+            of_run,
+            keeps_head=of_tasks.head == KEEP,
+            test_every=data.test_every,
+            settings=config,
+        )
+        for method in methods
+    ]
+    metrics = ClientMetrics(of_run.client_metrics)
+    how = downstream(of_tasks, task_data.task_clients, training, metrics)
+    if len(tasks):
+        how.trained.check_aggregation("task-method", task_data.task_clients)
+    measurements = own_measurements(of_tasks.measurements)
+    if of_tasks.start_loss:
+        measurements = [StartLoss, *measurements]
+    return comparison(starts, tasks, how, measurements)
 
-        Raises a SettingsError for errors that are visible without loading data: an unknown method
-        or option, a method that is named twice, or a setting that this kind of study does not use.
-        """
-        return self._studies(settings, Path.cwd())
 
-    def _study(self, settings: Settings, _: Path) -> Study:
-        settings.check_used()
-        of_kind = self._personalised if settings.study == PERSONALISED else self._starts
-        config, root = settings.to_config(), expanded(settings.output_dir).resolve()
-        return Study(of_kind(settings, config), config, root)
-
-    def _starts(self, settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
-        """Return the stages of a study of starting models."""
-        of_run, data = settings.part(RunOptions), settings.part(DataSettings)
-        of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
-        training = settings.part(TrainingOptions)
-        settings.method.check([RANDOM, *with_role(PRETRAINING)])
-        methods = [in_role("method", one, PRETRAINING, training) for one in settings.method]
-        phases = [phase for method in methods for phase in method.trained]
-        if data.server_reserve is None and any(phase.uses_server_data for phase in phases):
-            data = replace(data, server_reserve=SERVER_RESERVE)
-        clients, tasks = self._populations(data, task_data, of_run.seed)
-        architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
-        starts = [
-            Pretraining(
-                method,
-                clients,
-                architecture,
-                of_run,
-                keeps_head=of_tasks.head == KEEP,
-                test_every=data.test_every,
-                settings=config,
-            )
-            for method in methods
-        ]
-        metrics = ClientMetrics(of_run.client_metrics)
-        how = downstream(of_tasks, task_data.task_clients, training, metrics)
-        if len(tasks):
-            how.trained.check_aggregation("task-method", task_data.task_clients)
-        measurements = own_measurements(of_tasks.measurements)
-        if of_tasks.start_loss:
-            measurements = [StartLoss, *measurements]
-        return comparison(starts, tasks, how, measurements)
-
-    def _personalised(self, settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
-        """Return the stages of a personalised study."""
-        of_run, data = settings.part(RunOptions), settings.part(DataSettings)
-        training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
-        settings.method.check(list(with_role(PERSONALISED)))
-        methods = [_personal_method(one, training, settings) for one in settings.method]
-        clients = self._personal_data(personal, data, of_run.seed, training.precision)
-        model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
-        return [
-            PersonalStage(method, clients, model, data.test_every, of_run, metrics, config)
-            for method in methods
-        ]
+def _personalised(settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
+    """Return the stages of a personalised study."""
+    of_run, data = settings.part(RunOptions), settings.part(DataSettings)
+    training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
+    settings.method.check(list(with_role(PERSONALISED)))
+    methods = [_personal_method(one, training, settings) for one in settings.method]
+    clients = _personal_data(personal, data, of_run.seed, training.precision)
+    model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
+    return [
+        PersonalStage(method, clients, model, data.test_every, of_run, metrics, config)
+        for method in methods
+    ]
 
 
 SAMPLE_SETTINGS = ("dataset", "samples-per-class", "relabel", "image-size", "pretraining-domains")
@@ -162,6 +136,7 @@ class DividedSource(Source):
         return about | {key: values[key] for key in keys} | {"contents": content_hashes(files)}
 
 
+@functools.lru_cache(maxsize=64)
 def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple[Clients, Tasks]:
     """Return the pre-training's clients, and the tasks. The data is loaded at first use."""
     datasets = Datasets(data, seed)
@@ -223,6 +198,9 @@ def downstream(
         diagnostics=tasks.diagnostics,
         metrics=metrics,
     )
+
+
+_personal_data = functools.lru_cache(maxsize=4)(PersonalData)
 
 
 def _personal_method(method: Method, training: TrainingOptions, settings: Settings) -> Method:

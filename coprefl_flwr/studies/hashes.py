@@ -4,15 +4,13 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import is_dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import plugins
 from coprefl_flwr.data.hugging_face import files_of
 from coprefl_flwr.files import expanded, sha256_of
-from coprefl_flwr.named import split_options
 from coprefl_flwr.options import declared
 
 OWN = ("model", "dataset", "partition", "metric")
@@ -66,37 +64,6 @@ def _own_files(name: str) -> list[Path]:
 def _free(name: str, hashes: Mapping[str, str]) -> str:
     """Return a name that is no key of `hashes`: files in two folders may have equal names."""
     return name if name not in hashes else _free(f"{name}, another", hashes)
-
-
-def changing_hashes(settings: Any) -> tuple[str, ...]:
-    """Return hashes of the user's code and of files of data that can change while a program runs.
-
-    The code is in files (FILE.py:NAME) or is registered under a name. Modules are not hashed,
-    because a module is imported only once. In a block of `plugins.unchanged`, the first hashes
-    count. `hf:FOLDER` is left out, because its files are many and each client asks for the study.
-    """
-    named = [word for text in _texts(settings) for word in text.split()]
-    words = list(dict.fromkeys(split_options(word)[0] for word in named))
-    files = [plugins.hash_at("method", word) for word in words if ".py:" in word]
-    known = [plugins.hash_at(kind, name) for kind, name in plugins.REGISTERED if name in words]
-    names = tuple(word.partition("@")[0] for word in words if "." in word or "/" in word)
-    return (*files, *known, *plugins.once(_data_hashes, names))
-
-
-def _data_hashes(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(hash_of_file(path) for name in names for path in _own_files(name))
-
-
-def _texts(content: Any) -> Iterator[str]:
-    """Yield every string in settings, including nested containers and dataclasses."""
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, Mapping | list | tuple):
-        parts = content.values() if isinstance(content, Mapping) else content
-        for part in parts:
-            yield from _texts(part)
-    elif is_dataclass(content):
-        yield from _texts(vars(content))
 
 
 def content_without_folders(content: Any) -> Any:

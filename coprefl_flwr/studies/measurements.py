@@ -4,7 +4,6 @@ Users can write their own metrics and their own measurements.
 """
 
 import functools
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,10 +19,10 @@ from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.named import folder_of
-from coprefl_flwr.plugins import METRIC, is_without_code
-from coprefl_flwr.report.columns import METRIC_COLUMNS, START_LOSS, Better, ColumnSpec
+from coprefl_flwr.object_code import code_hash, is_users
+from coprefl_flwr.plugins import METRIC
+from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.studies.hashes import content_hashes, hash_of
-from coprefl_flwr.studies.object_code import code_hash
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Making, Stage
 from coprefl_flwr.studies.store import Store, write_result
@@ -38,7 +37,7 @@ MetricLike = str | Callable[..., float]
 
 
 def own_metric(chosen: MetricLike) -> Metric:
-    """Return a Metric from a place or a function, and register its table heading.
+    """Return a Metric from a place or a function.
 
     The metric of a function has the function's name. The function's attributes `title` and `better`
     are the metric's title and direction; they default to the name and to "higher". Options after a
@@ -58,9 +57,7 @@ def own_metric(chosen: MetricLike) -> Metric:
     if chosen_better not in BETTER:
         hint = unknown("value", str(chosen_better), BETTER)
         raise SettingsError(f"{what}: attribute `better`: {hint}")
-    better: Better = "lower" if chosen_better == "lower" else "higher"
-    METRIC_COLUMNS[f"{METRIC}{name}"] = ColumnSpec(title, better)
-    return Metric(name, title, chosen_better, fn)
+    return Metric(name, title, chosen_better, functools.partial(_measured, what, fn))
 
 
 def _metric_name(metric: Any) -> str:
@@ -85,27 +82,29 @@ class ClientMetrics:
     def __init__(self, metrics: MetricLike | Sequence[MetricLike]) -> None:
         several = metrics.split() if isinstance(metrics, str) else metrics
         self.metrics = several if isinstance(several, Sequence) else [several]
-        if not is_without_code():
-            _ = self.functions  # An error now is better than in the last round.
 
     @functools.cached_property
+    def loaded(self) -> Sequence[Metric]:
+        """The metrics; a SettingsError if one is invalid."""
+        metrics = list(map(own_metric, self.metrics))
+        names = [metric.name for metric in metrics]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SettingsError(f"client-metrics: two have the name '{twice[0]}'", "client-metrics")
+        return metrics
+
+    @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """A mapping from each metric's name to its function; a SettingsError if one is invalid."""
-        metrics = [(_metric_name(metric), own_metric(metric)) for metric in self.metrics]
-        functions = {
-            metric.name: functools.partial(_measured, place, metric.fn) for place, metric in metrics
-        }
-        if len(functions) < len(metrics):
-            names = [metric.name for _, metric in metrics]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise SettingsError(f"client-metrics: two have the name '{twice}'", "client-metrics")
-        return functions
+        """A mapping from each metric's name to its function."""
+        return {metric.name: metric.fn for metric in self.loaded}
+
+    @property
+    def headings(self) -> Mapping[str, tuple[str, str]]:
+        """A mapping from each metric's column to its title and its better direction."""
+        return {f"{METRIC}{metric.name}": (metric.title, metric.better) for metric in self.loaded}
 
     @about_settings("client-metrics")
     def check(self, classes: int) -> None:
         """Raise a SettingsError if a metric fails on test logits, (2 x classes, classes)."""
-        if is_without_code():
-            return
         logits, numbers = torch.eye(classes).repeat(2, 1), torch.arange(classes)
         labels = torch.cat([numbers, numbers.roll(1)])
         for name, fn in self.functions.items():  # An error now is better than in the last round.
@@ -169,7 +168,7 @@ class StartMeasurement(Measurement):
     """A measurement of one starting model.
 
     A subclass sets `phase`, the name of the measurement in rows and folders, and defines `measure`.
-    If the model or the file that defines the subclass changes, the measurement runs again:
+    If the model or the code of the subclass changes, the measurement runs again:
 
     ```python
     class WorstClient(StartMeasurement):
@@ -205,11 +204,8 @@ class StartMeasurement(Measurement):
 
     def identity(self) -> Mapping[str, Any]:
         """Return the identity of the model, and a hash of the code of your own class."""
-        kind, text = type(self), ""
-        if kind.__module__ != __name__:
-            module = inspect.getmodule(kind)  # A notebook's module has no file.
-            text = inspect.getsource(module if module and module.__file__ else kind)
-        return {"start": hash_of(self.pretraining.identity()), "text": hash_of({"text": text})}
+        code = code_hash(type(self)) if is_users(type(self)) else ""
+        return {"start": hash_of(self.pretraining.identity()), "text": hash_of({"text": code})}
 
     @property
     def key(self) -> str:

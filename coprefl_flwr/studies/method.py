@@ -38,10 +38,10 @@ from coprefl_flwr.methods import (
 )
 from coprefl_flwr.models.weights import FILE, is_external
 from coprefl_flwr.named import parse, with_options
+from coprefl_flwr.object_code import code_hash, is_users
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.hashes import values_of
-from coprefl_flwr.studies.object_code import code_hash
 from coprefl_flwr.studies.training_options import (
     OF_EPOCHS,
     PRECISION,
@@ -398,7 +398,9 @@ class Method:
             text = FLWR_VERSION
         elif not is_built_in(self.name):
             text = plugins.hash_at("method", self.name)
-        text = text or code_hash(self.strategy_class, self.client_class)
+        kinds = self.strategy_class, self.client_class
+        if not text and any(map(is_users, kinds)):
+            text = code_hash(*kinds)
         texts = {"text": text} if text else {}
         if place := about.get(WRAPPER):
             texts["wrapper"] = plugins.hash_at(WRAPPER, place)

@@ -20,12 +20,14 @@ from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.training_checks import Problem
 from coprefl_flwr.studies.costs import cost
+from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store, read_result
 from coprefl_flwr.studies.study import Study
+from coprefl_flwr.studies.tasks import Task
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -83,6 +85,8 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
                 key: number for key, number in of_start.items() if math.isfinite(number)
             }
     problems, how = log_problems(study, store), made_by()
+    measuring = [stage for stage in study.stages if isinstance(stage, Task | PersonalStage)]
+    headings = {key: text for stage in measuring for key, text in stage.metrics.headings.items()}
     known = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
     return {
@@ -94,6 +98,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
         "troubles": problems,
         "warnings": lost,
         "made": {"versions": versions, **known},
+        **({"columns": headings} if headings else {}),
     }
 
 

@@ -24,13 +24,13 @@ from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.machine import MOST_WORKERS
 from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.federation.run import Hook
-from coprefl_flwr.files import check_links, check_place, expanded, remove_named, write_atomically
+from coprefl_flwr.files import check_place, expanded, remove_named, write_atomically
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.options import Option
 from coprefl_flwr.studies.personal_data import FEATURE_FILE
 from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.stage import Making, Stage
-from coprefl_flwr.studies.store import RESULT, STATES, Layout, Store, finalise, is_done, read_result
+from coprefl_flwr.studies.store import RESULT, Layout, Store, finalise, is_done, read_result
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
@@ -53,10 +53,10 @@ def run_study(grid: Grid, study: Study) -> Path:
     checkpoints are kept, and the next run continues from them.
     """
     name = study.config["run-name"]
+    plugins.check_unchanged()
     study.check()
     store = Store(study.root / name, Layout.PATH)
     check_place("output-dir", store.root)
-    check_folders(study.stages, store)
     say_caps(study.stages)
     with store.owned(f"run-name = {name}"):
         write_atomically(store.root / SETTINGS, yaml.safe_dump(dict(study.config)).encode())
@@ -106,6 +106,7 @@ def finished(
         progress = Progress(stream=io.StringIO() if quiet else sys.stderr)
         if quiet:
             entered.enter_context(quiet_flower("flwr.coprefl"))
+        plugins.check_unchanged()
         study.check()
         say_caps(study.stages)
         store = entered.enter_context(_store(folder, layout))
@@ -137,7 +138,6 @@ def _store(folder: str | Path | None, layout: Layout) -> Iterator[Store]:
 # ---- the driver ----------------------------------------------------------------------------------
 
 
-@plugins.unchanged()
 def run(
     study: Study,
     grid: Grid,
@@ -152,7 +152,7 @@ def run(
 
     An interrupted stage continues from its last checkpoint. If a stored result was computed from
     other inputs, it is moved into a folder `earlier-N`; the log lists such stages before any
-    training. If a file of the user changes meanwhile, clients in this process keep its first text.
+    training.
 
     Parameters
     ----------
@@ -168,7 +168,6 @@ def run(
     Raises a RunFailedError if clients failed in the same round too often. Finished stages and
     checkpoints are kept.
     """
-    check_folders(study.stages, store)
     store.prepare(study.stages)
     if progress is None:
         progress = Progress()
@@ -219,11 +218,3 @@ def say_caps(stages: Iterable[Stage]) -> None:
     for name, how in capped.items():
         most = f"at most max-local-steps = {how.max_local_steps} steps of a client in a round"
         logger.info("%s: %s, by its paper, not local-epochs = %s", name, most, how.local_epochs)
-
-
-def check_folders(stages: Iterable[Stage], store: Store) -> None:
-    """Raise a SettingsError if a folder that stages write into, or a parent of it, is a link."""
-    for stage in stages:
-        check_links(store.base, store.folder(stage) / STATES)
-        if stage.features():
-            check_links(store.base, store.shared(stage.features()))

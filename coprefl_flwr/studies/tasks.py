@@ -152,6 +152,7 @@ class Task(TrainingStage):
     ) -> None:
         title, folder = f"task {number} from {pretraining.name}", folder_of(pretraining.name)
         self.pretraining, self.tasks, self.how = pretraining, tasks, how
+        self.metrics = how.metrics
         self.drawn_by, _ = tasks.part(number)
         self.task = self.number = number
         self.architecture, self.phases = pretraining.architecture, [how.trained]
@@ -203,7 +204,7 @@ class Task(TrainingStage):
         module = self.architecture.shared(len(self.population.classes))
         samples, state = self.population.clients[client_id], ClientState(folders.states)
         client = self.phase_of(server_round).client(module, samples, state=state)
-        client.metrics = self.how.metrics.functions
+        client.metrics = self.metrics.functions
         return client
 
     def check(self) -> None:

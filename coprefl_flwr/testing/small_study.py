@@ -14,7 +14,6 @@ import torch
 from flwr.app import Message
 from torch import nn
 
-from coprefl_flwr import plugins
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.errors import one_line
@@ -126,7 +125,6 @@ class Case:
         """The result of the run on one node, with which other runs are compared."""
         return self.run("undisturbed")
 
-    @plugins.unchanged()
     def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Outcome:
         """Run the small study on `nodes` nodes and return its result.
 

@@ -61,7 +61,6 @@ SMALL = {
     "rounds": 3,
     "local-steps": 3,
     "learning-rate": 0.05,
-    "meta-learning-rate": 0.01,
     "tasks": 0,
 }
 
@@ -122,16 +121,17 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
 def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
     """The noise does not depend on the process that draws it, and it changes the model."""
     config = {**SMALL, "rounds": 2, "output-dir": str(tmp_path)}
-    config |= {"query-clip": 1.5, "query-noise": 0.01}
+    config |= {"method": "coprefl:query-clip=1.5,query-noise=0.01"}
     done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
     assert done.returncode == 0, done.stdout
-    for name, nodes, changed in (("local", 3, {}), ("calm", 1, {"query-noise": 0.0})):
+    calm_method = {"method": "coprefl:query-clip=1.5"}
+    for name, nodes, changed in (("local", 3, {}), ("calm", 1, calm_method)):
         chosen = Settings.from_config({**config, "run-name": name, **changed})
         run_study(LocalGrid(app, nodes, chosen.to_config()), build(chosen))
-    assert_same_starts(tmp_path / "flower", tmp_path / "local", ["coprefl"])
-    noisy, calm = (
-        load_saved_model(tmp_path / name / "starts" / "coprefl")[0] for name in ("local", "calm")
-    )
+    start = "coprefl-query-clip-1.5-query-noise-0.01"
+    assert_same_starts(tmp_path / "flower", tmp_path / "local", [start])
+    noisy, _ = load_saved_model(tmp_path / "local" / "starts" / start)
+    calm, _ = load_saved_model(tmp_path / "calm" / "starts" / "coprefl-query-clip-1.5")
     assert max(abs(calm[name] - array).max() for name, array in noisy.items()) > 1e-3
 
 

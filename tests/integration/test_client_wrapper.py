@@ -10,7 +10,7 @@ import pytest
 import coprefl_flwr as cp
 from coprefl_flwr import client_app
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PRETRAINING
 from coprefl_flwr.models import model_arrays
@@ -23,6 +23,7 @@ from coprefl_flwr.studies.store import Layout, Store
 from coprefl_flwr.studies.training_options import WRAPPER_KEYS, TrainingOptions
 from tests.common.data import images
 from tests.common.networks import Perceptron
+from tests.common.processes import new_process
 from tests.common.simulation import ROOT
 from tests.common.studies import tiny_study
 
@@ -99,7 +100,7 @@ def test_only_pretraining_clients_of_the_phase_are_wrapped(tiny_images, tmp_path
     np.testing.assert_array_equal(*both)
 
 
-def test_file_changed_during_a_run_is_used_in_the_next_run(tiny_images, tmp_path):
+def test_file_changed_during_a_run_is_used_in_the_next_process(tiny_images, tmp_path):
     file = tmp_path / "wrappers.py"
     settings = tiny_study(tiny_images, tmp_path)
     name = f"fedavg:client-wrapper={file}:wrapper,client-wrapper-share=1.0"
@@ -119,6 +120,9 @@ def test_file_changed_during_a_run_is_used_in_the_next_run(tiny_images, tmp_path
         (model,) = store.root.glob("starts/*/model.safetensors")
         models.append(model.read_bytes())
     assert models[0] == models[1]
+    with pytest.raises(SettingsError, match=r"wrappers.py changed after .*: restart the program"):
+        run_study(grid, build(settings))
+    new_process()
     with pytest.raises(RunFailedError, match="OSError"):
         run(build(settings), grid, Store(tmp_path / "next", Layout.PATH))
 
@@ -142,6 +146,7 @@ def test_key_of_a_run_depends_on_the_wrapper_and_the_text_of_its_file(tmp_path):
     elsewhere = settings | {"client-wrapper": f"{moved}:Scale"}
     assert key(**elsewhere) == wrapped_key
     moved.write_text(moved.read_text() + "# Another text.\n")
+    new_process()
     assert key(**elsewhere) != wrapped_key
 
 

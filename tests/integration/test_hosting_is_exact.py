@@ -220,8 +220,8 @@ def test_nodes_without_clients_end_the_run_in_one_line(caplog):
     """No node reports its clients: the run fails with a one-line error and does not hang."""
     app = renamed(client_app(lambda _, i: InPlace()), {2: None, 3: None})
     grid = LocalGrid(app, nodes=2)
-    with pytest.raises(RunFailedError, match="2 nodes with 0 clients are connected, needed: 1"):
-        FedAvg().start(grid, to_record(START), 1, timeout=0.1)
+    with pytest.raises(RunFailedError, match=r"no node could report its .*: start the node with"):
+        FedAvg().start(grid, to_record(START), 1)
 
 
 METHODS = {

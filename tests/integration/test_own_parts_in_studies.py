@@ -1,4 +1,4 @@
-"""The keys of results depend on a user's own files, also if a file changes while a program runs."""
+"""The keys of results depend on a user's own files, which a new process reads again."""
 
 import shutil
 
@@ -7,6 +7,7 @@ import pytest
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
+from tests.common.processes import new_process
 from tests.common.simulation import ROOT
 
 
@@ -38,6 +39,7 @@ def change(file, old, new):
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))
+    new_process()
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def change(file, old, new):
         ("partition.py", 'kind="stable"', 'kind="quicksort"'),
     ],
 )
-def test_changed_file_changes_the_keys_in_the_same_process(parts, file, old, new):
+def test_changed_file_changes_the_keys(parts, file, old, new):
     def keys():
         return [stage.key for stage in build(settings(parts)).stages]
 
@@ -69,10 +71,11 @@ def test_changed_metric_changes_the_key_of_personalised_results(tmp_path):
 
     plain, first = key(), key(**{"client-metrics": f"{file}:one"})
     file.write_text("def one(logits, labels):\n    return 2.0\n")
+    new_process()
     assert len({plain, first, key(**{"client-metrics": f"{file}:one"})}) == 3
 
 
-def test_changed_partition_and_model_are_used_in_the_same_process(parts):
+def test_changed_partition_and_model_are_used_in_a_new_process(parts):
     def stage():
         return build(settings(parts)).stages[0]
 

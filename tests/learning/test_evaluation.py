@@ -173,6 +173,19 @@ def test_weighted_mean_is_that_of_the_whole_set(loss_fn, weight, size):
         np.testing.assert_allclose(array, gradient, rtol=1e-8, atol=1e-12)
 
 
+def test_batch_without_a_counted_sample_is_left_out():
+    """Its cross-entropy is not a number; before, the whole loss was not."""
+    network, batches = linear_and_batches(4)
+    ignored = (batches[0][0], torch.full((4,), -100))
+
+    def of(parts):
+        return loss_and_gradient(network, parts, size=lambda batch: (batch[1] >= 0).sum())
+
+    assert of([ignored, *batches]).loss == of(batches).loss
+    with pytest.raises(ValueError, match="no samples"):
+        of([ignored])
+
+
 @pytest.mark.parametrize(
     ("outputs", "targets"),
     [

@@ -21,6 +21,7 @@ from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.report import Report
 from coprefl_flwr.report.figures import FIGURES
 from tests.common.checks import files
+from tests.common.processes import new_process
 from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 TEXT_OF_SEARCH = """\
@@ -146,11 +147,13 @@ def test_report_after_a_change_of_the_users_files_is_refused(name, users_recipe,
         np.savez(tmp_path / name, **arrays | {"images": arrays["images"][..., ::-1]})
     else:
         (tmp_path / name).write_bytes(content + b"# A comment.\n")
+    new_process()
     capsys.readouterr()
     line = refusal(["report", out], capsys)
     assert line.startswith(f"{out}: a file that the recipe names, or this package, changed")
     assert files(out) == before
     (tmp_path / name).write_bytes(content)
+    new_process()
     assert main(["report", str(out)]) == 0
     assert files(out) == before
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.columns import METRIC_COLUMNS, ColumnSpec
+from coprefl_flwr.report.columns import ColumnSpec
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from tests.common.comparisons import two_starts
@@ -129,12 +129,11 @@ def test_report_of_a_folder_has_the_same_bytes(tmp_path: Path) -> None:
 
 def test_metrics_of_the_user_keep_their_titles(tmp_path: Path) -> None:
     rows = pd.DataFrame(two_starts()).assign(**{"metric:top3": 0.5})
-    METRIC_COLUMNS["metric:top3"] = ColumnSpec("Top three", "lower")
-    page = Outcome(rows, pd.DataFrame()).write(tmp_path)
+    about = {"columns": {"metric:top3": ("Top three", "lower")}}
+    page = Outcome(rows, pd.DataFrame(), about).write(tmp_path)
     assert ">Top three</th>" in page.read_text(encoding="utf-8")
-    del METRIC_COLUMNS["metric:top3"]
-    Outcome.read(tmp_path)
-    assert METRIC_COLUMNS.pop("metric:top3") == ColumnSpec("Top three", "lower")
+    (comparison,) = report_of([Outcome.read(tmp_path)]).comparisons
+    assert comparison.column("metric:top3") == ColumnSpec("Top three", "lower")
 
 
 def test_run_without_tasks_and_rounds_has_a_report(tmp_path: Path) -> None:

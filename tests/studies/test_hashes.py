@@ -8,6 +8,7 @@ import pytest
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.settings import Settings
+from tests.common.processes import new_process
 
 NETWORK = """
 from torch import nn
@@ -37,6 +38,7 @@ def test_changed_module_of_a_user_is_another_model(study, tiny_settings, tmp_pat
     def keys(activation):
         (tmp_path / f"{module}.py").write_text(NETWORK.format(inputs=36, activation=activation))
         importlib.invalidate_caches()
+        new_process()
         return [stage.key for stage in build(settings).stages]
 
     first, other = keys("ReLU"), keys("Tanh")

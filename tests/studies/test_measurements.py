@@ -11,6 +11,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.measurements import own_measurements
 from coprefl_flwr.studies.running import run_study
+from tests.common.processes import new_process
 
 WORST = """
 from coprefl_flwr.studies.measurements import StartMeasurement
@@ -53,11 +54,12 @@ def test_measurement_is_stored_and_reported(tiny_settings, file):
     assert f"{measured['fedavg']['worst-loss']:.3f}" in page
 
 
-def test_key_of_a_measurement_changes_with_its_file(tiny_settings, file):
+def test_key_of_a_measurement_changes_with_its_code(tiny_settings, file):
     settings = replace(tiny_settings, method="random", tasks=0, measurements=f"{file}:Worst")
     before = build(settings).stages[-1].key
     assert build(replace(settings, run_name="other")).stages[-1].key == before
-    file.write_text(WORST + "\nA_CONSTANT_OF_THE_FILE = 1\n")
+    file.write_text(WORST.replace("max(losses)", "2 * max(losses)"))
+    new_process()
     assert build(settings).stages[-1].key != before
 
 

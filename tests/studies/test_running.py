@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from coprefl_flwr.studies.build import Builder
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import say_caps
 from coprefl_flwr.studies.settings import Settings
 
@@ -28,7 +28,7 @@ LINE = (
     ],
 )
 def test_a_cap_on_the_steps_of_all_is_said_once(settings, lines, caplog):
-    stages = Builder().study(Settings.of(**settings)).stages
+    stages = build(Settings.of(**settings)).stages
     with caplog.at_level(logging.INFO, "flwr.coprefl"):
         say_caps(stages)
     assert [record.getMessage() for record in caplog.records] == lines

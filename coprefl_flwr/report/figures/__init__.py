@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.report.columns import DIAGNOSTICS, column
+from coprefl_flwr.report.columns import DIAGNOSTICS
 from coprefl_flwr.report.comparison import Comparison, ResultRow, numbers, units
 from coprefl_flwr.report.figures import learning, maps, relations, style
 from coprefl_flwr.report.figures.learning import accuracy_figure as accuracy_figure
@@ -143,7 +143,7 @@ def _landscape(comparison: Comparison) -> Drawn:
 
 def _gamma(comparison: Comparison) -> Drawn:
     metrics = [metric for metric in ("accuracy", "variance") if metric in comparison.metrics]
-    panels = {column(metric).title: _by_gamma(comparison, metric) for metric in metrics}
+    panels = {comparison.column(metric).title: _by_gamma(comparison, metric) for metric in metrics}
     caption = "Accuracy and variance by γ; bars: ± one sample standard deviation."  # noqa: RUF001
     if any((points["line"] == relations.PAPER).any() for points in panels.values()):
         caption += f" Dashed: {comparison.source or 'the paper'}."
@@ -193,7 +193,9 @@ def _diagnostics(comparison: Comparison) -> Drawn:
     metrics = [name for name in DIAGNOSTICS if {name, "accuracy"} <= {*comparison.metrics}]
     values = units(comparison).rename(columns={"row": "start"})
     panels = {
-        column(metric).title: values[["start", metric, "accuracy"]].rename(columns={metric: "at"})
+        comparison.column(metric).title: values[["start", metric, "accuracy"]].rename(
+            columns={metric: "at"}
+        )
         for metric in metrics
     }
     return relations.explained_figure(panels), (

@@ -1,9 +1,11 @@
 """The hash of code that a program passes as objects."""
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from types import MethodType, ModuleType, SimpleNamespace
 
 import numpy as np
@@ -12,7 +14,8 @@ import torch
 from torch import nn
 
 import coprefl_flwr as cp
-from coprefl_flwr.studies.object_code import code_hash, network_hash
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.object_code import code_hash, is_users, network_hash
 
 PROGRAM = """
 from torch import nn
@@ -113,6 +116,28 @@ def test_hash_changes_with_values(what):
     assert first == again != other
 
 
+def test_hash_of_a_users_module_is_that_of_the_code_that_runs(tmp_path, monkeypatch):
+    """An edit of the file counts after a reload, as by `%autoreload`, or in a new process."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "module_of_a_user.py"
+    text = "from torch import nn\ndef helper(x):\n    return x\n"
+    text += "class Net(nn.Module):\n    def forward(self, x):\n        return helper(x)\n"
+    file.write_text(text)
+    module = importlib.import_module(file.stem)
+    first = network_hash(module.Net())
+    file.write_text(text.replace("return x", "return 2 * x"))
+    assert network_hash(module.Net()) == first
+    assert network_hash(importlib.reload(module).Net()) != first
+
+
+def test_value_that_cannot_be_pickled_is_refused_in_one_line():
+    with pytest.raises(SettingsError, match=r"metric: its changes would not be .*TypeError"):
+        code_hash(cached(x for x in "abc"))
+    with pytest.raises(SettingsError, match="a network or another object: its changes would not"):
+        network_hash(Scaled(x for x in "abc"))
+
+
 def test_hash_does_not_include_globals_that_the_code_changes():
     names = {"__name__": "own", "log": []}
     exec("def metric(x): log.append(x); return x", names)
@@ -121,14 +146,15 @@ def test_hash_does_not_include_globals_that_the_code_changes():
     assert code_hash(names["metric"]) == first
 
 
-def test_code_of_packages_has_an_empty_hash():
-    assert code_hash(cp.FedAvg, cp.CoPreFL().client) == ""
-    assert code_hash(nn.Linear, torch.tanh) == ""
+def test_code_of_packages_counts_by_its_name():
+    assert not any(map(is_users, (cp.FedAvg, nn.Linear, nn.functional.relu, dataclass, torch)))
+    assert is_users(made)
+    assert code_hash(nn.Linear) == code_hash(nn.Linear) != code_hash(nn.Bilinear)
 
 
 def test_hash_is_the_same_in_every_process():
     """Sets of texts have another order in each process."""
-    program = f"{PROGRAM.format(**VALUES)}\nfrom coprefl_flwr.studies.object_code import code_hash"
+    program = f"{PROGRAM.format(**VALUES)}\nfrom coprefl_flwr.object_code import code_hash"
     program += "\nprint(code_hash(metric, Own))"
     printed = [
         subprocess.check_output(
