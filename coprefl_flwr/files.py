@@ -18,10 +18,7 @@ from typing import Any
 
 import filelock
 
-from coprefl_flwr.errors import SettingsError, one_line
-
-LONGEST_NAME = 255
-"""The largest number of bytes in the name of a file that file systems allow."""
+from coprefl_flwr.errors import SettingsError, excerpt, one_line
 
 MARK = ".coprefl"
 """The name of the file that marks a folder of this package; a prefix of other files' names."""
@@ -34,16 +31,8 @@ _MARKED = "Files in this folder are written by coprefl-flwr, which may replace a
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path with the home folder instead of `~`.
-
-    Raises a SettingsError if the path names a user who does not exist.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise SettingsError(
-            f"{path}: there is no user with the home folder {Path(path).parts[0]}"
-        ) from error
+    """Return a path with the home folder instead of `~`."""
+    return Path(path).expanduser()
 
 
 @contextmanager
@@ -95,11 +84,8 @@ def remove_named(folder: Path, name: re.Pattern[str]) -> None:
 def check_own(folder: Path, option: str) -> None:
     """Raise a SettingsError, which names the option, if a folder holds files of other programs."""
     names = os.listdir(folder) if folder.exists() else []
-    mark = folder / MARK
-    if MARK in names and mark.is_file():
-        return
     other = sorted(n for n in names if not n.startswith(f"{MARK}.") and not _PART.fullmatch(n))
-    if other:
+    if other and MARK not in names:
         raise SettingsError(
             f"{option}: {folder} has files that coprefl did not write, such as {other[0]!r}; "
             "choose a new or empty folder"
@@ -120,9 +106,7 @@ def _mark(folder: Path, names: set[str]) -> None:
 def _listed(folder: Path) -> set[str]:
     """Return the names that the file MARK lists: files that may be replaced and removed."""
     mark = folder / MARK
-    text = mark.read_text(errors="replace") if mark.exists() else ""
-    lines = text.removeprefix(_MARKED).splitlines() if text.startswith(_MARKED) else []
-    return {line for line in lines if line and not {"", ".", ".."} & {*line.split("/")}}
+    return set(mark.read_text().removeprefix(_MARKED).splitlines()) if mark.exists() else set()
 
 
 def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> None:
@@ -140,8 +124,7 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
     for name, content in contents.items():
         write_atomically(folder / name, content)
     for name in before - contents.keys():  # Last: an error above leaves all files of the last call.
-        with contextlib.suppress(IsADirectoryError, NotADirectoryError):
-            (folder / name).unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
     _mark(folder, set(contents))
 
 
@@ -170,8 +153,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        again = f"remove the folder {path.parent}, and run the same command again"
-        raise SettingsError(f"{path} is damaged: {one_line(error)}; {again}") from error
+        raise damaged(path, one_line(error)) from error
 
 
 def inside(root: Path, name: str) -> Path:
@@ -179,12 +161,9 @@ def inside(root: Path, name: str) -> Path:
 
     Raises a SettingsError if the path would be outside `root`, or if no folder can have the name.
     """
-    parts = name.split("/")
-    for part in parts:
-        dots, wrong = part in ("", ".", ".."), any(sign in part for sign in "\\:\0")
-        if dots or wrong or len(part.encode()) > LONGEST_NAME:
-            raise SettingsError(f"{name[:LONGEST_NAME]!r} cannot name a folder of this node")
-    return root.joinpath(*parts)
+    if {"", ".", ".."} & {*name.split("/")} or {*name} & {*"\\:\0"}:
+        raise SettingsError(f"{excerpt(repr(name))} cannot name a folder of this node")
+    return root / name
 
 
 def check_place(option: str, folder: Path) -> None:
@@ -192,12 +171,9 @@ def check_place(option: str, folder: Path) -> None:
 
     The error message begins with `option`, the setting that names the folder.
     """
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise SettingsError(f"{option}: {place} is a file, not a folder")
-        if place.is_symlink() and not place.exists():
-            raise SettingsError(f"{option}: {place} is a broken link")
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise SettingsError(f"{option}: {there} is a file or a broken link, not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise SettingsError(f"{option}: {there} is not writable")
 
@@ -233,20 +209,26 @@ def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]
     write_atomically(folder / SUMS, "".join(lines).encode())
 
 
-def damaged(folder: Path, *names: str, needed: str = "") -> list[str]:
-    """Return the names of the files in a folder that do not match their checksums.
+def check_sums(folder: Path, *names: str, needed: str = "") -> None:
+    """Raise a SettingsError if files in a folder do not match their checksums.
 
     If `names` are given, only these files are checked. Missing files are not checked: the code that
-    reads a missing file reports it. The result is [SUMS] if the file of checksums does not exist or
-    has no checksum of the file `needed`.
+    reads a missing file reports it. There must be a checksum of the file `needed`.
     """
     text = (folder / SUMS).read_text(errors="replace") if (folder / SUMS).exists() else ""
-    lines = (line.partition("  ") for line in text.splitlines())
-    sums = {name: digest for digest, _, name in lines}
+    sums = {name: digest for digest, _, name in (s.partition("  ") for s in text.splitlines())}
     if needed and needed not in sums:
-        return [SUMS]
-    there = [name for name in sums if name in (names or sums) and (folder / name).is_file()]
-    return [name for name in there if sha256_of(folder / name) != sums[name]]
+        raise damaged(folder / SUMS, f"it has no checksum of {needed}")
+    for name, digest in sums.items():
+        file = folder / name
+        if name in (names or sums) and file.is_file() and sha256_of(file) != digest:
+            raise damaged(file, f"its checksum is not the one in {SUMS}")
+
+
+def damaged(file: Path, why: str) -> SettingsError:
+    """Return the error for a file of this package that is damaged, with the folder to remove."""
+    remedy = f"remove the folder {file.parent}, and run the same command again"
+    return SettingsError(f"{file} is damaged: {why}; {remedy}")
 
 
 def sha256_of(file: Path) -> str:

@@ -70,31 +70,24 @@ class ClientState:
         if not version:
             return None
         file = self._file(config, version)
-        lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
         try:
-            arrays, identity = read_sealed(file)
+            return read_sealed(file)[0]
         except ValueError as error:
+            lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
             raise SettingsError(f"{lost}: {file}") from error
-        if identity != self._identity(file):
-            raise SettingsError(f"{lost}: {file}")
-        return arrays
 
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
         """Store `arrays` as the state after the request of `config`; delete states of no use."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
         remove_unfinished(file.parent)
-        write_sealed(file, arrays, self._identity(file))
+        write_sealed(file, arrays, "")
         needed = {str(config.get("state-version")), str(config.get("state-kept"))}
         versions = [path for path in file.parent.iterdir() if STATE_FILE.fullmatch(path.name)]
         for path in versions:
             # Newer versions are kept, as this request may be late.
             if path.stem not in needed and _age(path.stem) < _age(version):
                 path.unlink(missing_ok=True)
-
-    def _identity(self, file: Path) -> str:
-        """Return "RUN/POPULATION/CLIENT/VERSION", which is also stored in the file."""
-        return file.relative_to(self.folder).with_suffix("").as_posix()
 
     def _file(self, config: Mapping[str, Any], version: str) -> Path:
         """Return the path of a version's file; refuse names that would lead out of the folder."""

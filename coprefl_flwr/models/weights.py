@@ -21,7 +21,7 @@ from torch import Tensor
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
-from coprefl_flwr.files import SUMS, damaged, expanded, read_text, written_beside
+from coprefl_flwr.files import SUMS, check_sums, damaged, expanded, read_json, written_beside
 from coprefl_flwr.models.arrays import as_array, check_plain
 from coprefl_flwr.models.build import Network, own_model
 from coprefl_flwr.models.copies import named_as
@@ -67,19 +67,16 @@ def load_saved_model(folder: str | Path) -> tuple[dict[str, np.ndarray], dict[st
     for name in (WEIGHTS, ABOUT):
         if not (folder / name).is_file():
             raise SettingsError(f"no saved model in {str(folder)!r}: the file {name} is missing")
-    if wrong := damaged(folder, WEIGHTS, ABOUT):
-        problem = f"the checksum of {wrong[0]} does not match {SUMS}"
-        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {problem}")
+    check_sums(folder, WEIGHTS, ABOUT)
+    about: dict[str, Any] = read_json(folder / ABOUT)
     try:
-        about: dict[str, Any] = json.loads(read_text(folder / ABOUT))
         with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
             order = json.loads((weights.metadata() or {}).get("order", "null"))
             arrays = {name: weights.get_tensor(name) for name in order or weights.keys()}
     # safetensors raises an AttributeError or a TypeError for dtypes that NumPy does not have, such
     # as bfloat16.
     except (ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
-        why = one_line(error)
-        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {why}") from error
+        raise damaged(folder / WEIGHTS, one_line(error)) from error
     return arrays, about
 
 
@@ -151,8 +148,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises a SettingsError if the file cannot be read, does not match its checksum, or holds no
     state_dict of plain tensors.
     """
-    if damaged(path.parent, path.name):
-        raise SettingsError(f"damaged: its checksum does not match {SUMS} next to it")
+    check_sums(path.parent, path.name)
     try:
         if path.suffix == ".safetensors":
             content: Any = safetensors.torch.load_file(path)

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import remove_checkpoint
 from coprefl_flwr.federation.client_state import STATE_FILE
 from coprefl_flwr.federation.progress import PERSONAL_KIND
@@ -37,7 +36,7 @@ from coprefl_flwr.files import (
     SUMS,
     alone,
     check_own,
-    damaged,
+    check_sums,
     own,
     read_json,
     remove_named,
@@ -228,16 +227,9 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
     Raises a SettingsError if the result file is missing or does not match its checksum.
     """
-    if damaged(folder, RESULT, needed=RESULT):
-        raise _damage(folder, RESULT)
+    check_sums(folder, RESULT, needed=RESULT)
     result: dict[str, list[dict[str, Any]]] = read_json(folder / RESULT)
     return result
-
-
-def _damage(folder: Path, name: str) -> SettingsError:
-    """Return the error for a file in a stage's folder that does not match its checksum."""
-    problem = f"{folder / name} is damaged: its checksum is not the one in {SUMS}"
-    return SettingsError(f"{problem}; remove the folder {folder}, and run the same command again")
 
 
 def is_done(folder: Path) -> bool:
@@ -254,8 +246,7 @@ def finalise(stage: "Stage", folder: Path) -> bool:
     """
     if not is_done(folder):
         return False
-    for name in damaged(folder, needed=RESULT):
-        raise _damage(folder, name)
+    check_sums(folder, needed=RESULT)
     remove_unfinished(folder, below=False)  # Other processes may write into subfolders.
     if stage.open_ended:
         return True

@@ -94,7 +94,7 @@ def test_weights_with_a_wrong_checksum_are_refused(tmp_path: Path) -> None:
     write_sums(tmp_path, ["model.json", "model.safetensors"], {})
     load_saved_model(tmp_path)
     flip(tmp_path / "model.safetensors", -1)
-    with pytest.raises(SettingsError, match="does not match SHA256SUMS"):
+    with pytest.raises(SettingsError, match="is not the one in SHA256SUMS"):
         load_saved_model(tmp_path)
     save_model(tmp_path, {"w": np.ones(1)}, ABOUT)  # This removes the old checksums.
     assert load_saved_model(tmp_path)[0]["w"].item() == 1.0

@@ -50,7 +50,7 @@ def test_result_with_its_checksum_is_kept(folder):
     assert is_done(folder)
     assert read_result(folder) == {"rows": ROWS, "rounds": []}
     (folder / SUMS).unlink()
-    with pytest.raises(SettingsError, match="its checksum is not the one in SHA256SUMS"):
+    with pytest.raises(SettingsError, match="SHA256SUMS is damaged: it has no checksum of result"):
         read_result(folder)
 
 
