@@ -276,7 +276,7 @@ def pretrain(
     >>> start = cp.pretrain(method, model, clients, rounds=2, quiet=True)
     """
     usage = "cp.pretrain(method, model, clients)"
-    method = read_method(method, usage)
+    chosen = read_method(method, usage)
     network = checked_network("model", model, usage)
     WORKERS.checked(workers, "workers")
     if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
@@ -284,13 +284,13 @@ def pretrain(
     stage: AppPretraining | Pretraining
     app: ClientApp | None = None
     if isinstance(clients, ClientApp):
-        if isinstance(method, str):
+        if chosen.instance is None:
             raise wrong_type("method", method, "a strategy for a ClientApp", "cp.FedAvg()")
         if options:
             raise SettingsError(f"{', '.join(options)}: set these options in the ClientApp's code")
-        stage, app = AppPretraining(method, model, rounds, nodes), clients
+        stage, app = AppPretraining(chosen, model, rounds, nodes), clients
     else:
-        stage, nodes = pretraining_of(method, network, clients, rounds, options), workers
+        stage, nodes = pretraining_of(chosen, network, clients, rounds, options), workers
     stage.open_ended = checkpoint is not None
     grid = {"nodes": nodes, "workers": workers}
     with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, app, hooks, **grid) as store:
@@ -374,9 +374,9 @@ def evaluate_starts(
     usage = "cp.evaluate_starts(starts, tasks)"
     if not isinstance(tasks, Tasks):
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
-    method = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))", classes=True)
+    read = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))", classes=True)
     WORKERS.checked(workers, "workers")
-    weights, chosen = starts_of(starts), checked_options(options, task_options(method))
+    weights, chosen = starts_of(starts), checked_options(options, task_options(read))
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(numbers, declared(Downstream))
     fewest = min(len(tasks[number].clients) for number in range(len(tasks)))
@@ -388,7 +388,7 @@ def evaluate_starts(
         participants=fewest,
         learning_rate=TASK_RATE,
     )
-    trained = task_method(method, training, chosen)
+    trained = task_method(read, training, chosen)
     trained.check_aggregation("method", training.participants)
     layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
     computed, keeps = in_role("head", layer, HEAD, training), layer == KEEP

@@ -64,10 +64,6 @@ def find_class(name: str, role: str = "", known: Sequence[str] = ()) -> type[Rou
     built_in = CLASSES.get(REFINED.get(name, name))
     if built_in and (not role or role in roles_of(name, built_in)):
         return built_in
-    before, _, written = name.partition(":")
-    if written and is_built_in(before):
-        key = written.partition(",")[0]
-        raise SettingsError(f"{name}: '{key}' has no value; write {key}=VALUE")
     if built_in or not plugins.is_place("method", name):
         names = [*(known or (*CLASSES, *REFINED)), *plugins.brought("method")]
         raise SettingsError(unknown("method", name, names))
@@ -100,8 +96,6 @@ def _checked(place: str, strategy_class: Any) -> type[RoundStrategy]:
     for role in strategy_class.roles:
         if role not in ROLES:
             raise SettingsError(f"{place}: roles: {unknown('role', role, ROLES)}")
-    if HEAD in strategy_class.roles and "head" not in strategy_class.__dataclass_fields__:
-        raise SettingsError(f"{place}: the role head needs a field `head`, as in LinearHead")
     client = client_class_of(strategy_class)
     if not (isinstance(client, type) and issubclass(client, TorchClient)):
         raise SettingsError(

@@ -23,7 +23,6 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import os
 import re
 import sys
@@ -137,16 +136,6 @@ def call(what: str, function: Callable[..., Any], arguments: tuple[Any, ...]) ->
     the function raises.
     """
     options = {key.replace("-", "_"): value for key, value in parse(what)[1].items()}
-    parameters = list(inspect.signature(function).parameters.values())
-    known = [
-        parameter.name
-        for parameter in parameters[len(arguments) :]
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        for key in options:
-            if key not in known:
-                raise SettingsError(f"{what}: {unknown('option', key, known)}")
     return _run(what, functools.partial(function, *arguments, **options), "failed")
 
 

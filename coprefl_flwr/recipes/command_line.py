@@ -48,7 +48,6 @@ from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
-from coprefl_flwr.studies.running import say_caps
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import RESULT, Store, is_done, read_result
 from coprefl_flwr.testing import check_methods
@@ -90,7 +89,6 @@ def run(options: argparse.Namespace) -> int:
     _check_not_another(out, recipe)
     tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
-    say_caps(run.main for run in runs)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` writes there: choose another"):
         failed = _run_all(out, store, recipe, runs, executor(store, options.workers, tracker))
     if len(recipe.seeds) == 1 and not failed:

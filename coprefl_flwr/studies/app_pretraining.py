@@ -1,6 +1,5 @@
 """The stage of a pre-training whose clients are a ClientApp of a Python program."""
 
-import copy
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from coprefl_flwr.models import buffer_names, model_arrays, save_model
 from coprefl_flwr.object_code import code_hash, network_hash
 from coprefl_flwr.options import Option
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.method import parts_of
+from coprefl_flwr.studies.method import Method, parts_of
 from coprefl_flwr.studies.own_method import name_of
 from coprefl_flwr.studies.provenance import versions
 from coprefl_flwr.studies.stage import RunOptions, TrainingStage
@@ -29,8 +28,8 @@ class AppPretraining(TrainingStage):
 
     Parameters
     ----------
-    strategy : RoundStrategy
-        The strategy that runs all rounds. The strategy is copied.
+    method : Method
+        The method of the strategy object that runs all rounds.
     network : nn.Module
         The network with the first weights.
     rounds : int
@@ -43,17 +42,15 @@ class AppPretraining(TrainingStage):
 
     kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
 
-    def __init__(
-        self, strategy: RoundStrategy, network: nn.Module, rounds: int, nodes: int
-    ) -> None:
-        self.nodes = NODES.checked(nodes, "nodes")
-        parts, name = parts_of(strategy, ROUNDS.checked(rounds, "rounds")), name_of(strategy)
-        of_run, title = RunOptions(seed=strategy.seed), f"pre-training {name}"
+    def __init__(self, method: Method, network: nn.Module, rounds: int, nodes: int) -> None:
+        self.nodes, name = NODES.checked(nodes, "nodes"), name_of(method)
+        # The model is evaluated on tasks instead.
+        self._strategy = method.strategy(evaluate_every=0)
+        parts = parts_of(self._strategy, ROUNDS.checked(rounds, "rounds"))
+        of_run, title = RunOptions(seed=self._strategy.seed), f"pre-training {name}"
         super().__init__(of_run, title, name, name, sum(number for _, number in parts))
-        self._strategy, self.first = copy.deepcopy(strategy), model_arrays(network)
-        self._buffers = buffer_names(network)
+        self.first, self._buffers = model_arrays(network), buffer_names(network)
         self._code = [network_hash(network), code_hash(*(type(part) for part, _ in parts))]
-        self._strategy.evaluate_every = 0  # The model is evaluated on tasks instead.
 
     def identity(self) -> Mapping[str, Any]:
         """Return the method, the initial network and the number of nodes; not the app."""

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line, wrong_type
@@ -186,11 +185,10 @@ class BuiltArchitecture(Architecture):
         classes, seed_key = num_classes or self.num_classes, (self.seed, *(key or ("model",)))
         return build_model(self.name, classes, self.input_shape, self.norm, seed_key)
 
-    @property
+    @functools.cached_property
     def head(self) -> frozenset[str]:
         """Names of the head's arrays: their shapes depend on the number of classes."""
-        code = plugins.hash_at("model", self.name)  # A name may be registered for another network.
-        return _head_names(self.name, self.num_classes, self.input_shape, self.norm, code)
+        return head_names(self.name, self.num_classes, self.input_shape, self.norm)
 
     def about(self) -> dict[str, Any]:
         """Return the settings `model` and `norm`."""
@@ -199,14 +197,6 @@ class BuiltArchitecture(Architecture):
     def identity(self) -> Mapping[str, Any]:
         """Return the settings `model` and `norm`, and a hash of the user's file if there is one."""
         return {**self.about(), "contents": content_hashes([self.name])}
-
-
-@functools.lru_cache(maxsize=16)
-def _head_names(
-    model: str, num_classes: int, shape: tuple[int, ...], norm: str, _: str
-) -> frozenset[str]:
-    """Return `head_names`, cached, because `head_names` builds networks."""
-    return head_names(model, num_classes, shape, norm)
 
 
 def checked_network(what: str, network: Any, example: str) -> nn.Module:

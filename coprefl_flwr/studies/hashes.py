@@ -50,7 +50,7 @@ def content_hashes(names: Iterable[str]) -> dict[str, str]:
         own = {kind: plugins.hash_at(kind, file) for kind in OWN if plugins.is_place(kind, file)}
         texts = sorted({text for text in own.values() if text})
         if name not in hashes and texts:
-            hashes[_free(plugins.without_folders(file), hashes)] = " ".join(texts)
+            hashes[plugins.without_folders(file)] = " ".join(texts)
     return hashes
 
 
@@ -59,11 +59,6 @@ def _own_files(name: str) -> list[Path]:
     whole = expanded(name)
     paths = [whole, expanded(name.rpartition(":")[0]), whole / "model.safetensors"]
     return [path for path in paths if os.path.isfile(path)] if ".py:" not in name else []
-
-
-def _free(name: str, hashes: Mapping[str, str]) -> str:
-    """Return a name that is no key of `hashes`: files in two folders may have equal names."""
-    return name if name not in hashes else _free(f"{name}, another", hashes)
 
 
 def content_without_folders(content: Any) -> Any:

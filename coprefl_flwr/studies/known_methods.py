@@ -1,9 +1,8 @@
 """The methods that a study can name: the built-in ones, and a check of what a user chose."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import (
     CLASSES,
     HEAD,
@@ -124,14 +123,4 @@ def _check_keys(where: str, phase: Method, role: str) -> None:
     has = [*phase.declared_options, *phase.training_keys(role)]
     for key, _ in phase.options:
         if key not in has:
-            near = difflib.get_close_matches(key, has, n=1)
-            hint = f", did you mean '{near[0]}'?" if near else ""
-            own = ", ".join(has) or "no settings"
-            others = [
-                name
-                for name, method in METHODS.items()
-                if key in method.declared_options and not method.refined
-            ]
-            who = f"; methods that have it: {', '.join(others)}" if others else ""
-            problem = f"{phase.label} has no setting '{key}'{hint}; it has {own}{who}"
-            raise SettingsError(f"{where}{problem}")
+            raise SettingsError(f"{where}{phase.label}: {unknown('setting', key, has)}")

@@ -131,12 +131,6 @@ class ClientMetrics:
 MEASUREMENT = "measurement"
 """The kind of plugin for your own measurements."""
 
-RESERVED = {
-    *("pretraining", "downstream", "personalised", "diagnosis", START_LOSS),
-    *("starts", "tasks", "diagnoses", "methods", "features", "report"),
-}
-"""Names of phases and folders that your own measurement cannot use as its `phase`."""
-
 StageOf = Callable[[Pretraining], Stage]
 """A function that makes the stage of measurement for the model of a pre-training."""
 
@@ -234,7 +228,7 @@ class StartLoss(StartMeasurement):
 def own_measurements(text: str) -> Sequence[StageOf]:
     """Return your own measurements from a string of places (module:NAME), separated by spaces.
 
-    Raises a SettingsError if a place names no subclass of Stage, or if `phase` is not a new name.
+    Raises a SettingsError if a place names no subclass of Stage, or if `phase` is not a name.
     """
     kinds: list[StageOf] = []
     for place in text.split():
@@ -243,8 +237,8 @@ def own_measurements(text: str) -> Sequence[StageOf]:
             needed = "must be a subclass of studies.stage.Stage, such as of StartMeasurement"
             raise SettingsError(f"measurements: {place} is a {type(kind).__name__}; {needed}")
         phase = getattr(kind, "phase", None)
-        if not isinstance(phase, str) or phase in RESERVED or folder_of(phase) != phase:
+        if not isinstance(phase, str) or folder_of(phase) != phase:
             problem = f"measurements: {place}: phase = {excerpt(repr(phase))}"
-            raise SettingsError(f"{problem}: must be a new name, such as 'worst-client'")
+            raise SettingsError(f"{problem}: must be a name, such as 'worst-client'")
         kinds.append(kind)
     return kinds

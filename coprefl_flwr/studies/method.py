@@ -43,7 +43,6 @@ from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.training_options import (
-    OF_EPOCHS,
     PRECISION,
     TRAINING_KEYS,
     WRAPPER,
@@ -83,8 +82,6 @@ class Method:
         The role in which a stage runs the method, out of `methods.ROLES`; "" before that.
     training : TrainingOptions
         The rounds, the participants and the local training, in this role.
-    capped : bool
-        Whether the method itself limits the steps of local epochs that were set for all methods.
     instance : RoundStrategy, optional
         A strategy object of a Python program, which runs this method and those after it. Stages run
         copies of it.
@@ -95,7 +92,6 @@ class Method:
     then: "Method | None" = None
     role: str = ""
     training: TrainingOptions = DEFAULT_TRAINING
-    capped: bool = False
     instance: RoundStrategy | None = None
 
     # ---- text -----------------------------------------------------------------------------------
@@ -277,15 +273,12 @@ class Method:
 
         `training` is the training of all methods.
         """
-        phase, own, keys = replace(self, role=role), dict(self.options), self.training_keys(role)
-        options, of_all = phase.values, training
-        if keys:
+        phase, own = replace(self, role=role), dict(self.options)
+        if keys := self.training_keys(role):
             chosen = {key: own[key] for key in keys if key in own}
             training = training.of_method(chosen, self.strategy_class.training_defaults)
-        self.strategy_class.check_training(options, training.clip_norm)
-        capped = of_all.local_epochs is not None and not own.keys() & {*OF_EPOCHS}
-        capped &= training.max_local_steps != of_all.max_local_steps
-        return replace(phase, training=training, capped=capped)
+        self.strategy_class.check_training(phase.values, training.clip_norm)
+        return replace(phase, training=training)
 
     @functools.cached_property
     def values(self) -> Mapping[str, Any]:

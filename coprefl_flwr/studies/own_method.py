@@ -8,7 +8,7 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, wrong_type
+from coprefl_flwr.errors import SettingsError, excerpt, wrong_type
 from coprefl_flwr.federation import of_flower
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.learning import LocalTraining
@@ -26,23 +26,21 @@ from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.training_options import TrainingOptions
 
 
-def read_method(method: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:
-    """Return a method as a strategy of this package, or as the given string.
+def read_method(method: Any, usage: str, *, classes: bool = False) -> Method:
+    """Return the method of a string, or of a strategy of this package or of Flower.
 
     If `classes` is true, the method may be a strategy class, which is called without arguments.
 
     Raises a SettingsError for another type; its message has `usage`, an example of the call.
     """
+    if isinstance(method, str):
+        return Method.parse(method)
     if classes and isinstance(method, type) and issubclass(method, RoundStrategy):
-        try:
-            return method()
-        except TypeError as error:
-            problem = f"method = {method.__name__}: {one_line(error)}"
-            raise SettingsError(f"{problem}; pass a strategy object") from error
-    if isinstance(method, RoundStrategy | str):
-        return method
+        method = method()
     if isinstance(method, Strategy):
-        return of_flower(method)
+        strategy = method if isinstance(method, RoundStrategy) else of_flower(method)
+        phases = [_phase_of(part) for part, _ in parts_of(strategy, 1)]
+        return replace(one_after_another(phases), instance=strategy)
     kind = method if isinstance(method, type) else type(method)
     if any(base.__module__.startswith("flwr.server.strategy") for base in kind.__mro__):
         problem = f"method is {kind.__name__}, a strategy of Flower's older API (flwr.server)"
@@ -51,78 +49,85 @@ def read_method(method: Any, usage: str, *, classes: bool = False) -> RoundStrat
     raise wrong_type("method", method, "a strategy, or a text such as 'fedavg'", example)
 
 
-def name_of(strategy: RoundStrategy) -> str:
-    """Return the name of a strategy in result rows and progress, such as "cyclic+fedavg"."""
-    return "+".join(_method_of(part).label for part, _ in parts_of(strategy, 1))
+def _phase_of(strategy: RoundStrategy) -> Method:
+    """Return the method of a strategy object, with the name of its class, and its options.
+
+    For a refined strategy, they are those of the strategy that is refined.
+    """
+    inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
+    method = Method(inner.name or type(inner).__name__, instance=strategy)
+    of_client = declared(method.client_class)
+    known = method.declared_options.items()
+    return method.having({k: getattr(inner, o.name) for k, o in known if k not in of_client})
 
 
-def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
+def name_of(method: Method) -> str:
+    """Return the name of a method in result rows and progress, such as "cyclic+fedavg"."""
+    return "+".join(phase.label for phase in method.phases)
+
+
+def _options_of_clients(method: Method) -> dict[str, Option]:
+    """Return the options of a strategy object's clients by key; a text sets them itself."""
+    phases = method.phases if method.instance else ()
+    return {key: o for phase in phases for key, o in declared(phase.client_class).items()}
+
+
+def pretraining_options(method: Method) -> dict[str, Option]:
     """Return the options of a pre-training by key, without options that the strategy sets."""
-    if isinstance(method, str):
+    if method.instance is None:
         return {**declared(TrainingOptions), "seed": declared(RunOptions)["seed"]}
-    of_strategy = declared(RoundStrategy)
-    training = declared(TrainingOptions).items()
+    of_strategy, training = declared(RoundStrategy), declared(TrainingOptions).items()
     options = {key: option for key, option in training if key not in of_strategy}
-    for part, _ in parts_of(method, 1):
-        options |= declared(_method_of(part).client_class)
-    return options
+    return options | _options_of_clients(method)
 
 
-def task_options(method: RoundStrategy | str) -> dict[str, Option]:
+def task_options(method: Method) -> dict[str, Option]:
     """Return the options of tasks by key: options of local training and of a strategy's client."""
-    of_client = {} if isinstance(method, str) else declared(_method_of(method).client_class)
-    return {**declared(LocalTraining), **of_client}
+    return {**declared(LocalTraining), **_options_of_clients(method)}
 
 
-def pretraining_method(
-    method: RoundStrategy | str, training: TrainingOptions, options: Mapping[str, Any], clients: int
+def _pretraining_method(
+    method: Method, training: TrainingOptions, options: Mapping[str, Any], clients: int
 ) -> Method:
-    """Return a method in its role in a pre-training.
+    """Return a method in its role in a pre-training with `clients` clients.
 
-    Parameters
-    ----------
-    method : RoundStrategy or str
-        The method.
-    training : TrainingOptions
-        Number of rounds, and local training. The number of participants is the strategy's.
-    options : Mapping[str, Any]
-        Options of a strategy's clients, by name.
-    clients : int
-        Number of clients.
+    `training` has the number of rounds, but a strategy object has its number of participants.
+    `options` are the options of a strategy object's clients, by name.
 
     Raises a SettingsError for a method that cannot pre-train, or a strategy that sets `clients`.
     """
-    if isinstance(method, str):
-        described = in_role("method", Method.parse(method), PRETRAINING, training)
+    strategy = method.instance
+    if strategy is None:
+        described = in_role("method", method, PRETRAINING, training)
         if not described.role:
-            raise SettingsError(f"method = {method!r}: it trains nothing; use the model as it is")
+            raise SettingsError(f"method = '{method}': it trains nothing; use the model as it is")
         return described
-    if method.clients is not None:
-        line = f"clients = {method.clients} of the strategy"
+    if strategy.clients is not None:
+        line = f"clients = {strategy.clients} of the strategy"
         raise SettingsError(f"{line}: leave it out; the call already has the clients")
     phases = []
-    for part, rounds in parts_of(method, training.rounds):
+    for phase, (part, rounds) in zip(
+        method.phases, parts_of(strategy, training.rounds), strict=True
+    ):
         how = replace(training, rounds=rounds, participants=part.number_of_participants(clients))
-        phases.append(_in_role(part, PRETRAINING, how, options))
-    return replace(one_after_another(phases), instance=method)
+        phases.append(_in_role(phase, PRETRAINING, how, options))
+    return replace(one_after_another(phases), instance=strategy)
 
 
-def task_method(
-    method: RoundStrategy | str, training: TrainingOptions, options: Mapping[str, Any]
-) -> Method:
+def task_method(method: Method, training: TrainingOptions, options: Mapping[str, Any]) -> Method:
     """Return a method in its role in tasks; `options` are a strategy's clients' options, by name.
 
     Raises a SettingsError for a method that cannot run tasks, or a strategy that sets an option
     whose value the tasks determine, such as the seed.
     """
-    if isinstance(method, str):
-        return in_role("method", Method.parse(method), TASK, training)
-    name = type(method).__name__
-    if isinstance(method, ServerRefined):
+    if method.instance is None:
+        return in_role("method", method, TASK, training)
+    name = type(method.instance).__name__
+    if isinstance(method.instance, ServerRefined):
         raise SettingsError(f"method = {name}: needs server data, which tasks do not have")
     described = _in_role(method, TASK, training, options)
     for option in declared(RoundStrategy).values():
-        value = getattr(method, option.name)
+        value = getattr(method.instance, option.name)
         if option.name not in AGGREGATION and value != option.default:
             why = "all clients take part in a task, and `tasks` has the seed"
             raise SettingsError(
@@ -131,35 +136,21 @@ def task_method(
     return described
 
 
-def _method_of(strategy: RoundStrategy) -> Method:
-    """Return the method of a strategy object, with the name of its class, or of the refined one."""
-    inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
-    return Method(inner.name or type(inner).__name__, instance=strategy)
-
-
 def _in_role(
-    strategy: RoundStrategy, role: str, training: TrainingOptions, options: Mapping[str, Any]
+    method: Method, role: str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Method:
     """Return a strategy object's method in a role; `options` are its client's options, by name."""
-    method = _method_of(strategy)
-    inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
-    if role not in inner.roles:
+    if role not in method.strategy_class.roles:
         others = ", ".join(name for name, other in with_role(role).items() if not other.refined)
-        problem = f"{method.label} is a {' and '.join(inner.roles)} method"
-        needed = f"a {role} method is needed, such as {others}"
-        raise SettingsError(f"method = {type(strategy).__name__}: {problem}; {needed}")
-    of_client = declared(method.client_class)
-    own = {
-        key: getattr(inner, option.name)
-        for key, option in method.declared_options.items()
-        if key not in of_client
-    }
-    own |= {key: options[o.name] for key, o in of_client.items() if o.name in options}
+        problem = f"{method.label} is a {' and '.join(method.strategy_class.roles)} method"
+        raise SettingsError(f"method = {problem}; a {role} method is needed, such as {others}")
+    of_client = declared(method.client_class).items()
+    own = {key: options[option.name] for key, option in of_client if option.name in options}
     return method.having(own).with_training(role, training)
 
 
 def pretraining_of(
-    method: RoundStrategy | str,
+    method: Method,
     model: nn.Module,
     clients: Clients | Sequence[Any],
     rounds: int,
@@ -173,11 +164,11 @@ def pretraining_of(
         clients = Clients.of_datasets(clients)
     chosen, number = checked_options(options, pretraining_options(method)), len(clients)
     training = local_training(chosen, rounds=rounds, participants=number)
-    seed = chosen.get("seed", 0) if isinstance(method, str) else method.seed
+    seed = method.instance.seed if method.instance else chosen.get("seed", 0)
     architecture = Architecture(type(model).__name__, copies_of(model), clients.source, seed)
     architecture.check_clients(clients.samples)
-    described = pretraining_method(method, training, chosen, number)
-    name = "" if isinstance(method, str) else name_of(method)
+    described = _pretraining_method(method, training, chosen, number)
+    name = name_of(method) if method.instance else ""
     return Pretraining(described, clients, architecture, RunOptions(seed=seed), name=name)
 
 

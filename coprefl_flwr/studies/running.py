@@ -4,12 +4,11 @@ A study of a Python program runs in the program's process or on Ray. The results
 folder that the program names, or else in a temporary folder.
 """
 
-import contextlib
 import io
 import logging
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr import plugins
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import SettingsError, wrong_type
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.machine import MOST_WORKERS
 from coprefl_flwr.federation.progress import Progress, quiet_flower
@@ -57,15 +56,11 @@ def run_study(grid: Grid, study: Study) -> Path:
     study.check()
     store = Store(study.root / name, Layout.PATH)
     check_place("output-dir", store.root)
-    say_caps(study.stages)
     with store.owned(f"run-name = {name}"):
         write_atomically(store.root / SETTINGS, yaml.safe_dump(dict(study.config)).encode())
         logger.info("results go to %s", store.root)
         run(study, grid, store, run_name=name)
-        for key in {stage.features() for stage in study.stages} - {""}:
-            remove_named(store.shared(key), FEATURE_FILE)
-            with contextlib.suppress(OSError):  # It also holds features of earlier settings.
-                store.shared(key).parent.rmdir()
+        remove_named(store.root / "features", FEATURE_FILE)
         write_results(study, store)
         return store.root
 
@@ -108,7 +103,6 @@ def finished(
             entered.enter_context(quiet_flower("flwr.coprefl"))
         plugins.check_unchanged()
         study.check()
-        say_caps(study.stages)
         store = entered.enter_context(_store(folder, layout))
         study.root = store.base
         progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
@@ -127,8 +121,6 @@ def _store(folder: str | Path | None, layout: Layout) -> Iterator[Store]:
         with tempfile.TemporaryDirectory(prefix="coprefl-") as temporary:
             yield Store(Path(temporary).resolve(), layout, checkpoints=False)
         return
-    if not isinstance(folder, str | Path):
-        raise wrong_type("checkpoint", folder, "the path of a folder", "'runs/first'")
     store = Store(expanded(folder).resolve(), layout)
     check_place("checkpoint", store.root)
     with store.owned(f"checkpoint = {folder}"):
@@ -210,11 +202,3 @@ def _go_on(stage: Stage, folder: Path) -> None:
         raise SettingsError(f"rounds = {stage.rounds}: {folder} already has {last} rounds")
     if last < stage.rounds:
         (folder / RESULT).unlink()
-
-
-def say_caps(stages: Iterable[Stage]) -> None:
-    """Log one line for each method that takes fewer steps than the local epochs set for all."""
-    capped = {p.label: p.training for stage in stages for p in stage.phases if p.capped}
-    for name, how in capped.items():
-        most = f"at most max-local-steps = {how.max_local_steps} steps of a client in a round"
-        logger.info("%s: %s, by its paper, not local-epochs = %s", name, most, how.local_epochs)

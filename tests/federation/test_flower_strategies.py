@@ -278,7 +278,7 @@ TEXTS = {
     "FedTrimedAvg": "did you mean 'FedTrimmedAvg'?",
     "FedTrimmedAvg:bta=0.2": "did you mean 'beta'?",
     "FedTrimmedAvg:beta=high": "beta = 'high': must be a number",
-    "FedTrimmedAvg:fraction-train=0.5": "has no setting 'fraction-train'",
+    "FedTrimmedAvg:fraction-train=0.5": "unknown setting 'fraction-train'",
     "QFedAvg": "rate is not set: QFedAvg needs it",
     "FedXgbBagging": "FedXgbBagging: aggregates boosted trees, but a method averages arrays",
     "Strategy": "is not a concrete strategy class of flwr.serverapp.strategy",

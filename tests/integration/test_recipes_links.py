@@ -47,7 +47,10 @@ def test_output_folder_that_is_a_broken_link_is_refused_in_one_line(home, capsys
     os.symlink("nowhere", "direct")
     capsys.readouterr()
     assert main(["run", "tiny.yaml", "--out", "direct"]) == 1
-    assert capsys.readouterr().err == "coprefl: --out: direct is a file or a broken link, not a folder\n"
+    assert (
+        capsys.readouterr().err
+        == "coprefl: --out: direct is a file or a broken link, not a folder\n"
+    )
 
 
 def test_report_refuses_a_folder_with_files_of_the_user(home, capsys):

@@ -243,7 +243,7 @@ def test_each_phase_of_a_schedule_has_its_aggregation(monkeypatch):
 
 def test_aggregation_that_a_method_cannot_use_is_refused(tiny_settings):
     settings = replace(tiny_settings, method="cyclic:aggregation=median", tasks=0)
-    with pytest.raises(SettingsError, match=r"cyclic has no setting 'aggregation'.*coprefl"):
+    with pytest.raises(SettingsError, match="cyclic: unknown setting 'aggregation'"):
         build(settings)
     with pytest.raises(SettingsError, match="aggregation = krum: cyclic allows only the mean"):
         Cyclic(aggregation="krum")

@@ -40,7 +40,7 @@ def test_what_is_not_trained_stays_without_a_role():
         (
             "fedprox:muu=1",
             TASK,
-            "method, fedprox:muu=1: fedprox has no setting 'muu', did",
+            "method, fedprox:muu=1: fedprox: unknown setting 'muu': did",
         ),
     ],
 )
@@ -52,9 +52,9 @@ def test_wrong_choice_is_refused_in_one_line(text, role, line):
 
 def test_options_in_the_wrong_role_are_refused():
     """Tasks and personalised studies set the training, or a part of it, for every method."""
-    with pytest.raises(SettingsError, match="fedprox has no setting 'learning-rate'"):
+    with pytest.raises(SettingsError, match="fedprox: unknown setting 'learning-rate'"):
         chosen("fedprox:learning-rate=1", TASK)
-    with pytest.raises(SettingsError, match="fedavg has no setting 'participants'"):
+    with pytest.raises(SettingsError, match="fedavg: unknown setting 'participants'"):
         chosen("fedavg:participants=2", PERSONALISED)
 
 
