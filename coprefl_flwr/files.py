@@ -35,12 +35,9 @@ def expanded(path: str | Path) -> Path:
     return Path(path).expanduser()
 
 
-@contextmanager
-def written_beside(path: Path, content: bytes) -> Iterator[Path]:
-    """Write a temporary file next to `path` and yield its path.
-
-    The caller can rename the file to `path`. Otherwise the file is removed at the end of the block.
-    """
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Write a file in one step, after its missing parent folders; a failed write leaves no file."""
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not tempfile, whose files have other permissions than files that `open` creates.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.coprefl-part")
@@ -49,16 +46,10 @@ def written_beside(path: Path, content: bytes) -> Iterator[Path]:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        yield temporary
+        os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):  # The write already reported the error.
             temporary.unlink(missing_ok=True)
-
-
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a file in one step, after its missing parent folders; a failed write leaves no file."""
-    with written_beside(Path(path), content) as temporary:
-        os.replace(temporary, path)
 
 
 def remove_unfinished(folder: Path, *, below: bool = True) -> None:

@@ -64,6 +64,10 @@ def find_class(name: str, role: str = "", known: Sequence[str] = ()) -> type[Rou
     built_in = CLASSES.get(REFINED.get(name, name))
     if built_in and (not role or role in roles_of(name, built_in)):
         return built_in
+    before, _, written = name.partition(":")
+    if written and is_built_in(before):
+        key = written.partition(",")[0]
+        raise SettingsError(f"{name}: '{key}' has no value; write {key}=VALUE")
     if built_in or not plugins.is_place("method", name):
         names = [*(known or (*CLASSES, *REFINED)), *plugins.brought("method")]
         raise SettingsError(unknown("method", name, names))

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,13 +155,8 @@ def written_alone(path: Path | None) -> Iterator[None]:
         yield
         return
     check_place(f"checkpoint = {path}", path.parent)
-    lock = lock_file(path)
-    with alone(lock, f"checkpoint = {path}: another run is writing this file"):
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                lock.unlink()
+    with alone(lock_file(path), f"checkpoint = {path}: another run is writing this file"):
+        yield
 
 
 def lock_file(path: Path) -> Path:
@@ -179,17 +174,15 @@ def continue_from(
     """Return the state from which a run starts: the arrays `initial`, or the checkpoint at `path`.
 
     Raises a SettingsError if an existing checkpoint would be overwritten; if the checkpoint has
-    another model, other options, or a round after `num_rounds`; if an option cannot be written
-    into a checkpoint; or if the history's file is a folder.
+    another model, other options, or a round after `num_rounds`; or if an option cannot be written
+    into a checkpoint.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
         raise SettingsError("resume = True: set checkpoint, the file to resume from")
     if path is None:
         return beginning
-    written, history_path = as_json(options), history_file(path)
-    if history_path.exists() and not history_path.is_file():
-        raise SettingsError(f"{history_path} is not a regular file: move it away")
+    written = as_json(options)
     if not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
@@ -211,7 +204,7 @@ def continue_from(
             difference = f"its {name} is {checkpoint.options.get(name)!r}, not {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
     # Removes bytes that a killed run has written after these lines.
-    checkpoint.lines.append(history_path, checkpoint.history, checkpoint.round)
+    checkpoint.lines.append(history_file(path), checkpoint.history, checkpoint.round)
     logger.info("resumed from %s after round %s", path, checkpoint.round)
     return checkpoint
 
@@ -221,15 +214,12 @@ def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises a SettingsError if an option cannot be written as JSON.
     """
-    written = {}
-    for name, value in options.items():
-        try:
-            written[name] = json.loads(json.dumps(value))
-        except (TypeError, ValueError) as error:
-            raise SettingsError(
-                f"{name} = {value!r}: cannot be written into a checkpoint; allowed are numbers, "
-                "texts, and lists and mappings of them"
-            ) from error
+    try:
+        written: dict[str, Any] = json.loads(json.dumps(dict(options)))
+    except (TypeError, ValueError) as error:
+        allowed = "only numbers, texts, and lists and mappings of them"
+        problem = f"options of the strategy cannot be written into a checkpoint: {one_line(error)}"
+        raise SettingsError(f"{problem}; allowed are {allowed}") from error
     return written
 
 

@@ -4,10 +4,8 @@
 that describes how the weights were made.
 """
 
-import difflib
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from torch import Tensor
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
-from coprefl_flwr.files import SUMS, check_sums, damaged, expanded, read_json, written_beside
+from coprefl_flwr.files import SUMS, check_sums, damaged, expanded, read_json, write_atomically
 from coprefl_flwr.models.arrays import as_array, check_plain
 from coprefl_flwr.models.build import Network, own_model
 from coprefl_flwr.models.copies import named_as
@@ -45,16 +43,11 @@ def save_model(folder: str | Path, arrays: dict[str, np.ndarray], about: dict[st
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     weights = safetensors.numpy.save(contiguous, metadata={"order": json.dumps(list(arrays))})
     text = json.dumps(about, indent=2, sort_keys=True) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / SUMS).unlink(missing_ok=True)  # The checksums of an older model.
-    with (
-        written_beside(folder / WEIGHTS, weights) as new_weights,
-        written_beside(folder / ABOUT, text.encode()) as new_about,
-    ):
-        # The folder must never hold an older model's weights with the new model's description.
-        (folder / WEIGHTS).unlink(missing_ok=True)
-        os.replace(new_about, folder / ABOUT)
-        os.replace(new_weights, folder / WEIGHTS)
+    # The folder must never hold an older model's weights with the new model's description.
+    for older in (SUMS, WEIGHTS):
+        (folder / older).unlink(missing_ok=True)
+    write_atomically(folder / ABOUT, text.encode())
+    write_atomically(folder / WEIGHTS, weights)
 
 
 def load_saved_model(folder: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -193,7 +186,7 @@ def _fitted(network: Network, tensors: Mapping[str, Tensor], needs_head: bool) -
     body = [name for name in expected if needs_head or name not in network.head]
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     absent = [name for name in body if name not in shapes]
-    extra = [_with_nearest(name, absent) for name in shapes if name not in expected]
+    extra = [repr(name) for name in shapes if name not in expected]
     misshapen = [
         f"{name!r} has {shapes[name]}, needs {expected[name].shape}"
         for name in body
@@ -210,11 +203,6 @@ def _fitted(network: Network, tensors: Mapping[str, Tensor], needs_head: bool) -
         if own.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
             raise SettingsError(f"{name!r} holds a NaN or an infinity")
     return arrays
-
-
-def _with_nearest(name: str, wanted: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, wanted, n=1, cutoff=0.8)
-    return f"{name!r} (nearest: {near[0]!r})" if near else repr(name)
 
 
 def _some(names: list[str]) -> str:

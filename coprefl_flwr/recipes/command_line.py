@@ -156,14 +156,9 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
     stored, _ = read_yaml(out / RECIPE)
     stored = stored if isinstance(stored, dict) else {}
     title, scale, protocol = (str(stored.get(key, "")) for key in ("title", "scale", "protocol"))
-    if (title, bool(scale)) != (recipe.title, bool(recipe.notes)):
-        scale = " at another scale" if title == recipe.title else ""
-        raise SettingsError(
-            f"{out} holds the results of '{title}'{scale}: choose another folder with --out"
-        )
-    if protocol != recipe.protocol:
-        origin = f"of the protocol {protocol}" if protocol else "without a protocol"
-        raise SettingsError(f"{out} holds results {origin}: choose another folder with --out")
+    if (title, protocol, bool(scale)) != (recipe.title, recipe.protocol, bool(recipe.notes)):
+        what = f"'{title}', scale {scale or FULL}, protocol {protocol or 'not set'}"
+        raise SettingsError(f"{out} holds the results of {what}: choose another folder with --out")
 
 
 def report(options: argparse.Namespace) -> None:

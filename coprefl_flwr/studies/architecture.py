@@ -284,18 +284,12 @@ def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Facto
 def checked_factory(network: Any, classes: int) -> Factory:
     """Return `network`, whose networks lose their wrappers, after a call `network(classes)`.
 
-    Raises a SettingsError if `network` is not a function, if the call fails, or if its result is
-    not a network.
+    Raises a SettingsError if `network` is not a function, or if its result is not a network.
     """
     if isinstance(network, nn.Module) or not callable(network):
         needed = "a function of the number of classes that returns a network"
         raise wrong_type("network", network, needed, "lambda classes: Net(classes)")
-    try:
-        module = network(classes)
-    except Exception as error:  # The caller's code may raise any exception.
-        problem = f"network({classes}) failed: {one_line(error)}"
-        raise SettingsError(f"{problem}; it is called with the number of classes") from error
-    checked_network(f"network({classes})", module, "Net(classes)")
+    checked_network(f"network({classes})", network(classes), "Net(classes)")
     return lambda number: unwrapped(network(number))
 
 

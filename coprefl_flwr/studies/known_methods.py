@@ -12,7 +12,6 @@ from coprefl_flwr.methods import (
     REFINED,
     find_class,
 )
-from coprefl_flwr.named import folder_of
 from coprefl_flwr.studies.method import NO_METHODS, START, Method, one_after_another
 from coprefl_flwr.studies.training_options import TrainingOptions
 
@@ -45,17 +44,12 @@ class Methods(tuple[Method, ...]):
         return " ".join(method.without_folders for method in self)
 
     def check(self, allowed: Sequence[str]) -> None:
-        """Raise a SettingsError if there is no method, or if two share a text or a folder."""
+        """Raise a SettingsError if there is no method, or if two have one text."""
         if not self:
             raise SettingsError(f"method is empty: name at least one of {', '.join(allowed)}")
-        folders = [folder_of(method.without_folders) for method in self]
-        for method, folder in zip(self, folders, strict=True):
+        for method in self:
             if self.count(method) > 1:
                 raise SettingsError(f"method contains '{method}' twice")
-            if folders.count(folder) > 1:
-                raise SettingsError(
-                    f"method: two methods like '{method}' need the folder {folder}/"
-                )
 
 
 def in_role(what: str, method: Method, role: str, training: TrainingOptions) -> Method:

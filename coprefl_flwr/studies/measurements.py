@@ -48,8 +48,6 @@ def own_metric(chosen: MetricLike) -> Metric:
     """
     what = _metric_name(chosen)
     fn = plugins.find("metric", chosen) if isinstance(chosen, str) else chosen
-    if not callable(fn) or isinstance(fn, type):
-        raise SettingsError(f"{what}: a metric must be a function of (logits, labels)")
     name = _metric_name(fn)
     if name == "<lambda>":
         raise SettingsError("a metric needs a name: define it with def, not lambda")

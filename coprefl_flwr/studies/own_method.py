@@ -8,13 +8,12 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.errors import SettingsError, excerpt, wrong_type
+from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation import of_flower
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PRETRAINING, TASK
 from coprefl_flwr.models.weights import FILE
-from coprefl_flwr.named import folder_of
 from coprefl_flwr.options import Option, checked_options, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture, checked_network, copies_of
@@ -184,11 +183,6 @@ def starts_of(starts: Any) -> dict[str, nn.Module | str]:
     if not isinstance(starts, Mapping) or not starts:
         example = "{'random': Net(), 'coprefl': start}"
         raise wrong_type("starts", starts, "a mapping of names to networks or files", example)
-    names = {name: folder_of(name) if isinstance(name, str) else "" for name in starts}
-    for name, folder in names.items():
-        if not folder.strip("-") or list(names.values()).count(folder) > 1:
-            problem = f"start {excerpt(repr(name))}: a name must be a text with a letter or digit"
-            raise SettingsError(f"{problem}, and two names must differ in letters or digits")
     return {
         name: f"{FILE}{weights}"
         if isinstance(weights, str | Path)

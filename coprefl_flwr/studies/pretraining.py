@@ -190,19 +190,15 @@ class Pretraining(TrainingStage):
 
     def _check_server_data(self, phase: Method) -> None:
         """Raise a SettingsError if the server has fewer samples than the phase needs."""
-        clients, participants = self.clients, phase.training.participants
-        available = len(clients.server)
-        needed = phase.strategy_class.server_samples_needed(participants)
-        own = phase.instance is not None  # A strategy object has its own data.
-        if phase.uses_server_data and not own and available < needed:
-            parts = needed == participants > 1
-            why = f" (one part for each of {needed} participants)" if parts else ""
-            share, reserve = clients.server_share, clients.server_reserve
-            problem = (
-                f"server-share = {share}, server-reserve = {reserve}: the server has {available} "
-                f"samples, but {self.start} needs at least {needed}{why}"
+        if not phase.uses_server_data or phase.instance is not None:  # An object has its own data.
+            return
+        available = len(self.clients.server)
+        needed = phase.strategy_class.server_samples_needed(phase.training.participants)
+        if available < needed:
+            problem = f"the server has {available} samples, but {self.start} needs {needed}"
+            raise SettingsError(
+                f"server-share, server-reserve: {problem}", "server-share", "server-reserve"
             )
-            raise SettingsError(problem, "server-share", "server-reserve")
 
     def check_weights(self) -> None:
         """Raise a SettingsError if given weights do not fit the network."""

@@ -13,6 +13,7 @@ the stage runs again. The earlier files are not deleted, but moved into a folder
 """
 
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -187,9 +188,8 @@ class Store:
 
     def _put_aside(self, stage: "Stage", changed: Sequence[str]) -> None:
         folder = self.folder(stage)
-        numbers = [path.name.removeprefix(EARLIER) for path in folder.glob(f"{EARLIER}*")]
-        last = max((int(n) for n in numbers if n.isdecimal()), default=0)
-        aside = folder / f"{EARLIER}{last + 1}"
+        places = (folder / f"{EARLIER}{number}" for number in itertools.count(1))
+        aside = next(place for place in places if not place.exists())
         logger.warning(
             "%s is run again (changed: %s); the earlier results are moved to %s",
             stage.title,

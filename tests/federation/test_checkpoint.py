@@ -89,7 +89,8 @@ def test_second_run_with_the_same_checkpoint_is_refused(tmp_path):
     grid, initial = LocalGrid(federation.coprefl_app()), to_record(federation.arrays())
     FedAvg(clients=4).start(grid, initial, 2, checkpoint=path, hooks=[hook])
     assert len(refused) == 2
-    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, f"{path.name}.rounds.jsonl"]
+    names = [path.name, f"{path.name}.lock", f"{path.name}.rounds.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 
 def test_unwritable_checkpoint_path_is_refused_before_any_work(tmp_path):
@@ -194,7 +195,7 @@ def test_options_are_compared_as_json_returns_them(tmp_path, layers):
 
 
 def test_option_that_no_checkpoint_can_hold_is_refused_at_the_start(tmp_path):
-    with pytest.raises(SettingsError, match=r"layers = .*: cannot be written into a checkpoint"):
+    with pytest.raises(SettingsError, match="cannot be written into a checkpoint"):
         start_layered((Path("layers"),), tmp_path, 1)
     assert not (tmp_path / "file").exists()
 

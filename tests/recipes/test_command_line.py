@@ -104,11 +104,11 @@ def test_folder_of_another_recipe_is_refused_as_output(path, done, tmp_path, cap
     out = shutil.copytree(done, tmp_path / "outputs") / "tiny"
     before = files(tmp_path / "outputs")
     line = refusal(["run", path, "--out", out, "--set", "title=Another"], capsys)
-    assert line.startswith(f"{out} holds the results of 'A tiny comparison': choose another")
+    assert line.startswith(f"{out} holds the results of 'A tiny comparison', scale full,")
     cut = tmp_path / "cut.yaml"
     cut.write_text(f"{path.read_text()}small: {{settings: {{rounds: 1}}}}\n")
     line = refusal(["run", cut, "--out", out, "--scale", "small"], capsys)
-    assert "of 'A tiny comparison' at another scale: choose" in line
+    assert "of 'A tiny comparison', scale full, protocol not set: choose" in line
     assert files(tmp_path / "outputs") == before
 
 
