@@ -120,7 +120,7 @@ def partition(
     <4 clients, 300 to 300 samples each, 10 classes>
     """
     options = {"seed": seed, "server_reserve": server_reserve}
-    drawn = checked_options(options, declared(Clients))
+    drawn = checked_options(options, declared(Clients))  # Before the dataset is read.
     scheme = scheme or ("dirichlet" if groups is None else NATURAL)
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
     result = Clients(LoadedSource.of(dataset, only, relabel, batch, groups), spread, **drawn)
@@ -193,7 +193,7 @@ def tasks(
     options = {"classes": classes, "train_fraction": train_fraction, "seed": seed, "by": by}
     several = 3 if by == CLASS else 0
     options["number"] = several if number is None else number
-    drawn = checked_options(options, declared(Tasks))
+    drawn = checked_options(options, declared(Tasks))  # Before the dataset is read.
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
     result = Tasks(LoadedSource.of(dataset, only, relabel, batch, groups), spread, **drawn)
     result.number = result.number or len(result.eligible)

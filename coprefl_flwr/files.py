@@ -27,7 +27,7 @@ LOCK, LOCKS = f"{MARK}.lock", f"{MARK}.locks"
 
 _PART = re.compile(r"\..+\.[0-9]+\.coprefl-part", re.DOTALL)
 """The pattern of the names of half-written files."""
-_MARKED = "Files in this folder are written by coprefl-flwr, which may replace and remove these:\n"
+_MARKED = "Files in this folder are written by coprefl-flwr, which may replace and remove these:"
 
 
 def expanded(path: str | Path) -> Path:
@@ -86,18 +86,12 @@ def check_own(folder: Path, option: str) -> None:
 def own(folder: Path, option: str) -> None:
     """Mark a folder as a folder of this package; raise a SettingsError as `check_own` does."""
     check_own(folder, option)
-    _mark(folder, _listed(folder))
+    if not (folder / MARK).exists():
+        _mark(folder, set())
 
 
 def _mark(folder: Path, names: set[str]) -> None:
-    text = _MARKED + "".join(f"{name}\n" for name in sorted(names))
-    write_atomically(folder / MARK, text.encode())
-
-
-def _listed(folder: Path) -> set[str]:
-    """Return the names that the file MARK lists: files that may be replaced and removed."""
-    mark = folder / MARK
-    return set(mark.read_text().removeprefix(_MARKED).splitlines()) if mark.exists() else set()
+    write_atomically(folder / MARK, "\n".join([_MARKED, *sorted(names), ""]).encode())
 
 
 def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> None:
@@ -106,8 +100,8 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
     `contents` maps the name of each file to its content. Raises a SettingsError before any change
     if the folder, or an existing file with one of the names, was not written by this package.
     """
-    check_own(folder, option)
-    before = _listed(folder)
+    own(folder, option)
+    before = set((folder / MARK).read_text().splitlines()[1:])
     for name in contents.keys() - before:
         if (folder / name).exists():
             raise SettingsError(f"{folder / name} was not written by coprefl: move it away")

@@ -66,8 +66,7 @@ def head_names(
     A downstream task replaces these arrays. To find the names, the model is built for two numbers
     of classes and the shapes are compared, so this works for a user's model too.
 
-    Raises a SettingsError if no shape depends on the number of classes, or if the names of the
-    arrays depend on it.
+    Raises a SettingsError if no shape depends on the number of classes.
     """
     shapes, others = (
         {array: tensor.shape for array, tensor in model.state_dict().items()}
@@ -75,13 +74,7 @@ def head_names(
             build_model(name, n, input_shape, norm) for n in (num_classes, num_classes + 1)
         )
     )
-    differing = sorted(shapes.keys() ^ others.keys())
-    if differing:
-        raise SettingsError(
-            f"model {name!r}: {differing[0]!r} exists for only one of {num_classes} and "
-            f"{num_classes + 1} classes; only shapes may depend on the number of classes"
-        )
-    head = frozenset(array for array in shapes if shapes[array] != others[array])
+    head = frozenset(array for array in shapes if shapes[array] != others.get(array))
     if not head:
         raise SettingsError(
             f"model {name!r} has no array whose shape depends on the number of classes; "

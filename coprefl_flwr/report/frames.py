@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import read_bytes, write_atomically
+from coprefl_flwr.files import damaged, read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import ACCURACY_OF, SENT, START_LOSS, STD_CLIENTS, TO_REACH
 from coprefl_flwr.report.statistics import (
@@ -220,11 +220,8 @@ def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON Lines file; errors name the number of the line."""
-    rows = []
-    for number, line in enumerate(read_bytes(path).split(b"\n"), 1):
-        try:
-            rows += [json.loads(line)] if line.strip() else []
-        except ValueError as error:
-            raise SettingsError(f"{path}, line {number}: {error}") from error
-    return rows
+    """Return the objects of a JSON Lines file; a SettingsError if it is none."""
+    try:
+        return [json.loads(line) for line in read_bytes(path).splitlines()]
+    except json.JSONDecodeError as error:
+        raise damaged(path, str(error)) from error

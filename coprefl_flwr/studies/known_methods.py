@@ -12,7 +12,7 @@ from coprefl_flwr.methods import (
     REFINED,
     find_class,
 )
-from coprefl_flwr.studies.method import NO_METHODS, START, Method, one_after_another
+from coprefl_flwr.studies.method import NO_METHODS, START, Method
 from coprefl_flwr.studies.training_options import TrainingOptions
 
 METHODS: Mapping[str, Method] = {name: Method(name) for name in (*CLASSES, *REFINED)}
@@ -76,28 +76,27 @@ def in_role(what: str, method: Method, role: str, training: TrainingOptions) -> 
         return method
     if role != PRETRAINING and method.then:
         raise SettingsError(f"{what}: '{method}': must be one method, without '+'", what)
-    return one_after_another(
-        [_phase_in_role(what, phase, role, training) for phase in method.phases]
-    )
+    return method.changed(lambda phase: _phase_in_role(what, phase, role, training))
 
 
 def _phase_in_role(what: str, phase: Method, role: str, training: TrainingOptions) -> Method:
-    where, options = f"{what}, {phase}: ", dict(phase.options)
     _check_role(what, phase, role)
-    _check_keys(where, phase, role)
+    has, options = [*phase.declared_options, *phase.training_keys(role)], dict(phase.options)
     try:
+        for key in options:
+            if key not in has:
+                raise SettingsError(f"{phase.label}: {unknown('setting', key, has)}")
         return phase.with_training(role, training)
     except SettingsError as error:
         elsewhere = [key for key in error.keys if key not in options]
-        raise SettingsError(f"{where}{error}", *elsewhere, what) from error
+        raise SettingsError(f"{what}, {phase}: {error}", *elsewhere, what) from error
 
 
 def _check_role(what: str, phase: Method, role: str) -> None:
     """Raise a SettingsError if a phase is no method, or a method without the role."""
     name = phase.name
     if name == RANDOM:
-        problem = f"{what}: '{phase}': random has no settings, as it is not trained"
-        raise SettingsError(problem, what)
+        raise SettingsError(f"{what}: '{phase}': random has no settings or phases", what)
     besides = {PRETRAINING: [RANDOM], HEAD: list(map(str, NO_METHODS))}
     known = [*besides.get(role, []), *with_role(role)]
     if role == PRETRAINING and name not in known and name in with_role(PERSONALISED):
@@ -110,11 +109,3 @@ def _check_role(what: str, phase: Method, role: str) -> None:
         find_class(name, role, known)
     except SettingsError as error:
         raise SettingsError(f"{what}: {error}", what) from error
-
-
-def _check_keys(where: str, phase: Method, role: str) -> None:
-    """Raise a SettingsError for an option that the phase does not have in this role."""
-    has = [*phase.declared_options, *phase.training_keys(role)]
-    for key, _ in phase.options:
-        if key not in has:
-            raise SettingsError(f"{where}{phase.label}: {unknown('setting', key, has)}")

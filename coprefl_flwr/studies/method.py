@@ -201,8 +201,7 @@ class Method:
     def declared_options(self) -> Mapping[str, Option]:
         """{key: option} of the strategy, its client, its refinement and its aggregation."""
         own = _of_strategy(self.strategy_class) | dict(declared(self.client_class))
-        refinement = _of_strategy(ServerRefined) if self.refined else {}
-        return own | refinement | _of_averages(self.strategy_class)
+        return own | _of_strategy(ServerRefined) if self.refined else own
 
     @property
     def refined(self) -> bool:
@@ -317,8 +316,7 @@ class Method:
         if self.role == PRETRAINING:
             run["participants"] = self.training.participants
         kind, how = self.strategy_class, training or self.training
-        options = _of_strategy(kind) | _of_averages(kind)
-        own: dict[str, Any] = {o.name: self.values[key] for key, o in options.items()}
+        own = self._arguments(_of_strategy(kind))
         if kind.server_data:
             own["server"] = server(kind.server_data).in_precision(how.precision)
         if "training" in getattr(kind, "__dataclass_fields__", {}):
@@ -326,7 +324,7 @@ class Method:
         strategy = kind(**run, **own)
         if not self.refined:
             return strategy
-        refinement = {o.name: self.values[key] for key, o in _of_strategy(ServerRefined).items()}
+        refinement = self._arguments(_of_strategy(ServerRefined))
         data, size = server("server").in_precision(how.precision), how.samples_per_step
         return ServerRefined(strategy, data, batch_size=size, **refinement)
 
@@ -342,7 +340,7 @@ class Method:
         `training` is the local training; None means the training of the method. `offered` are
         arguments by name; the client gets those that its class lists in `injected`.
         """
-        own = {o.name: self.values[key] for key, o in declared(self.client_class).items()}
+        own = self._arguments(declared(self.client_class))
         needed = {name: offered[name] for name in self.client_class.injected if name in offered}
         how = training or self.training
         return self.client_class(
@@ -351,12 +349,15 @@ class Method:
 
     def check_samples(self, fewest: int) -> None:
         """Raise a SettingsError if a client with only `fewest` samples cannot take part."""
-        own = {o.name: self.values[key] for key, o in declared(self.client_class).items()}
-        self.client_class.check_samples(fewest, **own)
+        self.client_class.check_samples(fewest, **self._arguments(declared(self.client_class)))
+
+    def _arguments(self, options: Mapping[str, Option]) -> dict[str, Any]:
+        """Return the values of options by their names in Python."""
+        return {option.name: self.values[key] for key, option in options.items()}
 
     def check_aggregation(self, what: str, clients: int) -> None:
         """Raise a SettingsError if the aggregation needs more than `clients` clients per round."""
-        own = {option.name: self.values[key] for key, option in self.declared_options.items()}
+        own = self._arguments(self.declared_options)
         if own.get(AGGREGATION[0], MEAN) == MEAN:
             return
         try:
@@ -425,14 +426,11 @@ def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, 
 
 
 def _of_strategy(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
-    """Return {key: option} of the options of a strategy class that RoundStrategy does not have."""
-    shared = declared(RoundStrategy)
-    return {key: option for key, option in declared(strategy_class).items() if key not in shared}
+    """Return {key: option} of the options of a strategy class that RoundStrategy does not have.
 
-
-def _of_averages(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
-    """Return {key: option} of the aggregation, or {} if the strategy does not average."""
-    if not strategy_class.averages:
-        return {}
-    known = declared(strategy_class).items()
-    return {key: option for key, option in known if option.name in AGGREGATION}
+    The options of the aggregation, which RoundStrategy has, follow if the strategy averages.
+    """
+    shared, known = declared(RoundStrategy), declared(strategy_class)
+    kept = AGGREGATION if strategy_class.averages else ()
+    options = {key: option for key, option in known.items() if key not in shared}
+    return options | {key: option for key, option in known.items() if option.name in kept}

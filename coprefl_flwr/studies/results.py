@@ -74,17 +74,15 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
     Problems of the stages are also logged.
     """
     pretrainings = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
-    chained, costs, lost = {}, {}, log_lost_replies(study, store)
+    chained, costs, how = {}, {}, made_by()
+    lost, problems = log_problems(study, store)
     for start, stage in pretrainings.items():
         rounds = read_result(store.folder(stage))["rounds"]
         chained[start] = [row["round"] for row in rounds if stage.chained(row["round"])]
         if not stage.is_external:
             step_size, gradients = cost(stage, len(rounds))
             of_start = {STEP_SIZE: step_size, "gradients": gradients / 1e6}
-            costs[start] = {
-                key: number for key, number in of_start.items() if math.isfinite(number)
-            }
-    problems, how = log_problems(study, store), made_by()
+            costs[start] = {key: n for key, n in of_start.items() if math.isfinite(n)}
     measuring = [stage for stage in study.stages if isinstance(stage, Task | PersonalStage)]
     headings = {key: text for stage in measuring for key, text in stage.metrics.headings.items()}
     known = {key: how[key] for key in ("commit", "machine") if key in how}
@@ -152,22 +150,18 @@ def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
     return f"{lost} of {sent} replies were left out in {len(some)} of the {len(rounds)} rounds"
 
 
-def log_lost_replies(study: Study, store: Store) -> list[str]:
-    """Log the stages in which replies were left out; return a sentence for each of the stages."""
-    lines = []
+def log_problems(study: Study, store: Store) -> tuple[list[str], dict[str, str]]:
+    """Log the stages that diverged, or in which replies were left out.
+
+    Return a sentence on lost replies for each such stage, and {start or method: the problems}.
+    """
+    lost, lines = list[str](), dict[str, list[str]]()
     for stage in study.stages:
         if line := left_out(store.result(stage)["rounds"]):
             logger.warning("%s: %s", stage.title, line)
-            lines.append(f"{stage.title}: {line}.")
-    return lines
-
-
-def log_problems(study: Study, store: Store) -> dict[str, str]:
-    """Log the stages that diverged; return {start or method: the problems}."""
-    lines: dict[str, list[str]] = {}
-    for stage in study.stages:
+            lost.append(f"{stage.title}: {line}.")
         if problem := problem_in(store, stage):
             logger.warning("%s: %s", stage.title, problem)
             what = "" if stage.task is None else f"task {stage.task}: "
             lines.setdefault(stage.start, []).append(f"{what}{problem}")
-    return {start: "; ".join(own) for start, own in lines.items()}
+    return lost, {start: "; ".join(own) for start, own in lines.items()}

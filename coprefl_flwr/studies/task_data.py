@@ -75,7 +75,7 @@ class Tasks:
     def __post_init__(self) -> None:
         """Check each value; no task is drawn yet."""
         check_declared(self)
-        self._made: dict[int, Population] = {}
+        self._made, self._hashes = dict[int, Population](), dict[int, str]()
 
     def __len__(self) -> int:
         return self.number + sum(map(len, self.others))
@@ -217,7 +217,3 @@ class Tasks:
             "classes": tasks.classes,
             "train-fraction": tasks.train_fraction,
         }
-
-    @functools.cached_property
-    def _hashes(self) -> dict[int, str]:
-        return {}

@@ -377,6 +377,6 @@ def test_without_the_row_random_no_start_is_called_idle(store, recipe_of, caplog
     assert collect(recipe, store, {}).warnings == []
     keep(store, run, [10, 10], losses=[1.792, 20.0])
     with caplog.at_level("WARNING", "flwr.coprefl"):
-        (line,) = log_problems(run.study, store).values()
+        (line,) = log_problems(run.study, store)[1].values()
     assert line == "diverged: loss 20.000 (first round: 1.792)"
     assert caplog.messages == [f"{run.main.title}: {line}"]
