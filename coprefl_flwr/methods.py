@@ -97,9 +97,6 @@ def _checked(place: str, strategy_class: Any) -> type[RoundStrategy]:
         raise SettingsError(f"{place}: must define {missing}")
     if any(isinstance(value, Field) for value in vars(strategy_class).values()):
         raise SettingsError(f"{place}: has options, so needs @dataclass(kw_only=True, eq=False)")
-    for role in strategy_class.roles:
-        if role not in ROLES:
-            raise SettingsError(f"{place}: roles: {unknown('role', role, ROLES)}")
     client = client_class_of(strategy_class)
     if not (isinstance(client, type) and issubclass(client, TorchClient)):
         raise SettingsError(

@@ -77,7 +77,7 @@ def display_names(texts: Iterable[str]) -> dict[str, str]:
     """Return the name to display for each method, such as "CoPreFL" for "coprefl:gamma=0.5".
 
     If several texts would have the same name, each name ends with those options that not all of
-    these texts have. A text is displayed unchanged if its name is still the name of another text.
+    these texts have.
     """
     alike: dict[str, list[str]] = {}
     for text in dict.fromkeys(texts):
@@ -89,8 +89,7 @@ def display_names(texts: Iterable[str]) -> dict[str, str]:
         for text, own in options.items():
             differ = [option for option in own if option not in shared]
             names[text] = f"{name}:{','.join(differ)}" if differ else name
-    unique = list(names.values())
-    return {text: name if unique.count(name) == 1 else text for text, name in names.items()}
+    return names
 
 
 def as_file_name(text: str, signs: str) -> str:
@@ -106,8 +105,7 @@ def as_file_name(text: str, signs: str) -> str:
 
 def folder_of(name: str) -> str:
     """Return a name as the name of a folder: other characters become hyphens."""
-    folder = as_file_name(name, ".")
-    return "-" if folder in (".", "..") else folder  # These two name other folders.
+    return as_file_name(name, ".")
 
 
 def _without_options(text: str) -> str:

@@ -374,4 +374,3 @@ def test_display_names_of_methods_are_those_of_papers():
     texts = ["coprefl:gamma=0,mu=1", "coprefl:gamma=1,mu=1", "cyclic:rounds=5+qffl"]
     expected = ["CoPreFL:gamma=0", "CoPreFL:gamma=1", "Cyclic+q-FFL"]
     assert list(display_names(texts).values()) == expected
-    assert display_names(["coprefl", "CoPreFL"]) == {"coprefl": "coprefl", "CoPreFL": "CoPreFL"}

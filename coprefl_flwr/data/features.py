@@ -30,8 +30,6 @@ def features_of(
 ) -> Samples:
     """Return the same samples, with the concatenated features of all encoders as inputs.
 
-    Raises a SettingsError if `file` has features of another number of samples.
-
     Parameters
     ----------
     samples : samples of an `ImageDataset`
@@ -42,29 +40,18 @@ def features_of(
         from it instead of computed again; None: the features are kept in memory only
     change : function that is applied once to all images before they are encoded; None: no change
     """
-    values = None if file is None else _stored(file)
-    if values is None:
+    if file is None or not len(samples):
         values = torch.from_numpy(_computed(samples, encoders, device, change))
-        if file is not None:
+    else:
+        if not file.exists():
             content = io.BytesIO()
-            np.save(content, values.numpy())
+            np.save(content, _computed(samples, encoders, device, change))
             write_atomically(file, content.getvalue())
-            stored = _stored(file)
-            values = values if stored is None else stored
-    if len(values) != len(samples):
-        raise SettingsError(f"delete {file}: it has {len(values)} samples, not {len(samples)}")
-    dataset = TensorDataset(values, labels=samples.labels, classes=samples.dataset.classes)
-    return Samples(dataset, np.arange(len(samples)), samples.labels)
-
-
-def _stored(file: Path) -> Tensor | None:
-    """Return the features in a file, or None if the file does not exist or is damaged."""
-    try:
         # The file is memory-mapped, so that the features may be larger than the memory. The mode is
         # "c" (copy on write), because torch warns of a read-only mapping.
-        return torch.from_numpy(np.load(file, "c", allow_pickle=False))
-    except (ValueError, TypeError, EOFError, OSError):
-        return None
+        values = torch.from_numpy(np.load(file, "c", allow_pickle=False))
+    dataset = TensorDataset(values, labels=samples.labels, classes=samples.dataset.classes)
+    return Samples(dataset, np.arange(len(samples)), samples.labels)
 
 
 def _images(samples: Samples) -> Tensor:

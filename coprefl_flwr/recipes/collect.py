@@ -294,8 +294,7 @@ class _Table:
         """Return the rounds of a pre-training in which the model passed from client to client."""
         if not isinstance(run.main, Pretraining):
             return []
-        rounds = [row.get("round", 0) for row in self.store.result(run.main)["rounds"]]
-        return [number for number in rounds if run.main.chained(number)]
+        return run.main.chained(self.store.result(run.main)["rounds"])
 
     def _of_start(self, run: Run) -> dict[str, float]:
         """Return costs of a start's pre-training, and the round of an early stop."""

@@ -85,7 +85,8 @@ def run(options: argparse.Namespace) -> int:
     wanted_workers(options.workers)
     check_place("--out", out)
     check_place("--models", models)
-    _check_folder(out)
+    check_own(out, "--out")
+    check_own(out / REPORT, "--out")
     _check_not_another(out, recipe)
     tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
@@ -117,8 +118,6 @@ def _run_all(
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
     """Write the files of a recipe's folder before its runs; remove files of killed processes."""
-    # Checked again: now that the folder is locked, no other process writes into it.
-    _check_not_another(out, recipe)
     own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
@@ -140,12 +139,6 @@ def plan(options: argparse.Namespace) -> None:
     with waiting("measuring how long a round takes"):
         paces = {name: pace(computing) for name, computing in plan.computing.items()}
     say(plan_text(recipe, plan, paces, workers))
-
-
-def _check_folder(out: Path) -> None:
-    """Raise a SettingsError if the folder or its report's folder must not be written into."""
-    check_own(out, "--out")
-    check_own(out / REPORT, "--out")
 
 
 def _check_not_another(out: Path, recipe: Recipe) -> None:

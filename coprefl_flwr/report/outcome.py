@@ -205,16 +205,15 @@ def _check_seeds_and_settings(abouts: Sequence[Mapping[str, Any]]) -> None:
     The methods are not compared here, because `report_of` compares the names of the starts.
     """
     seeds = [about.get("seed", 0) for about in abouts]
-    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-        problem = f"{seeds.count(twice[0])} of the runs have the seed {twice[0]}"
-        raise SettingsError(f"{problem}: name one run of each seed")
+    if len({*seeds}) < len(seeds):
+        raise SettingsError(f"the runs have the seeds {seeds}: name one run of each seed")
     settings = [{**about.get("defaults", {}), **about.get("settings", {})} for about in abouts]
-    for other in settings:
-        for key in sorted((settings[0] | other).keys() - {"seed", "method"}):
-            values = [of_run.get(key, "not set") for of_run in (settings[0], other)]
-            if values[0] != values[1]:
-                problem = f"the runs have different settings: {key} = {values[0]} and {values[1]}"
-                raise SettingsError(f"{problem}; name runs that differ only in the seed")
+    for key in sorted({key for of_run in settings for key in of_run} - {"seed", "method"}):
+        values = [of_run.get(key, "not set") for of_run in settings]
+        if values.count(values[0]) < len(values):
+            shown = " and ".join(map(str, values))
+            problem = f"the runs have different settings: {key} = {shown}"
+            raise SettingsError(f"{problem}; name runs that differ only in the seed")
 
 
 def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:

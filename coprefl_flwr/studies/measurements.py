@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
@@ -55,7 +54,7 @@ def own_metric(chosen: MetricLike) -> Metric:
     if chosen_better not in BETTER:
         hint = unknown("value", str(chosen_better), BETTER)
         raise SettingsError(f"{what}: attribute `better`: {hint}")
-    return Metric(name, title, chosen_better, functools.partial(_measured, what, fn))
+    return Metric(name, title, chosen_better, lambda *of: plugins.call(what, fn, of))
 
 
 def _metric_name(metric: Any) -> str:
@@ -63,12 +62,6 @@ def _metric_name(metric: Any) -> str:
     if isinstance(metric, str):
         return metric
     return str(getattr(metric, "__name__", type(metric).__name__))
-
-
-def _measured(place: str, fn: Callable[..., float], logits: Tensor, labels: Tensor) -> float:
-    """Return the value of a metric; options after the place are keyword arguments."""
-    value: float = plugins.call(place, fn, (logits, labels))
-    return value
 
 
 class ClientMetrics:

@@ -1,7 +1,7 @@
 """The stage that makes a starting model: by pre-training, or from external weights."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -277,9 +277,10 @@ class Pretraining(TrainingStage):
         wide = [phase for phase in self.phases if phase.strategy_class.loss_of != "chain"]
         return max([1, *(phase.training.participants for phase in wide)])
 
-    def chained(self, server_round: int) -> bool:
-        """Return whether the clients of a round train in a chain, one after the other."""
-        return self.phase_of(server_round).strategy_class.loss_of == "chain"
+    def chained(self, rounds: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the rounds in which the clients train in a chain, one after the other."""
+        numbers = [row.get("round", 0) for row in rounds]
+        return [n for n in numbers if self.phase_of(n).strategy_class.loss_of == "chain"]
 
     def evaluate(self, arrays: Arrays, samples: Samples) -> Mapping[str, float]:
         """Evaluate a model in eval mode: {"loss": mean, "correct": hits, "num-examples": n}."""

@@ -78,7 +78,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
     lost, problems = log_problems(study, store)
     for start, stage in pretrainings.items():
         rounds = read_result(store.folder(stage))["rounds"]
-        chained[start] = [row["round"] for row in rounds if stage.chained(row["round"])]
+        chained[start] = stage.chained(rounds)
         if not stage.is_external:
             step_size, gradients = cost(stage, len(rounds))
             of_start = {STEP_SIZE: step_size, "gradients": gradients / 1e6}

@@ -16,14 +16,13 @@ import yaml
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from coprefl_flwr import plugins
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.machine import MOST_WORKERS
 from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.federation.run import Hook
-from coprefl_flwr.files import check_place, expanded, remove_named, write_atomically
+from coprefl_flwr.files import expanded, remove_named, write_atomically
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.options import Option
 from coprefl_flwr.studies.personal_data import FEATURE_FILE
@@ -52,10 +51,8 @@ def run_study(grid: Grid, study: Study) -> Path:
     checkpoints are kept, and the next run continues from them.
     """
     name = study.config["run-name"]
-    plugins.check_unchanged()
     study.check()
     store = Store(study.root / name, Layout.PATH)
-    check_place("output-dir", store.root)
     with store.owned(f"run-name = {name}"):
         write_atomically(store.root / SETTINGS, yaml.safe_dump(dict(study.config)).encode())
         logger.info("results go to %s", store.root)
@@ -101,29 +98,19 @@ def finished(
         progress = Progress(stream=io.StringIO() if quiet else sys.stderr)
         if quiet:
             entered.enter_context(quiet_flower("flwr.coprefl"))
-        plugins.check_unchanged()
         study.check()
-        store = entered.enter_context(_store(folder, layout))
+        if folder is None:
+            temporary = entered.enter_context(tempfile.TemporaryDirectory(prefix="coprefl-"))
+            store = Store(Path(temporary).resolve(), layout, checkpoints=False)
+        else:
+            store = Store(expanded(folder).resolve(), layout)
+            entered.enter_context(store.owned(f"checkpoint = {folder}"))
         study.root = store.base
-        progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
         app = app or client_app(study.client)
         grid: Grid = LocalGrid(app, nodes)
         if workers > 1:
             grid = entered.enter_context(RayGrid(app, nodes, workers=workers))
         run(study, grid, store, progress, followed=lambda _: nullcontext(hooks))
-        yield store
-
-
-@contextmanager
-def _store(folder: str | Path | None, layout: Layout) -> Iterator[Store]:
-    """Give a store in `folder`, locked for this process, or in a temporary folder for None."""
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="coprefl-") as temporary:
-            yield Store(Path(temporary).resolve(), layout, checkpoints=False)
-        return
-    store = Store(expanded(folder).resolve(), layout)
-    check_place("checkpoint", store.root)
-    with store.owned(f"checkpoint = {folder}"):
         yield store
 
 
@@ -149,7 +136,7 @@ def run(
     Parameters
     ----------
     progress : Progress, optional
-        The progress display, to which all stages were added. If it is None, one is made here.
+        The progress display. If it is None, one is made here.
     run_name : str
         The name of the run in messages and in clients' states.
     only : Collection[str], optional
@@ -161,9 +148,8 @@ def run(
     checkpoints are kept.
     """
     store.prepare(study.stages)
-    if progress is None:
-        progress = Progress()
-        progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
+    progress = progress or Progress()
+    progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
     with quiet_flower():
         for stage in study.stages:
             if only is None or stage.key in only:

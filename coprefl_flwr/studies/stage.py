@@ -281,9 +281,10 @@ def _train(stage: TrainingStage, making: Making) -> None:
             rows = client_rows(stage, report.evaluation) if stage.has_client_rows else []
             write_result(folder, rows, round_rows(stage, report.history, more))
 
-    config = {STAGE: stage.path, FOLDER: _name_in_messages(folder, store)}
-    if stage.features():
-        config[FEATURES] = _name_in_messages(store.shared(stage.features()), store)
+    # Messages have paths relative to the folder of the client's process.
+    config = {STAGE: stage.path, FOLDER: folder.relative_to(store.base).as_posix()}
+    if key := stage.features():
+        config[FEATURES] = store.shared(key).relative_to(store.base).as_posix()
     strategy.start(
         making.grid,
         to_record(stage.initial(store), copy=False),
@@ -298,11 +299,6 @@ def _train(stage: TrainingStage, making: Making) -> None:
         stop=stage.ends,
         hooks=[finish, *making.hooks],
     )
-
-
-def _name_in_messages(folder: Path, store: Store) -> str:
-    """Return the path of a folder in messages, relative to the folder of the client's process."""
-    return folder.relative_to(store.base).as_posix()
 
 
 def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[str, Any]]:

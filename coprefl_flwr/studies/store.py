@@ -37,6 +37,7 @@ from coprefl_flwr.files import (
     SUMS,
     alone,
     check_own,
+    check_place,
     check_sums,
     own,
     read_json,
@@ -130,6 +131,7 @@ class Store:
         Raises a SettingsError, before anything is written, if the folder contains files of another
         program, or if another process writes into the folder.
         """
+        check_place(option, self.root)
         check_own(self.root, option)
         problem = f"{option}: {self.root} is being written by another process"
         with alone(self.root / LOCK, problem):
@@ -180,10 +182,10 @@ class Store:
             file = self.folder(stage) / MADE_OF
             made_of = json.loads(json.dumps(content_without_folders(stage.identity()), default=str))
             before = read_json(file) if file.exists() else {}
-            begun = file.exists() or (self.folder(stage) / RESULT).exists()
-            if begun and before != made_of:
-                self._put_aside(stage, [key for key in made_of if made_of[key] != before.get(key)])
             if before != made_of:
+                if file.exists():
+                    changed = [key for key in made_of if made_of[key] != before.get(key)]
+                    self._put_aside(stage, changed)
                 write_atomically(file, json.dumps(made_of, indent=1).encode())
 
     def _put_aside(self, stage: "Stage", changed: Sequence[str]) -> None:
@@ -193,7 +195,7 @@ class Store:
         logger.warning(
             "%s is run again (changed: %s); the earlier results are moved to %s",
             stage.title,
-            ", ".join(changed) or "not known",
+            ", ".join(changed),
             aside,
         )
         aside.mkdir()

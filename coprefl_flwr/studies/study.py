@@ -29,6 +29,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.client import NumPyClient
 
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import inside
 from coprefl_flwr.learning import default_device
@@ -64,7 +65,11 @@ class Study:
         return {stage.path: stage for stage in self.stages}
 
     def check(self) -> None:
-        """Load the data. Raise a SettingsError if a setting does not fit the data or device."""
+        """Load the data. Raise a SettingsError if a setting does not fit the data or device.
+
+        Raises one too if a file with the user's code changed after this process had read it.
+        """
+        plugins.check_unchanged()
         check_precisions([phase for stage in self.stages for phase in stage.phases])
         paths = sorted(f"{stage.path}/" for stage in self.stages)
         for path, following in itertools.pairwise(paths):

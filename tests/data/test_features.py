@@ -62,12 +62,6 @@ def test_change_is_applied_to_images_from_0_to_1(samples):
     assert faded.dataset.values.numpy() == pytest.approx(0.5 * plain.numpy() + 1, rel=1e-6)
 
 
-def test_stored_features_of_other_samples_are_refused(samples, tmp_path):
-    features_of(samples, [flat], CPU, tmp_path / "0.npy")
-    with pytest.raises(SettingsError, match="it has 150 samples, not 3"):
-        features_of(samples.take(np.arange(3)), [flat], CPU, tmp_path / "0.npy")
-
-
 def test_features_of_a_text_are_refused():
     text = object.__new__(TextDataset)
     with pytest.raises(SettingsError, match="features are computed from images, not a TextDataset"):
