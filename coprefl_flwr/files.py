@@ -25,8 +25,8 @@ MARK = ".coprefl"
 LOCK, LOCKS = f"{MARK}.lock", f"{MARK}.locks"
 """The lock file that gives one process sole use of a folder, and a folder of such lock files."""
 
-_PART = re.compile(r"\..+\.[0-9]+\.coprefl-part", re.DOTALL)
-"""The pattern of the names of half-written files."""
+PART = ".coprefl-part"
+"""The ending of the names of half-written files."""
 _MARKED = "Files in this folder are written by coprefl-flwr, which may replace and remove these:"
 
 
@@ -40,7 +40,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not tempfile, whose files have other permissions than files that `open` creates.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.coprefl-part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -57,16 +57,15 @@ def remove_unfinished(folder: Path, *, below: bool = True) -> None:
 
     No other process may write into these folders meanwhile.
     """
-    for file in (folder.rglob if below else folder.glob)("*.coprefl-part"):
-        if _PART.fullmatch(file.name):
-            file.unlink(missing_ok=True)
+    for file in (folder.rglob if below else folder.glob)(f".*{PART}"):
+        file.unlink(missing_ok=True)
 
 
 def remove_named(folder: Path, name: re.Pattern[str]) -> None:
     """Remove half-written files, files whose names match `name`, and then empty folders."""
     for place, _, files in os.walk(folder, topdown=False):
         for file in files:
-            if name.fullmatch(file) or _PART.fullmatch(file):
+            if name.fullmatch(file) or file.endswith(PART):
                 Path(place, file).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # The folder is not empty.
             os.rmdir(place)
@@ -75,7 +74,7 @@ def remove_named(folder: Path, name: re.Pattern[str]) -> None:
 def check_own(folder: Path, option: str) -> None:
     """Raise a SettingsError, which names the option, if a folder holds files of other programs."""
     names = os.listdir(folder) if folder.exists() else []
-    other = sorted(n for n in names if not n.startswith(f"{MARK}.") and not _PART.fullmatch(n))
+    other = sorted(n for n in names if not n.startswith(f"{MARK}.") and not n.endswith(PART))
     if other and MARK not in names:
         raise SettingsError(
             f"{option}: {folder} has files that coprefl did not write, such as {other[0]!r}; "

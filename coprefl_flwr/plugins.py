@@ -124,7 +124,7 @@ def find(kind: str, text: str) -> Any:
 
 def check(kind: str, text: str) -> None:
     """Check that `text` names code of this kind. Commands that only show results check nothing."""
-    if not is_without_code():
+    if not _showing.get():
         find(kind, text)
 
 
@@ -212,11 +212,6 @@ def without_code(command: str) -> Iterator[None]:
         yield
     finally:
         _showing.reset(before)
-
-
-def is_without_code() -> bool:
-    """Return whether the running command only shows results (see `without_code`)."""
-    return bool(_showing.get())
 
 
 def is_listed(place: str) -> bool:

@@ -282,19 +282,17 @@ class _Table:
             "tasks": max((len(run.client_stages) for run in runs.values()), default=0),
             "starts": list(runs),
             "costs": {start: self._of_start(run) for start, run in runs.items()},
-            "chained": {start: self._chained(run) for start, run in runs.items()},
+            "chained": {
+                start: run.main.chained(self.store.result(run.main)["rounds"])
+                for start, run in runs.items()
+                if isinstance(run.main, Pretraining)
+            },
             "seconds": {
                 start: [self.store.seconds(stage) for stage in run.client_stages]
                 for start, run in runs.items()
             },
         }
         return Outcome(rows, rounds, about)
-
-    def _chained(self, run: Run) -> list[int]:
-        """Return the rounds of a pre-training in which the model passed from client to client."""
-        if not isinstance(run.main, Pretraining):
-            return []
-        return run.main.chained(self.store.result(run.main)["rounds"])
 
     def _of_start(self, run: Run) -> dict[str, float]:
         """Return costs of a start's pre-training, and the round of an early stop."""

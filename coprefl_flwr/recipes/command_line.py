@@ -42,7 +42,6 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
 from coprefl_flwr.recipes.search import check_runs, table_rows
 from coprefl_flwr.recipes.trackers import tracker_of
-from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import Report, text_tables, write_report
 from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
@@ -87,7 +86,6 @@ def run(options: argparse.Namespace) -> int:
     check_place("--models", models)
     check_own(out, "--out")
     check_own(out / REPORT, "--out")
-    _check_not_another(out, recipe)
     tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
     with alone(out / LOCK, f"--out {out}: another `coprefl run` writes there: choose another"):
@@ -139,19 +137,6 @@ def plan(options: argparse.Namespace) -> None:
     with waiting("measuring how long a round takes"):
         paces = {name: pace(computing) for name, computing in plan.computing.items()}
     say(plan_text(recipe, plan, paces, workers))
-
-
-def _check_not_another(out: Path, recipe: Recipe) -> None:
-    """Raise a SettingsError if the folder holds results of another recipe."""
-    if not (out / RECIPE).exists():
-        return
-    # Read as plain YAML, not as a recipe: user files that the recipe names may have been moved.
-    stored, _ = read_yaml(out / RECIPE)
-    stored = stored if isinstance(stored, dict) else {}
-    title, scale, protocol = (str(stored.get(key, "")) for key in ("title", "scale", "protocol"))
-    if (title, protocol, bool(scale)) != (recipe.title, recipe.protocol, bool(recipe.notes)):
-        what = f"'{title}', scale {scale or FULL}, protocol {protocol or 'not set'}"
-        raise SettingsError(f"{out} holds the results of {what}: choose another folder with --out")
 
 
 def report(options: argparse.Namespace) -> None:

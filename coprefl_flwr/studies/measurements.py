@@ -107,13 +107,8 @@ class ClientMetrics:
             return {}
         named = [metric for metric in self.metrics if isinstance(metric, str)]
         own = {_metric_name(m): code_hash(m) for m in self.metrics if not isinstance(m, str)}
-        return {
-            "client-metrics": [
-                list(map(_metric_name, self.metrics)),
-                content_hashes(named),
-                *filter(None, [own]),
-            ]
-        }
+        parts = [list(map(_metric_name, self.metrics)), content_hashes(named)]
+        return {"client-metrics": [*parts, own] if own else parts}
 
 
 # ---- measurements of a starting model ------------------------------------------------------------
@@ -136,17 +131,16 @@ class Measurement(Stage):
     def make(self, making: Making) -> None:
         """Measure, and write the numbers as the only row of `rounds` in the result.
 
-        Raises a SettingsError for a value that is not a number, or a reserved name.
+        Raises a SettingsError for a value that is not a number.
         """
         making.progress.note(self.title)
         about = {"phase": self.phase, "start": self.start, "task": self.task, "round": 0}
         numbers = self.measure(making.store)
         for name, value in numbers.items():
-            if name in about or not isinstance(value, int | float | None):
+            if not isinstance(value, int | float | None):
                 problem = f"{type(self).__name__}.measure returned {name} = {excerpt(repr(value))}"
-                allowed = f"a number with a name other than {', '.join(about)}"
-                raise SettingsError(f"{problem}; allowed: {allowed}")
-        write_result(making.folder, [], [{**about, **numbers}])
+                raise SettingsError(f"{problem}; a number is needed")
+        write_result(making.folder, [], [{**about, **numbers, **about}])
 
 
 class StartMeasurement(Measurement):

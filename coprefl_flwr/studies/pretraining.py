@@ -178,7 +178,12 @@ class Pretraining(TrainingStage):
         _ = self.architecture.head
         clients = self.population.clients if self.has_clients else ()
         fewest = min((len(client.train) for client in clients), default=0)
-        self.check_weights()
+        if self.given is not None:
+            of_head = frozenset() if self.keeps_head else self.architecture.head
+            try:
+                with_fresh_head(self.weights(), self.architecture.make(), of_head)
+            except SettingsError as error:
+                raise SettingsError(f"start {self.start!r}: {error}") from error
         first = 1
         for phase in self.phases:
             self._check_server_data(phase)
@@ -199,17 +204,6 @@ class Pretraining(TrainingStage):
             raise SettingsError(
                 f"server-share, server-reserve: {problem}", "server-share", "server-reserve"
             )
-
-    def check_weights(self) -> None:
-        """Raise a SettingsError if given weights do not fit the network."""
-        if self.given is None:
-            return
-        network = self.architecture.make()
-        of_head = frozenset() if self.keeps_head else self.architecture.head
-        try:
-            with_fresh_head(self.weights(), network, of_head)
-        except SettingsError as error:
-            raise SettingsError(f"start {self.start!r}: {error}") from error
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the starting model, and `model.json`: how the model was made."""
@@ -309,7 +303,10 @@ class Pretraining(TrainingStage):
             "min-replies": self.run_options.min_replies,
         }
         if self.method.instance is not None:
-            about |= _identity_of(self.method.instance)
+            strategy = self.method.instance
+            servers = [getattr(part, "server", None) for part, _ in parts_of(strategy, 1)]
+            samples = [server.samples for server in servers if isinstance(server, ServerData)]
+            about |= {"strategy": strategy.options(), "server": hash_of_samples(samples)}
         if self._clients is not None:
             about |= {"clients": self.clients.identity(), "test-every": self.test_every}
         if self.run_options.stop_at_loss is not None and self.phases:
@@ -328,13 +325,6 @@ class Pretraining(TrainingStage):
             module = isinstance(self.given, nn.Module)
             name = folder_of(self.name if module else Path(self.start).name)
         return f"{name}-{hash_of(self.identity())}"
-
-
-def _identity_of(strategy: RoundStrategy) -> dict[str, Any]:
-    """Return the options of a strategy object, and a hash of its server data."""
-    servers = [getattr(part, "server", None) for part, _ in parts_of(strategy, 1)]
-    samples = [server.samples for server in servers if isinstance(server, ServerData)]
-    return {"strategy": strategy.options(), "server": hash_of_samples(samples)}
 
 
 def _origin(name: str) -> dict[str, str]:

@@ -100,18 +100,6 @@ def test_run_writes_its_results_and_models_into_outputs(path, tmp_path, monkeypa
     assert {path.name for path in (tmp_path / "c").iterdir()} == {LOCKS, model.name}
 
 
-def test_folder_of_another_recipe_is_refused_as_output(path, done, tmp_path, capsys):
-    out = shutil.copytree(done, tmp_path / "outputs") / "tiny"
-    before = files(tmp_path / "outputs")
-    line = refusal(["run", path, "--out", out, "--set", "title=Another"], capsys)
-    assert line.startswith(f"{out} holds the results of 'A tiny comparison', scale full,")
-    cut = tmp_path / "cut.yaml"
-    cut.write_text(f"{path.read_text()}small: {{settings: {{rounds: 1}}}}\n")
-    line = refusal(["run", cut, "--out", out, "--scale", "small"], capsys)
-    assert "of 'A tiny comparison', scale full, protocol not set: choose" in line
-    assert files(tmp_path / "outputs") == before
-
-
 def test_report_of_a_finished_recipe_has_the_same_bytes(done, capsys):
     before = files(done / "tiny")
     shutil.rmtree(done / "tiny" / "report")

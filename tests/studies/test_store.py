@@ -102,7 +102,7 @@ def test_study_that_another_process_writes_is_refused(tiny_settings):
 
 def test_folder_without_write_permission_is_refused(tiny_settings, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(SettingsError, match=r"^output-dir: /.* is not writable$"):
+    with pytest.raises(SettingsError, match=r"^run-name = tiny: /.* is not writable$"):
         run_study(LocalGrid(app, 1, tiny_settings.to_config()), build(tiny_settings))
 
 
