@@ -182,7 +182,12 @@ def continue_from(
         raise SettingsError("resume = True: set checkpoint, the file to resume from")
     if path is None:
         return beginning
-    written = as_json(options)
+    try:  # As JSON returns them: tuples become lists.
+        written: dict[str, Any] = json.loads(json.dumps(dict(options)))
+    except (TypeError, ValueError) as error:
+        allowed = "only numbers, texts, and lists and mappings of them"
+        problem = f"options of the strategy cannot be written into a checkpoint: {one_line(error)}"
+        raise SettingsError(f"{problem}; allowed are {allowed}") from error
     if not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
@@ -196,31 +201,16 @@ def continue_from(
     if num_rounds < checkpoint.round:
         over = f"{path} has round {checkpoint.round} already; set this number or more"
         raise SettingsError(f"num_rounds = {num_rounds}: {over}")
-    for name in {**written, **checkpoint.options}:
-        value = written.get(name)
-        # These two options do not change the results.
-        free = name in ("min_available_nodes", "max_failed_rounds")
-        if not free and checkpoint.options.get(name) != value:
-            difference = f"its {name} is {checkpoint.options.get(name)!r}, not {value!r}"
+    free = {"min_available_nodes", "max_failed_rounds"}  # These do not change the results.
+    for name in sorted({**written, **checkpoint.options}.keys() - free):
+        was, value = checkpoint.options.get(name), written.get(name)
+        if was != value:
+            difference = f"its {name} is {was!r}, not {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
     # Removes bytes that a killed run has written after these lines.
     checkpoint.lines.append(history_file(path), checkpoint.history, checkpoint.round)
     logger.info("resumed from %s after round %s", path, checkpoint.round)
     return checkpoint
-
-
-def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options converted to JSON and back; tuples become lists.
-
-    Raises a SettingsError if an option cannot be written as JSON.
-    """
-    try:
-        written: dict[str, Any] = json.loads(json.dumps(dict(options)))
-    except (TypeError, ValueError) as error:
-        allowed = "only numbers, texts, and lists and mappings of them"
-        problem = f"options of the strategy cannot be written into a checkpoint: {one_line(error)}"
-        raise SettingsError(f"{problem}; allowed are {allowed}") from error
-    return written
 
 
 def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:

@@ -91,11 +91,10 @@ class ClientState:
 
     def _file(self, config: Mapping[str, Any], version: str) -> Path:
         """Return the path of a version's file; refuse names that would lead out of the folder."""
-        parts = [str(config.get(name, "")) for name in ("run", "population")]
-        parts.append(str(config.get("client", 0)))
+        parts = [config.get(name, "") for name in ("run", "population")]
+        parts += [config.get("client", 0), f"{version}.safetensors"]
         # `inside` refuses a backslash, so that no part is a path itself.
-        parts = [part.replace("/", "\\") for part in [*parts, f"{version}.safetensors"]]
-        return inside(self.folder, "/".join(parts))
+        return inside(self.folder, "/".join(str(part).replace("/", "\\") for part in parts))
 
 
 def _age(version: str) -> tuple[int, ...]:

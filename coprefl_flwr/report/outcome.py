@@ -51,8 +51,6 @@ class Outcome:
     def read(cls, folder: Path) -> "Outcome":
         """Read the results in a folder; a SettingsError if they are missing or not JSON."""
         about = read_json(folder / ABOUT) if (folder / ABOUT).exists() else {}
-        if not (folder / ROUNDS).is_file():
-            raise SettingsError(f"{folder} holds no finished run: the file {ROUNDS} is missing")
         rows = frames.read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame()
         return cls(rows, frames.read_rounds(folder / ROUNDS), about)
 
@@ -146,11 +144,9 @@ class Outcome:
 def report_of(outcomes: Sequence[Outcome]) -> Report:
     """Return the report of one study, or of several studies with different seeds.
 
-    Raises a SettingsError if there is no study, if starts, clients or settings of the studies
-    differ, or if two studies have the same seed.
+    Raises a SettingsError if starts, clients or settings of the studies differ, or if two studies
+    have the same seed.
     """
-    if not outcomes:
-        raise SettingsError("no run to compare: name the folders of runs")
     first = outcomes[0]
     for other in outcomes:
         if other.starts != first.starts or _clients(other) != _clients(first):

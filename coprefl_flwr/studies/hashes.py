@@ -43,8 +43,11 @@ def content_hashes(names: Iterable[str]) -> dict[str, str]:
     hashes = {}
     for name in names:
         file = name.partition("@")[0]
-        for path in _own_files(file):
-            hashes[name] = hash_of_file(path)
+        # FILE, FILE:LABELS, or the weights in a folder.
+        whole = expanded(file)
+        for path in (whole, expanded(file.rpartition(":")[0]), whole / "model.safetensors"):
+            if ".py:" not in file and os.path.isfile(path):
+                hashes[name] = hash_of_file(path)
         if stored := files_of(file):
             hashes[name] = hash_of({"files": [hash_of_file(path) for path in stored]})
         own = {kind: plugins.hash_at(kind, file) for kind in OWN if plugins.is_place(kind, file)}
@@ -52,13 +55,6 @@ def content_hashes(names: Iterable[str]) -> dict[str, str]:
         if name not in hashes and texts:
             hashes[plugins.without_folders(file)] = " ".join(texts)
     return hashes
-
-
-def _own_files(name: str) -> list[Path]:
-    """Return the files that a name means: FILE, FILE:LABELS, or the weights in a folder."""
-    whole = expanded(name)
-    paths = [whole, expanded(name.rpartition(":")[0]), whole / "model.safetensors"]
-    return [path for path in paths if os.path.isfile(path)] if ".py:" not in name else []
 
 
 def content_without_folders(content: Any) -> Any:

@@ -34,7 +34,6 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import inside
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.models.precision import FLOAT32, check_precision
-from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import STATES
 
@@ -70,7 +69,10 @@ class Study:
         Raises one too if a file with the user's code changed after this process had read it.
         """
         plugins.check_unchanged()
-        check_precisions([phase for stage in self.stages for phase in stage.phases])
+        # float32 works on every device, so the device is not looked up here (a look-up is logged).
+        phases = [phase for stage in self.stages for phase in stage.phases]
+        for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
+            check_precision(precision, default_device())
         paths = sorted(f"{stage.path}/" for stage in self.stages)
         for path, following in itertools.pairwise(paths):
             if following.startswith(path):  # One stage would put the other's files aside.
@@ -87,10 +89,3 @@ class Study:
         features = inside(self.root, str(config[FEATURES])) if FEATURES in config else self.root
         folders = ClientFolders(states, features)
         return stage.client(client_id, int(config["server-round"]), folders)
-
-
-def check_precisions(phases: Sequence[Method]) -> None:
-    """Raise a SettingsError if this process's device lacks the precision of a phase."""
-    # float32 works on every device, so the device is not looked up here (a look-up is logged).
-    for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
-        check_precision(precision, default_device())
