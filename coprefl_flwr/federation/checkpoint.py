@@ -155,13 +155,9 @@ def written_alone(path: Path | None) -> Iterator[None]:
         yield
         return
     check_place(f"checkpoint = {path}", path.parent)
-    with alone(lock_file(path), f"checkpoint = {path}: another run is writing this file"):
+    problem = f"checkpoint = {path}: another run is writing this file"
+    with alone(Path(f"{path}.lock"), problem):
         yield
-
-
-def lock_file(path: Path) -> Path:
-    """Return the path of the lock of a checkpoint, which is in the same folder."""
-    return Path(f"{path}.lock")
 
 
 def continue_from(
@@ -271,7 +267,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 def remove_checkpoint(path: Path) -> None:
     """Delete a checkpoint, its history's file and its lock, if they exist."""
-    for file in (path, history_file(path), lock_file(path)):
+    for file in (path, history_file(path), Path(f"{path}.lock")):
         file.unlink(missing_ok=True)
 
 

@@ -225,8 +225,7 @@ def _warnings(outcome: Outcome) -> list[str]:
 
 def _problems(start: str, outcomes: Sequence[Outcome]) -> list[str]:
     lines = [(outcome.about.get("seed", 0), outcome.problems.get(start)) for outcome in outcomes]
-    several = len(outcomes) > 1
-    return [f"seed {seed}: {line}" if several else line for seed, line in lines if line]
+    return [f"seed {seed}: {line}" if len(outcomes) > 1 else line for seed, line in lines if line]
 
 
 def result_row(start: str, outcomes: Sequence[Outcome]) -> ResultRow:
