@@ -57,7 +57,7 @@ def test_weights_that_are_not_dense_real_arrays_are_refused(tmp_path, kind):
     [
         (lambda of: {"model": of}, "the value of 'model' is of the type OrderedDict"),
         (lambda of: {"1.wieght": of["1.weight"], "1.bias": of["1.bias"], "0.x": of["1.bias"]},
-         "'1.wieght' (nearest: '1.weight')"),
+         "unknown: '1.wieght'"),
         (lambda of: list(of.values()), "but a list"),
     ],
     ids=["checkpoint", "misspelt", "list"],
