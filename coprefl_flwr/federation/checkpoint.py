@@ -182,8 +182,8 @@ def continue_from(
         written: dict[str, Any] = json.loads(json.dumps(dict(options)))
     except (TypeError, ValueError) as error:
         allowed = "only numbers, texts, and lists and mappings of them"
-        problem = f"options of the strategy cannot be written into a checkpoint: {one_line(error)}"
-        raise SettingsError(f"{problem}; allowed are {allowed}") from error
+        line = f"options of the strategy cannot be written into a checkpoint: {one_line(error)}"
+        raise SettingsError(f"{line}; allowed are {allowed}") from error
     if not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
