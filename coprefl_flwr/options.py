@@ -25,8 +25,6 @@ from coprefl_flwr.named import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
-NOT_USED = "a personalised study does not use it"
-
 COUNT, NUMBERS, WORDS = "count", "numbers", "words"
 """Types that a string option can also accept: an int, a list of numbers, a list of strings."""
 
@@ -42,10 +40,8 @@ def option(
     choices: tuple[str, ...] = (),
     own: str = "",
     key: str = "",
-    personal: Value | None = None,
     takes: tuple[str, ...] = (),
     counts: bool = True,
-    starts_only: str = "",
     later: bool = False,
 ) -> Any:
     """Declare an option: return a field for a dataclass, or an entry for a client's `options`.
@@ -65,20 +61,22 @@ def option(
         `choices`. If "", no place is allowed.
     key : str
         The name in run-config and recipes, if it differs from the field's name with hyphens.
-    personal : Value, optional
-        The default in a personalised study.
     takes : tuple[str, ...]
         Types that a string option also accepts: COUNT, and in a recipe NUMBERS or WORDS.
     counts : bool
         Whether the numbers in a result depend on the option.
-    starts_only : str
-        The reason why a personalised study does not use this setting, or "" if it does use it.
     later : bool
         Whether a method got the option after results were stored. The default is then left out of
         the keys of results, so that stored results are found again.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     return field(default=default, metadata=metadata)
+
+
+def same_option(owner: type[Any], name: str, **changes: Any) -> Any:
+    """Declare the option `name` of the dataclass `owner` in another dataclass, with `changes`."""
+    declaration = owner.__dataclass_fields__[name]
+    return field(default=declaration.default, metadata={**declaration.metadata, **changes})
 
 
 @dataclass(frozen=True)
@@ -99,10 +97,8 @@ class Option:
     above: float | None = None
     choices: tuple[str, ...] = ()
     own: str = ""
-    personal: Value | None = None
     takes: tuple[str, ...] = ()
     counts: bool = True
-    starts_only: str = ""
     later: bool = False
 
     @property

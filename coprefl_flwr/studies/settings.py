@@ -19,7 +19,7 @@ from coprefl_flwr.options import WORDS, Checked, Value, check_declared, declared
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.known_methods import METHODS, Methods
 from coprefl_flwr.studies.method import FRESH, KEEP, Method
-from coprefl_flwr.studies.personal_data import PersonalOptions
+from coprefl_flwr.studies.personal_data import UNUSED, PersonalOptions
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.tasks import TASK_RATE
 from coprefl_flwr.studies.training_options import TrainingOptions
@@ -209,15 +209,11 @@ class Settings(
 
     def check_used(self) -> None:
         """Raise a SettingsError if a setting is set that this kind of study does not use."""
-        known = declared(Settings)
-        if self.study == PERSONALISED:
-            unused = {key: option.starts_only for key, option in known.items()}
-        else:
-            why = "set study = personalised to use it"
-            unused = dict.fromkeys(declared(PersonalOptions), why)
-        for key, why in unused.items():
+        why = "set study = personalised to use it"
+        of_personal, known = dict.fromkeys(declared(PersonalOptions), why), declared(Settings)
+        for key, why in (UNUSED if self.study == PERSONALISED else of_personal).items():
             value = getattr(self, known[key].name)
-            if why and value != known[key].default:
+            if value != known[key].default:
                 raise SettingsError(f"{key} = {value}: {why}", key)
 
     def named(self) -> "Settings":
@@ -259,14 +255,11 @@ class Settings(
 
         A report lists methods, their options and seeds elsewhere, so they are left out.
         """
-        starts = self.study == STARTS
-        of_tasks = (*declared(TaskDataSettings), *declared(TaskSettings))
-        unused = {"method", "seed"}
-        unused |= set(declared(PersonalOptions) if starts else of_tasks)
-        for key, setting in declared(Settings).items():
-            if not setting.counts or (setting.starts_only and not starts):
-                unused.add(key)
-        return {key: value for key, value in self.to_config().items() if key not in unused}
+        of_starts = UNUSED.keys() | declared(TaskDataSettings) | declared(TaskSettings)
+        unused = set(declared(PersonalOptions)) if self.study == STARTS else of_starts
+        unused |= {key for key, option in declared(Settings).items() if not option.counts}
+        values = self.to_config().items()
+        return {key: value for key, value in values if key not in {"method", "seed", *unused}}
 
 
 def _written(value: Any) -> Value:

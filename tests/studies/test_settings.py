@@ -9,6 +9,7 @@ import yaml
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.personal_data import UNUSED
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.training_options import TRAINING_KEYS
@@ -140,14 +141,15 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
     Each gets a value that a study of starting models allows.
     """
     texts = {"partition": "iid", "task-dataset": "MNIST", "client-wrapper": "a.py:Wrapper"}
-    for key, option in declared(Settings).items():
-        if not option.starts_only or key.startswith("client-wrapper"):
+    for key, why in UNUSED.items():
+        if key.startswith("client-wrapper"):
             continue
+        option = declared(Settings)[key]
         value = texts.get(key, "list:1" if option.kind is str else True)
         if option.kind in (int, float):
             value = (option.default or 0) + (1 if option.kind is int else 0.01)
         settings = Settings.from_config({"study": "personalised", "method": "fedavg", key: value})
-        with pytest.raises(SettingsError, match=re.escape(option.starts_only)) as caught:
+        with pytest.raises(SettingsError, match=re.escape(why)) as caught:
             build(settings)
         assert caught.value.keys == (key,)
 
