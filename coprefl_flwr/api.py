@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.data.partition import NATURAL, Scheme
+from coprefl_flwr.data.partition import NATURAL, Scheme, Spread
 from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation.run import Hook
@@ -38,7 +38,7 @@ from coprefl_flwr.studies.own_method import (
     task_method,
     task_options,
 )
-from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
+from coprefl_flwr.studies.populations import Clients, LoadedSource
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import about, gather, without_folders
 from coprefl_flwr.studies.running import WORKERS, finished
@@ -434,4 +434,4 @@ def _spread(
     limits: Any = {"alpha": alpha, "classes_per_client": classes, "min_samples": samples}
     if clients is None and scheme != NATURAL and not hasattr(scheme, "load_partition"):
         clients = declared(Spread)["clients"].default
-    return Spread(clients=clients, scheme=scheme, **limits)
+    return Spread(clients=clients, partition=scheme, **limits)

@@ -74,9 +74,12 @@ def option(
 
 
 def same_option(owner: type[Any], name: str, **changes: Any) -> Any:
-    """Declare the option `name` of the dataclass `owner` in another dataclass, with `changes`."""
+    """Declare the option `name` of the dataclass `owner` in another dataclass.
+
+    `changes` are arguments of `option`, such as `default`, whose values differ there.
+    """
     declaration = owner.__dataclass_fields__[name]
-    return field(default=declaration.default, metadata={**declaration.metadata, **changes})
+    return option(**{"default": declaration.default, **declaration.metadata, **changes})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples, check_numbers
-from coprefl_flwr.data.partition import SCHEMES
+from coprefl_flwr.data.partition import SCHEMES, Spread
 from coprefl_flwr.data.sources import load_dataset
 from coprefl_flwr.data.text import TextDataset
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
@@ -27,8 +27,8 @@ SERVER_RESERVE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Settings of the data: the datasets, and the split between pre-training and tasks."""
+class DatasetSettings:
+    """Settings of the datasets, and of the split between pre-training and tasks."""
 
     dataset: str = option(
         "glyphs",
@@ -101,12 +101,18 @@ class DataSettings:
         minimum=0,
         maximum=0.9,
     )
-    clients: int = option(
-        100,
-        "clients of the pre-training, |M|",
-        minimum=1,
-        maximum=10**6,
-    )
+
+    @property
+    def has_task_dataset(self) -> bool:
+        """Whether the tasks use another dataset than the pre-training."""
+        return self.task_dataset not in ("", self.dataset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Spread, DatasetSettings):
+    """Settings of the data: the datasets, the clients of the pre-training, and the server."""
+
+    clients: int = option(100, "clients of the pre-training, |M|", minimum=1, maximum=10**6)
     partition: str = option(
         "dirichlet",
         "how samples are distributed over the clients; `natural`: one writer or speaker per "
@@ -115,11 +121,6 @@ class DataSettings:
         choices=SCHEMES,
         own="partition",
     )
-    alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
-    classes_per_client: int = option(
-        2, "classes per client; only for `pathological`", minimum=1
-    )
-    min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
     server_reserve: float | None = option(
         None,
         "fraction of the pre-training samples that no client holds; 0: the clients hold all; not "
@@ -152,11 +153,6 @@ class DataSettings:
                 "the samples that no client holds",
                 "server-share",
             )
-
-    @property
-    def has_task_dataset(self) -> bool:
-        """Whether the tasks use another dataset than the pre-training."""
-        return self.task_dataset not in ("", self.dataset)
 
 
 @dataclass(frozen=True)
