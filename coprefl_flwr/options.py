@@ -16,7 +16,6 @@ from functools import cached_property
 from types import NoneType
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from coprefl_flwr import plugins
@@ -241,16 +240,15 @@ def checked_options(values: Mapping[str, Any], known: Mapping[str, Option]) -> d
 def check_declared(owner: Any) -> None:
     """Raise a SettingsError if an option of `owner` has a wrong type or is outside its limits.
 
-    A number of NumPy becomes a number of Python, because JSON and messages cannot hold the former.
+    Values get the option's type: a number of NumPy becomes a number of Python, because JSON and
+    messages cannot hold the former, and a method's text becomes a Method.
     Attributes that do not exist yet are skipped: a subclass may set an attribute after the
     constructor of its base class, which calls this function.
     """
     for option in declared(type(owner)).values():
         if hasattr(owner, option.name):
-            value = getattr(owner, option.name)
-            checked = option.checked(value, option.name)
-            if isinstance(value, np.generic):
-                object.__setattr__(owner, option.name, checked)
+            checked = option.checked(getattr(owner, option.name), option.name)
+            object.__setattr__(owner, option.name, checked)
 
 
 class Checked:

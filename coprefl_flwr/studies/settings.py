@@ -15,13 +15,22 @@ from typing import Any, TypeVar
 from coprefl_flwr.data import SCHEMES, DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PERSONALISED
-from coprefl_flwr.options import WORDS, Checked, Value, check_declared, declared, option
+from coprefl_flwr.options import (
+    WORDS,
+    Checked,
+    Value,
+    check_declared,
+    declared,
+    option,
+    same_option,
+)
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.known_methods import METHODS, Methods
 from coprefl_flwr.studies.method import FRESH, KEEP, Method
 from coprefl_flwr.studies.personal_data import UNUSED, PersonalOptions
 from coprefl_flwr.studies.stage import RunOptions
-from coprefl_flwr.studies.tasks import TASK_RATE
+from coprefl_flwr.studies.task_data import Tasks
+from coprefl_flwr.studies.tasks import TASK_RATE, Downstream
 from coprefl_flwr.studies.training_options import TrainingOptions
 
 Group = TypeVar("Group")
@@ -81,10 +90,8 @@ class ModelSettings(Checked):
 class TaskDataSettings(Checked):
     """Settings of the downstream tasks' data: numbers, classes, clients, partition, test split."""
 
-    tasks: int = option(
-        3, "downstream tasks X; 0: end after the pre-training", minimum=0, maximum=10**5
-    )
-    task_classes: int = option(5, "classes per task", minimum=2)
+    tasks: int = same_option(Tasks, "number", maximum=10**5)
+    task_classes: int = same_option(Tasks, "classes")
     task_clients: int = option(
         10, "clients per task, |G|, all of whom take part in every round", minimum=1, maximum=10**6
     )
@@ -95,12 +102,7 @@ class TaskDataSettings(Checked):
         own="partition",
     )
     task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
-    task_train_fraction: float = option(
-        0.8,
-        "fraction of a task client's samples to train on; the rest is its test set",
-        above=0,
-        maximum=0.99,
-    )
+    task_train_fraction: float = same_option(Tasks, "train_fraction")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,16 +115,8 @@ class TaskSettings:
         "classes), or computed from the clients' features in an extra round 0: `ncm`, `ridge`, "
         "module:NAME",
     )
-    head_layer: str = option(
-        "",
-        "name of the last linear layer, for a computed head; not set: the `nn.Linear` that is "
-        "called last",
-    )
-    diagnostics: bool = option(
-        False,
-        "measure at each initial model: diversity of the clients' gradients, top eigenvalue of the "
-        "Hessian, loss barrier between clients' models, linear probe",
-    )
+    head_layer: str = same_option(Downstream, "head_layer")
+    diagnostics: bool = same_option(Downstream, "diagnostics")
     start_loss: bool = option(
         False,
         "measure each initial model's mean loss over all training samples of all pre-training "
@@ -137,9 +131,7 @@ class TaskSettings:
     task_method: Method = option(
         Method.parse("fedavg"), "algorithm of the tasks, with its own settings as in `fedprox:mu=1`"
     )
-    task_rounds: int = option(
-        50, "rounds R of a task; 0: only the round that computes its head", unit="rounds", minimum=0
-    )
+    task_rounds: int = same_option(Downstream, "rounds")
     task_local_steps: int | None = option(
         None,
         "SGD steps of a client in a round of a task; not set: 5, unless `task-local-epochs` is set",
@@ -150,12 +142,7 @@ class TaskSettings:
         None, "passes of a client over its data in a round of a task", unit="epochs", minimum=1
     )
     task_learning_rate: float = option(TASK_RATE, "local learning rate in the tasks", above=0)
-    task_evaluate_every: int = option(
-        1,
-        "rounds between evaluations in a task; 0: only after the last round",
-        unit="rounds",
-        minimum=0,
-    )
+    task_evaluate_every: int = same_option(Downstream, "evaluate_every")
 
     def __post_init__(self) -> None:
         """Check each value, and check that values fit each other.
@@ -187,10 +174,8 @@ class Settings(
     """All settings of a study. The module `build` turns them into a study."""
 
     def __post_init__(self) -> None:
-        """Parse methods that are strings; check each group, and check values between groups."""
-        for name in ("method", "task_method", "head"):
-            option = declared(Settings)[name.replace("_", "-")]
-            object.__setattr__(self, name, option.checked(getattr(self, name), option.key))
+        """Check each value and each group, and check values between groups."""
+        check_declared(self)
         for group in GROUPS:
             self.part(group)
         if self.diagnostics and self.task_clients < 2:

@@ -64,10 +64,13 @@ class Tasks:
 
     source: Source
     spread: Spread
-    number: int = option(3, "downstream tasks", minimum=0)
+    number: int = option(3, "downstream tasks X; 0: end after the pre-training", minimum=0)
     classes: int = option(5, "classes per task", minimum=2)
     train_fraction: float = option(
-        0.8, "fraction of a client's samples to train on", above=0, maximum=0.99
+        0.8,
+        "fraction of a task client's samples to train on; the rest is its test set",
+        above=0,
+        maximum=0.99,
     )
     seed: int = same_option(RoundStrategy, "seed", minimum=0)
     names: Mapping[str, str] = field(default_factory=dict)
