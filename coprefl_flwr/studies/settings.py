@@ -209,18 +209,10 @@ class Settings(
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> "Settings":
         """Make settings from hyphenated keys, as in run-config; raises `Option.read`'s errors."""
-        known = declared(cls)
-        values: dict[str, Any] = {}
-        for key, value in config.items():
+        for key in config:
             check_known(key)
-            values[known[key].name] = known[key].read(value)
-        return cls(**values)
-
-    @classmethod
-    def of(cls, **values: Value | None) -> "Settings":
-        """Make settings from keyword arguments; None means "not set"."""
-        config = {name.replace("_", "-"): "" if v is None else v for name, v in values.items()}
-        return cls.from_config(config)
+        known = declared(cls)
+        return cls(**{known[key].name: known[key].read(value) for key, value in config.items()})
 
     def to_config(self) -> dict[str, Value]:
         """Return the settings in the form of run-config: methods as strings, "" for not set."""
@@ -240,7 +232,7 @@ class Settings(
 
         A report lists methods, their options and seeds elsewhere, so they are left out.
         """
-        of_starts = UNUSED.keys() | declared(TaskDataSettings) | declared(TaskSettings)
+        of_starts = {*UNUSED, *declared(TaskDataSettings), *declared(TaskSettings)}
         unused = set(declared(PersonalOptions)) if self.study == STARTS else of_starts
         unused |= {key for key, option in declared(Settings).items() if not option.counts}
         values = self.to_config().items()

@@ -84,7 +84,7 @@ def test_settings_equal_those_read_from_their_config():
     config = settings.to_config()
     assert config == Settings().to_config() | changed
     assert Settings.from_config(config) == settings
-    assert Settings.of(**{key.replace("-", "_"): v for key, v in changed.items()}) == settings
+    assert Settings(**{key.replace("-", "_"): v for key, v in changed.items()}) == settings
 
 
 def test_settings_keep_or_convert_types_of_values():
@@ -95,7 +95,7 @@ def test_settings_keep_or_convert_types_of_values():
     assert (type(settings.learning_rate), type(settings.clip_norm)) == (float, float)
     assert settings.seed == 10**18
     assert Settings.from_config({"downstream-classes": 20}) == Settings()  # As the text "20".
-    assert Settings.of(pretraining_classes=30).pretraining_classes == "30"
+    assert Settings.from_config({"pretraining-classes": 30}).pretraining_classes == "30"
 
 
 def test_unknown_setting_without_a_near_name_lists_all():
@@ -120,7 +120,7 @@ def test_nan_is_refused_for_every_number(key):
 def test_limits_hold_for_every_constructor():
     for make, changes, named in [
         (Settings, {"momentum": 2}, "momentum = 2.0"),
-        (Settings.of, {"alpha": 0}, "alpha = 0.0"),
+        (Settings, {"alpha": 0}, "alpha = 0.0"),
         (Settings, {"norm": "bathc"}, "norm: unknown value 'bathc'"),
     ]:
         with pytest.raises(SettingsError, match=named):
@@ -155,7 +155,7 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
 
 
 def test_changed_settings_are_those_that_change_results():
-    changed = Settings.of(timeout=5.0, run_name="a", data_dir="b", rounds=7, alpha=0.25).changed()
+    changed = Settings(timeout=5.0, run_name="a", data_dir="b", rounds=7, alpha=0.25).changed()
     assert changed == {"rounds": 7, "alpha": 0.25}
 
 
