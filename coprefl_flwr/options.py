@@ -6,13 +6,13 @@ recipes.
 """
 
 import dataclasses
+import functools
 import numbers
 import sys
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import NoneType
 from typing import Annotated, Any
 
@@ -108,16 +108,12 @@ class Option:
         """The type of the option's values that are not None."""
         return next(kind for kind in self.kinds if kind is not NoneType)
 
-    @cached_property
+    @functools.cached_property
     def _adapter(self) -> "TypeAdapter[Any]":
         """The Pydantic adapter that checks the type and the limits of a value."""
-        limits = {"ge": self.minimum, "le": self.maximum, "gt": self.above}
-        checks: dict[str, Any] = {
-            name: limit for name, limit in limits.items() if limit is not None
-        }
-        if self.kind is float:
-            checks["allow_inf_nan"] = False
-        annotation: Any = Annotated[self.kind, Field(strict=True, **checks)]
+        limits: dict[str, Any] = {"ge": self.minimum, "le": self.maximum, "gt": self.above}
+        limits["allow_inf_nan"] = False if self.kind is float else None
+        annotation: Any = Annotated[self.kind, Field(strict=True, **limits)]
         return TypeAdapter(annotation)
 
     def json_schema(self) -> dict[str, Any]:
@@ -190,9 +186,7 @@ class Option:
         return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
 
 
-_DECLARED: dict[type, Mapping[str, Option]] = {}
-
-
+@functools.cache
 def declared(owner: type[Any]) -> Mapping[str, Option]:
     """Return {key: option} of the options that a class declares, in the order of declaration.
 
@@ -200,17 +194,14 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
     its attribute `options`, to which the `options` of its base classes are added. The entry None
     removes an option of a base class.
     """
-    if owner not in _DECLARED:
-        if dataclasses.is_dataclass(owner):
-            every = {field.name: field for field in dataclasses.fields(owner)}
-            fields = {name: field for name, field in every.items() if "meaning" in field.metadata}
-        else:
-            of_each = [vars(base).get("options", {}) for base in reversed(owner.__mro__)]
-            every = {name: field for options in of_each for name, field in options.items()}
-            fields = {name: field for name, field in every.items() if field is not None}
-        options = [_option(owner, name, field) for name, field in fields.items()]
-        _DECLARED[owner] = {option.key: option for option in options}
-    return _DECLARED[owner]
+    if dataclasses.is_dataclass(owner):
+        fields = {field.name: field for field in dataclasses.fields(owner)}
+    else:
+        of_each = [vars(base).get("options", {}) for base in reversed(owner.__mro__)]
+        fields = {name: field for options in of_each for name, field in options.items()}
+    known = {name: field for name, field in fields.items() if field and "meaning" in field.metadata}
+    options = [_option(owner, name, field) for name, field in known.items()]
+    return {option.key: option for option in options}
 
 
 def _option(owner: type[Any], name: str, field: "dataclasses.Field[Any]") -> Option:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from coprefl_flwr.data import SCHEMES, DataSettings
+from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.options import (
@@ -95,11 +95,8 @@ class TaskDataSettings(Checked):
     task_clients: int = option(
         10, "clients per task, |G|, all of whom take part in every round", minimum=1, maximum=10**6
     )
-    task_partition: str = option(
-        "dirichlet",
-        "how a task's samples are distributed over its clients",
-        choices=SCHEMES,
-        own="partition",
+    task_partition: str = same_option(
+        DataSettings, "partition", meaning="how a task's samples are distributed over its clients"
     )
     task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
     task_train_fraction: float = same_option(Tasks, "train_fraction")
