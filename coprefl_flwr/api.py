@@ -380,8 +380,6 @@ def evaluate_starts(
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(numbers, declared(Downstream))
     fewest = min(len(tasks[number].clients) for number in range(len(tasks)))
-    if of_tasks["diagnostics"] and fewest < 2:
-        raise SettingsError("diagnostics = True: the loss barrier needs tasks with two clients")
     training = local_training(
         chosen,
         rounds=max(of_tasks["rounds"], 1),

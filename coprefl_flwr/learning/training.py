@@ -94,7 +94,7 @@ class LocalTraining:
         """
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
-            both = f"local_steps = {self.local_steps} and local_epochs = {self.local_epochs}"
+            both = f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
         if self.algorithm == ADAM and self.momentum:
             raise SettingsError(f"momentum = {self.momentum}: Adam uses its own momentum; set 0")

@@ -438,7 +438,5 @@ def _of_strategy(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
 
 def _of_averages(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
     """Return {key: option} of the aggregation, or {} if the strategy does not average."""
-    if not strategy_class.averages:
-        return {}
-    known = declared(strategy_class).items()
+    known = declared(strategy_class).items() if strategy_class.averages else ()
     return {key: option for key, option in known if option.name in AGGREGATION}

@@ -26,7 +26,7 @@ from coprefl_flwr.options import (
 )
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.known_methods import METHODS, Methods
-from coprefl_flwr.studies.method import FRESH, KEEP, Method
+from coprefl_flwr.studies.method import FRESH, Method
 from coprefl_flwr.studies.personal_data import UNUSED, PersonalOptions
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.task_data import Tasks
@@ -142,14 +142,8 @@ class TaskSettings:
     task_evaluate_every: int = same_option(Downstream, "evaluate_every")
 
     def __post_init__(self) -> None:
-        """Check each value, and check that values fit each other.
-
-        With 0 rounds, the head must be computed. Local steps and epochs exclude each other.
-        """
+        """Check each value; local steps and epochs exclude each other."""
         check_declared(self)
-        if not self.task_rounds and self.head in (FRESH, KEEP):
-            problem = f"task-rounds = 0: head = {self.head} needs rounds: set head = ncm or ridge"
-            raise SettingsError(problem, "task-rounds", "head")
         steps, epochs = self.task_local_steps, self.task_local_epochs
         if steps is not None and epochs is not None:
             both = f"task-local-steps = {steps} and task-local-epochs = {epochs}"
@@ -175,9 +169,6 @@ class Settings(
         check_declared(self)
         for group in GROUPS:
             self.part(group)
-        if self.diagnostics and self.task_clients < 2:
-            problem = "diagnostics = true: the loss barrier needs two clients, but task-clients = 1"
-            raise SettingsError(problem, "task-clients", "diagnostics")
         for key, most in (("participants", "clients"), ("min-replies", "participants")):
             value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
             if value > limit:

@@ -122,11 +122,18 @@ class Downstream:
     metrics: ClientMetrics = field(default_factory=lambda: ClientMetrics(()))
 
     def __post_init__(self) -> None:
-        """Check each value; with 0 rounds, the head must be computed."""
+        """Check each value, and check that values fit each other.
+
+        With 0 rounds, the head must be computed. Diagnostics compare the models of two clients.
+        """
         check_declared(self)
         if not self.rounds and self.head is None:
             needed = "a last layer that is computed without rounds, such as head = ncm or ridge"
-            raise SettingsError(f"rounds = 0: needs {needed}", "task-rounds", "head")
+            raise SettingsError(f"task-rounds = 0: needs {needed}", "task-rounds", "head")
+        clients = self.trained.training.participants
+        if self.diagnostics and clients < 2:
+            problem = "diagnostics = true: the loss barrier needs two clients, but task-clients = 1"
+            raise SettingsError(problem, "task-clients", "diagnostics")
 
     def identity(self) -> dict[str, Any]:
         """Return the inputs of a task's results, without the data and the starting model."""

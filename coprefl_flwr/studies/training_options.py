@@ -39,19 +39,13 @@ class TrainingOptions(LocalTraining):
     local_epochs: int | None = same_option(LocalTraining, "local_epochs", minimum=1)
 
     def __post_init__(self) -> None:
-        """Check the options; errors name the options by their keys."""
-        steps, epochs = self.local_steps, self.local_epochs
-        if steps is not None and epochs is not None:
-            both = f"local-steps = {steps} and local-epochs = {epochs}"
-            raise SettingsError(f"{both}: set one of them, not both")
+        """Check the options, and load the client wrapper."""
         super().__post_init__()
         place, share = self.client_wrapper, self.client_wrapper_share
-        if place is None and share:
-            problem = f"client-wrapper-share = {share}: set client-wrapper too, as file.py:NAME"
-            raise SettingsError(problem, *WRAPPER_KEYS)
-        if place is not None and not share:
-            problem = f"client-wrapper = {place}: set client-wrapper-share too"
-            raise SettingsError(f"{problem}, the fraction of clients to wrap", *WRAPPER_KEYS)
+        if (place is None) != (not share):
+            both = f"client-wrapper = {place or 'not set'} and client-wrapper-share = {share}"
+            needed = "set client-wrapper, as file.py:NAME, and set client-wrapper-share above 0"
+            raise SettingsError(f"{both}: {needed}", *WRAPPER_KEYS)
         if place is not None:
             with about_settings(WRAPPER):
                 plugins.check(WRAPPER, place)
