@@ -32,7 +32,7 @@ from coprefl_flwr.federation.client_state import STATE_FILE
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
-from coprefl_flwr.options import WORDS, Checked, option
+from coprefl_flwr.options import WORDS, Checked, option, same_option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.training_checks import NOT_FINITE, Problem
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
@@ -51,20 +51,10 @@ CLIENT_ACCURACY = "client-accuracy"
 class RunOptions(Checked):
     """Options of running a stage: seed, waiting times, attempts, checkpoints, stopping, metrics."""
 
-    seed: int = option(0, "seed of every random choice", minimum=0)
-    min_available_nodes: int = option(
-        1,
-        "clients to wait for before the first round; a node that hosts several clients counts as "
-        "that many",
-        minimum=1,
-        counts=False,
-    )
-    min_replies: int = option(
-        1,
-        "valid client replies needed per message exchange; with fewer, the round is repeated",
-        minimum=1,
-    )
-    max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
+    seed: int = same_option(RoundStrategy, "seed", minimum=0)
+    min_available_nodes: int = same_option(RoundStrategy, "min_available_nodes", counts=False)
+    min_replies: int = same_option(RoundStrategy, "min_replies")
+    max_failed_rounds: int = same_option(RoundStrategy, "max_failed_rounds")
     timeout: float = option(
         3600.0,
         "longest wait for the replies of a message exchange",
@@ -80,7 +70,6 @@ class RunOptions(Checked):
         "stop the pre-training when the global model's mean loss over all training samples of all "
         "its clients (in float32) is at most this; checked every `stop-check-every` rounds",
         above=0,
-        starts_only="a personalised study has no global model whose loss is checked",
     )
     stop_check_every: int = option(
         5, "rounds between checks of `stop-at-loss`", unit="rounds", minimum=1

@@ -28,7 +28,7 @@ LINE = (
     ],
 )
 def test_a_cap_on_the_steps_of_all_is_said_once(settings, lines, caplog):
-    stages = build(Settings.of(**settings)).stages
+    stages = build(Settings(**settings)).stages
     with caplog.at_level(logging.INFO, "flwr.coprefl"):
         say_caps(stages)
     assert [record.getMessage() for record in caplog.records] == lines
