@@ -52,9 +52,7 @@ FIGURES: dict[str, Callable[[Comparison], Drawn]] = {
     "switch": learning.switch,
     "p1-rounds": relations.p1_rounds,
     "landscape": maps.landscape,
-    "gamma": relations.gamma,
     "similarity": maps.similarity,
-    "diagnostics": relations.diagnostics,
     "objective": relations.objective,
     "noise": maps.noise,
 }

@@ -1,53 +1,17 @@
-"""Figures of a metric against a setting or measure, and of the terms of a meta objective."""
+"""Figures of accuracy by the length of a phase, and of the terms of a meta objective."""
 
 import itertools
 
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.report.columns import DIAGNOSTICS
-from coprefl_flwr.report.comparison import Comparison, numbers, units
+from coprefl_flwr.report.comparison import Comparison
 from coprefl_flwr.report.figures import style
 
 _ORDER = 3  # of the polynomial in the figure of CyclicFL
 LEVEL, SPREAD = ("sum", "mean"), ("variance", "deviation")
 """Names of the two terms of a meta objective (see `learning.meta`): gamma weighs a term of LEVEL,
 and 1 - gamma a term of SPREAD."""
-
-
-@style.settings()
-def gamma(comparison: Comparison) -> style.Drawn:
-    """Draw accuracy and variance by γ: a line per label with its other options, and the paper's.
-
-    The paper's numbers are left out if they are of several lines.
-    """
-    metrics = [metric for metric in ("accuracy", "variance") if metric in comparison.metrics]
-    rows = pd.DataFrame(
-        [{"row": row.name, "start": row.label, **row.options} for row in comparison.rows]
-    )
-    if "gamma" not in rows or rows["gamma"].nunique() < 2:
-        raise style.NothingToDrawError("at least two values of gamma")
-    for key in rows.columns.difference(["row", "start", "gamma"]):
-        rows["start"] += (f":{key}=" + rows[key]).fillna("")
-    rows = rows[["row", "start", "gamma"]].dropna().astype({"gamma": float})
-    points = units(comparison).melt("row", metrics, "metric")
-    printed = numbers(comparison).rename(columns={"paper-mean": "value"}).merge(rows, on="row")
-    printed = printed.dropna(subset="value")
-    points, shown = points.merge(rows, on="row"), style.colours(rows["start"])
-    if printed["start"].nunique() == 1:
-        shown["paper"] = (style.INK, "--")
-        points = pd.concat([points, printed.assign(start="paper")])
-    figure, panels = style.new_figure(len(metrics), 2.7)
-    for panel, metric in zip(panels, metrics, strict=True):
-        drawn = points[points["metric"] == metric]
-        style.lines(panel, drawn, shown, "gamma", err_style="bars", marker="o")
-        style.title(panel, comparison.column(metric).title, "mean ± std", "γ")  # noqa: RUF001
-        panel.set_xticks(rows["gamma"].unique())
-    style.legend(figure, shown)
-    caption = "Accuracy and variance by γ; bars: ± one sample standard deviation."  # noqa: RUF001
-    if "paper" in shown:
-        caption += f" Dashed: means of {comparison.source or 'the paper'}."
-    return figure, caption
 
 
 @style.settings()
@@ -78,43 +42,17 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
 
 
 @style.settings()
-def diagnostics(comparison: Comparison) -> style.Drawn:
-    """Draw the accuracy of tasks against measures of the initial model, a panel per measure.
-
-    A measure is left out if it has fewer than two points, each of which is one task from one start.
-    """
-    import seaborn as sns
-
-    points = units(comparison).reset_index(drop=True)
-    measures = [name for name in DIAGNOSTICS if {name, "accuracy"} <= {*comparison.metrics}]
-    measures = [name for name in measures if len(points[[name, "accuracy"]].dropna()) > 1]
-    if not measures:
-        raise style.NothingToDrawError("diagnostics of at least two tasks or initial models")
-    shown = style.colours(points["row"])
-    palette = {start: colour for start, (colour, _) in shown.items()}
-    figure, panels = style.new_figure(len(measures), 2.3, min(len(measures), 2), sharey=True)
-    for panel, measure in zip(panels, measures, strict=True):
-        sns.scatterplot(
-            points, x=measure, y="accuracy", hue="row", palette=palette, legend=False, ax=panel
-        )
-        style.title(panel, comparison.column(measure).title, "", ylabel="Accuracy (%)")
-    style.legend(figure, shown)
-    return figure, (
-        "Accuracy of a task's clients against measurements of the initial model before the task, a "
-        "point per task: diversity of clients' gradients (Yin et al., 2018), largest eigenvalue of "
-        "the Hessian, loss barrier between clients' models after their first round, linear probe."
-    )
-
-
-@style.settings()
 def objective(comparison: Comparison) -> style.Drawn:
     """Draw the weighted terms of the meta objective and the norms of their gradients by round."""
     terms = weighted(comparison)
     if terms.empty:
         raise style.NothingToDrawError("rounds of a method with a meta objective")
     looks = style.colours(terms["row"])
-    lines = terms[["start", "row", "dashes"]].drop_duplicates().itertuples(index=False)
-    shown = {start: (looks[row][0], dashes) for start, row, dashes in lines}
+    lines = terms[["start", "row", "first"]].drop_duplicates().itertuples(index=False)
+    shown: style.Looks = {
+        start: (looks[row][0], style.SOLID if first else style.DASHED)
+        for start, row, first in lines
+    }
     figure, panels = style.new_figure(2, 2.7)
     titles = {"": "Terms of the meta objective", "-gradient": "Norms of their gradients"}
     for panel, (of, title) in zip(panels, titles.items(), strict=True):
@@ -133,16 +71,16 @@ def objective(comparison: Comparison) -> style.Drawn:
 def weighted(comparison: Comparison) -> pd.DataFrame:
     """Return the terms of the meta objectives and the norms of their gradients, weighted, by round.
 
-    The columns are "row", "start" (the row with a term), "dashes" (of the term), "of" ("" for a
-    term or "-gradient" for the norm of its gradient), "round" and "value", which is above 0.
+    The columns are "row", "start" (the row with a term), "first" (whether γ weights the term), "of"
+    ("" for a term or "-gradient" for the norm of its gradient), "round" and "value", above 0.
     """
-    parts = [pd.DataFrame(columns=["row", "start", "dashes", "of", "round", "value"])]
+    parts = [pd.DataFrame(columns=["row", "start", "first", "of", "round", "value"])]
     for row, term, of in itertools.product(comparison.rows, LEVEL + SPREAD, ("", "-gradient")):
         if (name := f"meta-{term}{of}") in row.rounds:
             first = term in LEVEL
             values = row.rounds[name].astype(float) * (row.gamma if first else 1 - row.gamma)
             start = f"{row.name}, {'γ' if first else '(1 − γ)'} × {term}"  # noqa: RUF001
-            part = row.rounds[["round"]].assign(row=row.name, start=start, of=of, value=values)
-            parts.append(part.assign(dashes="-" if first else "--"))
+            names = {"row": row.name, "start": start, "first": first, "of": of}
+            parts.append(row.rounds[["round"]].assign(**names, value=values))
     terms = pd.concat(parts, ignore_index=True)
     return terms[terms["value"] > 0]

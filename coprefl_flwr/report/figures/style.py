@@ -4,10 +4,10 @@ import io
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -48,8 +48,8 @@ _PALETTE = {
 }  # fmt: skip
 Drawn = tuple["Figure", str]
 """A figure and its caption."""
-LineStyle = Literal["-", "--", ":"]
-Looks = Mapping[str, tuple[str, LineStyle]]
+SOLID, DASHED, DOTTED = (), (4.0, 1.5), (1.0, 1.0)  # lengths of dashes and gaps
+Looks = dict[str, tuple[str, tuple[float, ...]]]  # colour and dashes of each start
 
 
 class NothingToDrawError(SettingsError):
@@ -59,7 +59,7 @@ class NothingToDrawError(SettingsError):
         super().__init__(f"the figure has no data; it needs {needed}")
 
 
-def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
+def colours(starts: Iterable[str]) -> Looks:
     """Return the colour and the line style of each start, by name, in the order of `starts`.
 
     The looks depend on the set of starts, and not on their order. Each method of the papers has a
@@ -69,15 +69,13 @@ def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
     """
     starts = list(starts)
     names = sorted({*starts}, key=lambda name: (len(name), name))
-    shown: dict[str, tuple[str, LineStyle]] = {}
+    shown: Looks = {}
     for name in names:
         colour = _PALETTE.get(re.sub(r":[^+]*|[\W_]", "", name.lower()))  # Without options.
-        if colour and (colour, "-") not in shown.values():
-            shown[name] = (colour, "-")
-    looks = itertools.product(get_args(LineStyle), _PALETTE.values())
-    free = itertools.cycle(
-        [(c, dashes) for dashes, c in looks if (c, dashes) not in shown.values()]
-    )
+        if colour and (colour, SOLID) not in shown.values():
+            shown[name] = (colour, SOLID)
+    looks = [(c, dashes) for dashes in (SOLID, DASHED, DOTTED) for c in _PALETTE.values()]
+    free = itertools.cycle(look for look in looks if look not in shown.values())
     shown |= {name: next(free) for name in names if name not in shown}
     return {name: shown[name] for name in starts}
 
@@ -118,28 +116,24 @@ def title(panel: "Axes", name: str, below: str, xlabel: str = "", ylabel: str = 
     panel.set(xlabel=xlabel, ylabel=ylabel)
 
 
-def lines(
-    panel: "Axes", data: pd.DataFrame, shown: Looks, x: str = "round", **options: Any
-) -> None:
-    """Draw the means of each start by `x`, and one sample standard deviation on either side.
+def lines(panel: "Axes", data: pd.DataFrame, shown: Looks, **options: Any) -> None:
+    """Draw the means of each start by round, and one sample standard deviation on either side.
 
-    `data` has the columns "start", `x` and "value". Further options: of seaborn's lineplot.
+    `data` has the columns "start", "round" and "value". Further options: of seaborn's lineplot.
     """
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
-    patterns = {"-": "", "--": (4, 1.5), ":": (1, 1)}
     sns.lineplot(
-        data, x=x, y="value", hue="start", style="start", legend=False, ax=panel,
+        data, x="round", y="value", hue="start", style="start", legend=False, ax=panel,
         palette={start: colour for start, (colour, _) in shown.items()},
-        dashes={start: patterns[dashes] for start, (_, dashes) in shown.items()},
+        dashes={start: dashes or "" for start, (_, dashes) in shown.items()},
         **{"errorbar": "sd", **options},
     )  # fmt: skip
     for line in panel.lines:
         if np.size(line.get_xdata()) == 1:  # A line of a single point is invisible.
             line.set_marker("o")
-    if x == "round":
-        panel.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
 
 
 def legend(figure: "Figure", shown: Looks) -> None:
@@ -147,7 +141,7 @@ def legend(figure: "Figure", shown: Looks) -> None:
     from matplotlib.lines import Line2D
 
     columns = max(1, _ACROSS // (max(map(cell_len, shown)) + 6))
-    handles = [Line2D([], [], color=c, linestyle=dashes) for c, dashes in shown.values()]
+    handles = [Line2D([], [], color=c, dashes=dashes) for c, dashes in shown.values()]
     labels = [textwrap.fill(name, _ACROSS - 6) for name in shown]
     rows = -(-len(labels) // columns) + sum(label.count("\n") for label in labels)
     figure.set_figheight(figure.get_figheight() + 0.2 * rows)

@@ -1,4 +1,4 @@
-"""Figures of accuracy against gamma, first-phase length or diagnostics; the meta objective."""
+"""Figures of accuracy by the length of the first phase, and of the meta objective."""
 
 import math
 
@@ -7,37 +7,10 @@ import pandas as pd
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report import Comparison, ResultRow
-from coprefl_flwr.report.figures import relations, save
+from coprefl_flwr.report import Comparison
+from coprefl_flwr.report.figures import relations
 from coprefl_flwr.report.figures.style import colours
 from tests.common.comparisons import comparison, result_row
-
-
-def by_gamma(**changes) -> Comparison:
-    """Return a comparison of gamma 0 and 1: accuracies 80 ± 2 and 84 ± 3, over two seeds."""
-    half = math.sqrt(0.5)
-    rows = [
-        result_row("coprefl", [80 - 2 * half, 80 + 2 * half], [9.0, 9.0], "gamma=0"),
-        result_row("coprefl", [84 - 3 * half, 84 + 3 * half], [8.0, 8.0], "gamma=1"),
-    ]
-    parts = {"rows": rows, "units": ["seed 0", "seed 1"], "paper": {}}
-    return comparison(**parts | changes)
-
-
-def test_gamma_figure_shows_measured_and_printed_values() -> None:
-    paper = {f"coprefl:gamma={gamma}": {"accuracy": (78.0 + 4 * gamma, 1.0)} for gamma in (0, 1)}
-    figure, caption = relations.gamma(by_gamma(paper=paper))
-    assert "Dashed: means of CoPreFL, AAAI text, Table 1(a)." in caption
-    accuracy, variance = figure.axes
-    # The caps of the error bars come after their line.
-    lines = {line.get_color(): line for line in reversed(accuracy.lines)}
-    here, printed = lines[colours(["coprefl"])["coprefl"][0]], lines["#222222"]
-    np.testing.assert_allclose(here.get_xydata(), [[0, 80], [1, 84]])
-    np.testing.assert_allclose(printed.get_xydata(), [[0, 78], [1, 82]])
-    bars = [np.ptp(bar[:, 1]) for bar in accuracy.collections[0].get_segments()]
-    assert bars == pytest.approx([4, 6])
-    assert list(accuracy.get_xticks()) == [0, 1]
-    assert "#222222" not in {line.get_color() for line in variance.lines}
 
 
 def lengths(rounds: list[int]) -> Comparison:
@@ -65,25 +38,6 @@ def test_cubic_fit_goes_through_points_on_a_cubic() -> None:
 def test_four_points_have_no_cubic_fit() -> None:
     figure, _ = relations.p1_rounds(lengths([1, 2, 3, 4]))
     assert all(len(np.asarray(line.get_xdata())) == 4 for line in figure.axes[0].lines)
-
-
-def test_each_measure_is_a_panel_and_each_task_a_point(tmp_path):
-    nothing = [math.nan, math.nan]
-    measured = {"barrier": [1.0, 1.5], "probe": [0.5, math.nan], "hessian": nothing}
-    rows = [
-        ResultRow(name, "", {"accuracy": accuracy, **measured})
-        for name, accuracy in (("random", [40.0, 42.0]), ("coprefl", [60.0, math.nan]))
-    ]
-    metrics = ["accuracy", *measured]
-    figure, _ = relations.diagnostics(
-        comparison(rows=rows, metrics=metrics, units=["seed 0", "seed 1"], paper={})
-    )
-    assert [panel.get_title(loc="left") for panel in figure.axes] == ["Barrier", "Linear probe %"]
-    (points,) = figure.axes[0].collections
-    shown = {tuple(point) for point in np.ma.compressed(points.get_offsets()).reshape(-1, 2)}
-    assert shown == {(1.0, 40.0), (1.5, 42.0), (1.0, 60.0)}
-    save(figure, tmp_path / "explained.png")
-    assert (tmp_path / "explained.png").stat().st_size > 10_000
 
 
 def rounds(level: str, spread: str, values: list[tuple[float, ...]]) -> pd.DataFrame:
@@ -152,8 +106,6 @@ def test_objective_figure_shows_both_terms_averaged_over_seeds() -> None:
 
 
 def test_figures_with_too_few_values_are_refused() -> None:
-    with pytest.raises(SettingsError, match="at least two values of gamma"):
-        relations.gamma(by_gamma(rows=by_gamma().rows[:1]))
     with pytest.raises(SettingsError, match="different numbers of rounds of phase P1"):
         relations.p1_rounds(lengths([3]))
     with pytest.raises(SettingsError, match="rounds of a method with a meta objective"):
