@@ -108,7 +108,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     drawn = {texts: values for texts, values in drawn.items() if not values.empty}
     if not drawn:
         raise style.NothingToDrawError("rows with a training loss or a downstream accuracy")
-    shown = style.colours(pd.concat(drawn.values())["start"])
+    shown = style.colours(pd.concat(drawn.values()).sort_index()["start"])
     errorbar = "sd" if len(shown) <= _BANDS else None
     figure, panels = style.new_figure(len(drawn), 2.7)
     for panel, ((name, label), values) in zip(panels, drawn.items(), strict=True):

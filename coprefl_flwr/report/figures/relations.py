@@ -74,7 +74,7 @@ def weighted(comparison: Comparison) -> pd.DataFrame:
     The columns are "row", "start" (the row with a term), "first" (whether γ weights the term), "of"
     ("" for a term or "-gradient" for the norm of its gradient), "round" and "value", above 0.
     """
-    parts = [pd.DataFrame(columns=["row", "start", "first", "of", "round", "value"])]
+    parts = [pd.DataFrame({"value": []})]
     for row, term, of in itertools.product(comparison.rows, LEVEL + SPREAD, ("", "-gradient")):
         if (name := f"meta-{term}{of}") in row.rounds:
             first = term in LEVEL

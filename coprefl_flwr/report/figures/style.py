@@ -128,7 +128,7 @@ def lines(panel: "Axes", data: pd.DataFrame, shown: Looks, **options: Any) -> No
         data, x="round", y="value", hue="start", style="start", legend=False, ax=panel,
         palette={start: colour for start, (colour, _) in shown.items()},
         dashes={start: dashes or "" for start, (_, dashes) in shown.items()},
-        **{"errorbar": "sd", **options},
+        err_kws={"alpha": 0.15, "linewidth": 0}, **{"errorbar": "sd", **options},
     )  # fmt: skip
     for line in panel.lines:
         if np.size(line.get_xdata()) == 1:  # A line of a single point is invisible.
