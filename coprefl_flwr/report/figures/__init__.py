@@ -38,10 +38,10 @@ def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
             figure, caption = FIGURES[kind](comparison)
         except NothingToDrawError:
             continue
+        content = {suffix: content_of(figure, suffix) for suffix in ("png", "pdf", "svg")}
+        address = f"data:image/svg+xml;base64,{b64encode(content.pop('svg')).decode()}"
         name = f"figures/{comparison.name}-{kind}"
-        files = {f"{name}.{suffix}": content_of(figure, suffix) for suffix in ("png", "pdf")}
-        svg = b64encode(content_of(figure, "svg")).decode()
-        address = f"data:image/svg+xml;base64,{svg}"
+        files = {f"{name}.{suffix}": data for suffix, data in content.items()}
         pictures.append(Picture(kind, files, address, caption, f"{caption} Of {rows}."))
     return pictures
 

@@ -160,19 +160,16 @@ def switch(comparison: Comparison) -> style.Drawn:
     smooth = pd.concat(_smoothed(of_start) for _, of_start in tested.groupby("start", sort=False))
     last = int(tested["round"].max())
     figure, panels = style.new_figure(2 if last >= 4 * _LAST else 1, 2.7)
-    for panel in panels:
-        style.lines(panel, tested, shown, errorbar=None, alpha=0.25, linewidth=0.8)
-        style.lines(panel, smooth, shown, errorbar=None)
-        for row in comparison.rows:
-            if row.switch and row.name in shown:
-                panel.axvline(row.switch, color=shown[row.name][0], linestyle=":", linewidth=1.2)
     below = "smoothed; faint: as measured; " * (not smooth.equals(tested)) + "dotted: the switch"
-    style.title(panels[0], "Pre-training", below, "Round", "Test accuracy (%)")
-    for panel in panels[1:]:
-        style.title(panel, f"Last {_LAST} rounds", "the same lines", "Round", "Test accuracy (%)")
-        seen = tested.loc[tested["round"] >= last - _LAST, "value"]
-        room = max(0.05 * np.ptp(seen), 0.1)
-        panel.set(xlim=(last - _LAST, last), ylim=(seen.min() - room, seen.max() + room))
+    names = {0: ("Pre-training", below), last - _LAST: (f"Last {_LAST} rounds", "the same lines")}
+    for panel, (first, texts) in zip(panels, names.items(), strict=False):
+        measured, line = (rows[rows["round"] >= first] for rows in (tested, smooth))
+        style.lines(panel, measured, shown, errorbar=None, alpha=0.25, linewidth=0.8)
+        style.lines(panel, line, shown, errorbar=None)
+        for row in comparison.rows:
+            if row.switch > first and row.name in shown:
+                panel.axvline(row.switch, color=shown[row.name][0], linestyle=":", linewidth=1.2)
+        style.title(panel, *texts, "Round", "Test accuracy (%)")
     style.legend(figure, shown)
     return figure, (
         "Test accuracy by round, mean over seeds, smoothed where enough rounds are tested: by a "

@@ -9,9 +9,8 @@ from coprefl_flwr.report.comparison import Comparison
 from coprefl_flwr.report.figures import style
 
 _ORDER = 3  # of the polynomial in the figure of CyclicFL
-LEVEL, SPREAD = ("sum", "mean"), ("variance", "deviation")
-"""Names of the two terms of a meta objective (see `learning.meta`): gamma weighs a term of LEVEL,
-and 1 - gamma a term of SPREAD."""
+_TERMS = {"sum": 0, "mean": 0, "variance": 1, "deviation": 1}
+"""Terms of meta objectives (see `learning.meta`): gamma weighs those of 0, 1 - gamma those of 1."""
 
 
 @style.settings()
@@ -48,11 +47,8 @@ def objective(comparison: Comparison) -> style.Drawn:
     if terms.empty:
         raise style.NothingToDrawError("rounds of a method with a meta objective")
     looks = style.colours(terms["row"])
-    lines = terms[["start", "row", "first"]].drop_duplicates().itertuples(index=False)
-    shown: style.Looks = {
-        start: (looks[row][0], style.SOLID if first else style.DASHED)
-        for start, row, first in lines
-    }
+    lines = terms[["start", "row", "term"]].drop_duplicates().itertuples(index=False)
+    shown = {start: (looks[row][0], style.DASHES[int(term)]) for start, row, term in lines}
     figure, panels = style.new_figure(2, 2.7)
     titles = {"": "Terms of the meta objective", "-gradient": "Norms of their gradients"}
     for panel, (of, title) in zip(panels, titles.items(), strict=True):
@@ -71,16 +67,17 @@ def objective(comparison: Comparison) -> style.Drawn:
 def weighted(comparison: Comparison) -> pd.DataFrame:
     """Return the terms of the meta objectives and the norms of their gradients, weighted, by round.
 
-    The columns are "row", "start" (the row with a term), "first" (whether γ weights the term), "of"
-    ("" for a term or "-gradient" for the norm of its gradient), "round" and "value", above 0.
+    The columns are "row", "start" (the row with a term), "term" (see `_TERMS`), "of" ("" for a term
+    or "-gradient" for the norm of its gradient), "round" and "value", above 0.
     """
     parts = [pd.DataFrame({"value": []})]
-    for row, term, of in itertools.product(comparison.rows, LEVEL + SPREAD, ("", "-gradient")):
-        if (name := f"meta-{term}{of}") in row.rounds:
-            first = term in LEVEL
-            values = row.rounds[name].astype(float) * (row.gamma if first else 1 - row.gamma)
-            start = f"{row.name}, {'γ' if first else '(1 − γ)'} × {term}"  # noqa: RUF001
-            names = {"row": row.name, "start": start, "first": first, "of": of}
-            parts.append(row.rounds[["round"]].assign(**names, value=values))
+    for row, (name, term), of in itertools.product(
+        comparison.rows, _TERMS.items(), ("", "-gradient")
+    ):
+        if f"meta-{name}{of}" in row.rounds:
+            weight, factor = ((row.gamma, "γ"), (1 - row.gamma, "(1 − γ)"))[term]  # noqa: RUF001
+            values = weight * row.rounds[f"meta-{name}{of}"].astype(float)
+            part = row.rounds[["round"]].assign(row=row.name, term=term, of=of, value=values)
+            parts.append(part.assign(start=f"{row.name}, {factor} × {name}"))  # noqa: RUF001
     terms = pd.concat(parts, ignore_index=True)
     return terms[terms["value"] > 0]

@@ -48,7 +48,8 @@ _PALETTE = {
 }  # fmt: skip
 Drawn = tuple["Figure", str]
 """A figure and its caption."""
-SOLID, DASHED, DOTTED = (), (4.0, 1.5), (1.0, 1.0)  # lengths of dashes and gaps
+# Lengths of dashes and gaps of solid, dashed and dotted lines.
+DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 1.5), (1.0, 1.0))
 Looks = dict[str, tuple[str, tuple[float, ...]]]  # colour and dashes of each start
 
 
@@ -72,9 +73,9 @@ def colours(starts: Iterable[str]) -> Looks:
     shown: Looks = {}
     for name in names:
         colour = _PALETTE.get(re.sub(r":[^+]*|[\W_]", "", name.lower()))  # Without options.
-        if colour and (colour, SOLID) not in shown.values():
-            shown[name] = (colour, SOLID)
-    looks = [(c, dashes) for dashes in (SOLID, DASHED, DOTTED) for c in _PALETTE.values()]
+        if colour and (colour, ()) not in shown.values():
+            shown[name] = (colour, ())
+    looks = [(c, dashes) for dashes in DASHES for c in _PALETTE.values()]
     free = itertools.cycle(look for look in looks if look not in shown.values())
     shown |= {name: next(free) for name in names if name not in shown}
     return {name: shown[name] for name in starts}
@@ -156,8 +157,7 @@ def save(figure: "Figure", path: str | Path) -> None:
     """
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        allowed = ", ".join(FORMATS)
-        raise SettingsError(f"figure {str(path)!r} ends in {suffix!r}; allowed: {allowed}")
+        raise SettingsError(f"{path} ends in {suffix!r}; figures are saved as {', '.join(FORMATS)}")
     write_atomically(path, content_of(figure, suffix))
 
 
