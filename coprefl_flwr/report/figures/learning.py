@@ -21,9 +21,8 @@ _BANDS = 5  # number of lines, at most, that have bands
 
 def accuracies(comparison: Comparison) -> style.Drawn:
     """Draw the accuracies of the tasks' clients."""
-    rows = pd.concat(
-        [row.client_rows.assign(start=row.name) for row in comparison.rows], ignore_index=True
-    )
+    parts = [row.client_rows.assign(start=row.name) for row in comparison.rows]
+    rows = pd.concat(parts, ignore_index=True)
     if rows.empty:
         raise style.NothingToDrawError("results of clients")
     return accuracy_figure(rows), (
@@ -69,8 +68,8 @@ def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
         panel.axvline(entries["accuracy"].min(), color=style.INK, linewidth=0.8, linestyle=":")
         numbers = f"mean {entry['accuracy']:.1f} %, variance {entry['variance']:.1f} %²"
         style.title(panel, entry["start"], numbers)
-    figure.supxlabel("Client accuracy (%)", fontsize=10)
-    figure.supylabel("Clients (%)", fontsize=10)
+    figure.supxlabel("Client accuracy (%)")
+    figure.supylabel("Clients (%)")
     return figure
 
 

@@ -41,8 +41,8 @@ def landscape(comparison: Comparison) -> style.Drawn:
         panel.plot(0, 0, marker="+", color="white", markersize=9, markeredgewidth=1.6)
         style.title(panel, name, f"loss {losses[len(x) // 2, len(y) // 2]:.3g} at the cross")
         panel.set_aspect("equal")
-    figure.supxlabel("First direction", fontsize=10)
-    figure.supylabel("Second direction", fontsize=10)
+    figure.supxlabel("First direction")
+    figure.supylabel("Second direction")
     bar = figure.colorbar(drawn, ax=panels, shrink=0.8, format="%.4g", ticks=ticks, label="Loss")
     bar.ax.minorticks_off()
     return figure, (

@@ -30,10 +30,9 @@ _SETTINGS: dict[Any, Any] = {
     "axes.axisbelow": True, "axes.edgecolor": INK, "axes.grid": True, "axes.grid.axis": "y",
     "axes.labelcolor": INK, "axes.labelsize": 10, "axes.spines.right": False,
     "axes.spines.top": False, "axes.titlesize": 10, "errorbar.capsize": 3, "figure.dpi": 250,
-    "figure.facecolor": "white", "font.size": 9, "grid.color": "#D9D9D9", "grid.linewidth": 0.6,
-    "legend.fontsize": 9, "legend.frameon": False, "lines.linewidth": 1.6, "lines.markersize": 5,
-    "savefig.dpi": "figure", "text.color": INK, "xtick.color": INK, "xtick.labelsize": 9,
-    "ytick.color": INK, "ytick.labelsize": 9,
+    "figure.facecolor": "white", "figure.labelsize": 10, "font.size": 9, "grid.color": "#D9D9D9",
+    "grid.linewidth": 0.6, "legend.frameon": False, "lines.linewidth": 1.6, "lines.markersize": 5,
+    "savefig.dpi": "figure", "text.color": INK, "xtick.color": INK, "ytick.color": INK,
     # The same figure is always the same bytes; PDF files have TrueType fonts, as journals require.
     "svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42,
 }  # fmt: skip
