@@ -244,12 +244,12 @@ def connect(cpus: int) -> bool:
     return True
 
 
-def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) -> list[Any]:
-    """Start `number` processes, which share the GPUs evenly, and return Ray's actor handles.
+def start_hosts(number: int, share: float | None = None) -> list[Any]:
+    """Start `number` processes, each with a share of the GPUs, and return Ray's actor handles.
 
-    If `patient`, a process without a free CPU starts later. Otherwise all processes have started
-    when this function returns, and too few free CPUs raise a SettingsError. If Ray has fewer than
-    `number` CPUs in all, a SettingsError is raised in both cases. Call `connect` first.
+    `share` is the number of GPUs of a process; by default the processes share all GPUs evenly. All
+    processes have started when this function returns. Raises a SettingsError if Ray has too few
+    free CPUs. Call `connect` first.
     """
     import ray
 
@@ -257,13 +257,11 @@ def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) 
     cpus = int(resources.get("CPU", 0))
     if cpus < number:
         raise SettingsError(f"{number} processes need as many CPUs, but Ray has {cpus} CPUs")
-    if not patient:
-        _check_free(number, cpus)
-    share = _gpu_share(int(resources.get("GPU", 0.0)), number)
+    _check_free(number, cpus)
+    share = gpu_share(number) if share is None else share
     options = {"num_cpus": 1, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
-    actor = ray.remote(kind).options(**options)
-    hosts = [actor.remote() for _ in range(number)]
-    return hosts if patient else _wait_for_start(hosts)
+    actor = ray.remote(Host).options(**options)
+    return _wait_for_start([actor.remote() for _ in range(number)])
 
 
 def _check_free(number: int, cpus: int) -> None:
@@ -291,8 +289,11 @@ def _wait_for_start(hosts: list[Any]) -> list[Any]:
     return hosts
 
 
-def _gpu_share(gpus: int, number: int) -> float:
-    """Return the number of GPUs per process: a whole number, or a fraction of a single GPU."""
+def gpu_share(number: int) -> float:
+    """Return the number of Ray's GPUs per process: a whole number, or a fraction of one GPU."""
+    import ray
+
+    gpus = int(ray.cluster_resources().get("GPU", 0.0))  # type: ignore[no-untyped-call]
     if not gpus:
         return 0.0
     return gpus // number if gpus >= number else 1 / math.ceil(number / gpus)

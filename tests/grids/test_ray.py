@@ -192,9 +192,10 @@ def test_grid_shuts_ray_down_only_if_it_started_ray(started, hosts, monkeypatch)
     ("gpus", "number", "share"),
     [(0, 3, 0.0), (1, 1, 1), (1, 3, 1 / 3), (4, 4, 1), (5, 2, 2), (2, 3, 0.5), (4, 6, 0.5)],
 )
-def test_share_of_a_gpu_fits_on_one_gpu(gpus, number, share):
+def test_share_of_a_gpu_fits_on_one_gpu(gpus, number, share, monkeypatch):
     """Ray gives a process whole GPUs or a part of one GPU: 3 processes on 2 GPUs get 1/2 each."""
-    assert grid_of_ray._gpu_share(gpus, number) == share
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": float(gpus)} if gpus else {})
+    assert grid_of_ray.gpu_share(number) == share
     if share:
         assert gpus * (int(1 / share) if share < 1 else 1 / share) >= number
 
