@@ -228,6 +228,8 @@ def connect(cpus: int) -> bool:
     # Ray's future default, without which Ray prints a warning. A process without a share of a GPU
     # still sees the GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray would start a task that takes too much memory again and again.
+    os.environ.setdefault("RAY_task_oom_retries", "1")
     import ray
 
     if ray.is_initialized():

@@ -190,13 +190,13 @@ class Executor:
         """
         if not runs:
             return
+        self.started |= connect(self.workers)
         import ray
 
-        self.started |= connect(self.workers)
         share, free = gpu_share(self.workers), self.workers - len(runs)
         hosts = start_hosts(free, share) if free > 0 else []
         # A run whose process died is started again, and continues from its checkpoint.
-        task = ray.remote(_on_worker).options(num_cpus=1, num_gpus=share, max_retries=1)
+        task = ray.remote(num_cpus=1, num_gpus=share, max_retries=1)(_on_worker)
         waiting, running = deque(enumerate(runs)), dict[Any, tuple[Run, Part]]()
         try:
             while waiting or running:
@@ -204,7 +204,8 @@ class Executor:
                     number, run = waiting.popleft()
                     others = hosts[number :: len(runs)]
                     sent = plugins.REGISTERED, run, self.store, self.tracker, others
-                    running[task.remote(*sent)] = run, begin(run)
+                    named = task.options(name=run.name)  # Ray puts it before the task's log lines.
+                    running[named.remote(*sent)] = run, begin(run)
                 ended, _ = ray.wait(list(running), timeout=SHOWN_EVERY)
                 for run, part in running.values():
                     _look(run, part, self.store)

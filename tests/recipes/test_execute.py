@@ -18,8 +18,8 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import execute
 from coprefl_flwr.recipes.execute import Executor, executor, wanted_workers
 from coprefl_flwr.recipes.search import check_runs
-from coprefl_flwr.studies.store import Store
-from tests.common.checks import Killed, assert_same_results, files, flip, refusal
+from coprefl_flwr.studies.store import Store, read_result
+from tests.common.checks import Killed, assert_close, assert_same_results, files, flip, refusal
 from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
 from tests.common.simulation import ROOT
 
@@ -263,11 +263,16 @@ def test_two_workers_make_the_results_of_one(tiny_images, tmp_path, monkeypatch,
     assert (tmp_path / "two" / "out" / "died").exists()
     messages = caplog.messages
     # Rounds of the pre-training, and of the tasks.
-    ended = [line for line in messages if "FedAvg, seed " in line and "  round 7/7  loss" in line]
+    ended = [line for line in messages if "FedAvg, seed " in line and "  round 7/7" in line]
     assert len(ended) == 2
     (two / lost).unlink()
     # The two workers share the clients of the only run that is left.
     assert main(arguments) == 0
+    for task in (single / lost / "tasks").iterdir():
+        found = read_result(two / task.relative_to(single))["rows"]
+        assert_close(found, read_result(task)["rows"])
+    shutil.rmtree(two / lost)
+    assert main([*arguments[:-1], "1"]) == 0
     assert_same_results(two, single)
     # All runs are done: no worker is started.
     monkeypatch.setattr(execute, "connect", None)
