@@ -68,8 +68,7 @@ class Progress:
             get_time=time.monotonic,
             disable=not self.on_terminal,
         )
-        title = f"all {parts} parts"
-        self.page.add_task(title, total=rounds, visible=parts > 1, loss="", rate="")
+        self.page.add_task(f"all {parts} parts", total=rounds, visible=parts > 1, loss="", rate="")
         (self.total,) = self.page.tasks
         self._opened = ExitStack()
 

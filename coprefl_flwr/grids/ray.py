@@ -49,9 +49,8 @@ class Host:
         without_colours()
         self._loaded: tuple[str, ClientAppFn, Mapping[int, Any]] | None = None
 
-    def adopt(self, registered: plugins.Registered) -> None:
-        """Add the grid's registered code (see `plugins.register`) to this process."""
-        plugins.REGISTERED.update(registered)
+    def is_ready(self) -> None:
+        """Return at once; the call waits until the process has started."""
 
     def answer(
         self, grid: str, setup: Sequence[Any], message: Message, names: Sequence[str], *arrays: Any
@@ -68,7 +67,7 @@ class Host:
         if self._loaded is None or self._loaded[0] != grid:
             self._loaded = None  # Frees the old app and its data first.
             registered, app, contexts = ray.get(setup[0])
-            self.adopt(registered)
+            plugins.REGISTERED.update(registered)
             self._loaded = (grid, app, contexts)
         _, app, contexts = self._loaded
         enter_run(run_id=1, node_id=1)
@@ -255,8 +254,7 @@ def start_hosts(number: int, share: float | None = None) -> list[Any]:
     """
     import ray
 
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    cpus = int(resources.get("CPU", 0))
+    cpus = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
     if cpus < number:
         raise SettingsError(f"{number} processes need as many CPUs, but Ray has {cpus} CPUs")
     _check_free(number, cpus)
@@ -282,7 +280,7 @@ def _wait_for_start(hosts: list[Any]) -> list[Any]:
     """Return processes after all have started; until then Ray may count their CPUs as free."""
     import ray
 
-    answers = [host.adopt.remote({}) for host in hosts]
+    answers = [host.is_ready.remote() for host in hosts]
     _, late = ray.wait(answers, num_returns=len(answers), timeout=START_UP)
     if late:
         end_hosts(hosts)

@@ -154,7 +154,7 @@ def test_arrays_of_all_messages_are_put_once(hosts, monkeypatch):
 def ask_until_it_ends(host):
     """Ask a process until it fails: a process that was ended may answer once more."""
     for _ in range(300):
-        ray.get(host.adopt.remote({}), timeout=30)
+        ray.get(host.is_ready.remote(), timeout=30)
         time.sleep(0.1)
 
 
@@ -204,7 +204,7 @@ def test_processes_that_do_not_start_fail_the_run(monkeypatch):
     ended = []
     monkeypatch.setattr(ray, "wait", lambda refs, **more: (refs[:1], refs[1:]))
     monkeypatch.setattr(grid_of_ray, "end_hosts", ended.extend)
-    hosts = [SimpleNamespace(adopt=SimpleNamespace(remote=lambda own: object())) for _ in "abc"]
+    hosts = [SimpleNamespace(is_ready=SimpleNamespace(remote=object)) for _ in "abc"]
     with pytest.raises(RunFailedError, match="2 of 3 processes did not start within 120 s"):
         grid_of_ray._wait_for_start(hosts)
     assert ended == hosts
