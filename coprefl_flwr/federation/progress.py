@@ -33,9 +33,6 @@ LOG_INTERVAL = 5.0
 SHOWN = {"loss": "loss", "query-loss": "query", "evaluate-loss": "test"}
 """{metric: its label}. The first of these metrics that a round has is shown."""
 
-_DAY = 86400.0
-"""Seconds of rounds from which the speed is estimated: rounds may take long."""
-
 _TITLE_WIDTH, _WIDEST_TITLE = 25, 40
 """Width of a title on a terminal of 80 columns and on a wide terminal, in characters."""
 
@@ -63,7 +60,7 @@ class Progress:
             *_columns(console),
             console=console,
             refresh_per_second=2,
-            speed_estimate_period=_DAY,
+            speed_estimate_period=86400.0,  # A day, because a round may take hours.
             transient=True,
             get_time=time.monotonic,
             disable=not self.on_terminal,
@@ -133,6 +130,8 @@ class Part:
         if finished == task.completed:
             return
         page.advance(total.id, finished - task.completed)
+        if not task.completed and finished > 1:  # These rounds were run before.
+            page.reset(task.id, completed=finished)
         losses = [f"{SHOWN[name]} {float(metrics[name]):.3f}" for name in SHOWN if name in metrics]
         page.update(task.id, completed=finished, loss=(losses or [task.fields["loss"]])[0])
         if speed := task.finished_speed or task.speed:

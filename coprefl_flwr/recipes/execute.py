@@ -157,7 +157,8 @@ class Executor:
         participations = sum(stage.rounds * stage.max_parallel_clients() for stage in left)
         few = participations <= FEW and not (self.requested or self.started)
         unfinished = [run for run in runs if not self.store.done(run.study.stages)]
-        execute = self._here if self.workers == 1 or few else self._on_workers
+        here = self.workers == 1 or few or not unfinished
+        execute = self._here if here else self._on_workers
         names = display_names(run.name for run in runs)
         seeds = len({run.settings.seed for run in runs})
         rounds = {run: sum(stage.rounds for stage in run.study.stages) for run in unfinished}
@@ -188,8 +189,6 @@ class Executor:
 
         Processes that are left over share the clients of runs.
         """
-        if not runs:
-            return
         self.started |= connect(self.workers)
         import ray
 
