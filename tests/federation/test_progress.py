@@ -173,6 +173,7 @@ def test_part_shows_the_rounds_of_its_stages(clock):
     assert part.task.completed == 3
     with part.part("task", 2) as hook:
         hook(report(1, query_loss=1.0))
+        assert part.task.completed == 4
     assert (part.task.completed, part.task.fields["loss"]) == (5, "query 1.000")
 
 
