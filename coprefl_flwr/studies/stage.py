@@ -29,7 +29,6 @@ from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation.checkpoint import History, State
 from coprefl_flwr.federation.client_state import STATE_FILE
-from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
 from coprefl_flwr.options import WORDS, Checked, option, same_option
@@ -112,8 +111,6 @@ class Stage(ABC):
         Total number of rounds of all phases; 0 if the stage trains nothing.
     """
 
-    kind: ClassVar[str]
-    """The kind of stage; the remaining time is estimated per kind, from the speed of its rounds."""
     phase: ClassVar[str]
     """Value of the column `phase` in the rows of the stage's rounds."""
     has_client_rows: ClassVar[bool] = False
@@ -121,6 +118,8 @@ class Stage(ABC):
 
     A report has these rows only. Rows of other stages remain in their `result.json`.
     """
+    keeps_states: ClassVar[bool] = False
+    """Whether the clients' states are kept at the end, because they are the clients' models."""
     phases: Sequence[Method] = ()
     """The phases of the stage's training, in order; empty if the stage trains nothing."""
     open_ended: bool = False
@@ -163,12 +162,11 @@ class Stage(ABC):
 
 
 class Making(NamedTuple):
-    """The argument of `Stage.make`: grid, store, folder of the stage, progress, hooks, run name."""
+    """The argument of `Stage.make`: grid, store, folder of the stage, hooks, run name."""
 
     grid: Grid
     store: Store
     folder: Path
-    progress: Progress
     hooks: Sequence[Hook]
     run_name: str
 
@@ -237,15 +235,10 @@ class TrainingStage(Stage):
     def make(self, making: Making) -> None:
         """Train for all rounds, and write the result; with 0 rounds, save the initial arrays."""
         if not self.rounds:
-            making.progress.note(self.title)
             self.save_extras(making.folder, self.initial(making.store), {})
             write_result(making.folder, [], [])
             return
-        part = making.progress.begin(self.title, self.kind, self.rounds, self.phase_switch)
-        try:
-            _train(self, making._replace(hooks=[*making.hooks, part]))
-        finally:
-            making.progress.end(part)
+        _train(self, making)
 
 
 def _train(stage: TrainingStage, making: Making) -> None:

@@ -11,7 +11,6 @@ from torch import nn
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import diagnose
 from coprefl_flwr.models import buffer_names, load_saved_model
 from coprefl_flwr.named import folder_of
@@ -167,7 +166,7 @@ class Task(TrainingStage):
         How the task is run.
     """
 
-    kind, phase = TASK_KIND, "downstream"
+    phase = "downstream"
 
     def __init__(
         self, number: int, pretraining: Pretraining, tasks: Tasks, how: Downstream
@@ -265,7 +264,7 @@ class Diagnosis(Measurement):
     the server of a real federation has no access to the clients' data.
     """
 
-    kind, phase = TASK_KIND, DIAGNOSIS
+    phase = DIAGNOSIS
 
     def __init__(self, task: Task) -> None:
         title = f"diagnosis of {task.pretraining.name} in task {task.task}"
