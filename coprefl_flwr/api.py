@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.data.partition import NATURAL, Scheme
+from coprefl_flwr.data.partition import NATURAL, Scheme, Spread
 from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation.run import Hook
@@ -38,7 +38,7 @@ from coprefl_flwr.studies.own_method import (
     task_method,
     task_options,
 )
-from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
+from coprefl_flwr.studies.populations import Clients, LoadedSource
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import about, gather, without_folders
 from coprefl_flwr.studies.running import WORKERS, finished
@@ -380,8 +380,6 @@ def evaluate_starts(
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(numbers, declared(Downstream))
     fewest = min(len(tasks[number].clients) for number in range(len(tasks)))
-    if of_tasks["diagnostics"] and fewest < 2:
-        raise SettingsError("diagnostics = True: the loss barrier needs tasks with two clients")
     training = local_training(
         chosen,
         rounds=max(of_tasks["rounds"], 1),
@@ -434,4 +432,4 @@ def _spread(
     limits: Any = {"alpha": alpha, "classes_per_client": classes, "min_samples": samples}
     if clients is None and scheme != NATURAL and not hasattr(scheme, "load_partition"):
         clients = declared(Spread)["clients"].default
-    return Spread(clients=clients, scheme=scheme, **limits)
+    return Spread(clients=clients, partition=scheme, **limits)

@@ -5,6 +5,7 @@ and torch, are imported at the first message, because they are not needed to sta
 """
 
 import functools
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @functools.lru_cache(maxsize=8)
-def _study(config: tuple[tuple[str, Value], ...]) -> "Study":
-    """Return the study of a run-config, which is the key: no file is read for a known study."""
+def _study(config: tuple[tuple[str, Value], ...], _: str) -> "Study":
+    """Return the study of a run-config in a current folder; for a known study no file is read."""
     from coprefl_flwr.studies.build import build
     from coprefl_flwr.studies.settings import Settings
 
@@ -38,7 +39,7 @@ def study_of(context: Context) -> "Study":
     config = dict(context.run_config)
     if own := context.node_config.get("state-dir"):
         config["output-dir"] = str(own)
-    return _study(tuple(config.items()))
+    return _study(tuple(config.items()), os.getcwd())
 
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:

@@ -16,7 +16,6 @@ from functools import cached_property
 from types import NoneType
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from coprefl_flwr import plugins
@@ -24,8 +23,6 @@ from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.named import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-
-NOT_USED = "a personalised study does not use it"
 
 COUNT, NUMBERS, WORDS = "count", "numbers", "words"
 """Types that a string option can also accept: an int, a list of numbers, a list of strings."""
@@ -42,10 +39,8 @@ def option(
     choices: tuple[str, ...] = (),
     own: str = "",
     key: str = "",
-    personal: Value | None = None,
     takes: tuple[str, ...] = (),
     counts: bool = True,
-    starts_only: str = "",
     later: bool = False,
 ) -> Any:
     """Declare an option: return a field for a dataclass, or an entry for a client's `options`.
@@ -65,20 +60,25 @@ def option(
         `choices`. If "", no place is allowed.
     key : str
         The name in run-config and recipes, if it differs from the field's name with hyphens.
-    personal : Value, optional
-        The default in a personalised study.
     takes : tuple[str, ...]
         Types that a string option also accepts: COUNT, and in a recipe NUMBERS or WORDS.
     counts : bool
         Whether the numbers in a result depend on the option.
-    starts_only : str
-        The reason why a personalised study does not use this setting, or "" if it does use it.
     later : bool
         Whether a method got the option after results were stored. The default is then left out of
         the keys of results, so that stored results are found again.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     return field(default=default, metadata=metadata)
+
+
+def same_option(owner: type[Any], name: str, **changes: Any) -> Any:
+    """Declare the option `name` of the dataclass `owner` in another dataclass.
+
+    `changes` are arguments of `option`, such as `default`, whose values differ there.
+    """
+    declaration = owner.__dataclass_fields__[name]
+    return option(**{"default": declaration.default, **declaration.metadata, **changes})
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,8 @@ class Option:
     above: float | None = None
     choices: tuple[str, ...] = ()
     own: str = ""
-    personal: Value | None = None
     takes: tuple[str, ...] = ()
     counts: bool = True
-    starts_only: str = ""
     later: bool = False
 
     @property
@@ -113,13 +111,9 @@ class Option:
     @cached_property
     def _adapter(self) -> "TypeAdapter[Any]":
         """The Pydantic adapter that checks the type and the limits of a value."""
-        limits = {"ge": self.minimum, "le": self.maximum, "gt": self.above}
-        checks: dict[str, Any] = {
-            name: limit for name, limit in limits.items() if limit is not None
-        }
-        if self.kind is float:
-            checks["allow_inf_nan"] = False
-        annotation: Any = Annotated[self.kind, Field(strict=True, **checks)]
+        limits: dict[str, Any] = {"ge": self.minimum, "le": self.maximum, "gt": self.above}
+        limits["allow_inf_nan"] = False if self.kind is float else None
+        annotation: Any = Annotated[self.kind, Field(strict=True, **limits)]
         return TypeAdapter(annotation)
 
     def json_schema(self) -> dict[str, Any]:
@@ -202,17 +196,16 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
     its attribute `options`, to which the `options` of its base classes are added. The entry None
     removes an option of a base class.
     """
-    if owner not in _DECLARED:
-        if dataclasses.is_dataclass(owner):
-            every = {field.name: field for field in dataclasses.fields(owner)}
-            fields = {name: field for name, field in every.items() if "meaning" in field.metadata}
-        else:
-            of_each = [vars(base).get("options", {}) for base in reversed(owner.__mro__)]
-            every = {name: field for options in of_each for name, field in options.items()}
-            fields = {name: field for name, field in every.items() if field is not None}
-        options = [_option(owner, name, field) for name, field in fields.items()]
-        _DECLARED[owner] = {option.key: option for option in options}
-    return _DECLARED[owner]
+    if owner in _DECLARED:
+        return _DECLARED[owner]
+    if dataclasses.is_dataclass(owner):
+        fields = {field.name: field for field in dataclasses.fields(owner)}
+    else:
+        of_each = [vars(base).get("options", {}) for base in reversed(owner.__mro__)]
+        fields = {name: field for options in of_each for name, field in options.items()}
+    known = {name: field for name, field in fields.items() if field and "meaning" in field.metadata}
+    options = [_option(owner, name, field) for name, field in known.items()]
+    return _DECLARED.setdefault(owner, {option.key: option for option in options})
 
 
 def _option(owner: type[Any], name: str, field: "dataclasses.Field[Any]") -> Option:
@@ -242,16 +235,15 @@ def checked_options(values: Mapping[str, Any], known: Mapping[str, Option]) -> d
 def check_declared(owner: Any) -> None:
     """Raise a SettingsError if an option of `owner` has a wrong type or is outside its limits.
 
-    A number of NumPy becomes a number of Python, because JSON and messages cannot hold the former.
+    Values get the option's type: a number of NumPy becomes a number of Python, because JSON and
+    messages cannot hold the former, and a method's text becomes a Method.
     Attributes that do not exist yet are skipped: a subclass may set an attribute after the
     constructor of its base class, which calls this function.
     """
     for option in declared(type(owner)).values():
         if hasattr(owner, option.name):
-            value = getattr(owner, option.name)
-            checked = option.checked(value, option.name)
-            if isinstance(value, np.generic):
-                object.__setattr__(owner, option.name, checked)
+            checked = option.checked(getattr(owner, option.name), option.name)
+            object.__setattr__(owner, option.name, checked)
 
 
 class Checked:

@@ -12,6 +12,8 @@ from tests.common.studies import tiny_study
 
 # Tests of recipes start no Ray unless they ask for workers.
 os.environ.setdefault("COPREFL_WORKERS", "1")
+# Ray reads it when it is imported, which tests do before `grids.ray.connect` sets it.
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,14 @@
 """Values that are not allowed for declared options of methods, local training and noise."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.options import checked_options, declared
+from coprefl_flwr.options import checked_options, declared, same_option
 from coprefl_flwr.strategies import (
     MOON,
     QFFL,
@@ -107,3 +108,15 @@ def test_numpy_numbers_become_python_numbers():
     assert [type(value) for value in values] == [int, int, float]
     with pytest.raises(SettingsError, match="participants = True: must be a whole number"):
         FedAvg(participants=True)
+
+
+def test_same_option_has_the_declaration_of_another_class():
+    @dataclass
+    class Again:
+        tau: float = same_option(FedAdam, "tau")
+        beta: float = same_option(FedAdam, "beta2", default=0.5, maximum=0.9)
+
+    first, again = declared(FedAdam), declared(Again)
+    assert again["tau"] == first["tau"]
+    assert (again["beta"].meaning, again["beta"].minimum) == (first["beta2"].meaning, 0)
+    assert (Again().beta, again["beta"].limits) == (0.5, "between 0 and 0.9")

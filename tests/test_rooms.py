@@ -62,7 +62,7 @@ OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "gpu", "integratio
 """Folders with tests of several modules, or of files outside the package."""
 
 
-BUDGET = 18_719
+BUDGET = 18_720
 """Maximum lines of code (`python -m tests.common.lines`); lower it if you remove mechanisms."""
 
 

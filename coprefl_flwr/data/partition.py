@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.data.dataset import ImageDataset, Rows, Samples
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.data.sources import StandIn
+from coprefl_flwr.errors import SettingsError, one_line, unknown, wrong_type
 from coprefl_flwr.named import parsed, split_options
+from coprefl_flwr.options import check_declared, option
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -303,6 +305,49 @@ def _dealt(order: Rows, labels: npt.NDArray[Any], clients: int) -> Rows:
     # library's contiguous shards.
     by_class = order[np.argsort(labels[order], kind="stable")]
     return np.concatenate([by_class[client::clients] for client in range(clients)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How samples are distributed over clients."""
+
+    clients: int | None = option(100, "clients; not set: as many as the scheme makes", minimum=1)
+    partition: Scheme = "dirichlet"
+    alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
+    classes_per_client: int = option(2, "classes per client; only for `pathological`", minimum=1)
+    min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
+
+    def __post_init__(self) -> None:
+        """Check each value, and the type of the scheme."""
+        check_declared(self)
+        scheme = self.partition
+        if isinstance(scheme, type) or not (
+            isinstance(scheme, str) or callable(scheme) or hasattr(scheme, "load_partition")
+        ):
+            needed = f"a text ({', '.join(SCHEMES)}), a function or a partitioner of flwr-datasets"
+            raise wrong_type("scheme", scheme, needed, "IidPartitioner(num_partitions=10)")
+
+    def over_clients(self, samples: Samples, seed: int, population: str) -> list[Samples]:
+        """Partition samples; return the samples of each client of a population.
+
+        Raises a SettingsError if the partition is impossible, or a client has too few samples.
+        """
+        groups = samples.dataset.groups
+        if isinstance(samples.dataset, StandIn) and self.partition != NATURAL:
+            # A plan counts costs only: equal parts replace a draw, which would take seconds.
+            parts = np.array_split(np.arange(len(samples)), self.clients or 1)
+        else:
+            parts = partition(
+                samples.labels,
+                self.clients,
+                self.partition,
+                alpha=self.alpha,
+                classes_per_client=self.classes_per_client,
+                seed_key=(seed, population, "partition"),
+                min_samples=self.min_samples,
+                groups=None if groups is None else groups[samples.indices],
+            )
+        return [samples.take(part) for part in parts]
 
 
 # ---- samples of several sources ------------------------------------------------------------------

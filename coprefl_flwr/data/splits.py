@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples, check_numbers
-from coprefl_flwr.data.partition import SCHEMES
+from coprefl_flwr.data.partition import SCHEMES, Spread
 from coprefl_flwr.data.sources import load_dataset
 from coprefl_flwr.data.text import TextDataset
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
-from coprefl_flwr.options import COUNT, NOT_USED, NUMBERS, WORDS, check_declared, option
+from coprefl_flwr.options import COUNT, NUMBERS, WORDS, check_declared, option
 
 _Key = tuple[str | int, ...]
 _LIST = "a list such as list:3,7,80-99"
@@ -27,8 +27,8 @@ SERVER_RESERVE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Settings of the data: the datasets, and the split between pre-training and tasks."""
+class DatasetSettings:
+    """Settings of the datasets, and of the split between pre-training and tasks."""
 
     dataset: str = option(
         "glyphs",
@@ -47,7 +47,6 @@ class DataSettings:
         0,
         "at most this many samples of each class of `dataset` are used, drawn by the seed; 0: all",
         minimum=0,
-        starts_only=NOT_USED,
     )
     relabel: bool = option(
         False,
@@ -66,40 +65,34 @@ class DataSettings:
         "dataset of the downstream tasks; not set: `dataset`; 8-bit images are normalised like "
         "those of the pre-training; grey images become colour images if the other dataset has "
         "colours",
-        starts_only=NOT_USED,
     )
     downstream_classes: str = option(
         "20",
         "classes of the downstream tasks: how many (drawn with the seed), or a list such as "
         "`list:80-99`",
         takes=(COUNT, NUMBERS),
-        starts_only=NOT_USED,
     )
     pretraining_classes: str = option(
         "",
         "classes of the pre-training; not set: all classes that the tasks do not use",
         takes=(COUNT, NUMBERS),
-        starts_only=NOT_USED,
     )
     downstream_domains: str = option(
         "",
         "domains of the downstream tasks, such as `sketch`, or `list:3`; not set: all",
         takes=(NUMBERS, WORDS),
-        starts_only=NOT_USED,
     )
     pretraining_domains: str = option(
         "",
         "domains of the pre-training, such as `photo cartoon`, or `list:0-2`; not set: all; pixels "
         "are normalised by these domains alone",
         takes=(NUMBERS, WORDS),
-        starts_only=NOT_USED,
     )
     allow_class_overlap: bool = option(
         False,
         "true: the pre-training and the tasks may share classes (always allowed if their datasets "
         "or domains differ); some test samples of the tasks were then seen in pre-training, unless "
         "`task-reserve` is set",
-        starts_only=NOT_USED,
     )
     task_reserve: float = option(
         0.0,
@@ -107,15 +100,19 @@ class DataSettings:
         "rest; 0: both phases use all samples",
         minimum=0,
         maximum=0.9,
-        starts_only=NOT_USED,
     )
-    clients: int = option(
-        100,
-        "clients of the pre-training, |M|",
-        minimum=1,
-        maximum=10**6,
-        starts_only="a personalised study sets personal-clients instead",
-    )
+
+    @property
+    def has_task_dataset(self) -> bool:
+        """Whether the tasks use another dataset than the pre-training."""
+        return self.task_dataset not in ("", self.dataset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(Spread, DatasetSettings):
+    """Settings of the data: the datasets, the clients of the pre-training, and the server."""
+
+    clients: int = option(100, "clients of the pre-training, |M|", minimum=1, maximum=10**6)
     partition: str = option(
         "dirichlet",
         "how samples are distributed over the clients; `natural`: one writer or speaker per "
@@ -123,27 +120,19 @@ class DataSettings:
         "`InnerDirichletPartitioner:partition_sizes=50,alpha=0.1`",
         choices=SCHEMES,
         own="partition",
-        starts_only=NOT_USED,
     )
-    alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
-    classes_per_client: int = option(
-        2, "classes per client; only for `pathological`", minimum=1, starts_only=NOT_USED
-    )
-    min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
     server_reserve: float | None = option(
         None,
         "fraction of the pre-training samples that no client holds; 0: the clients hold all; not "
         f"set: {SERVER_RESERVE} if a method of the study uses the server's data, else 0",
         minimum=0,
         maximum=0.9,
-        starts_only=NOT_USED,
     )
     server_share: float | None = option(
         None,
         "fraction of the pre-training samples that the server uses; not set: all of the reserve",
         minimum=0,
         maximum=0.9,
-        starts_only=NOT_USED,
     )
     test_every: int = option(
         0,
@@ -164,11 +153,6 @@ class DataSettings:
                 "the samples that no client holds",
                 "server-share",
             )
-
-    @property
-    def has_task_dataset(self) -> bool:
-        """Whether the tasks use another dataset than the pre-training."""
-        return self.task_dataset not in ("", self.dataset)
 
 
 @dataclass(frozen=True)

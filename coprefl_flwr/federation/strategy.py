@@ -113,6 +113,9 @@ class RoundStrategy(InsideWrapper):
     training_defaults: ClassVar[Mapping[str, Value]] = {}
     """Default values that the method changes, as {setting of local training: default}."""
 
+    personal_defaults: ClassVar[Mapping[str, Value]] = {}
+    """{option of the method: default} in a personalised study, if it differs."""
+
     loss_of: ClassVar[str] = "clients"
     """The meaning of a round's loss. "clients": the mean loss of clients that all start from the
     global model. "chain": the loss of one model that is trained step by step, for example passed

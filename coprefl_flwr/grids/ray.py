@@ -49,9 +49,8 @@ class Host:
         without_colours()
         self._loaded: tuple[str, ClientAppFn, Mapping[int, Any]] | None = None
 
-    def adopt(self, registered: plugins.Registered) -> None:
-        """Add the grid's registered code (see `plugins.register`) to this process."""
-        plugins.REGISTERED.update(registered)
+    def is_ready(self) -> None:
+        """Return at once; the call waits until the process has started."""
 
     def answer(
         self, grid: str, setup: Sequence[Any], message: Message, names: Sequence[str], *arrays: Any
@@ -68,7 +67,7 @@ class Host:
         if self._loaded is None or self._loaded[0] != grid:
             self._loaded = None  # Frees the old app and its data first.
             registered, app, contexts = ray.get(setup[0])
-            self.adopt(registered)
+            plugins.REGISTERED.update(registered)
             self._loaded = (grid, app, contexts)
         _, app, contexts = self._loaded
         enter_run(run_id=1, node_id=1)
@@ -228,6 +227,8 @@ def connect(cpus: int) -> bool:
     # Ray's future default, without which Ray prints a warning. A process without a share of a GPU
     # still sees the GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray would start a task that takes too much memory again and again.
+    os.environ.setdefault("RAY_task_oom_retries", "1")
     import ray
 
     if ray.is_initialized():
@@ -244,26 +245,23 @@ def connect(cpus: int) -> bool:
     return True
 
 
-def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) -> list[Any]:
-    """Start `number` processes, which share the GPUs evenly, and return Ray's actor handles.
+def start_hosts(number: int, share: float | None = None) -> list[Any]:
+    """Start `number` processes, each with a share of the GPUs, and return Ray's actor handles.
 
-    If `patient`, a process without a free CPU starts later. Otherwise all processes have started
-    when this function returns, and too few free CPUs raise a SettingsError. If Ray has fewer than
-    `number` CPUs in all, a SettingsError is raised in both cases. Call `connect` first.
+    `share` is the number of GPUs of a process; by default the processes share all GPUs evenly. All
+    processes have started when this function returns. Raises a SettingsError if Ray has too few
+    free CPUs. Call `connect` first.
     """
     import ray
 
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    cpus = int(resources.get("CPU", 0))
+    cpus = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
     if cpus < number:
         raise SettingsError(f"{number} processes need as many CPUs, but Ray has {cpus} CPUs")
-    if not patient:
-        _check_free(number, cpus)
-    share = _gpu_share(int(resources.get("GPU", 0.0)), number)
+    _check_free(number, cpus)
+    share = gpu_share(number) if share is None else share
     options = {"num_cpus": 1, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
-    actor = ray.remote(kind).options(**options)
-    hosts = [actor.remote() for _ in range(number)]
-    return hosts if patient else _wait_for_start(hosts)
+    actor = ray.remote(Host).options(**options)
+    return _wait_for_start([actor.remote() for _ in range(number)])
 
 
 def _check_free(number: int, cpus: int) -> None:
@@ -282,7 +280,7 @@ def _wait_for_start(hosts: list[Any]) -> list[Any]:
     """Return processes after all have started; until then Ray may count their CPUs as free."""
     import ray
 
-    answers = [host.adopt.remote({}) for host in hosts]
+    answers = [host.is_ready.remote() for host in hosts]
     _, late = ray.wait(answers, num_returns=len(answers), timeout=START_UP)
     if late:
         end_hosts(hosts)
@@ -291,8 +289,11 @@ def _wait_for_start(hosts: list[Any]) -> list[Any]:
     return hosts
 
 
-def _gpu_share(gpus: int, number: int) -> float:
-    """Return the number of GPUs per process: a whole number, or a fraction of a single GPU."""
+def gpu_share(number: int) -> float:
+    """Return the number of Ray's GPUs per process: a whole number, or a fraction of one GPU."""
+    import ray
+
+    gpus = int(ray.cluster_resources().get("GPU", 0.0))  # type: ignore[no-untyped-call]
     if not gpus:
         return 0.0
     return gpus // number if gpus >= number else 1 / math.ceil(number / gpus)

@@ -69,13 +69,7 @@ class LocalTraining:
     learning_rate_decay: float = option(
         1.0, "factor on the learning rate after each round", above=0, maximum=1
     )
-    momentum: float = option(
-        0.0,
-        "momentum of local SGD",
-        minimum=0,
-        maximum=0.9999,
-        starts_only="a personalised study trains by Adam",
-    )
+    momentum: float = option(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
     weight_decay: float | None = option(
         None, "weight decay of local training; not set: 0 (personalised: 1e-4)", minimum=0
     )
@@ -100,7 +94,7 @@ class LocalTraining:
         """
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
-            both = f"local_steps = {self.local_steps} and local_epochs = {self.local_epochs}"
+            both = f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
         if self.algorithm == ADAM and self.momentum:
             raise SettingsError(f"momentum = {self.momentum}: Adam uses its own momentum; set 0")

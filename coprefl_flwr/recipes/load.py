@@ -278,10 +278,11 @@ def _check_searched(recipe: Recipe) -> None:
             raise SettingsError(problem, "validation-seed")
     without_tasks = recipe.study != STARTS or 0 in recipe.settings.get("tasks", ())
     if searched and recipe.select == VALIDATION and without_tasks:
-        why = "tasks = 0" if recipe.study == STARTS else "a personalised study has no tasks"
-        problem = f"'{searched[0].label}' has searched values, but {why}: no task can validate"
+        personal = "a personalised study has no validation tasks"
+        why = "tasks = 0" if recipe.study == STARTS else personal
+        problem = f"'{searched[0].label}' has searched values, but {why}"
         with recipe.placing(searched[0]):
-            raise SettingsError(f"{problem}; set select: {ALL} or {TEST}")
+            raise SettingsError(f"{problem}: set select: {ALL} or {TEST}")
 
 
 def _check_compared(recipe: Recipe) -> None:

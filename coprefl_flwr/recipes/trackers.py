@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,11 @@ from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.strategies import RoundReport
-from coprefl_flwr.studies.running import Followed
+from coprefl_flwr.studies.running import Followed, unfollowed
 from coprefl_flwr.studies.stage import Stage
 
 Write = Callable[[dict[str, float], int], object]
 """Function that writes the metrics of a round: {name: value}, and the number of the round."""
-
-
-def untracked(_: Stage) -> AbstractContextManager[Sequence[Hook]]:
-    """Follow a stage with no hooks."""
-    return nullcontext(())
 
 
 def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
@@ -39,7 +34,7 @@ def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
     """
     named = [option for option in (*_OPENED, "tracker") if options.get(option)]
     if not named:
-        return untracked
+        return unfollowed
     if len(named) > 1:
         raise SettingsError(f"{' and '.join(f'--{option}' for option in named)}: use one of them")
     option, place = named[0], str(options[named[0]])

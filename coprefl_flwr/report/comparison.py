@@ -66,12 +66,6 @@ class ResultRow:
         """Label with the chosen values, as in the setting `method`: "coprefl:gamma=0.5"."""
         return f"{self.label}:{self.chosen}" if self.chosen else self.label
 
-    @property
-    def options(self) -> dict[str, str]:
-        """The chosen values, by setting."""
-        pairs = (pair.partition("=") for pair in self.chosen.split(",") if pair)
-        return {key.strip(): value.strip() for key, _, value in pairs}
-
 
 @dataclass(frozen=True)
 class Comparison:

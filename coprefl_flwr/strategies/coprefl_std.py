@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from coprefl_flwr.learning.meta import mean_and_deviation
-from coprefl_flwr.options import option
+from coprefl_flwr.options import same_option
 from coprefl_flwr.strategies.coprefl import CoPreFL
 
 
@@ -20,12 +20,11 @@ class CoPreFLStd(CoPreFL):
     does not become small if the losses are close to each other.
     """
 
-    gamma: float = option(
-        0.5,
-        "balance of the two terms: 1 is the mean of the query losses, 0 is their standard "
+    gamma: float = same_option(
+        CoPreFL,
+        "gamma",
+        meaning="balance of the two terms: 1 is the mean of the query losses, 0 is their standard "
         "deviation",
-        minimum=0,
-        maximum=1,
     )
     meta_reduction: str = field(default="mean", init=False, metadata={"option": False})
 

@@ -13,7 +13,8 @@ from coprefl_flwr.federation import Exchange, Round, RoundContext, RoundStrategy
 from coprefl_flwr.federation.aggregation import Accumulator, LossMoments, Mean
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.learning.meta import descend, meta_gradient
-from coprefl_flwr.options import option
+from coprefl_flwr.options import same_option
+from coprefl_flwr.strategies.coprefl import CoPreFL
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData
@@ -28,13 +29,8 @@ class HybridCoPreFL(RoundStrategy):
     """
 
     server: "ServerData" = field(metadata={"option": False})
-    gamma: float = option(
-        0.5,
-        "balance of the two terms: 1 is the sum of the query losses, 0 is their variance",
-        minimum=0,
-        maximum=1,
-    )
-    meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
+    gamma: float = same_option(CoPreFL, "gamma")
+    meta_learning_rate: float = same_option(CoPreFL, "meta_learning_rate")
     name = "coprefl-hybrid"
     averages = True
     server_data = "server"

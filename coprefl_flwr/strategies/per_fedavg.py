@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
@@ -23,14 +24,13 @@ class PerFedAvg(RoundStrategy):
         "term, `hf` replaces the Hessian-vector product by a finite difference",
         choices=("fo", "hf"),
     )
-    inner_learning_rate: float = option(
-        0.05, "step size alpha of the adaptation", minimum=0, personal=0.01
-    )
+    inner_learning_rate: float = option(0.05, "step size alpha of the adaptation", minimum=0)
 
     name = "per-fedavg"
     averages = True
     client = "coprefl_flwr.clients:PerFedAvgClient"
     roles = ("pretraining", "personalised")
+    personal_defaults: ClassVar = {"inner-learning-rate": 0.01}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' models (line 11)."""

@@ -8,7 +8,6 @@ from torch import nn
 
 from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.federation.checkpoint import State
-from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.models import buffer_names, model_arrays, save_model
 from coprefl_flwr.object_code import code_hash, network_hash
@@ -40,7 +39,7 @@ class AppPretraining(TrainingStage):
     Raises a SettingsError for a number of rounds or nodes below 1.
     """
 
-    kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
+    phase, has_client_rows = "pretraining", False
 
     def __init__(self, method: Method, network: nn.Module, rounds: int, nodes: int) -> None:
         self.nodes, name = NODES.checked(nodes, "nodes"), name_of(method)

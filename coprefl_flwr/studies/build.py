@@ -19,7 +19,7 @@ from coprefl_flwr.studies.measurements import ClientMetrics, StartLoss, own_meas
 from coprefl_flwr.studies.method import KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
 from coprefl_flwr.studies.personalised import PersonalStage
-from coprefl_flwr.studies.populations import Clients, Source, Spread
+from coprefl_flwr.studies.populations import Clients, Source
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings, TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.stage import RunOptions, Stage
@@ -140,23 +140,16 @@ class DividedSource(Source):
 def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple[Clients, Tasks]:
     """Return the pre-training's clients, and the tasks. The data is loaded at first use."""
     datasets = Datasets(data, seed)
-    spread = Spread(
-        clients=data.clients,
-        scheme=data.partition,
-        alpha=data.alpha,
-        classes_per_client=data.classes_per_client,
-        min_samples=data.min_samples,
-    )
     clients = Clients(
         DividedSource(datasets, 0),
-        spread,
+        data,
         seed,
         server_reserve=data.server_reserve or 0.0,
         server_share=data.server_share,
         tested=bool(data.test_every),
     )
     spread_of_tasks = replace(
-        spread, clients=tasks.task_clients, scheme=tasks.task_partition, alpha=tasks.task_alpha
+        data, clients=tasks.task_clients, partition=tasks.task_partition, alpha=tasks.task_alpha
     )
     downstream_tasks = Tasks(
         DividedSource(datasets, 1),

@@ -13,7 +13,6 @@ import torch
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown
-from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
@@ -133,7 +132,6 @@ class Measurement(Stage):
 
         Raises a SettingsError for a value that is not a number.
         """
-        making.progress.note(self.title)
         about = {"phase": self.phase, "start": self.start, "task": self.task, "round": 0}
         numbers = self.measure(making.store)
         for name, value in numbers.items():
@@ -169,8 +167,6 @@ class StartMeasurement(Measurement):
     pretraining : Pretraining
         The stage that makes the starting model.
     """
-
-    kind = TASK_KIND
 
     def __init__(self, pretraining: Pretraining) -> None:
         title, folder = f"{self.phase} of {pretraining.name}", folder_of(pretraining.name)

@@ -42,6 +42,7 @@ from coprefl_flwr.object_code import code_hash, is_users
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.hashes import values_of
+from coprefl_flwr.studies.personal_data import UNUSED
 from coprefl_flwr.studies.training_options import (
     PRECISION,
     TRAINING_KEYS,
@@ -236,8 +237,7 @@ class Method:
     def training_keys(self, role: str) -> tuple[str, ...]:
         """Return the keys of the training settings that the method uses in a role and may set."""
         if role == PERSONALISED:
-            known = declared(TrainingOptions).items()
-            return tuple(key for key, option in known if not option.starts_only)
+            return tuple(key for key in TRAINING_KEYS if key not in UNUSED)
         if role != PRETRAINING:  # In tasks, the settings `task-...` apply to every method.
             return ()
         # Whether the participants of a round are drawn from the clients.
@@ -259,11 +259,10 @@ class Method:
 
     def defaults(self, role: str) -> dict[str, Value]:
         """Return {key: default} of the method's options and of local training, in a role."""
-        known = self.declared_options.items()
+        known, kind = self.declared_options.items(), self.strategy_class
         own = {key: option.default for key, option in known if option.default is not None}
-        personal = {key: option.personal for key, option in known}
-        other = {k: v for k, v in personal.items() if v is not None and role == PERSONALISED}
-        return {**own, **self.strategy_class.training_defaults, **other}
+        personal = kind.personal_defaults if role == PERSONALISED else {}
+        return {**own, **kind.training_defaults, **personal}
 
     # ---- a phase in its role --------------------------------------------------------------------
 

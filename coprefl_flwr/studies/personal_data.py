@@ -30,6 +30,20 @@ PERSONAL = "personal"
 
 PIXELS, SCRATCH = "pixels", "scratch"
 
+_OF_STARTS = (
+    "samples-per-class task-dataset downstream-classes pretraining-classes downstream-domains "
+    "pretraining-domains allow-class-overlap task-reserve partition classes-per-client "
+    "server-reserve server-share client-wrapper-share"
+)
+UNUSED = {
+    "clients": "a personalised study sets personal-clients instead",
+    "participants": "all clients of a personalised study take part",
+    "client-wrapper": "clients are wrapped in a pre-training, not in a personalised study",
+    "momentum": "a personalised study trains by Adam",
+    "stop-at-loss": "a personalised study has no global model whose loss is checked",
+} | dict.fromkeys(_OF_STARTS.split(), "a personalised study does not use it")
+"""{key of a setting of pre-trainings: the reason why a personalised study does not use it}."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PersonalOptions(Checked):

@@ -17,7 +17,6 @@ from flwr.client import NumPyClient
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.federation.progress import PERSONAL_KIND
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.training import ADAM
@@ -61,7 +60,7 @@ class PersonalStage(TrainingStage):
         The settings of the study, which are written to `model.json`.
     """
 
-    kind, phase, timed = PERSONAL_KIND, "personalised", True
+    phase, timed, keeps_states = "personalised", True, True
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from numbers import Integral
 from typing import Any
 
@@ -16,24 +16,23 @@ from torch import Tensor
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import (
-    SCHEMES,
     ClientData,
     Dataset,
+    DataSettings,
     ImageDataset,
     Samples,
     as_dataset,
     as_samples,
-    partition,
     pooled,
     task_labels,
 )
-from coprefl_flwr.data.partition import NATURAL, Scheme
-from coprefl_flwr.data.sources import StandIn
+from coprefl_flwr.data.partition import Spread
 from coprefl_flwr.data.user_data import Pick, training_part
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
 from coprefl_flwr.learning import EVALUATION_BATCH
 from coprefl_flwr.models import as_array
-from coprefl_flwr.options import Checked, check_declared, option
+from coprefl_flwr.options import Checked, same_option
+from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.hashes import content_hashes
 
 logger = logging.getLogger("flwr.coprefl")
@@ -136,53 +135,6 @@ class LoadedSource(Source):
         return Samples(self.loaded, rows, task_labels(self.loaded.labels[rows], classes))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """A partition: how samples are distributed over clients."""
-
-    clients: int | None = option(100, "clients; not set: as many as the scheme makes", minimum=1)
-    scheme: Scheme = "dirichlet"
-    alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
-    classes_per_client: int = option(2, "classes per client; only for `pathological`", minimum=1)
-    min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
-
-    def __post_init__(self) -> None:
-        """Check each value, and the type of the scheme."""
-        check_declared(self)
-        scheme = self.scheme
-        if isinstance(scheme, type) or not (
-            isinstance(scheme, str) or callable(scheme) or hasattr(scheme, "load_partition")
-        ):
-            needed = f"a text ({', '.join(SCHEMES)}), a function or a partitioner of flwr-datasets"
-            raise wrong_type("scheme", scheme, needed, "IidPartitioner(num_partitions=10)")
-
-    def over_clients(self, samples: Samples, seed: int, population: str) -> list[Samples]:
-        """Partition samples; return the samples of each client of a population.
-
-        Raises a SettingsError if the partition is impossible, or a client has too few samples.
-        """
-        groups = samples.dataset.groups
-        if isinstance(samples.dataset, StandIn) and self.scheme != NATURAL:
-            # A plan counts costs only: equal parts replace a draw, which would take seconds.
-            parts = np.array_split(np.arange(len(samples)), self.clients or 1)
-        else:
-            parts = partition(
-                samples.labels,
-                self.clients,
-                self.scheme,
-                alpha=self.alpha,
-                classes_per_client=self.classes_per_client,
-                seed_key=(seed, population, "partition"),
-                min_samples=self.min_samples,
-                groups=None if groups is None else groups[samples.indices],
-            )
-        return [samples.take(part) for part in parts]
-
-    def identity(self) -> dict[str, Any]:
-        """Return the options of the partition, and a hash of the code of your own scheme."""
-        return {**vars(self), "contents": content_hashes([str(self.scheme)])}
-
-
 @dataclass(frozen=True, eq=False)
 class Population:
     """A group of clients with the classes of their samples.
@@ -254,11 +206,9 @@ class Clients(Checked):
 
     source: Source
     spread: Spread
-    seed: int = option(0, "seed of the random draws", minimum=0)
+    seed: int = same_option(RoundStrategy, "seed", minimum=0)
     _: KW_ONLY
-    server_reserve: float = option(
-        0.0, "fraction of the samples that no client holds", minimum=0, maximum=0.9
-    )
+    server_reserve: float = same_option(DataSettings, "server_reserve", default=0.0)
     server_share: float | None = None
     tested: bool = False
 
@@ -357,7 +307,7 @@ class Clients(Checked):
             return {"samples": self._hash}
         return {
             "source": source,
-            "spread": self.spread.identity(),
+            "spread": identity_of(self.spread),
             "seed": self.seed,
             "tested": self.tested,
             "server": [self.server_reserve, self.server_share],
@@ -389,6 +339,13 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
         raise SettingsError("test-every: the dataset has no test split", "test-every")
     of_test = test[samples.indices]
     return samples.take(np.flatnonzero(~of_test)), samples.take(np.flatnonzero(of_test))
+
+
+def identity_of(spread: Spread) -> dict[str, Any]:
+    """Return the options of a partition, and a hash of the code of your own scheme."""
+    values = {field.name: getattr(spread, field.name) for field in fields(Spread)}
+    scheme = values.pop("partition")
+    return values | {"scheme": scheme, "contents": content_hashes([str(scheme)])}
 
 
 def hash_of_samples(parts: Sequence[Samples]) -> str:

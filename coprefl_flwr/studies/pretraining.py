@@ -16,7 +16,6 @@ from coprefl_flwr.data import ImageDataset, Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import RANDOM
@@ -62,7 +61,7 @@ class Pretraining(TrainingStage):
         The settings of the study, which are written to `model.json`.
     """
 
-    kind, phase, has_client_rows = PRETRAINING_KIND, "pretraining", False
+    phase, has_client_rows = "pretraining", False
 
     def __init__(
         self,

@@ -6,11 +6,12 @@ folder that the program names, or else in a temporary folder.
 
 import io
 import logging
-import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 import yaml
 from flwr.clientapp import ClientApp
@@ -20,7 +21,7 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.machine import MOST_WORKERS
-from coprefl_flwr.federation.progress import Progress, quiet_flower
+from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.files import expanded, remove_named, write_atomically
 from coprefl_flwr.grids import LocalGrid, RayGrid
@@ -40,6 +41,11 @@ Followed = Callable[[Stage], AbstractContextManager[Sequence[Hook]]]
 after each round of the stage. On exit it closes the trackers or files that the hooks write to."""
 
 
+def unfollowed(_: Stage) -> AbstractContextManager[Sequence[Hook]]:
+    """Follow a stage with no hooks."""
+    return nullcontext(())
+
+
 WORKERS = Option("workers", "workers", 1, (int,), "processes", minimum=1, maximum=MOST_WORKERS)
 
 
@@ -56,7 +62,9 @@ def run_study(grid: Grid, study: Study) -> Path:
     with store.owned(f"run-name = {name}"):
         write_atomically(store.root / SETTINGS, yaml.safe_dump(dict(study.config)).encode())
         logger.info("results go to %s", store.root)
-        run(study, grid, store, run_name=name)
+        with progress_of(study) as progress:
+            followed = partial(shown, progress, unfollowed)
+            run(study, grid, store, run_name=name, followed=followed)
         remove_named(store.root / "features", FEATURE_FILE)
         write_results(study, store)
         return store.root
@@ -95,7 +103,6 @@ def finished(
     """
     without_colours()
     with ExitStack() as entered:
-        progress = Progress(stream=io.StringIO() if quiet else sys.stderr)
         if quiet:
             entered.enter_context(quiet_flower("flwr.coprefl"))
         study.check()
@@ -110,22 +117,34 @@ def finished(
         grid: Grid = LocalGrid(app, nodes)
         if workers > 1:
             grid = entered.enter_context(RayGrid(app, nodes, workers=workers))
-        run(study, grid, store, progress, followed=lambda _: nullcontext(hooks))
+        progress = entered.enter_context(progress_of(study, io.StringIO() if quiet else None))
+        followed = partial(shown, progress, lambda _: nullcontext(hooks))
+        run(study, grid, store, followed=followed)
         yield store
 
 
 # ---- the driver ----------------------------------------------------------------------------------
 
 
+@contextmanager
+def shown(display: Progress | Part, followed: Followed, stage: Stage) -> Iterator[Sequence[Hook]]:
+    """Context manager: give the hooks of `followed` for a stage, and one that shows its rounds."""
+    with followed(stage) as hooks, display.part(stage.title, stage.rounds) as hook:
+        yield [*hooks, hook]
+
+
+def progress_of(study: Study, stream: TextIO | None = None) -> Progress:
+    """Return the display of a study's stages."""
+    return Progress(len(study.stages), sum(stage.rounds for stage in study.stages), stream)
+
+
 def run(
     study: Study,
     grid: Grid,
     store: Store,
-    progress: Progress | None = None,
     *,
     run_name: str = "run",
-    only: Collection[str] | None = None,
-    followed: Followed = lambda _: nullcontext(()),
+    followed: Followed = unfollowed,
 ) -> None:
     """Run the stages of a study, except stages whose results the store already holds.
 
@@ -135,33 +154,25 @@ def run(
 
     Parameters
     ----------
-    progress : Progress, optional
-        The progress display. If it is None, one is made here.
     run_name : str
         The name of the run in messages and in clients' states.
-    only : Collection[str], optional
-        The keys of the stages to run. If it is None, all stages run.
     followed : function, optional
-        A function that gives further hooks for a stage (see `Followed`).
+        A function that gives hooks for a stage (see `Followed`).
 
     Raises a RunFailedError if clients failed in the same round too often. Finished stages and
     checkpoints are kept.
     """
     store.prepare(study.stages)
-    progress = progress or Progress()
-    progress.add((stage.title, stage.kind, stage.rounds) for stage in study.stages)
     with quiet_flower():
         for stage in study.stages:
-            if only is None or stage.key in only:
-                with store.locked(stage), followed(stage) as hooks:
-                    run_stage(stage, grid, store, progress, hooks, run_name)
+            with store.locked(stage), followed(stage) as hooks:
+                run_stage(stage, grid, store, hooks, run_name)
 
 
 def run_stage(
     stage: Stage,
     grid: Grid,
     store: Store,
-    progress: Progress,
     hooks: Sequence[Hook] = (),
     run_name: str = "run",
 ) -> None:
@@ -170,9 +181,8 @@ def run_stage(
     if stage.open_ended:
         _go_on(stage, folder)
     if finalise(stage, folder):
-        progress.note(stage.title, stage.kind, stage.rounds, "already done")
         return
-    stage.make(Making(grid, store, folder, progress, hooks, run_name))
+    stage.make(Making(grid, store, folder, hooks, run_name))
     if stage.rounds and (problem := stage.problem(folder)):
         logger.warning("%s: %s", stage.title, problem)
     finalise(stage, folder)

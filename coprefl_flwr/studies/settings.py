@@ -12,16 +12,25 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from coprefl_flwr.data import SCHEMES, DataSettings
+from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PERSONALISED
-from coprefl_flwr.options import WORDS, Checked, Value, check_declared, declared, option
+from coprefl_flwr.options import (
+    WORDS,
+    Checked,
+    Value,
+    check_declared,
+    declared,
+    option,
+    same_option,
+)
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.known_methods import METHODS, Methods
-from coprefl_flwr.studies.method import FRESH, KEEP, Method
-from coprefl_flwr.studies.personal_data import PersonalOptions
+from coprefl_flwr.studies.method import FRESH, Method
+from coprefl_flwr.studies.personal_data import UNUSED, PersonalOptions
 from coprefl_flwr.studies.stage import RunOptions
-from coprefl_flwr.studies.tasks import TASK_RATE
+from coprefl_flwr.studies.task_data import Tasks
+from coprefl_flwr.studies.tasks import TASK_RATE, Downstream
 from coprefl_flwr.studies.training_options import TrainingOptions
 
 Group = TypeVar("Group")
@@ -81,26 +90,16 @@ class ModelSettings(Checked):
 class TaskDataSettings(Checked):
     """Settings of the downstream tasks' data: numbers, classes, clients, partition, test split."""
 
-    tasks: int = option(
-        3, "downstream tasks X; 0: end after the pre-training", minimum=0, maximum=10**5
-    )
-    task_classes: int = option(5, "classes per task", minimum=2)
+    tasks: int = same_option(Tasks, "number", maximum=10**5)
+    task_classes: int = same_option(Tasks, "classes")
     task_clients: int = option(
         10, "clients per task, |G|, all of whom take part in every round", minimum=1, maximum=10**6
     )
-    task_partition: str = option(
-        "dirichlet",
-        "how a task's samples are distributed over its clients",
-        choices=SCHEMES,
-        own="partition",
+    task_partition: str = same_option(
+        DataSettings, "partition", meaning="how a task's samples are distributed over its clients"
     )
     task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
-    task_train_fraction: float = option(
-        0.8,
-        "fraction of a task client's samples to train on; the rest is its test set",
-        above=0,
-        maximum=0.99,
-    )
+    task_train_fraction: float = same_option(Tasks, "train_fraction")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,16 +112,8 @@ class TaskSettings:
         "classes), or computed from the clients' features in an extra round 0: `ncm`, `ridge`, "
         "module:NAME",
     )
-    head_layer: str = option(
-        "",
-        "name of the last linear layer, for a computed head; not set: the `nn.Linear` that is "
-        "called last",
-    )
-    diagnostics: bool = option(
-        False,
-        "measure at each initial model: diversity of the clients' gradients, top eigenvalue of the "
-        "Hessian, loss barrier between clients' models, linear probe",
-    )
+    head_layer: str = same_option(Downstream, "head_layer")
+    diagnostics: bool = same_option(Downstream, "diagnostics")
     start_loss: bool = option(
         False,
         "measure each initial model's mean loss over all training samples of all pre-training "
@@ -137,9 +128,7 @@ class TaskSettings:
     task_method: Method = option(
         Method.parse("fedavg"), "algorithm of the tasks, with its own settings as in `fedprox:mu=1`"
     )
-    task_rounds: int = option(
-        50, "rounds R of a task; 0: only the round that computes its head", unit="rounds", minimum=0
-    )
+    task_rounds: int = same_option(Downstream, "rounds")
     task_local_steps: int | None = option(
         None,
         "SGD steps of a client in a round of a task; not set: 5, unless `task-local-epochs` is set",
@@ -150,22 +139,11 @@ class TaskSettings:
         None, "passes of a client over its data in a round of a task", unit="epochs", minimum=1
     )
     task_learning_rate: float = option(TASK_RATE, "local learning rate in the tasks", above=0)
-    task_evaluate_every: int = option(
-        1,
-        "rounds between evaluations in a task; 0: only after the last round",
-        unit="rounds",
-        minimum=0,
-    )
+    task_evaluate_every: int = same_option(Downstream, "evaluate_every")
 
     def __post_init__(self) -> None:
-        """Check each value, and check that values fit each other.
-
-        With 0 rounds, the head must be computed. Local steps and epochs exclude each other.
-        """
+        """Check each value; local steps and epochs exclude each other."""
         check_declared(self)
-        if not self.task_rounds and self.head in (FRESH, KEEP):
-            problem = f"task-rounds = 0: head = {self.head} needs rounds: set head = ncm or ridge"
-            raise SettingsError(problem, "task-rounds", "head")
         steps, epochs = self.task_local_steps, self.task_local_epochs
         if steps is not None and epochs is not None:
             both = f"task-local-steps = {steps} and task-local-epochs = {epochs}"
@@ -187,15 +165,10 @@ class Settings(
     """All settings of a study. The module `build` turns them into a study."""
 
     def __post_init__(self) -> None:
-        """Parse methods that are strings; check each group, and check values between groups."""
-        for name in ("method", "task_method", "head"):
-            option = declared(Settings)[name.replace("_", "-")]
-            object.__setattr__(self, name, option.checked(getattr(self, name), option.key))
+        """Check each value and each group, and check values between groups."""
+        check_declared(self)
         for group in GROUPS:
             self.part(group)
-        if self.diagnostics and self.task_clients < 2:
-            problem = "diagnostics = true: the loss barrier needs two clients, but task-clients = 1"
-            raise SettingsError(problem, "task-clients", "diagnostics")
         for key, most in (("participants", "clients"), ("min-replies", "participants")):
             value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
             if value > limit:
@@ -209,15 +182,11 @@ class Settings(
 
     def check_used(self) -> None:
         """Raise a SettingsError if a setting is set that this kind of study does not use."""
-        known = declared(Settings)
-        if self.study == PERSONALISED:
-            unused = {key: option.starts_only for key, option in known.items()}
-        else:
-            why = "set study = personalised to use it"
-            unused = dict.fromkeys(declared(PersonalOptions), why)
-        for key, why in unused.items():
+        why = "set study = personalised to use it"
+        of_personal, known = dict.fromkeys(declared(PersonalOptions), why), declared(Settings)
+        for key, why in (UNUSED if self.study == PERSONALISED else of_personal).items():
             value = getattr(self, known[key].name)
-            if why and value != known[key].default:
+            if value != known[key].default:
                 raise SettingsError(f"{key} = {value}: {why}", key)
 
     def named(self) -> "Settings":
@@ -228,18 +197,10 @@ class Settings(
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> "Settings":
         """Make settings from hyphenated keys, as in run-config; raises `Option.read`'s errors."""
-        known = declared(cls)
-        values: dict[str, Any] = {}
-        for key, value in config.items():
+        for key in config:
             check_known(key)
-            values[known[key].name] = known[key].read(value)
-        return cls(**values)
-
-    @classmethod
-    def of(cls, **values: Value | None) -> "Settings":
-        """Make settings from keyword arguments; None means "not set"."""
-        config = {name.replace("_", "-"): "" if v is None else v for name, v in values.items()}
-        return cls.from_config(config)
+        known = declared(cls)
+        return cls(**{known[key].name: known[key].read(value) for key, value in config.items()})
 
     def to_config(self) -> dict[str, Value]:
         """Return the settings in the form of run-config: methods as strings, "" for not set."""
@@ -259,14 +220,11 @@ class Settings(
 
         A report lists methods, their options and seeds elsewhere, so they are left out.
         """
-        starts = self.study == STARTS
-        of_tasks = (*declared(TaskDataSettings), *declared(TaskSettings))
-        unused = {"method", "seed"}
-        unused |= set(declared(PersonalOptions) if starts else of_tasks)
-        for key, setting in declared(Settings).items():
-            if not setting.counts or (setting.starts_only and not starts):
-                unused.add(key)
-        return {key: value for key, value in self.to_config().items() if key not in unused}
+        of_starts = {*UNUSED, *declared(TaskDataSettings), *declared(TaskSettings)}
+        unused = set(declared(PersonalOptions)) if self.study == STARTS else of_starts
+        unused |= {key for key, option in declared(Settings).items() if not option.counts}
+        values = self.to_config().items()
+        return {key: value for key, value in values if key not in {"method", "seed", *unused}}
 
 
 def _written(value: Any) -> Value:

@@ -29,10 +29,9 @@ from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation.checkpoint import History, State
 from coprefl_flwr.federation.client_state import STATE_FILE
-from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
-from coprefl_flwr.options import WORDS, Checked, option
+from coprefl_flwr.options import WORDS, Checked, option, same_option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.training_checks import NOT_FINITE, Problem
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
@@ -51,20 +50,10 @@ CLIENT_ACCURACY = "client-accuracy"
 class RunOptions(Checked):
     """Options of running a stage: seed, waiting times, attempts, checkpoints, stopping, metrics."""
 
-    seed: int = option(0, "seed of every random choice", minimum=0)
-    min_available_nodes: int = option(
-        1,
-        "clients to wait for before the first round; a node that hosts several clients counts as "
-        "that many",
-        minimum=1,
-        counts=False,
-    )
-    min_replies: int = option(
-        1,
-        "valid client replies needed per message exchange; with fewer, the round is repeated",
-        minimum=1,
-    )
-    max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
+    seed: int = same_option(RoundStrategy, "seed", minimum=0)
+    min_available_nodes: int = same_option(RoundStrategy, "min_available_nodes", counts=False)
+    min_replies: int = same_option(RoundStrategy, "min_replies")
+    max_failed_rounds: int = same_option(RoundStrategy, "max_failed_rounds")
     timeout: float = option(
         3600.0,
         "longest wait for the replies of a message exchange",
@@ -80,7 +69,6 @@ class RunOptions(Checked):
         "stop the pre-training when the global model's mean loss over all training samples of all "
         "its clients (in float32) is at most this; checked every `stop-check-every` rounds",
         above=0,
-        starts_only="a personalised study has no global model whose loss is checked",
     )
     stop_check_every: int = option(
         5, "rounds between checks of `stop-at-loss`", unit="rounds", minimum=1
@@ -123,8 +111,6 @@ class Stage(ABC):
         Total number of rounds of all phases; 0 if the stage trains nothing.
     """
 
-    kind: ClassVar[str]
-    """The kind of stage; the remaining time is estimated per kind, from the speed of its rounds."""
     phase: ClassVar[str]
     """Value of the column `phase` in the rows of the stage's rounds."""
     has_client_rows: ClassVar[bool] = False
@@ -132,6 +118,8 @@ class Stage(ABC):
 
     A report has these rows only. Rows of other stages remain in their `result.json`.
     """
+    keeps_states: ClassVar[bool] = False
+    """Whether the clients' states are kept at the end, because they are the clients' models."""
     phases: Sequence[Method] = ()
     """The phases of the stage's training, in order; empty if the stage trains nothing."""
     open_ended: bool = False
@@ -174,12 +162,11 @@ class Stage(ABC):
 
 
 class Making(NamedTuple):
-    """The argument of `Stage.make`: grid, store, folder of the stage, progress, hooks, run name."""
+    """The argument of `Stage.make`: grid, store, folder of the stage, hooks, run name."""
 
     grid: Grid
     store: Store
     folder: Path
-    progress: Progress
     hooks: Sequence[Hook]
     run_name: str
 
@@ -248,15 +235,10 @@ class TrainingStage(Stage):
     def make(self, making: Making) -> None:
         """Train for all rounds, and write the result; with 0 rounds, save the initial arrays."""
         if not self.rounds:
-            making.progress.note(self.title)
             self.save_extras(making.folder, self.initial(making.store), {})
             write_result(making.folder, [], [])
             return
-        part = making.progress.begin(self.title, self.kind, self.rounds, self.phase_switch)
-        try:
-            _train(self, making._replace(hooks=[*making.hooks, part]))
-        finally:
-            making.progress.end(part)
+        _train(self, making)
 
 
 def _train(stage: TrainingStage, making: Making) -> None:

@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from coprefl_flwr.federation.checkpoint import remove_checkpoint
+from coprefl_flwr.federation.checkpoint import history_file, remove_checkpoint
 from coprefl_flwr.federation.client_state import STATE_FILE
-from coprefl_flwr.federation.progress import PERSONAL_KIND
 from coprefl_flwr.files import (
     LOCK,
     LOCKS,
@@ -119,6 +118,18 @@ class Store:
         file = self.folder(stage) / SECONDS
         seconds = read_json(file) if file.exists() else []
         return statistics.median(seconds[1:]) if len(seconds) > 1 else math.nan
+
+    def last_round(self, stage: "Stage") -> dict[str, Any]:
+        """Return the last stored round of a stage that may be running in any process.
+
+        It is {"round": its number, "train": its metrics, ...}, or {} if no round is stored.
+        """
+        # The other process may write or remove the file at this moment.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            lines = history_file(self.folder(stage) / CHECKPOINT).read_bytes()
+            line: dict[str, Any] = json.loads(lines[: lines.rindex(b"\n")].splitlines()[-1])
+            return line
+        return {}
 
     # ---- locks: one process at a time runs a stage -----------------------------------------------
 
@@ -253,6 +264,6 @@ def finalise(stage: "Stage", folder: Path) -> bool:
     if stage.open_ended:
         return True
     remove_checkpoint(folder / CHECKPOINT)
-    if stage.kind != PERSONAL_KIND:  # The states of a personalised stage are its clients' models.
+    if not stage.keeps_states:
         remove_named(folder / STATES, STATE_FILE)
     return True

@@ -10,14 +10,16 @@ import numpy as np
 from coprefl_flwr import seeds
 from coprefl_flwr.data import ClientData, Samples, TextDataset, split_in_two
 from coprefl_flwr.data.dataset import Rows
+from coprefl_flwr.data.partition import Spread
 from coprefl_flwr.errors import SettingsError, about_settings
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import check_declared, option, same_option
+from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.populations import (
     Population,
     Source,
-    Spread,
     abridged,
     hash_of_samples,
+    identity_of,
 )
 
 CLASS, GROUP, DOMAIN = "class", "group", "domain"
@@ -62,12 +64,15 @@ class Tasks:
 
     source: Source
     spread: Spread
-    number: int = option(3, "downstream tasks", minimum=0)
+    number: int = option(3, "downstream tasks X; 0: end after the pre-training", minimum=0)
     classes: int = option(5, "classes per task", minimum=2)
     train_fraction: float = option(
-        0.8, "fraction of a client's samples to train on", above=0, maximum=0.99
+        0.8,
+        "fraction of a task client's samples to train on; the rest is its test set",
+        above=0,
+        maximum=0.99,
     )
-    seed: int = option(0, "seed of the random draws", minimum=0)
+    seed: int = same_option(RoundStrategy, "seed", minimum=0)
     names: Mapping[str, str] = field(default_factory=dict)
     by: str = option(CLASS, "what a task has samples of", choices=(CLASS, GROUP, DOMAIN))
     others: tuple["Tasks", ...] = ()
@@ -212,7 +217,7 @@ class Tasks:
             return {"samples": self._hashes[number]}
         return {
             "source": source,
-            "spread": tasks.spread.identity(),
+            "spread": identity_of(tasks.spread),
             "seed": tasks.seed,
             "classes": tasks.classes,
             "train-fraction": tasks.train_fraction,

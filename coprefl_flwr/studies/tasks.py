@@ -11,7 +11,6 @@ from torch import nn
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import diagnose
 from coprefl_flwr.models import buffer_names, load_saved_model
 from coprefl_flwr.named import folder_of
@@ -98,20 +97,42 @@ class Downstream:
     """
 
     trained: Method
-    rounds: int = option(50, "rounds R of a task", unit="rounds", minimum=0)
+    rounds: int = option(
+        50, "rounds R of a task; 0: only the round that computes its head", unit="rounds", minimum=0
+    )
     head: Method | None = None
     keeps_head: bool = False
-    head_layer: str = ""
-    evaluate_every: int = option(1, "rounds between evaluations", unit="rounds", minimum=0)
-    diagnostics: bool = option(False, "also diagnose each initial model in each task")
+    head_layer: str = option(
+        "",
+        "name of the last linear layer, for a computed head; not set: the `nn.Linear` that is "
+        "called last",
+    )
+    evaluate_every: int = option(
+        1,
+        "rounds between evaluations in a task; 0: only after the last round",
+        unit="rounds",
+        minimum=0,
+    )
+    diagnostics: bool = option(
+        False,
+        "measure at each initial model: diversity of the clients' gradients, top eigenvalue of the "
+        "Hessian, loss barrier between clients' models, linear probe",
+    )
     metrics: ClientMetrics = field(default_factory=lambda: ClientMetrics(()))
 
     def __post_init__(self) -> None:
-        """Check each value; with 0 rounds, the head must be computed."""
+        """Check each value, and check that values fit each other.
+
+        With 0 rounds, the head must be computed. Diagnostics compare the models of two clients.
+        """
         check_declared(self)
         if not self.rounds and self.head is None:
             needed = "a last layer that is computed without rounds, such as head = ncm or ridge"
-            raise SettingsError(f"rounds = 0: needs {needed}", "task-rounds", "head")
+            raise SettingsError(f"task-rounds = 0: needs {needed}", "task-rounds", "head")
+        clients = self.trained.training.participants
+        if self.diagnostics and clients < 2:
+            problem = "diagnostics = true: the loss barrier needs two clients, but task-clients = 1"
+            raise SettingsError(problem, "task-clients", "diagnostics")
 
     def identity(self) -> dict[str, Any]:
         """Return the inputs of a task's results, without the data and the starting model."""
@@ -145,7 +166,7 @@ class Task(TrainingStage):
         How the task is run.
     """
 
-    kind, phase = TASK_KIND, "downstream"
+    phase = "downstream"
 
     def __init__(
         self, number: int, pretraining: Pretraining, tasks: Tasks, how: Downstream
@@ -243,7 +264,7 @@ class Diagnosis(Measurement):
     the server of a real federation has no access to the clients' data.
     """
 
-    kind, phase = TASK_KIND, DIAGNOSIS
+    phase = DIAGNOSIS
 
     def __init__(self, task: Task) -> None:
         title = f"diagnosis of {task.pretraining.name} in task {task.task}"

@@ -9,7 +9,7 @@ from flwr.client import NumPyClient
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.options import NOT_USED, Value, declared, option
+from coprefl_flwr.options import Value, declared, option, same_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,50 +22,30 @@ class TrainingOptions(LocalTraining):
         unit="rounds",
         minimum=1,
     )
-    participants: int = option(
-        20,
-        "clients per pre-training round, |m|",
-        minimum=1,
-        starts_only="all clients of a personalised study take part",
-    )
+    participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
     client_wrapper: str | None = option(
         None,
         "module:NAME or file.py:NAME: a function or class that takes a client of the pre-training "
         "and returns its replacement, such as an attacker",
-        starts_only="clients are wrapped in a pre-training, not in a personalised study",
     )
     client_wrapper_share: float = option(
         0.0,
         "fraction of the pre-training's clients that are wrapped, drawn by the seed",
         minimum=0,
         maximum=1,
-        starts_only=NOT_USED,
     )
     # The minimum is 1, because a study whose clients do not train would be meaningless.
-    local_steps: int | None = option(
-        None,
-        "SGD steps of a client in a round; not set: 5, unless `local-epochs` is set",
-        unit="steps",
-        minimum=1,
-    )
-    local_epochs: int | None = option(
-        None, "passes of a client over its data in a round", unit="epochs", minimum=1
-    )
+    local_steps: int | None = same_option(LocalTraining, "local_steps", minimum=1)
+    local_epochs: int | None = same_option(LocalTraining, "local_epochs", minimum=1)
 
     def __post_init__(self) -> None:
-        """Check the options; errors name the options by their keys."""
-        steps, epochs = self.local_steps, self.local_epochs
-        if steps is not None and epochs is not None:
-            both = f"local-steps = {steps} and local-epochs = {epochs}"
-            raise SettingsError(f"{both}: set one of them, not both")
+        """Check the options, and load the client wrapper."""
         super().__post_init__()
         place, share = self.client_wrapper, self.client_wrapper_share
-        if place is None and share:
-            problem = f"client-wrapper-share = {share}: set client-wrapper too, as file.py:NAME"
-            raise SettingsError(problem, *WRAPPER_KEYS)
-        if place is not None and not share:
-            problem = f"client-wrapper = {place}: set client-wrapper-share too"
-            raise SettingsError(f"{problem}, the fraction of clients to wrap", *WRAPPER_KEYS)
+        if (place is None) != (not share):
+            both = f"client-wrapper = {place or 'not set'} and client-wrapper-share = {share}"
+            needed = "set client-wrapper, as file.py:NAME, and set client-wrapper-share above 0"
+            raise SettingsError(f"{both}: {needed}", *WRAPPER_KEYS)
         if place is not None:
             with about_settings(WRAPPER):
                 plugins.check(WRAPPER, place)

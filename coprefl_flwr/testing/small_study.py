@@ -19,7 +19,6 @@ from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.federation.run import RoundReport
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK
@@ -145,11 +144,11 @@ class Case:
             if report.round == report.num_rounds:
                 _fill(outcome, report, strategy, store.folder(stage))
 
-        grid, progress = _Backwards(client_app(study.client), nodes), Progress(len(study.stages))
+        grid = _Backwards(client_app(study.client), nodes)
         with quiet_log() as outcome.warnings:
             try:
                 for current in study.stages:
-                    run_stage(current, grid, store, progress, [look] if current is stage else [])
+                    run_stage(current, grid, store, [look] if current is stage else [])
             except _Interruption:
                 return outcome
             except Exception as error:  # Any error of a method is reported in one line.

@@ -95,4 +95,4 @@ _ = figure.legend(
 # %% [markdown]
 # Ten points of one seed are too few for a conclusion. They only suggest which quantities are worth
 # measuring. A recipe can use more seeds and tasks, with the columns `gradient-diversity`,
-# `hessian`, `barrier` and `probe` and the figure `diagnostics`.
+# `hessian`, `barrier` and `probe`, which `examples/units_figure.py` draws.

@@ -25,6 +25,7 @@ from coprefl_flwr.studies.build import populations
 from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.settings import TaskDataSettings
 from tests.common.data import pixels, refused
+from tests.common.processes import new_process
 
 CPU = torch.device("cpu")
 
@@ -359,6 +360,9 @@ def test_dataset_function_gets_the_folder_and_its_options(tmp_path):
     assert dataset.shape == (9,)
     assert len(dataset.labels) == 6
     assert load_dataset(f"{file}:made:size=9", tmp_path) is dataset
+    file.write_text(file.read_text().replace("% 2", "% 3"))
+    new_process()
+    assert len(load_dataset(f"{file}:made:size=9", tmp_path).classes) == 3
 
 
 # ---- Hugging Face --------------------------------------------------------------------------------

@@ -22,11 +22,11 @@ def images(*labels):
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Settings.of(lerning_rate=0.1),
-        lambda: Settings.of(device="cuda"),
-        lambda: Settings.of(learning_rate=-1),
-        lambda: Settings.of(participants=200),
-        lambda: Settings.of(local_steps=5, local_epochs=1),
+        lambda: Settings.from_config({"lerning-rate": 0.1}),
+        lambda: Settings.from_config({"device": "cuda"}),
+        lambda: Settings.from_config({"learning-rate": -1}),
+        lambda: Settings.from_config({"participants": 200}),
+        lambda: Settings.from_config({"local-steps": 5, "local-epochs": 1}),
         lambda: cp.load_dataset("none.npz"),
         lambda: cp.FedAvg(min_train_nodes=3),
         lambda: cp.partition(cp.load_dataset("glyphs"), clients=100000),

@@ -4,7 +4,6 @@ import functools
 
 import pytest
 
-from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.recipes import load
 from coprefl_flwr.recipes.execute import attempt
 from coprefl_flwr.recipes.runs import Run
@@ -158,7 +157,7 @@ def test_personalised_recipe_runs_two_rounds(name, tmp_path):
     store = Store(tmp_path)
     for table_row in table_rows(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
         run = table_row.reported(table_row.trials()[0])[0]
-        assert attempt(run, store, Progress(0)) == ""
+        assert attempt(run, store) == ""
         assert store.done(run.study.stages)
         assert len(store.result(run.main)["rounds"]) == 2
 
@@ -174,7 +173,7 @@ def test_recipe_runs_one_round(name, tmp_path):
     for row in trained if name in ALL_ROWS else trained[:1]:
         table_row = TableRow(recipe, recipe.combinations()[0], row)
         run = table_row.reported(row.trials()[0])[0]
-        assert attempt(run, store, Progress(0)) == ""
+        assert attempt(run, store) == ""
         assert store.done(run.study.stages)
         assert len(store.result(run.main)["rounds"]) == run.main.rounds
         assert len(run.client_stages) == run.settings.tasks

@@ -154,7 +154,7 @@ def test_arrays_of_all_messages_are_put_once(hosts, monkeypatch):
 def ask_until_it_ends(host):
     """Ask a process until it fails: a process that was ended may answer once more."""
     for _ in range(300):
-        ray.get(host.adopt.remote({}), timeout=30)
+        ray.get(host.is_ready.remote(), timeout=30)
         time.sleep(0.1)
 
 
@@ -192,9 +192,10 @@ def test_grid_shuts_ray_down_only_if_it_started_ray(started, hosts, monkeypatch)
     ("gpus", "number", "share"),
     [(0, 3, 0.0), (1, 1, 1), (1, 3, 1 / 3), (4, 4, 1), (5, 2, 2), (2, 3, 0.5), (4, 6, 0.5)],
 )
-def test_share_of_a_gpu_fits_on_one_gpu(gpus, number, share):
+def test_share_of_a_gpu_fits_on_one_gpu(gpus, number, share, monkeypatch):
     """Ray gives a process whole GPUs or a part of one GPU: 3 processes on 2 GPUs get 1/2 each."""
-    assert grid_of_ray._gpu_share(gpus, number) == share
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": float(gpus)} if gpus else {})
+    assert grid_of_ray.gpu_share(number) == share
     if share:
         assert gpus * (int(1 / share) if share < 1 else 1 / share) >= number
 
@@ -203,7 +204,7 @@ def test_processes_that_do_not_start_fail_the_run(monkeypatch):
     ended = []
     monkeypatch.setattr(ray, "wait", lambda refs, **more: (refs[:1], refs[1:]))
     monkeypatch.setattr(grid_of_ray, "end_hosts", ended.extend)
-    hosts = [SimpleNamespace(adopt=SimpleNamespace(remote=lambda own: object())) for _ in "abc"]
+    hosts = [SimpleNamespace(is_ready=SimpleNamespace(remote=object)) for _ in "abc"]
     with pytest.raises(RunFailedError, match="2 of 3 processes did not start within 120 s"):
         grid_of_ray._wait_for_start(hosts)
     assert ended == hosts

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coprefl_flwr.client_app import app
-from coprefl_flwr.federation.progress import Progress, quiet_flower
+from coprefl_flwr.federation.progress import quiet_flower
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.studies.build import build
@@ -27,9 +27,7 @@ def run_stages():
         store, grid = Store(folder / "tiny", Layout.PATH), LocalGrid(app, 1, settings.to_config())
         with quiet_flower():
             for stage in study.stages:
-                progress = Progress()
-                progress.add([(stage.title, stage.kind, stage.rounds)])
-                run_stage(stage, grid, store, progress)
+                run_stage(stage, grid, store)
         return study, store
 
     return run

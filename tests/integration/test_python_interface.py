@@ -230,7 +230,7 @@ def test_quiet_silences_progress_but_not_warnings(caplog, capsys):
     assert caplog.text == ""
     assert capsys.readouterr().err == ""
     cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, **learning)
-    assert "pre-training FedAvg  round 1/1" in caplog.text
+    assert "pre-training fedavg  round 1/1" in caplog.text
     cp.pretrain(Growing(), Perceptron(), clients, rounds=2, quiet=True, **learning)
     assert "diverged: loss 400.000 (first round: 20.000)" in caplog.text
 

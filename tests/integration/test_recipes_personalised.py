@@ -154,7 +154,7 @@ def test_runs_are_listed_and_shown(whole, capsys):
             ["select=validation"],
             "'ours' has searched values, but a personalised study has no validation",
         ),
-        (["metrics=[accuracy, std]"], "metric: unknown value 'std'"),
+        (["metrics=[accuracy, std]"], "metrics: unknown value 'std'"),
     ],
 )
 def test_setting_that_does_not_fit_a_personalised_recipe_is_refused(changes, message, path):

@@ -287,7 +287,7 @@ def test_endless_batches_shuffle_every_epoch():
 
 
 def test_steps_and_epochs_are_refused_together():
-    with pytest.raises(SettingsError, match="local_steps = 3 and local_epochs = 2: set one"):
+    with pytest.raises(SettingsError, match="local-steps = 3 and local-epochs = 2: set one"):
         LocalTraining(local_steps=3, local_epochs=2)
 
 

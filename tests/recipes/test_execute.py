@@ -12,18 +12,14 @@ from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import run as rounds_run
 from coprefl_flwr.federation.checkpoint import write_checkpoint
+from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCKS, SUMS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import execute
-from coprefl_flwr.recipes.execute import (
-    JobQueue,
-    LocalExecutor,
-    executor,
-    wanted_workers,
-)
+from coprefl_flwr.recipes.execute import Executor, executor, wanted_workers
 from coprefl_flwr.recipes.search import check_runs
-from coprefl_flwr.studies.store import Store
-from tests.common.checks import Killed, assert_same_results, files, flip, refusal
+from coprefl_flwr.studies.store import Store, read_result
+from tests.common.checks import Killed, assert_close, assert_same_results, files, flip, refusal
 from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
 from tests.common.simulation import ROOT
 
@@ -124,9 +120,9 @@ def test_round_killed_before_its_checkpoint_is_stored_once(whole, recipe_of, sto
 
         monkeypatch.setattr(rounds_run, "write_checkpoint", dying)
         with pytest.raises(Killed):
-            LocalExecutor(store)([run])
+            Executor(store)([run])
     monkeypatch.setattr(rounds_run, "write_checkpoint", write_checkpoint)
-    assert LocalExecutor(store)([run]) == {}
+    assert Executor(store)([run]) == {}
     assert files(store.folder(run.main)) == files(whole[0] / "models" / run.key)
 
 
@@ -135,12 +131,12 @@ def test_run_continues_with_other_settings_that_are_not_in_its_name(recipe_of, s
     (run,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
     monkeypatch.setattr(execute, "LocalGrid", Witness(("train", "fedavg", "pretrain", 2)))
     with pytest.raises(Killed):
-        LocalExecutor(store)([run])
+        Executor(store)([run])
     settings |= {"max-failed-rounds": 9, "timeout": 9.0, "checkpoint-every": 9}
     (again,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
     witness = Witness()
     monkeypatch.setattr(execute, "LocalGrid", witness)
-    assert LocalExecutor(store)([again]) == {}
+    assert Executor(store)([again]) == {}
     assert [number for _, _, number in witness.rounds()] == [2, 3]
 
 
@@ -234,7 +230,7 @@ def test_failed_run_is_not_made_again_for_another_row(recipe_of, store):
 
 @pytest.mark.ray
 def test_two_workers_make_the_results_of_one(tiny_images, tmp_path, monkeypatch, capfd, caplog):
-    """One worker dies, and another worker continues; one run fails at first, and is reported.
+    """One worker dies, and its run is continued; one run fails at first, and is reported.
 
     A method and a metric are a user's own files outside the package.
     """
@@ -266,20 +262,16 @@ def test_two_workers_make_the_results_of_one(tiny_images, tmp_path, monkeypatch,
     assert lines[0].startswith(f"coprefl: {lost} failed: ")
     assert (tmp_path / "two" / "out" / "died").exists()
     messages = caplog.messages
-    died = [
-        line for line in messages if line.endswith(": its worker died; another worker continues it")
-    ]
-    assert [line.partition(", seed ")[0] for line in died] == ["pre-training fedavg"]
-    ended = [line for line in messages if "FedAvg, seed " in line and "  round 3/3  loss" in line]
+    # Rounds of the pre-training, and of the tasks.
+    ended = [line for line in messages if "FedAvg, seed " in line and "  round 7/7" in line]
     assert len(ended) == 2
-    # The log lines of the workers are logged here, as if there were one process.
-    assert any(line.startswith("resumed from ") for line in messages)
-    # The eight pre-trainings, which alone have three rounds; no two have the same number.
-    numbers = {
-        line.partition("/")[0] for line in messages if line.startswith("[") and "3/3" in line
-    }
-    assert len(numbers) == 2 + 2 + 2 + 2
     (two / lost).unlink()
+    # The two workers share the clients of the only run that is left.
+    assert main(arguments) == 0
+    for task in (single / lost / "tasks").iterdir():
+        found = read_result(two / task.relative_to(single))["rows"]
+        assert_close(found, read_result(task)["rows"])
+    shutil.rmtree(two / lost)
     assert main([*arguments[:-1], "1"]) == 0
     assert_same_results(two, single)
     # All runs are done: no worker is started.
@@ -316,7 +308,7 @@ def test_little_work_starts_no_workers(recipe_of, tmp_path, no_ray, monkeypatch)
     store, other = Store(tmp_path / "models"), Store(tmp_path / "other")
     with executor(store, None) as make:
         assert make(runs) == {}
-    assert LocalExecutor(other)(runs) == {}
+    assert Executor(other)(runs) == {}
     assert files(store.root) == files(other.root)
     monkeypatch.setattr(execute, "FEW", 1)
     with executor(Store(tmp_path / "more"), None) as make, pytest.raises(TypeError):
@@ -325,7 +317,7 @@ def test_little_work_starts_no_workers(recipe_of, tmp_path, no_ray, monkeypatch)
 
 def test_finished_runs_are_cleaned_and_damaged_models_refused(recipe_of, store, no_ray):
     runs = check_runs(recipe_of(methods=["scaffold"], reference=None))
-    assert LocalExecutor(store)(runs) == {}
+    assert Executor(store)(runs) == {}
     whole = files(store.root)
     start, task = (store.folder(stage) for stage in runs[0].study.stages[:2])
     for remains in (".{}.1.coprefl-part", "{}", "{}.rounds.jsonl"):
@@ -335,6 +327,7 @@ def test_finished_runs_are_cleaned_and_damaged_models_refused(recipe_of, store, 
         assert make(runs) == {}
     assert files(store.root) == whole
     assert not (start / "client-state").exists()
+    assert Executor(store, workers=2)(runs) == {}  # Nothing is left, so Ray is not started.
     flip(start / "model.safetensors", -1)
     with executor(store, None) as make:
         line = refusal(make, runs)
@@ -348,61 +341,37 @@ def test_finished_runs_are_cleaned_and_damaged_models_refused(recipe_of, store, 
 
 def test_files_that_another_process_writes_are_kept(recipe_of, store):
     runs = check_runs(recipe_of(methods=["random"], reference=None))
-    assert LocalExecutor(store)(runs) == {}
+    assert Executor(store)(runs) == {}
     stage = runs[0].study.stages[1]
     half = store.folder(stage) / ".result.json.1.coprefl-part"
     with store.locked(stage):
         half.touch()
-        JobQueue(runs, store)
+        assert Executor(store)(runs) == {}
         assert half.exists()
-    JobQueue(runs, store)
+    assert Executor(store)(runs) == {}
     assert not half.exists()
 
 
-def test_few_stages_get_several_workers(recipe_of, store):
-    """The queue first gives the stages that wait for nothing, then the stages that wait for them.
-
-    A random start trains no clients, so it gets one worker.
-    """
-    methods = ["random", "fedavg", "cyclic", "coprefl"]
-    runs = check_runs(recipe_of({"tasks": 1}, select="test", methods=methods))
-    work = JobQueue(runs, store)
-    assert work.participations == 3 * (3 + 1 + 3) + 4 * 2 * 3
-    shares = [work.take(free) for free in (9, 8, 7, 6)]
-    assert [(piece.title, many) for piece, many in shares] == [
-        ("pre-training random", 1),
-        ("pre-training fedavg", 3),  # Three clients take part.
-        ("pre-training cyclic", 1),  # One client works at a time.
-        ("pre-training coprefl", 3),
-    ]
-    assert not work.has_ready
-    assert work.take(9) is None
-    random, fedavg, cyclic, coprefl = [piece for piece, _ in shares]
-    work.end(fedavg)
-    work.end(random)
-    assert work.take(0) is None
-    assert [(p.title, many) for p, many in (work.take(3), work.take(1))] == [
-        ("task 0 from fedavg", 2),
-        ("task 0 from random", 1),
-    ]
-    # A stage that waits for a failed stage is not executed.
-    assert work.end(coprefl, "no")
-    assert not work.end(coprefl, "again")
-    assert work.failed == {coprefl.run.identity: "no"}
-    work.put_back(cyclic)
-    assert work.take(1) == (cyclic, 1)
-    assert work.take(1) is None
+def test_missing_task_of_a_finished_run_is_made_again(recipe_of, store, monkeypatch):
+    runs = check_runs(recipe_of(methods=["fedavg"], reference=None))
+    assert Executor(store)(runs) == {}
+    whole = files(store.root)
+    shutil.rmtree(result_file(store, runs[0], 1).parent)
+    witness = Witness()
+    monkeypatch.setattr(execute, "LocalGrid", witness)
+    assert Executor(store)(runs) == {}
+    assert {population for _, population, _ in witness.rounds()} == {"task-1"}
+    assert files(store.root) == whole
 
 
-def test_missing_task_of_a_finished_start_is_made_at_once(recipe_of, store):
+def test_rounds_of_a_run_are_read_from_the_store(recipe_of, store, monkeypatch):
+    """A run that was stopped in the second round of its second task has 3 + 2 + 1 rounds."""
     (run,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
-    keep(store, run, (50, 50))
-    result_file(store, run, 1).unlink()
-    work = JobQueue([run], store)
-    assert [piece.title for piece in work.jobs.values()] == ["task 1 from fedavg"]
-    assert work.take(1)[0].key == run.client_stages[1].key
-    result_file(store, run).unlink()
-    work = JobQueue([run, run], store)
-    assert len(work.jobs) == 2
-    assert work.take(2)[0].key == run.key
-    assert not work.has_ready
+    monkeypatch.setattr(execute, "LocalGrid", Witness(("train", "fedavg", "task-1", 2)))
+    with pytest.raises(Killed):
+        Executor(store)([run])
+    progress = Progress(1, 7)
+    part = progress.begin("FedAvg", 7)
+    execute._look(run, part, store)
+    assert part.task.completed == 6
+    assert part.task.fields["loss"].startswith("loss ")

@@ -7,7 +7,7 @@ import pytest
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes import command_line
-from coprefl_flwr.recipes.execute import LocalExecutor
+from coprefl_flwr.recipes.execute import Executor
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
 from coprefl_flwr.recipes.search import check_runs
@@ -88,7 +88,7 @@ def test_plan_has_the_bytes_that_runs_send_and_leaves_out_finished_runs(recipe_o
     recipe = recipe_of(settings, methods=STARTS)
     planned = [row.counts.sent for row in plan_of(recipe, store).rows]
     runs = check_runs(recipe)
-    assert not LocalExecutor(store)(runs)
+    assert not Executor(store)(runs)
     assert planned == [sent_in(store, run) for run in runs]
     assert plan_of(recipe, store).together.counts == Counts()
     assert "14 stages are already done" in totals(recipe, store)
@@ -98,7 +98,7 @@ def test_plan_of_personalised_methods_has_the_bytes_that_runs_send(personal_of, 
     recipe = personal_of("fedavg", "fedproto", "fedrep", "solo", "fedpcl")
     *planned, fedpcl = [row.counts.sent for row in plan_of(recipe, store).rows]
     runs = check_runs(recipe)
-    assert not LocalExecutor(store)(runs)
+    assert not Executor(store)(runs)
     *sent, of_fedpcl = [sent_in(store, run) for run in runs]
     assert planned == sent
     # In the first of FedPCL's three rounds there are no prototypes of other clients.

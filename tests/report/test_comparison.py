@@ -20,7 +20,6 @@ def test_rows_with_one_label_are_distinguished_by_their_choice() -> None:
     assert comparison(rows=rows, reference="coprefl:gamma=1").tested_against is rows[1]
     assert table.paper_of(rows[0]) == {}
     assert table.paper_of(rows[1]) == {"accuracy": (2.0, None)}
-    assert rows[1].options == {"gamma": "1"}
 
 
 @pytest.mark.parametrize("name", ["coprefl:gamma=0.5", "CoPreFL", "coprefl"])

@@ -7,10 +7,11 @@ from torch.nn.utils import prune
 from torch.utils import data
 
 import coprefl_flwr as cp
+from coprefl_flwr.data.partition import Spread
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.studies.architecture import CPU, Architecture, copies_of
-from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
+from coprefl_flwr.studies.populations import Clients, LoadedSource
 from coprefl_flwr.studies.task_data import Tasks
 from coprefl_flwr.studies.tasks import architecture_of_tasks
 from tests.common.checks import refusal
@@ -20,7 +21,7 @@ from tests.common.networks import Perceptron
 
 @pytest.fixture
 def tasks():
-    return Tasks(LoadedSource.of(images()), Spread(clients=2, scheme="iid"), 1, 3)
+    return Tasks(LoadedSource.of(images()), Spread(clients=2, partition="iid"), 1, 3)
 
 
 def test_task_replaces_the_last_layer_alone(tasks):
@@ -96,7 +97,7 @@ def test_last_layer_of_another_class_is_refused(tasks):
 
 def test_network_that_is_a_linear_layer_is_replaced(tasks):
     flat = LoadedSource.of(data.TensorDataset(torch.randn(90, 5), torch.arange(90) % 3))
-    of_vectors = Tasks(flat, Spread(clients=2, scheme="iid"), 1, 3)
+    of_vectors = Tasks(flat, Spread(clients=2, partition="iid"), 1, 3)
     start = {"a": nn.Linear(5, 8)}
     made = architecture_of_tasks(start, None, of_vectors, keeps_head=False).make(3)
     assert (type(made), made.out_features) == (nn.Linear, 3)

@@ -17,7 +17,7 @@ from tests.common.processes import new_process
 
 def test_relative_folder_is_in_the_current_folder(tmp_path, monkeypatch):
     """An earlier version stored the clients' states of the second study in the first folder."""
-    settings = Settings.of(method="random", run_name="a", output_dir="outputs")
+    settings = Settings(method="random", run_name="a", output_dir="outputs")
     roots = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

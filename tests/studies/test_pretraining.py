@@ -36,7 +36,7 @@ OF_THE_MEAN = {"aggregation": "mean", "tolerated-share": 0.2, "clip-factor": 1.0
 
 def start(text, **settings):
     """Return the only start of a study."""
-    return build(Settings.of(method=text, tasks=0, **settings)).stages[0]
+    return build(Settings(method=text, tasks=0, **settings)).stages[0]
 
 
 def only(text, **settings):
@@ -261,7 +261,7 @@ def test_clients_have_their_settings(name, federation, tmp_path):
     changes = {"support_fraction": 0.6, "resplit": False} if name == "coprefl" else {}
     training = {"local_epochs": 2, "momentum": 0.5, "batch_size": 4}
     options = ":support-fraction=0.6,resplit=false" if changes else ""
-    settings = Settings.of(method=f"{name}{options}", output_dir=str(tmp_path), **training)
+    settings = Settings(method=f"{name}{options}", output_dir=str(tmp_path), **training)
     (made_by, *_) = build(settings).stages
     made = client(settings, data, population="pretrain", stage=made_by.path)
     assert type(made) is METHODS[name].client_class

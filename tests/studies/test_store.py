@@ -8,7 +8,6 @@ from flwr.app import Context, RecordDict
 
 from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.errors import SettingsError, excerpt
-from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCK, SUMS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import build
@@ -64,12 +63,12 @@ def test_removed_files_are_made_again_with_the_same_bytes(tiny_settings):
     stages = build(settings).stages
     for file, stage in zip(files, reversed(stages), strict=True):
         flip(file, -3)
-        line = refusal(run_stage, stage, grid, Store(folder, Layout.PATH), Progress(2))
+        line = refusal(run_stage, stage, grid, Store(folder, Layout.PATH))
         assert line.startswith(f"{file} is damaged: ")
         assert line.endswith(f"; remove the folder {file.parent}, and run the same command again")
         shutil.rmtree(file.parent)
     for stage in stages:
-        run_stage(stage, grid, Store(folder, Layout.PATH), Progress(2))
+        run_stage(stage, grid, Store(folder, Layout.PATH))
     assert [file.read_bytes() for file in files] == before
 
 

@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, findSystemFonts, fontManager, get_font
 from matplotlib.text import Text
 
+from coprefl_flwr.report.figures.style import settings
+
 logger = logging.getLogger("flwr.coprefl")
 
 
@@ -21,15 +23,16 @@ class ReadableFigure(Figure):
     """A figure that looks for a font for each of its characters, however it is saved."""
 
     def draw(self, renderer: Any) -> None:
-        """Set fonts for all texts of the figure, and draw the figure."""
-        texts: list[Any] = self.findobj(Text)
-        others = fonts_for(frozenset("".join(text.get_text() for text in texts)))
-        for text, shown in zip(texts, drawn([text.get_text() for text in texts]), strict=True):
-            if own := [others[c] for c in text.get_text() if others.get(c)]:
-                text.set_fontfamily(list(dict.fromkeys([*text.get_fontfamily(), *own])))
-                text.set_fontweight("normal")  # Such a font may have no bold letters.
-            text.set_text(shown)
-        super().draw(renderer)
+        """Set fonts for all texts of the figure, and draw it with the settings of figures."""
+        with settings():
+            texts: list[Any] = self.findobj(Text)
+            others = fonts_for(frozenset("".join(text.get_text() for text in texts)))
+            for text, shown in zip(texts, drawn([text.get_text() for text in texts]), strict=True):
+                if own := [others[c] for c in text.get_text() if others.get(c)]:
+                    text.set_fontfamily(list(dict.fromkeys([*text.get_fontfamily(), *own])))
+                    text.set_fontweight("normal")  # Such a font may have no bold letters.
+                text.set_text(shown)
+            super().draw(renderer)
 
 
 def drawn(texts: Iterable[str]) -> list[str]:

@@ -1,15 +1,16 @@
-"""The style of all figures: colours, fonts and axes; functions to save figures."""
+"""The style of all figures: colours, fonts, panels and legends; functions to save figures."""
 
 import io
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
 from rich.cells import cell_len
 
 from coprefl_flwr.errors import SettingsError
@@ -21,30 +22,34 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure
 
 FORMATS = ("png", "svg", "pdf")
-_ON_A_PAGE = {  # The page's light or dark colours, for everything except the lines of methods.
-    "#222222": "CanvasText",
-    "#ffffff": "Canvas",
-    "#d9d9d9": "color-mix(in srgb, CanvasText 18%, Canvas)",
-    "#474747": "color-mix(in srgb, CanvasText 70%, Canvas)",
-}
+INK = "#222222"
+# Inches. The text is still readable where a phone shows the figure at three quarters of this width.
+_WIDTH = 4.8
+_ACROSS = 60  # the same width in characters of the legend, roughly
+_SETTINGS: dict[Any, Any] = {
+    "axes.axisbelow": True, "axes.edgecolor": INK, "axes.grid": True, "axes.grid.axis": "y",
+    "axes.labelcolor": INK, "axes.labelsize": 10, "axes.spines.right": False,
+    "axes.spines.top": False, "axes.titlesize": 10, "errorbar.capsize": 3, "figure.dpi": 250,
+    "figure.facecolor": "white", "figure.labelsize": 10, "font.size": 9, "grid.color": "#D9D9D9",
+    "grid.linewidth": 0.6, "legend.frameon": False, "lines.linewidth": 1.6, "lines.markersize": 5,
+    "savefig.dpi": "figure", "text.color": INK, "xtick.color": INK, "ytick.color": INK,
+    # The same figure is always the same bytes; PDF files have TrueType fonts, as journals require.
+    "svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42,
+}  # fmt: skip
+_UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 # Okabe and Ito's colour-blind-safe palette, with two changes. Grey replaces yellow, which is too
-# pale for lines on white. Dark grey replaces black, which is the colour of text and axes.
-_PALETTE = (
-    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#474747", "#A3A3A3",
-)  # fmt: skip
-LineStyle = Literal["-", "--", ":"]
-Looks = Mapping[str, tuple[str, LineStyle]]
-_DASHES: tuple[LineStyle, ...] = ("-", "--", ":")
-# Index in the palette by method, so that a method has the same colour in all figures.
-_OWN_COLOURS = {
-    "coprefl": 0, "fedavg": 1, "fedmeta": 2, "qffl": 3, "cyclic": 4, "copreflsgd": 5,
-    "centralized": 6, "centralised": 6, "random": 7,
+# pale for lines on white. Dark grey replaces black, which is the colour of text and axes. Each is
+# the colour of a method, so that the method has it in all figures.
+_PALETTE = {
+    "coprefl": "#D55E00", "fedavg": "#0072B2", "fedmeta": "#009E73", "qffl": "#CC79A7",
+    "cyclic": "#56B4E9", "copreflsgd": "#E69F00", "centralised": "#474747", "random": "#A3A3A3",
 }  # fmt: skip
-_NARROW, _NARROW_WIDTH = ContextVar("narrow", default=False), 4.0  # inches
-INK, FAINT = "#222222", "#D9D9D9"
-# Metadata without dates, so that the same figure is always the same bytes.
-_UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+Drawn = tuple["Figure", str]
+"""A figure and its caption."""
+# Lengths of dashes and gaps of solid, dashed and dotted lines.
+DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 1.5), (1.0, 1.0))
+Looks = dict[str, tuple[str, tuple[float, ...]]]  # colour and dashes of each start
 
 
 class NothingToDrawError(SettingsError):
@@ -54,167 +59,93 @@ class NothingToDrawError(SettingsError):
         super().__init__(f"the figure has no data; it needs {needed}")
 
 
-def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
-    """Return the colour and the line style of each start, by name.
+def colours(starts: Iterable[str]) -> Looks:
+    """Return the colour and the line style of each start, by name, in the order of `starts`.
 
-    The result depends on the set of starts, and not on their order. Each method of the papers has a
+    The looks depend on the set of starts, and not on their order. Each method of the papers has a
     fixed colour. The start with the shortest name of this method gets it ("coprefl" before
     "coprefl:gamma=0.5"). The other starts get the remaining colours, shorter names first. With more
     than eight starts, colours repeat with another line style.
     """
-    slots: dict[str, int] = {}
-    names = sorted(set(starts), key=lambda name: (len(name), name))
+    starts = list(starts)
+    names = sorted({*starts}, key=lambda name: (len(name), name))
+    shown: Looks = {}
     for name in names:
-        own = _OWN_COLOURS.get(re.sub(r":[^+]*|[\W_]", "", name.lower()))  # Without options.
-        if own is not None and own not in slots.values():
-            slots[name] = own
-    for name in names:
-        if name not in slots:
-            slots[name] = next(slot for slot in itertools.count() if slot not in slots.values())
-    looks = [(colour, dashes) for dashes in _DASHES for colour in _PALETTE]
-    return {name: looks[slot % len(looks)] for name, slot in slots.items()}
+        colour = _PALETTE.get(re.sub(r":[^+]*|[\W_]", "", name.lower()))  # Without options.
+        if colour and (colour, ()) not in shown.values():
+            shown[name] = (colour, ())
+    looks = [(c, dashes) for dashes in DASHES for c in _PALETTE.values()]
+    free = itertools.cycle(look for look in looks if look not in shown.values())
+    shown |= {name: next(free) for name in names if name not in shown}
+    return {name: shown[name] for name in starts}
 
 
 @contextmanager
-def narrow() -> Iterator[None]:
-    """Return a context in which figures are drawn for a phone.
+def settings() -> Iterator[None]:
+    """Return a context, or a decorator, with Matplotlib's settings for these figures."""
+    from matplotlib import rc_context
 
-    These figures are half as wide, and their panels are in one column.
-    """
-    token = _NARROW.set(True)
-    try:
+    with rc_context(_SETTINGS):
         yield
-    finally:
-        _NARROW.reset(token)
 
 
-def new_figure(height: float, width: float = 8.0) -> "Figure":
-    """Return an empty figure; `height` and `width` are in inches, with 200 pixels per inch."""
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+def new_figure(
+    count: int, height: float, columns: int = 1, **options: Any
+) -> tuple["Figure", list["Axes"]]:
+    """Return a figure and its `count` panels; `height` is the height of a panel in inches.
 
+    Further options are those of matplotlib's `Figure.subplots`.
+    """
     from coprefl_flwr.report.figures.fonts import ReadableFigure
 
-    # With less space, the label of an axis would touch the panel to its left.
-    apart = ConstrainedLayoutEngine(wspace=0.06)
-    width = min(width, _NARROW_WIDTH) if _NARROW.get() else width
-    return ReadableFigure(figsize=(width, height), dpi=200, layout=apart, facecolor="white")
-
-
-def grid(
-    count: int,
-    columns: int,
-    height: tuple[float, float],
-    xlabel: str = "",
-    ylabel: str = "",
-    *,
-    sharex: bool = True,
-) -> tuple["Figure", list["Axes"]]:
-    """Return a figure and its `count` panels in a grid, with shared axes and axis labels.
-
-    `height` is (constant, height per row of panels), in inches. The height of the figure is the
-    constant plus the heights of all rows.
-    """
-    columns = 1 if _NARROW.get() else columns
-    lines = -(-count // columns)
-    figure = new_figure(height[0] + height[1] * lines)
-    panels = list(figure.subplots(lines, columns, sharex=sharex, sharey=True, squeeze=False).flat)
+    rows = -(-count // columns)
+    figure = ReadableFigure((_WIDTH, height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
     for panel in panels[count:]:
-        panel.set_visible(False)
-    for panel in panels[max(0, count - columns) : count]:
-        panel.tick_params(labelbottom=True)
-    figure.supxlabel(xlabel, fontsize=10, color=INK)
-    figure.supylabel(ylabel, fontsize=10, color=INK)
+        panel.remove()
     return figure, panels[:count]
 
 
-def row_of_panels(
-    count: int, height: float = 3.9, widths: Sequence[float] | None = None
-) -> tuple["Figure", list["Axes"]]:
-    """Return a figure and its `count` panels, side by side, or in one column for a phone.
-
-    `height` is the height of a panel in inches. `widths` are the relative widths of the panels.
-    """
-    if _NARROW.get():
-        figure = new_figure(0.85 * height * count)
-        return figure, list(figure.subplots(count, 1, squeeze=False).flat)
-    figure = new_figure(height)
-    return figure, list(figure.subplots(1, count, squeeze=False, width_ratios=widths).flat)
-
-
-def title(panel: "Axes", name: str, below: str) -> None:
-    """Write the title of a panel: its name, and the line `below` that describes the drawn data."""
-    panel.set_title(
-        name, loc="left", pad=18, fontsize=10, fontweight="bold", color=INK, parse_math=False
-    )
+def title(panel: "Axes", name: str, below: str, xlabel: str = "", ylabel: str = "") -> None:
+    """Write a panel's title, its name above a line on the drawn data, and the axes' labels."""
+    name = textwrap.fill(name, _ACROSS - 6)
+    panel.set_title(name, loc="left", pad=16, fontweight="bold", parse_math=False)
     panel.annotate(
-        below, (0, 1), xytext=(0, 5), xycoords="axes fraction", textcoords="offset points",
-        fontsize=9, color=INK,
-    )  # fmt: skip
+        below, (0, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points"
+    )
+    panel.set(xlabel=xlabel, ylabel=ylabel)
 
 
-def plain(panel: "Axes", name: str, below: str, xlabel: str = "", ylabel: str = "") -> None:
-    """Write the title and axis labels of a panel; keep only two axis lines and faint grid lines."""
-    title(panel, name, below)
-    panel.set_xlabel(xlabel, fontsize=10, color=INK)
-    panel.set_ylabel(ylabel, fontsize=10, color=INK)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.spines[["left", "bottom"]].set_color(INK)
-    panel.tick_params(labelsize=9, color=INK, labelcolor=INK)
-    panel.grid(axis="y", color=FAINT, linewidth=0.6)
-    panel.set_axisbelow(True)
+def lines(panel: "Axes", data: pd.DataFrame, shown: Looks, **options: Any) -> None:
+    """Draw the means of each start by round, and one sample standard deviation on either side.
 
-
-def by_round(panel: "Axes", name: str, below: str, ylabel: str = "", xlabel: str = "Round") -> None:
-    """Format a panel as `plain` does, with integer rounds on the horizontal axis."""
+    `data` has the columns "start", "round" and "value". Further options: of seaborn's lineplot.
+    """
+    import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
-    plain(panel, name, below, xlabel, ylabel)
-    panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    panel.margins(x=0.02)
+    sns.lineplot(
+        data, x="round", y="value", hue="start", style="start", legend=False, ax=panel,
+        palette={start: colour for start, (colour, _) in shown.items()},
+        dashes={start: dashes or "" for start, (_, dashes) in shown.items()},
+        err_kws={"alpha": 0.15, "linewidth": 0}, **{"errorbar": "sd", **options},
+    )  # fmt: skip
+    for line in panel.lines:
+        if np.size(line.get_xdata()) == 1:  # A line of a single point is invisible.
+            line.set_marker("o")
+    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
 
 
-def line(panel: "Axes", x: Any, y: Any, colour: str, dashes: str) -> None:
-    """Draw a line. A line of a single point is invisible, so the point has a marker."""
-    marker = "o" if len(x) == 1 else ""
-    panel.plot(x, y, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
-
-
-# Width of a figure in characters of the legend, and of a line sample in characters, both roughly.
-_ACROSS, _SAMPLE = 103, 6
-
-
-def drawn(names: Iterable[str]) -> list[str]:
-    """Return the names as they are drawn: with the codes of characters that no font has."""
-    from coprefl_flwr.report.figures import fonts
-
-    return fonts.drawn(list(names))
-
-
-def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
-    """Write a legend of the starts (the compared initial models) below the figure.
-
-    The starts are in order from left to right. `shown` has the colour and the line style of each
-    start. If the legend needs several lines, the figure is made taller.
-    """
+def legend(figure: "Figure", shown: Looks) -> None:
+    """Write a legend below the figure, which becomes taller; `shown` has each line's looks."""
     from matplotlib.lines import Line2D
 
-    across = _ACROSS // 2 if _NARROW.get() else _ACROSS
-    widest = min(max(map(cell_len, drawn(starts))) + _SAMPLE, across)
-    rows = -(-len(starts) // min(len(starts), across // widest))
-    columns = -(-len(starts) // rows)
-    # Matplotlib fills a legend column by column.
-    names = [starts[at] for first in range(columns) for at in range(first, len(starts), columns)]
-    labels = ["\n".join(textwrap.wrap(name, across - _SAMPLE)) for name in names]
-    lines = [
-        Line2D([], [], color=colour, linestyle=dashes, linewidth=2.4)
-        for colour, dashes in map(shown.__getitem__, names)
-    ]
-    more = rows - 1 + sum(label.count("\n") for label in labels)
-    figure.set_figheight(figure.get_figheight() + 0.2 * more)
-    figure.legend(
-        lines, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9,
-        labelcolor=INK,
-    )  # fmt: skip
+    columns = max(1, _ACROSS // (max(map(cell_len, shown)) + 6))
+    handles = [Line2D([], [], color=c, dashes=dashes) for c, dashes in shown.values()]
+    labels = [textwrap.fill(name, _ACROSS - 6) for name in shown]
+    rows = -(-len(labels) // columns) + sum(label.count("\n") for label in labels)
+    figure.set_figheight(figure.get_figheight() + 0.2 * rows)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def save(figure: "Figure", path: str | Path) -> None:
@@ -225,33 +156,13 @@ def save(figure: "Figure", path: str | Path) -> None:
     """
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        allowed = ", ".join(FORMATS)
-        raise SettingsError(f"figure {str(path)!r} ends in {suffix!r}; allowed: {allowed}")
+        raise SettingsError(f"{path} ends in {suffix!r}; figures are saved as {', '.join(FORMATS)}")
     write_atomically(path, content_of(figure, suffix))
 
 
+@settings()
 def content_of(figure: "Figure", suffix: str) -> bytes:
     """Return the file content of a figure, without a date; `suffix` is one of `FORMATS`."""
-    from matplotlib import rc_context
-
     content = io.BytesIO()
-    # Font type 42 embeds TrueType fonts in PDF files, which journals require.
-    with rc_context({"svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42}):
-        figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
+    figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
     return content.getvalue()
-
-
-def as_svg(figure: "Figure", name: str) -> str:
-    """Return a figure as an SVG element for a page, in the colours of the page.
-
-    `name` is the prefix of all ids in the element, so that ids of several figures differ.
-    """
-    text = content_of(figure, "svg").decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.S)
-    text = re.sub(r'<g id="[^"]*">', "<g>", text)
-    text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
-    text = re.sub(r'( id="|href="#|url\(#)', rf"\1{name}.", text)
-    for ours, theirs in _ON_A_PAGE.items():
-        text = text.replace(ours, theirs)
-    return text

@@ -13,8 +13,9 @@ from matplotlib.text import Text
 
 from coprefl_flwr.report import figures
 from coprefl_flwr.report.figures import fonts
-from coprefl_flwr.report.figures.maps import similarity_figure
+from coprefl_flwr.report.figures.maps import similarity
 from coprefl_flwr.report.frames import frame
+from tests.common.comparisons import comparison, result_row
 from tests.common.figures import client_rows, curve_rows
 
 SCRIPT = "\U0001d49c\U0001d49e"
@@ -65,7 +66,8 @@ def test_code_is_drawn_instead_of_a_character_without_a_font(caplog, tmp_path: P
 
 def test_labels_of_ticks_have_codes_too(caplog) -> None:
     scores = pd.DataFrame({f"{NOBODYS}a": [0.5, 0.5], "b": [0.5, 0.5]}, index=["c", NOBODYS])
-    figure = similarity_figure(scores)
+    rows = [result_row("fedpcl", [1.0], [1.0], similarity=scores)]
+    figure, _ = similarity(comparison(rows=rows))
     for _ in range(2):
         figure.savefig(io.BytesIO(), format="png")
     assert {"U+10FFFD a", "U+10FFFD", "b"} <= {*texts_of(figure)}

@@ -45,8 +45,8 @@ def test_matplotlib_settings_of_the_caller_are_unchanged(tmp_path: Path) -> None
     assert dict(mpl.rcParams.copy()) == before
 
 
-def test_figures_import_no_pyplot() -> None:
-    """Neither importing nor drawing loads pyplot, and importing does not load Matplotlib."""
+def test_figures_do_not_belong_to_pyplot() -> None:
+    """Importing does not load Matplotlib, and drawing opens no window and chooses no backend."""
     program = (
         "import sys, tempfile, pathlib\n"
         "from coprefl_flwr.report import figures\n"
@@ -56,6 +56,8 @@ def test_figures_import_no_pyplot() -> None:
         "with tempfile.TemporaryDirectory() as folder:\n"
         "    drawn = figures.learning_figure(pd.DataFrame([row]))\n"
         "    figures.save(drawn, pathlib.Path(folder) / 'a.png')\n"
-        "assert 'matplotlib.pyplot' not in sys.modules\n"
+        "import matplotlib, matplotlib.pyplot\n"
+        "assert matplotlib.pyplot.get_fignums() == []\n"
+        "assert matplotlib.rcParams._get_backend_or_none() is None\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
