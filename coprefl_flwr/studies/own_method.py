@@ -124,6 +124,8 @@ def task_method(method: Method, training: TrainingOptions, options: Mapping[str,
     name = type(method.instance).__name__
     if isinstance(method.instance, ServerRefined):
         raise SettingsError(f"method = {name}: needs server data, which tasks do not have")
+    if method.then:
+        raise SettingsError(f"method = {name}: a task has one method")
     described = _in_role(method, TASK, training, options)
     for option in declared(RoundStrategy).values():
         value = getattr(method.instance, option.name)

@@ -26,7 +26,7 @@ def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
     panel = figure.subplots()
     ends = [1.08 * end / claim.width for claim, one in claims for end in (one.low, one.high)]
     limits = max(min(-1.5, *ends), -MOST), min(max(1.5, *ends), MOST)
-    panel.axvspan(-1, 1, color=style.FAINT, alpha=0.7, linewidth=0)
+    panel.axvspan(-1, 1, color="#F0F0F0", linewidth=0)
     panel.axvline(0, color=style.INK, linewidth=0.8)
     at, ticks = 0.0, []
     for paper in papers:

@@ -36,6 +36,7 @@ def top3(logits, labels):
     return float((logits.topk(3, dim=1).indices == labels[:, None]).any(dim=1).double().mean())
 
 
+TWO_PHASES = [(cp.FedProx(), 1), (cp.FedAvg(), 1)]
 FROZEN, LAZY = Perceptron().requires_grad_(False), nn.Sequential(nn.Flatten(), nn.LazyLinear(8))
 ARRAYS = (np.zeros((40, 3)), np.zeros(40, int))
 TWO = cp.tasks(DATA, 1, 2, 2, "iid")
@@ -64,7 +65,6 @@ MISTAKES = {
     # Options.
     "option": (lambda: pretrain(learning_rat=1), "'learning_rat'.*'learning_rate'"),
     "workers": (lambda: pretrain(workers="2"), "workers = '2': must be a whole number"),
-    "checkpoint": (lambda: pretrain(checkpoint=True), "checkpoint: got True; .*folder"),
     "text": (lambda: pretrain(learning_rate="x"), "learning_rate = 'x': .* number"),
     "precision": (lambda: pretrain(precision="tf32"), "precision = tf32: .*NVIDIA GPU"),
     # Data.
@@ -84,9 +84,9 @@ MISTAKES = {
     "swapped tasks": (lambda: evaluate(TASKS, {"a": 1}), r"tasks: got .*type dict; .*cp\.tasks"),
     "task option": (lambda: evaluate(local_stesp=1), "'local_stesp'.*'local_steps'"),
     # Methods, metrics and networks of tasks.
-    "task method": (lambda: evaluate(method=cp.CoPreFL()), "CoPreFL: .* a task method is needed"),
+    "task method": (lambda: evaluate(method=cp.CoPreFL()), "coprefl is a .* a task method is"),
     "nested schedule": (lambda: cp.Schedule([(cp.Schedule([(cp.FedAvg(), 1)]), 2)]), "one by one"),
-    "schedule": (lambda: evaluate(method=cp.Schedule([(cp.FedAvg(), 1)])), "method = Schedule"),
+    "schedule": (lambda: evaluate(method=cp.Schedule(TWO_PHASES)), "Schedule: a task has one"),
     "lambda": (lambda: evaluate(client_metrics=lambda *_: 1.0), "a metric needs a name: .*def"),
     "one name": (lambda: evaluate(client_metrics=[top3, top3]), "two have the name 'top3'"),
     "fails": (lambda: evaluate(tasks=TWO, client_metrics=top3), "top3 failed: .*out of range"),
