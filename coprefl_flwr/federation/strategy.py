@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.checkpoint import written_alone
-from coprefl_flwr.federation.context import RoundContext
+from coprefl_flwr.federation.context import RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import REDUCTIONS, Exchange, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
 from coprefl_flwr.federation.messages import check_free
@@ -30,7 +31,6 @@ from coprefl_flwr.federation.nodes import hosted_clients
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, Stop, flower_log
 from coprefl_flwr.federation.validation import Bounds
-from coprefl_flwr.federation.wrapped import STEPS, InsideWrapper
 from coprefl_flwr.files import expanded
 from coprefl_flwr.options import Option, Value, check_declared
 
@@ -84,7 +84,7 @@ class HeadLayer(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False)
-class RoundStrategy(InsideWrapper):
+class RoundStrategy(Strategy, RunStrategy):
     """A federated method as a Flower strategy; a round is a generator that yields exchanges.
 
     A method is a subclass that implements `round`. The method's options are dataclass fields made
@@ -286,6 +286,16 @@ class RoundStrategy(InsideWrapper):
 
     initialize_parameters = refuse_old_style
 
+    def _refuse_step(self, *_: Any) -> Any:
+        """Raise a SettingsError: Flower's loop, which calls these steps, has other rounds."""
+        raise SettingsError(
+            f"{type(self).__name__} needs its own start(), as a round may have several exchanges: "
+            "remove another start() and use hooks=; use no wrapper such as DifferentialPrivacy"
+        )
+
+    configure_train = aggregate_train = _refuse_step  # type: ignore[assignment]
+    configure_evaluate = aggregate_evaluate = _refuse_step  # type: ignore[assignment]
+
     @plain_log()
     def start(
         self,
@@ -355,8 +365,8 @@ class RoundStrategy(InsideWrapper):
 
     def _refuse_own_steps(self) -> None:
         """Raise a SettingsError if a subclass overrides a Flower step that `start` never calls."""
-        for name in STEPS:
-            if getattr(type(self), name) is not getattr(RoundStrategy, name):
+        for name in ("configure_train", "aggregate_train", "configure_evaluate"):
+            if getattr(type(self), name) is not RoundStrategy._refuse_step:
                 raise SettingsError(
                     f"{type(self).__name__} overrides {name}, which start() does not call, as a "
                     "round may have several exchanges: use hooks=, or override `round` "

@@ -481,7 +481,7 @@ def test_subclass_with_a_start_or_a_step_of_flowers_loop():
             return super().configure_train(server_round, arrays, config, grid)
 
     grid = LocalGrid(app_of(kind), nodes=2)
-    with pytest.raises(SettingsError, match=r"^Saving has other rounds .* and use hooks="):
+    with pytest.raises(SettingsError, match=r"^Saving needs its own start\(\), .* hooks="):
         Saving().start(grid, start_of(kind))
     with pytest.raises(SettingsError, match=r"^Scheduled overrides configure_train, which start"):
         Scheduled().start(grid, start_of(kind))

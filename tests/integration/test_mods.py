@@ -17,7 +17,6 @@ from flwr.clientapp.mod import (
     fixedclipping_mod,
     message_size_mod,
 )
-from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import (
@@ -164,14 +163,6 @@ def test_clipping_mod_under_fedavg_clips_the_model_of_each_client(mod, hosting, 
     found = result(FedAvg(), grid, smooth, train_config=NORM)
     for name, array in clipped_mean(smooth).items():
         np.testing.assert_allclose(found[name], array, rtol=1e-12, err_msg=name)
-
-
-def test_differential_privacy_wrapper_around_fedavg_gives_the_clipped_mean(smooth):
-    grid = functions(smooth, [fixedclipping_mod], client_class=TorchClient)
-    wrapped = DifferentialPrivacyClientSideFixedClipping(FedAvg(), 0.0, CLIP, 4)
-    found = from_record(wrapped.start(grid, to_record(smooth.arrays()), 1).arrays)
-    for name, array in clipped_mean(smooth).items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("mod", CLIPPING, ids=named)

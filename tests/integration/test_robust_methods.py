@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.client import NumPyClient
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
@@ -251,14 +250,6 @@ def test_aggregation_that_a_method_cannot_use_is_refused(tiny_settings):
         SettingsError, match=r"4 clients are too few: tolerated-share = 0.3 needs 5"
     ):
         CoPreFL(aggregation="multi-krum", tolerated_share=0.3, participants=4)
-
-
-def test_differential_privacy_wrapper_refuses_a_robust_strategy():
-    wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(aggregation="median"), 0.1, 1.0, 4)
-    federation = Federation.full_batch()
-    grid = LocalGrid(federation.torch_app(), nodes=4)
-    with pytest.raises(SettingsError, match=r"^aggregation = median: inside a wrapper"):
-        wrapped.start(grid, to_record(federation.arrays()), 1)
 
 
 def test_study_pretrains_and_runs_tasks_with_robust_aggregation(tiny_settings):
