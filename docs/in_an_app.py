@@ -38,6 +38,8 @@ PROTOTYPES = (
     "`coprefl_flwr.arrays` and `coprefl_flwr.learning.prototypes`), where `size` is "
 )
 FIRST = {
+    "SoloClient": "The arrays that `start` gets are empty: `ArrayRecord()`. The network remains on "
+    "the clients.",
     "FedRepClient": "The arrays that `start` gets are those of the body, which are the first of "
     "the network. The last layer remains on the clients.",
     "FedProtoClient": f"{PROTOTYPES}the input dimension of the last layer.",
@@ -92,7 +94,8 @@ def section(method: Method) -> str:
     folder = f" [The folder]({GUIDE}#clients-that-remember) keeps what a client stores." * state
     return (
         f"{title}The clients of this method do more than an `@app.train` function, so an app of "
-        "functions is refused. `client_app` makes the app from the client:\n\n"
+        "functions is refused (unless the strategy's `clients` is set: nodes are then not asked). "
+        "`client_app` makes the app from the client:\n\n"
         f"```python\n{chr(10).join(lines)}\n```\n\n"
         f"On the server, use `coprefl_flwr.strategies.{strategy.__name__}`.{folder}{note}\n"
     )

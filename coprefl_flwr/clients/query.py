@@ -131,7 +131,7 @@ def _sent_names(
     Without `names`, an array of the message is the parameter or buffer with its name. Otherwise it
     is the only one that has its shape and, in their order, all parts of its name, and perhaps
     others, such as `heads` before or peft's `default` in between. Arrays of a list, whose names are
-    their numbers, have the order of the model's `state_dict`.
+    their numbers, have the order of the model's `state_dict`, or of its (trainable) parameters.
     """
     record = records_of(message.content, ArrayRecord)[ARRAYS]
     sent = {name: tuple(array.shape) for name, array in record.items()}
@@ -140,8 +140,10 @@ def _sent_names(
     trainable = [name for name, p in parameters if p.requires_grad]
     if names is not None:
         return {name: names(name) for name in trainable if names(name) in sent}
-    if list(sent) == list(map(str, range(len(shapes)))):
-        return {name: n for name, n in zip(shapes, sent, strict=True) if name in trainable}
+    if list(sent) == list(map(str, range(len(sent)))):
+        for listed in (list(shapes), [n for n, _ in model.named_parameters()], trainable):
+            if [shapes[name] for name in listed] == list(sent.values()):
+                return {n: place for n, place in zip(listed, sent, strict=True) if n in trainable}
     found = {}
     for name, shape in sent.items():
         among = [n for n in shapes if shapes[n] == shape and _has_parts(n, name)]

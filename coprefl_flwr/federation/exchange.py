@@ -136,4 +136,5 @@ def concat_replies(parts: Sequence[Replies]) -> Replies:
         name: np.concatenate([part.metrics[name] for part in parts])
         for name in sorted(set.intersection(*names) if names else ())
     }
-    return Replies(tuple(client for part in parts for client in part.clients), metrics)
+    clients = tuple(client for part in parts for client in part.clients)
+    return Replies(clients, metrics, reductions=parts[0].reductions if parts else {})

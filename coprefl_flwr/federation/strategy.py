@@ -365,7 +365,8 @@ class RoundStrategy(Strategy, RunStrategy):
 
     def _refuse_own_steps(self) -> None:
         """Raise a SettingsError if a subclass overrides a Flower step that `start` never calls."""
-        for name in ("configure_train", "aggregate_train", "configure_evaluate"):
+        steps = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+        for name in steps:
             if getattr(type(self), name) is not RoundStrategy._refuse_step:
                 raise SettingsError(
                     f"{type(self).__name__} overrides {name}, which start() does not call, as a "

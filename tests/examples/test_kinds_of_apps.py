@@ -223,6 +223,11 @@ KINDS = {
     ),
     "adapters": Kind(Adapted, sent=of_adapters, load=load_adapters),
     "list of arrays": Kind(two_layers(), sent=numbered, load=load_numbered),
+    "list of trained parameters": Kind(
+        Headed,
+        sent=lambda m: dict(zip("01", m.heads.state_dict().values(), strict=True)),
+        load=lambda m, t: m.heads.load_state_dict({"head.weight": t["0"], "head.bias": t["1"]}),
+    ),
     "other names": Kind(
         two_layers(), sent=renamed, load=load_renamed, options={"names": lambda n: f"net/{n}"}
     ),
@@ -379,6 +384,13 @@ def test_method_with_clients_of_its_own_is_refused_in_an_app_of_functions(name, 
     assert set(sent) == {"query.roster"}
 
 
+def test_refined_method_is_refused_like_the_method():
+    refined = strategies.ServerRefined(strategies.MOON(), SimpleNamespace(precision="float32"))
+    with pytest.raises(SettingsError, match=r"^MOON needs other clients"):
+        refined.check_functions()
+    strategies.ServerRefined(FedAvg(), refined.server).check_functions()
+
+
 def test_fedprox_in_an_app_of_functions_warns(caplog):
     kind = KINDS["pairs"]
     grid = LocalGrid(app_of(kind), nodes=2)
@@ -397,6 +409,9 @@ def test_metrics_that_are_bounds_and_a_hook_with_those_of_each_client():
     assert report.training["train"].clients == (0, 1, 2)
     assert report.training["train.query"].metrics["num-examples"].tolist() == [13.0] * 3
     assert not report.training["train"].arrays
+    cyclic = strategies.Cyclic(evaluate_every=0, metric_reductions={"epsilon": "max"})
+    result = cyclic.start(Recording(app_of(kind)), start_of(kind), 1)
+    assert result.train_metrics_clientapp[1]["epsilon"] == 3.0
     with pytest.raises(SettingsError, match="metric_reductions, epsilon: unknown reduction 'maxi'"):
         CoPreFL(metric_reductions={"epsilon": "maxi"})
 
