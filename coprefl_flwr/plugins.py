@@ -63,7 +63,7 @@ REGISTERED: Registered = {}
 _texts: dict[Path, bytes] = {}
 """The text of every file of the user that this process has read. A process reads a file once."""
 
-_showing = ContextVar("showing", default="")
+SHOWING = ContextVar("showing", default="")
 """The name of the command that only shows results, or "" if code may be run."""
 
 
@@ -124,7 +124,7 @@ def find(kind: str, text: str) -> Any:
 
 def check(kind: str, text: str) -> None:
     """Check that `text` names code of this kind. Commands that only show results check nothing."""
-    if not _showing.get():
+    if not SHOWING.get():
         find(kind, text)
 
 
@@ -207,11 +207,11 @@ def _text(file: Path) -> bytes:
 @contextlib.contextmanager
 def without_code(command: str) -> Iterator[None]:
     """Allow only code that COPREFL_ALLOW lists, while `command` shows results in this block."""
-    before = _showing.set(command)
+    before = SHOWING.set(command)
     try:
         yield
     finally:
-        _showing.reset(before)
+        SHOWING.reset(before)
 
 
 def is_listed(place: str) -> bool:
@@ -227,7 +227,7 @@ def is_listed(place: str) -> bool:
 
 def check_allowed(place: str) -> None:
     """Raise a SettingsError if settings may not name the code at a place."""
-    text, command = os.environ.get(VARIABLE, "").strip(), _showing.get()
+    text, command = os.environ.get(VARIABLE, "").strip(), SHOWING.get()
     if place.rpartition(":")[0] in BUILT_IN or not (text or command) or is_listed(place):
         return
     if not command:

@@ -15,6 +15,7 @@ import torch
 import coprefl_flwr as cp
 from coprefl_flwr import plugins
 from coprefl_flwr.cli import main
+from tests.common.processes import new_process
 from tests.common.simulation import ROOT
 
 FEW = ["--set", "seeds=0", "--set", "tasks=1", "--set", "rounds=2", "--set", "clients=6"]
@@ -56,6 +57,7 @@ def test_recipe_with_five_user_parts_remakes_only_changed_results(parts, tmp_pat
     method.write_text(
         method.read_text().replace("self.shrink * length", "2 * self.shrink * length")
     )
+    new_process()
     assert run(Path(moved), out) == 0
     after = results(out)
     new = {name for name in after if name not in first}
