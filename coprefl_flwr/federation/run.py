@@ -291,8 +291,7 @@ class Run:
         try:
             self.evaluation = self._replies(ctx, exchange, self.evaluate_config)
         except RoundFailedError as failure:
-            again = "a later round that fails in the same way is not logged"
-            self._warn_once(f"evaluation failed: {failure}; {again}")
+            self._warn_once(f"evaluation failed: {failure}; the same failure is not logged again")
             return
         finally:
             self.log_tally()

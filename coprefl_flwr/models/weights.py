@@ -5,6 +5,7 @@ that describes how the weights were made.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,15 @@ from torch import Tensor
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
-from coprefl_flwr.files import SUMS, check_sums, damaged, expanded, read_json, write_atomically
+from coprefl_flwr.files import (
+    PART,
+    SUMS,
+    check_sums,
+    damaged,
+    expanded,
+    read_json,
+    write_atomically,
+)
 from coprefl_flwr.models.arrays import as_array, check_plain
 from coprefl_flwr.models.build import Network, own_model
 from coprefl_flwr.models.copies import named_as
@@ -43,11 +52,13 @@ def save_model(folder: str | Path, arrays: dict[str, np.ndarray], about: dict[st
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     weights = safetensors.numpy.save(contiguous, metadata={"order": json.dumps(list(arrays))})
     text = json.dumps(about, indent=2, sort_keys=True) + "\n"
+    new = folder / f".{WEIGHTS}{PART}"  # Written first: a full disk must not cost the older model.
+    write_atomically(new, weights)
     # The folder must never hold an older model's weights with the new model's description.
     for older in (SUMS, WEIGHTS):
         (folder / older).unlink(missing_ok=True)
     write_atomically(folder / ABOUT, text.encode())
-    write_atomically(folder / WEIGHTS, weights)
+    os.replace(new, folder / WEIGHTS)
 
 
 def load_saved_model(folder: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

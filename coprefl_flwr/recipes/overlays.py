@@ -23,7 +23,7 @@ Tree = dict[str, Any]
 ABOUT = ("because", "equal", "below", "small")
 """Keys of a protocol that are not its overlay. Its `small` is merged after the recipe's."""
 
-PROSE = ("title", "source", "reference", "scale", "protocol")
+PROSE = ("title", "source", "reference", "scale", "protocol", "because", "paper")
 """Keys with prose and labels, in which no user files are looked for."""
 
 CHANGES = "--set"
@@ -97,6 +97,8 @@ def _protocol(tree: Tree, name: str) -> str:
     known = _part(tree, "protocols")
     if name and name not in known:
         raise SettingsError(f"--protocol: {unknown('protocol', name, known)}")
+    if (applied := tree.get("protocol", name)) not in (name, *known):
+        raise SettingsError(f"protocol: {unknown('protocol', str(applied), known)}")
     if name or "protocol" in tree or not known:
         return name or tree.get("protocol", "")
     first, *others = known
@@ -140,7 +142,7 @@ def _by_label(entries: Any, places: Places) -> dict[str, Any]:
     for at, entry in enumerate(entries if isinstance(entries, list) else [entries]):
         with places.at("methods", at):
             labelled = {entry: None} if isinstance(entry, str) else entry
-            label, *others = labelled if isinstance(labelled, dict) else ("", "")
+            label, *others = (labelled or ("", "")) if isinstance(labelled, dict) else ("", "")
             options = {} if others or labelled[label] is None else labelled[label]
             if others or not isinstance(options, dict):
                 raise SettingsError("a method must be NAME, or LABEL: {OPTION: VALUE}")
@@ -158,7 +160,7 @@ def with_whole_paths(value: Any, folder: Path) -> Any:
     Paths of data stay as they are.
     """
     if isinstance(value, dict):
-        return {key: with_whole_paths(part, folder) for key, part in value.items()}
+        return {k: v if k == "because" else with_whole_paths(v, folder) for k, v in value.items()}
     if isinstance(value, list):
         return [with_whole_paths(part, folder) for part in value]
     is_text = isinstance(value, str)

@@ -92,7 +92,7 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
         loader = _Loader(text)
         root = loader.get_single_node()
         value = None if root is None else loader.construct_document(root)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", error)).split())

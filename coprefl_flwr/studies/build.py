@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coprefl_flwr import plugins
 from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
 from coprefl_flwr.data.splits import SERVER_RESERVE
 from coprefl_flwr.errors import SettingsError
@@ -37,18 +38,26 @@ def build(settings: Settings) -> Study:
     Raises a SettingsError for errors that are visible without loading data: an unknown method or
     option, a method that is named twice, or a setting that this kind of study does not use.
     """
-    return _built(settings, Path.cwd())
+    return _built(settings, Path.cwd(), _version(settings))
+
+
+def _version(settings: Settings) -> str:
+    """Return a text that differs if files or registered code that the settings name differ."""
+    texts = [value for value in settings.to_config().values() if isinstance(value, str)]
+    contents = content_hashes(word for text in texts for word in text.split())
+    registered = {name: text for name, (_, text) in plugins.REGISTERED.items()}
+    return f"{settings.method} {contents} {registered}"  # 1 and True are equal as options.
 
 
 @functools.lru_cache(maxsize=8)
-def _built(settings: Settings, _: Path) -> Study:
+def _built(settings: Settings, _: Path, version: str) -> Study:
     settings.check_used()
     of_kind = _personalised if settings.study == PERSONALISED else _starts
     config, root = settings.to_config(), expanded(settings.output_dir).resolve()
-    return Study(of_kind(settings, config), config, root)
+    return Study(of_kind(settings, config, version), config, root)
 
 
-def _starts(settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
+def _starts(settings: Settings, config: Mapping[str, Value], version: str) -> Sequence[Stage]:
     """Return the stages of a study of starting models."""
     of_run, data = settings.part(RunOptions), settings.part(DataSettings)
     of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
@@ -58,7 +67,7 @@ def _starts(settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
     phases = [phase for method in methods for phase in method.trained]
     if data.server_reserve is None and any(phase.uses_server_data for phase in phases):
         data = replace(data, server_reserve=SERVER_RESERVE)
-    clients, tasks = populations(data, task_data, of_run.seed)
+    clients, tasks = populations(data, task_data, of_run.seed, version)
     architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
     starts = [
         Pretraining(
@@ -82,13 +91,13 @@ def _starts(settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
     return comparison(starts, tasks, how, measurements)
 
 
-def _personalised(settings: Settings, config: Mapping[str, Value]) -> Sequence[Stage]:
+def _personalised(settings: Settings, config: Mapping[str, Value], version: str) -> Sequence[Stage]:
     """Return the stages of a personalised study."""
     of_run, data = settings.part(RunOptions), settings.part(DataSettings)
     training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
     settings.method.check(list(with_role(PERSONALISED)))
     methods = [_personal_method(one, training, settings) for one in settings.method]
-    clients = _personal_data(personal, data, of_run.seed, training.precision)
+    clients = _personal_data(version, personal, data, of_run.seed, training.precision)
     model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
     return [
         PersonalStage(method, clients, model, data.test_every, of_run, metrics, config)
@@ -137,7 +146,9 @@ class DividedSource(Source):
 
 
 @functools.lru_cache(maxsize=64)
-def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple[Clients, Tasks]:
+def populations(
+    data: DataSettings, tasks: TaskDataSettings, seed: int, _: str = ""
+) -> tuple[Clients, Tasks]:
     """Return the pre-training's clients, and the tasks. The data is loaded at first use."""
     datasets = Datasets(data, seed)
     clients = Clients(
@@ -193,7 +204,7 @@ def downstream(
     )
 
 
-_personal_data = functools.lru_cache(maxsize=4)(PersonalData)
+_personal_data = functools.lru_cache(maxsize=4)(lambda _, *parts: PersonalData(*parts))
 
 
 def _personal_method(method: Method, training: TrainingOptions, settings: Settings) -> Method:
