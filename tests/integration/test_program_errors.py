@@ -177,7 +177,7 @@ def test_failed_evaluation_is_one_warning_and_the_run_continues(grid, caplog):
     (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     begin = "evaluation failed: evaluate: all 3 clients failed with TypeError: boom ("
     assert line.startswith(begin)
-    assert line.endswith("; a later round that fails in the same way is not logged")
+    assert line.endswith("; the same failure is not logged again")
 
 
 def test_app_without_a_query_function_ends_the_run_at_once():
