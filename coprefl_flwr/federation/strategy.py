@@ -199,7 +199,9 @@ class RoundStrategy(Strategy, RunStrategy):
 
         Such a strategy would compute something else, such as FedAvg, without an error.
         """
-        for strategy in getattr(self, "phase_strategies", [self]):
+        for strategy in getattr(self, "phase_strategies", [getattr(self, "inner", self)]):
+            if strategy is not self:
+                strategy.check_functions()
             client = str(strategy.client).partition(CLIENTS)[2]
             if client == "FedProxClient":
                 flower_log.warning("%s", FEDPROX)

@@ -35,10 +35,6 @@ class ServerRefined(RoundStrategy):
 
     server_data = "server"
 
-    def check_functions(self) -> None:
-        """Raise a SettingsError if functions of an app cannot do the work of the clients."""
-        self.inner.check_functions()
-
     def __init__(
         self,
         inner: RoundStrategy,
