@@ -30,18 +30,20 @@ from coprefl_flwr.studies.tasks import Downstream, comparison
 from coprefl_flwr.studies.training_options import TrainingOptions
 
 
-def build(settings: Settings) -> Study:
+def build(settings: Settings, version: str = "") -> Study:
     """Return the study of these settings. A relative `output-dir` is below the current folder.
 
-    A process builds a study once. Its studies share datasets and clients.
+    A process builds a study once, and again if files or registered code that it names have changed.
+    Its studies share datasets and clients. `version` is a known result of `version_of`: a caller
+    for every message of a run passes it, so that no file is looked at.
 
     Raises a SettingsError for errors that are visible without loading data: an unknown method or
     option, a method that is named twice, or a setting that this kind of study does not use.
     """
-    return _built(settings, Path.cwd(), _version(settings))
+    return _built(settings, Path.cwd(), version or version_of(settings))
 
 
-def _version(settings: Settings) -> str:
+def version_of(settings: Settings) -> str:
     """Return a text that differs if files or registered code that the settings name differ."""
     texts = [value for value in settings.to_config().values() if isinstance(value, str)]
     contents = content_hashes(word for text in texts for word in text.split())
