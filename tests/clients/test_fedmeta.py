@@ -72,27 +72,6 @@ def test_answer_has_an_array_for_every_array_sent(federation):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_local_steps_change_neither_frozen_nor_sent_arrays(federation):
-    """The answer is the model and the rates; a frozen weight and its rates are unchanged."""
-    model, before, names, rates = partly_frozen()
-    sent = [*before.values(), *rates]
-    copies = [array.copy() for array in sent]
-    steps = {"meta-variant": "meta-sgd", "local-steps": 2, "meta-learning-rate": 0.3}
-    client, answer, n, metrics = query(model, federation.samples[2], sent, **steps)
-    assert list(answer) == [*before, *(f".rates/{name}" for name in names)]
-    for array, copy in zip(sent, copies, strict=True):
-        np.testing.assert_array_equal(array, copy)
-    np.testing.assert_array_equal(answer["2.weight"], before["2.weight"])
-    np.testing.assert_array_equal(answer[".rates/2.weight"], rates[0])
-    for name in ("3.weight", "5.weight", "5.bias"):
-        assert (answer[name] != before[name]).all(), name
-        assert (answer[f".rates/{name}"] != 0.5).all(), name
-    assert answer["3.num_batches_tracked"] == 2
-    _, _, _, first = query(model, federation.samples[2], copies, **{"meta-variant": "meta-sgd"})
-    assert n == len(client.split(CONFIG)[1])
-    assert metrics["loss"] < first["loss"]  # `first` has step 1 only.
-
-
 def test_dropout_follows_seed_population_round_and_client(federation):
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
     seeds, state = [], torch.get_rng_state()

@@ -66,14 +66,6 @@ def test_training_does_not_change_the_global_random_state(dropout_client):
     assert np.random.get_state()[1].tolist() == np_state  # noqa: NPY002
 
 
-def test_clients_can_share_a_model(stochastic_federation):
-    start = list(stochastic_federation.arrays().values())
-    alone = stochastic_federation.client(TorchClient, 2).fit(start, {**CONFIG, "client": 2})[0]
-    stochastic_federation.client(TorchClient, 0).fit(start, {**CONFIG, "client": 0})
-    after = stochastic_federation.client(TorchClient, 2).fit(start, {**CONFIG, "client": 2})[0]
-    assert [a.tobytes() for a in alone] == [a.tobytes() for a in after]
-
-
 def test_returned_weights_do_not_change_later(stochastic_federation):
     start = list(stochastic_federation.arrays().values())
     client = stochastic_federation.client(TorchClient, 2)
@@ -108,24 +100,6 @@ def test_wrong_number_of_arrays_is_refused(federation):
     client = federation.client(TorchClient, 0)
     with pytest.raises(SettingsError, match="got 1 arrays for a model with 9"):
         client.fit([np.zeros(1)], CONFIG)
-
-
-def test_coprefl_client_trains_on_its_support_set(federation):
-    client = federation.client(CoPreFLClient, 3)
-    start = list(federation.arrays().values())
-    _, n, _ = client.fit(start, CONFIG)
-    assert n == 24  # floor(0.8 * 31)
-    support, query = client.split(CONFIG)
-    by_hand = TorchClient(federation.model, support, training=federation.training, device=CPU)
-    pairs = zip(client.fit(start, CONFIG)[0], by_hand.fit(start, CONFIG)[0], strict=True)
-    assert all(ours.tobytes() == expected.tobytes() for ours, expected in pairs)
-    gradient, n, metrics = client.query(start, CONFIG)
-    assert n == len(query) == 7
-    assert gradient.keys() == dict(client.model.named_parameters()).keys()
-    inputs, targets = query.batch(slice(None), CPU)
-    client.load(start)
-    loss = functional.cross_entropy(client.model.eval()(inputs), targets)
-    assert metrics == {"loss": pytest.approx(loss.item(), rel=1e-6)}
 
 
 @pytest.mark.parametrize("change", [{"seed": 9}, {"population": "q"}, {"client": 0}])

@@ -79,23 +79,3 @@ def test_fedavg_equals_flowers_fedavg_in_a_plain_app():
         assert ours.evaluate_metrics_clientapp[server_round]["eval-acc"] == pytest.approx(
             flowers.evaluate_metrics_clientapp[server_round]["eval-acc"]
         )
-
-
-def test_flowers_fedavg_runs_our_client_app(federation):
-    """Flower's strategy accepts the replies of our client app, with one client per node."""
-    app = federation.torch_app()
-    random.seed(0)
-    flowers = FlowerFedAvg(min_train_nodes=4, min_available_nodes=4, fraction_evaluate=0.0).start(
-        LocalGrid(app, nodes=4), to_record(floats_only(federation)), 1
-    )
-    ours = FedAvg().start(LocalGrid(app, nodes=4), to_record(federation.arrays()), 1)
-    for name, array in from_record(flowers.arrays).items():
-        np.testing.assert_allclose(from_record(ours.arrays)[name], array, rtol=1e-6, err_msg=name)
-
-
-def floats_only(federation):
-    """Return the tiny model's arrays with a float counter, as Flower's mean needs floats."""
-    return {
-        name: array.astype(np.float32) if array.dtype == np.int64 else array
-        for name, array in federation.arrays().items()
-    }

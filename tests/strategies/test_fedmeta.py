@@ -10,7 +10,7 @@ from coprefl_flwr.clients import FedMetaClient
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.strategies import FedMeta
 from tests.common.by_hand import assert_equal, is_statistic, mean, run, run_on
-from tests.common.federation import SIZES, Federation
+from tests.common.federation import SIZES
 from tests.common.runs import run_of
 
 
@@ -174,84 +174,3 @@ def test_three_local_steps_by_hand(exact_federation, name, hosting):
     assert_equal(arrays, expected)
     if name == "meta-sgd":
         assert_equal(run_of(strategy).state["rates"], rates)
-
-
-@pytest.mark.parametrize("variant", ["maml", "fomaml", "meta-sgd"])
-def test_one_local_step_equals_the_gradient_form(exact_federation, variant):
-    """If each model took one step, their mean is one step against the mean gradient."""
-    ends = []
-    for form in ({}, {"local-steps": 1, "meta-learning-rate": 0.4}):
-
-        class Answers(FedMetaClient):
-            def query(self, parameters, config, form=form):
-                return super().query(parameters, {**config, **form})
-
-        strategy = FedMeta(
-            variant=variant, inner_learning_rate=0.7, meta_learning_rate=0.4, participants=3
-        )
-        if form:  # The strategy then takes replies as models.
-            strategy.local_steps = 2
-        ends.append(run(strategy, exact_federation.app(Answers), exact_federation.arrays()))
-    (gradients, clients), (models, same) = ends
-    assert clients == same
-    assert_equal(models, gradients)
-
-
-def objective(federation, theta, template, clients):
-    """Return the whole meta-objective 1/|m| sum_u L_Q(theta - a grad L_S(theta)) in round 1."""
-    names, total = list(template), 0.0
-    parts = torch.split(theta, [template[name].size for name in names])
-    w = {
-        name: part.reshape(template[name].shape).clone().requires_grad_()
-        for name, part in zip(names, parts, strict=True)
-    }
-    rates = dict.fromkeys(names, 0.7)
-    for client in clients:
-        data = sets(federation, client, 1)
-        total += adapted_loss(w, rates, None, data, second_order=False)[0].item()
-    return total / len(clients)
-
-
-def measured_gradient(federation, **options):
-    """Return (theta^0 - theta^1) / beta of one round as one vector, and its participants."""
-    start = federation.arrays()
-    strategy = FedMeta(inner_learning_rate=0.7, meta_learning_rate=0.5, participants=3, **options)
-    arrays, (clients,) = run(strategy, federation.app(FedMetaClient), start, rounds=1)
-    return np.concatenate([((start[n] - arrays[n]) / 0.5).ravel() for n in start]), clients
-
-
-def test_maml_gradient_by_finite_differences():
-    """Compare the gradient with central differences in all 163 coordinates.
-
-    The first-order gradient is different.
-    """
-    federation = Federation.exact(norm=False)
-    gradient, clients = measured_gradient(federation, variant="maml")
-    template = federation.arrays()
-    theta = torch.from_numpy(np.concatenate([array.ravel() for array in template.values()]))
-    differences = []
-    for unit in torch.eye(len(theta), dtype=torch.float64) * 1e-5:
-        ahead, behind = (
-            objective(federation, theta + sign * unit, template, clients) for sign in (1, -1)
-        )
-        differences.append((ahead - behind) / 2e-5)
-    np.testing.assert_allclose(gradient, differences, rtol=0, atol=1e-9)
-    first_order, same = measured_gradient(federation, variant="fomaml")
-    assert same == clients
-    assert abs(first_order - gradient).max() > 0.01
-
-
-@pytest.mark.parametrize("variant", ["maml", "fomaml"])
-def test_inner_rate_zero_is_one_gradient_step_on_the_query_sets(variant):
-    federation = Federation.exact(norm=False)
-    start = federation.arrays()
-    strategy = FedMeta(variant=variant, inner_learning_rate=0.0, meta_learning_rate=0.5)
-    arrays, (clients,) = run(strategy, federation.app(FedMetaClient), start, rounds=1)
-    w = {name: torch.tensor(array, requires_grad=True) for name, array in start.items()}
-    queries = [sets(federation, client, 1)[1] for client in clients]
-    loss = sum(loss_by_hand(w, query)[0] for query in queries) / 4
-    slopes = torch.autograd.grad(loss, list(w.values()))
-    expected = {
-        name: start[name] - 0.5 * slope.numpy() for name, slope in zip(w, slopes, strict=True)
-    }
-    assert_equal(arrays, expected)

@@ -10,10 +10,8 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from coprefl_flwr import seeds
-from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import FedPCLClient
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.options import declared
@@ -194,61 +192,6 @@ def test_prototypes_of_a_client_that_left_are_removed(federation, tmp_path):
     assert [list(clients) for clients in rounds] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
     assert list(run_of(strategy).state["local"]) == ["0", "1", "2"]
     assert_equal(arrays, by_hand(federation, rounds)[0], 1e-11)
-
-
-class Joining(LocalGrid):
-    """A grid whose last node joins in round 3."""
-
-    rounds = 0
-
-    def get_node_ids(self):
-        nodes = super().get_node_ids()
-        return nodes if self.rounds >= 2 else nodes[:-1]
-
-    def send_and_receive(self, messages, *, timeout=None):
-        messages = list(messages)
-        replies = super().send_and_receive(messages, timeout=timeout)
-        self.rounds += any(m.metadata.message_type == "train" for m in messages)
-        return replies
-
-
-def test_joining_client_adds_its_class(federation, tmp_path):
-    """Client 3 joins in round 3, with samples of class 2.
-
-    In round 3 there is no prototype of class 2 to learn from. Afterwards there is one.
-    """
-    labels = federation.samples[3].labels.copy()
-    labels[:5] = 2
-    object.__setattr__(federation.samples[3], "labels", labels)
-    nodes = Joining(federation.app(FedPCLClient, **options(tmp_path)), nodes=4)
-    strategy = FedPCL(temperature=TAU, evaluate_every=1)
-    reports = []
-    result = strategy.start(nodes, to_record(start()), 4, hooks=[reports.append])
-    counts = [report.arrays["counts"].tolist() for report in reports]
-    assert [count[2] for count in counts] == [0, 0, 5, 5]
-    assert [len(report.evaluation.clients) for report in reports] == [3, 4, 4, 4]
-    end = from_record(result.arrays)["prototypes"]
-    assert np.linalg.norm(end, axis=1) == pytest.approx([1, 1, 1])
-
-
-def test_every_client_is_evaluated_with_its_head(federation, tmp_path):
-    """Count the hits by hand.
-
-    The predicted class is the class whose prototype has the largest product with z. The client's
-    of_client prototypes are padded with global prototypes.
-    """
-    grid = federation.grid("2", FedPCLClient, **options(tmp_path))
-    strategy = FedPCL(temperature=TAU, evaluate_every=3)
-    run_on(strategy, grid, start(), 3)
-    shared, heads = by_hand(federation, [range(4)] * 3)
-    for client in range(4):
-        samples = federation.samples[client]
-        of_client = own_prototypes(heads[client], samples)
-        rows = [of_client[j][0] if j in of_client else shared["prototypes"][j] for j in (0, 1)]
-        inputs, targets = samples.batch(slice(None), torch.device("cpu"))
-        z = normalize(heads[client](inputs)).detach().numpy()
-        hits = ((z @ np.array(rows).T).argmax(axis=1) == targets.numpy()).sum()
-        assert run_of(strategy).evaluation.metrics["correct"][client] == hits
 
 
 def test_single_class_among_all_clients_is_refused(federation, tmp_path):

@@ -87,12 +87,3 @@ def test_three_rounds_by_hand(federation, tmp_path, hosting):
         guess = np.where(near[0] <= near[2], 0, 2)
         hits = int((guess == targets.numpy()).sum())
         assert run_of(strategy).evaluation.metrics["correct"][client] == hits
-
-
-def test_distance_to_prototypes_changes_the_result(federation, tmp_path):
-    ends = []
-    for mu in (0.0, 3.0):
-        options = {"states": tmp_path / str(mu), "initial": federation.arrays()}
-        grid = federation.grid("1", FedProtoClient, **options)
-        ends.append(run_on(FedProto(mu=mu), grid, start(), 2)[0]["prototypes"])
-    assert abs(ends[0] - ends[1]).max() > 1e-4

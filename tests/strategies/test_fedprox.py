@@ -16,7 +16,6 @@ from coprefl_flwr.clients import FedProxClient, TorchClient
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedAvg, FedProx
 from tests.common.by_hand import assert_equal, descend, loaded, loss_of, mean, run, sizes
-from tests.common.federation import Federation
 
 
 def local_model(federation, start, client, mu):
@@ -64,15 +63,6 @@ def flowers(mu):
     return FlowerFedProx(
         proximal_mu=mu, min_train_nodes=4, min_available_nodes=4, fraction_evaluate=0.0
     )
-
-
-def test_flowers_fedprox_runs_our_client():
-    """Flower's strategy needs float arrays and one client per node."""
-    federation = Federation.exact(norm=False)
-    app, start = federation.app(FedProxClient), federation.arrays()
-    result = flowers(0.5).start(LocalGrid(app, nodes=4), to_record(start), 2)
-    ours, _ = run(FedProx(mu=0.5), app, start, nodes=4)
-    assert_equal(ours, from_record(result.arrays))
 
 
 def proximal_app():

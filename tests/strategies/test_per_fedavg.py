@@ -10,7 +10,7 @@ import torch
 
 from coprefl_flwr.clients import PerFedAvgClient
 from coprefl_flwr.strategies import PerFedAvg
-from tests.common.by_hand import assert_equal, descend, loaded, loss_of, mean, run
+from tests.common.by_hand import assert_equal, loaded, loss_of, mean, run
 from tests.common.runs import run_of
 
 
@@ -70,34 +70,6 @@ def test_two_rounds_by_hand(exact_federation, variant, tolerance):
         expected = mean(states, [1, 1, 1], clients)
     assert rounds[0] != rounds[1]
     assert_equal(arrays, expected, tolerance)
-
-
-def test_hessian_changes_the_result(exact_federation):
-    start, app = exact_federation.arrays(), exact_federation.app(PerFedAvgClient)
-    fo, hf = (
-        run(PerFedAvg(variant=variant, inner_learning_rate=1.0), app, start, rounds=1)[0]
-        for variant in ("fo", "hf")
-    )
-    assert abs(fo["5.weight"] - hf["5.weight"]).max() > 1e-3
-
-
-@pytest.mark.parametrize("variant", ["fo", "hf"])
-def test_inner_rate_zero_is_local_sgd(exact_federation, variant):
-    """The number of passes differs from local SGD, and so do BatchNorm's statistics.
-
-    The test does not compare the statistics.
-    """
-    start = exact_federation.arrays()
-    strategy = PerFedAvg(variant=variant, inner_learning_rate=0.0)
-    arrays, (clients,) = run(strategy, exact_federation.app(PerFedAvgClient), start, rounds=1)
-    states = []
-    for client in clients:
-        model, data = loaded(start), exact_federation.whole(client)
-        descend(model, lambda model=model, data=data: loss_of(model, data), client + 1)
-        states.append(model.state_dict())
-    weights = {name: array for name, array in arrays.items() if not name.startswith("3.")}
-    expected = mean(states, [1, 1, 1, 1], clients)
-    assert_equal(weights, {name: expected[name] for name in weights})
 
 
 def test_client_is_evaluated_after_its_adaptation(exact_federation):

@@ -23,7 +23,7 @@ from tests.common.by_hand import (
     run_on,
     states_of,
 )
-from tests.common.federation import HOSTINGS, Federation
+from tests.common.federation import HOSTINGS
 from tests.common.runs import run_of
 
 
@@ -129,55 +129,3 @@ def test_control_is_divided_by_all_clients_also_those_that_left(exact_federation
     x, c, _ = by_hand(exact_federation, rounds)
     assert_equal(arrays, x)
     assert_equal(run_of(strategy).state["control"], c)
-
-
-def test_first_round_is_the_unweighted_mean_of_plain_sgd(exact_federation, tmp_path):
-    """In round 1 the server takes the unweighted mean of models that plain SGD trained.
-
-    At the end of a second run, c is the mean of all c_i.
-    """
-    strategy, start = SCAFFOLD(), exact_federation.arrays()
-    grid = exact_federation.grid("1", SCAFFOLDClient, states=tmp_path)
-    arrays, _ = run_on(strategy, grid, start, 1)
-    models = []
-    for client in range(4):
-        model, data = loaded(start), exact_federation.whole(client)
-        descend(model, lambda m=model, d=data: loss_of(m, d), client + 1)
-        models.append({name: tensor.numpy() for name, tensor in model.state_dict().items()})
-    assert_equal(arrays, mean(models, [1] * 4, range(4)))
-    arrays, _ = run_on(strategy, grid, arrays, 2)
-    own = states_of(strategy, tmp_path).values()
-    for name, c in run_of(strategy).state["control"].items():
-        assert c == pytest.approx(np.mean([variate[name] for variate in own], axis=0), abs=1e-12)
-
-
-def test_control_variates_cover_every_array_without_batch_norm(tmp_path):
-    federation = Federation.exact(norm=False)
-    strategy = SCAFFOLD()
-    grid = federation.grid("2", SCAFFOLDClient, states=tmp_path)
-    arrays, rounds = run_on(strategy, grid, federation.arrays(), 2)
-    x, c, _ = by_hand(federation, rounds)
-    assert_equal(arrays, x)
-    assert c.keys() == x.keys() == run_of(strategy).state["control"].keys()
-
-
-class Little(SCAFFOLDClient):
-    """A client that changes its control variate by 1 in round 1 and by 2^-12 in later rounds.
-
-    float16 can represent 2^-12.
-    """
-
-    def fit(self, parameters, config):
-        change = 1.0 if config["server-round"] == 1 else 2.0**-12
-        control = config["extra"]["control"]["weight"]
-        changed = {"weight": parameters[0], ".control/weight": np.full_like(control, change)}
-        return changed, len(self.train), {"loss": 0.0}
-
-
-def test_control_variate_of_a_float16_model_is_float32(exact_federation, tmp_path):
-    """In float16, 1 + 2^-12 rounds to 1, so a float16 c would not change after round 1."""
-    strategy = SCAFFOLD()
-    grid = exact_federation.grid("1", Little, states=tmp_path)
-    run_on(strategy, grid, {"weight": np.zeros(3, np.float16)}, 9)
-    expected = np.full(3, 1 + 8 * 2.0**-12, np.float32)
-    assert_equal(run_of(strategy).state["control"], {"weight": expected}, 0)
