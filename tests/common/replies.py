@@ -107,20 +107,6 @@ SPOILT = {
 }
 
 
-ROSTERS = {
-    "too many to count": {"clients": 10**18},
-    "a few more": {"clients": 9},
-    "no number": {"clients": "many"},
-    "a negative number": {"clients": -1},
-    "everyone's": {"own": [0, 1, 2, 3, 4]},
-    "one twice": {"own": [0, 0]},
-    "a negative id": {"own": [-7]},
-    "half an id": {"own": [0.5]},
-    "no list": {"own": 3},
-    "nothing": {},
-}
-
-
 def lie_of(node, change):
     """Return a lie that changes the records of a node's train and evaluate replies in place."""
 

@@ -1,7 +1,6 @@
 """Every method gives the same results on a GPU, here a simulated GPU, as on the CPU."""
 
 import copy
-import re
 import weakref
 from dataclasses import replace
 
@@ -9,16 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from coprefl_flwr.clients import CoPreFLClient, TorchClient
+from coprefl_flwr.clients import CoPreFLClient
 from coprefl_flwr.data import dataset as datasets
 from coprefl_flwr.data import make_dataset
 from coprefl_flwr.data.dataset import on_same_device
-from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.methods import HEAD, PRETRAINING
-from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.known_methods import with_role
 from tests.common.accelerator import CPU, DEVICE, Remote, accelerator
-from tests.common.by_hand import run_on
 from tests.common.federation import Federation
 
 
@@ -68,44 +64,6 @@ def test_tasks_with_every_head_give_the_bytes_of_the_cpu(head, tiny_settings, as
 
 def test_every_personalised_method_gives_the_bytes_of_the_cpu(personalised, assert_same_bytes):
     assert_same_bytes(replace(personalised, noise_on="prototypes"))
-
-
-class SeenByNumPy(TorchClient):
-    """A client that reads its weights with NumPy, which works only on the CPU."""
-
-    def fit(self, parameters, config):
-        self.load(parameters)
-        for p in self.model.parameters():
-            p.detach().numpy()
-        return super().fit(parameters, config)
-
-
-class LeftOnTheCPU(TorchClient):
-    """A client whose objective uses a tensor that was not moved to the device."""
-
-    def fit(self, parameters, config):
-        self.load(parameters)
-        weight = torch.tensor([1.0, 2.0, 3.0])
-
-        def objective(inputs, targets):
-            return torch.nn.functional.cross_entropy(self.model(inputs), targets, weight)
-
-        loss = self.train_locally(self.train, config, objective)
-        return self.weights(), len(self.train), {"loss": loss}
-
-
-@pytest.mark.parametrize(
-    ("planted", "found"),
-    [
-        (SeenByNumPy, r"can't convert lazy:?\d* device type tensor to numpy"),
-        (LeftOnTheCPU, "Expected all tensors to be on the same device"),
-    ],
-)
-def test_client_that_works_only_on_the_cpu_fails(planted, found, federation, caplog):
-    run_on(FedAvg(), federation.grid("1", planted), federation.arrays(), 1)
-    with accelerator(), pytest.raises(RunFailedError) as failed:
-        run_on(FedAvg(), federation.grid("1", planted, device=None), federation.arrays(), 1)
-    assert re.search(found, f"{failed.value}\n{caplog.text}")
 
 
 WAITS = {"fit": 2, "query": 1, "evaluate": 1}

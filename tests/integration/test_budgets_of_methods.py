@@ -112,10 +112,6 @@ def test_budget_of_a_round_of_every_method_by_hand(name):
     assert found.gradients == pytest.approx(gradients)
 
 
-def test_qffl_with_q_0_has_the_step_sizes_of_fedavg():
-    assert rounds(budget("qffl", q=0.0)) == pytest.approx([0.5])
-
-
 @pytest.mark.parametrize(
     ("name", "forwards"),
     # 2 x 19.5 is the mean number of samples of two clients. In MOON, two other models process the
@@ -172,18 +168,6 @@ def test_budget_of_epochs_depends_on_the_sizes_of_clients():
     assert (rounds(found, training=two), found.gradients) == ([pytest.approx(0.45)], 69.5)
     at_most = replace(two, max_local_steps=5)  # 4, 4, 5 and 5 steps.
     assert rounds(budget("fedavg", at_most), training=at_most) == [pytest.approx(0.45)]
-
-
-def test_meta_step_has_the_ratio_of_the_paper():
-    """At eta = zeta = 1e-3 with 20 participants, the ratio to five local steps is 4 gamma."""
-    training = LocalTraining(local_steps=5, learning_rate=1e-3)
-    local = training.step_sum(100) * 1e-3
-    method = METHODS["coprefl"]
-    for gamma in (0.0, 0.25, 1.0):
-        chosen = method.having({"gamma": gamma, "meta-learning-rate": 1e-3})
-        strategy = chosen.strategy(training=training, participants=20)
-        found = strategy.budget(Work(20, [100] * 50, training, {"support-fraction": 0.8}))
-        assert found.at_server / local == pytest.approx(4 * gamma)
 
 
 def test_learning_rate_decay_and_server_momentum_change_step_sizes():

@@ -1,7 +1,6 @@
 """Client wrappers in studies: the wrapped clients, results for any hosting, and stored results."""
 
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -10,16 +9,13 @@ import pytest
 import coprefl_flwr as cp
 from coprefl_flwr import client_app
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PRETRAINING
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.known_methods import METHODS
-from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.running import run, run_study
-from coprefl_flwr.studies.store import Layout, Store
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.training_options import WRAPPER_KEYS, TrainingOptions
 from tests.common.data import images
 from tests.common.networks import Perceptron
@@ -100,33 +96,6 @@ def test_only_pretraining_clients_of_the_phase_are_wrapped(tiny_images, tmp_path
     np.testing.assert_array_equal(*both)
 
 
-def test_file_changed_during_a_run_is_used_in_the_next_process(tiny_images, tmp_path):
-    file = tmp_path / "wrappers.py"
-    settings = tiny_study(tiny_images, tmp_path)
-    name = f"fedavg:client-wrapper={file}:wrapper,client-wrapper-share=1.0"
-    settings = replace(settings, method=name, tasks=0, rounds=2)
-    text = "def wrapper(client):\n    return client\n"
-
-    def change(_):
-        file.write_text("def wrapper(client):\n    raise OSError\n")
-
-    models = []
-    for hooks in ((), (change,)):
-        file.write_text(text)
-        study = build(settings)
-        store = Store(tmp_path / str(len(hooks)), Layout.PATH)
-        grid = LocalGrid(client_app.app, run_config=settings.to_config())
-        run(study, grid, store, followed=lambda _, hooks=hooks: nullcontext(hooks))
-        (model,) = store.root.glob("starts/*/model.safetensors")
-        models.append(model.read_bytes())
-    assert models[0] == models[1]
-    with pytest.raises(SettingsError, match=r"wrappers.py changed after .*: restart the program"):
-        run_study(grid, build(settings))
-    new_process()
-    with pytest.raises(RunFailedError, match="OSError"):
-        run(build(settings), grid, Store(tmp_path / "next", Layout.PATH))
-
-
 def test_key_of_a_run_depends_on_the_wrapper_and_the_text_of_its_file(tmp_path):
     config = {"dataset": "glyphs", "task-method": "fedprox"}
     settings = {"client-wrapper": SCALE, "client-wrapper-share": 0.3}
@@ -156,12 +125,6 @@ def test_only_pretraining_methods_with_client_replies_have_wrapper_settings():
             found = set(WRAPPER_KEYS) & set(method.training_keys(role))
             asks = role == PRETRAINING and method.strategy_class.actions
             assert found == (set(WRAPPER_KEYS) if asks else set()), (name, role)
-
-
-def test_wrapper_path_is_relative_to_the_folder_of_the_recipe(tmp_path):
-    text = "mine.py:Mine:client-wrapper=w.py:W:much=3,client-wrapper-share=0.5+fedavg"
-    wanted = f"{tmp_path}/mine.py:Mine:client-wrapper={tmp_path}/w.py:W:much=3,client-wrapper-share"
-    assert str(Method.parse(text).resolved(tmp_path)) == f"{wanted}=0.5+fedavg"
 
 
 def no_client(client):

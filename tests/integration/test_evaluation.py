@@ -7,9 +7,9 @@ from flwr.serverapp import strategy as flowers
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.strategies import CoPreFL, FedAvg, FedProx, Schedule
+from coprefl_flwr.strategies import FedAvg, FedProx, Schedule
 
 START = {"w": np.zeros(2, np.float32)}
 
@@ -74,12 +74,3 @@ def test_node_with_several_clients_counts_as_these_clients():
     FedAvg(min_available_nodes=3).start(LocalGrid(app, nodes=1), to_record(START), 1)
     with pytest.raises(RunFailedError, match="needed: 4 clients"):
         FedAvg(min_available_nodes=4).start(LocalGrid(app, 1), to_record(START), 1, timeout=0.01)
-
-
-def test_strategy_that_overrides_a_step_of_flowers_loop_is_refused():
-    class Mine(CoPreFL):
-        def configure_train(self, server_round, arrays, config, grid):
-            raise AssertionError
-
-    with pytest.raises(SettingsError, match="Mine overrides configure_train, which start"):
-        Mine().start(grid([]), to_record(START), 1)

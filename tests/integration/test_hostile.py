@@ -4,26 +4,20 @@ import asyncio
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.federation.messages import ROSTER
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL, FedAvg
-from tests.common.by_hand import record_samples
 from tests.common.checks import warnings_of
 from tests.common.replies import (
     KINDS,
     LIES,
-    ROSTERS,
     SPOILT,
     START,
     Good,
-    Lying,
     grid,
     lie_of,
-    more,
     of,
     of_kind,
 )
@@ -62,28 +56,6 @@ def test_gradient_without_an_array_of_most_clients_is_left_out(kind, caplog):
     assert run_of(strategy).history.traffic[1]["replies-left-out"] == 1
 
 
-@pytest.mark.parametrize("lie", ROSTERS.values(), ids=ROSTERS)
-@pytest.mark.parametrize("liar", [2, 4])
-def test_node_with_an_invalid_roster_is_left_out(lie, liar, caplog):
-    """Before the fix, the first node's roster decided for all nodes."""
-
-    def answer(node, message_type, reply):
-        if node == liar and message_type == ROSTER:
-            return {"roster": ConfigRecord(lie)}
-        if node == liar and message_type == "train":
-            raise AssertionError("it is not asked")
-        return None
-
-    app = client_app(lambda _, i: Good(i, lambda *_: None))
-    strategy = FedAvg(min_available_nodes=4, evaluate_every=0)
-    seen = record_samples(strategy)
-    result = strategy.start(Lying(app, 5, answer), to_record(START), 1)
-    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
-    assert seen == [[client for client in range(5) if client != liar - 2]]
-    (line,) = warnings_of(caplog)
-    assert line.startswith(f"node {liar} is left out: ")
-
-
 def test_log_lines_of_failing_clients_are_short_and_limited_per_round(caplog):
     def fault(number, *_):
         if number < 30:
@@ -108,16 +80,6 @@ def test_node_with_an_oversized_or_malformed_reply_is_left_out(case, caplog):
     assert warnings_of(caplog) == [f"client 1 on node 3 is left out: {reason}"]
 
 
-def test_client_with_more_hits_than_samples_is_left_out_of_an_evaluation(caplog):
-    change = lambda loss, n, metrics: (loss, n, {"correct": 400})  # noqa: E731
-    strategy = FedAvg(evaluate_every=1, clients=5)
-    result = strategy.start(grid("one", of(3, "evaluate", change)), to_record(START), 1)
-    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
-    assert run_of(strategy).evaluation.clients == (0, 1, 2, 4)
-    line = "metric 'correct' is 400; it must be between 0 and 4"
-    assert warnings_of(caplog) == [f"client 3 on node 2 is left out: {line}"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [SystemExit("bye"), asyncio.CancelledError()], ids=repr)
 def test_client_that_calls_exit_is_left_out(kind, error, caplog):
@@ -133,28 +95,3 @@ def test_client_that_calls_exit_is_left_out(kind, error, caplog):
     (line,) = warnings_of(caplog)
     assert line.startswith(f"client {number} on node ")
     assert f"is left out: {type(error).__name__}:" in line
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_client_with_a_metric_of_a_reserved_name_is_left_out(kind, caplog):
-    """Before the fix, the metric `clients` replaced the list of client ids in the node's reply."""
-    found = grid(kind, of(2, "fit", more({"clients": 3.0})))
-    result = FedAvg(**of_kind(kind)).start(found, to_record(START), 1)
-    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
-    (line,) = warnings_of(caplog)
-    assert "metric 'clients' has a reserved name; choose another name" in line
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 40])
-def test_metrics_that_single_clients_report_are_left_out_of_the_history(nodes, caplog):
-    def fault(client, method, arrays, n, metrics):
-        if client % 2 or method != "fit":
-            return None
-        names = {f"junk-{client}-{i}": 1.0 for i in range(126)}
-        return [a + 4 for a in arrays], n, metrics | names
-
-    app = client_app(lambda _, i: Good(i, fault))
-    strategy = FedAvg(min_available_nodes=nodes, clients=40, evaluate_every=0)
-    strategy.start(LocalGrid(app, nodes), to_record(START), 1)
-    assert run_of(strategy).history.train[1] == {"loss": 1.0}
-    assert warnings_of(caplog) == []

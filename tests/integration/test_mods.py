@@ -200,12 +200,6 @@ def test_clipping_mod_refuses_a_query_gradient(mod, norm, hosting, caplog):
     assert line.endswith("not a model, but a gradient: set clip= and noise= of query_reply instead")
 
 
-def test_clipping_mod_without_a_norm_names_the_missing_key(smooth, caplog):
-    """Flower's wrapper sends the norm in the config, but here there is no wrapper."""
-    line = refusal(CoPreFL(), functions(smooth, [fixedclipping_mod]), smooth, caplog)
-    assert "refused: fixedclipping_mod requires the key 'clipping_norm'" in line
-
-
 def test_mod_with_a_reply_to_no_message_ends_the_run(smooth, caplog):
     """Before the fix, the log had "did not answer within 3600 s", and the run never ended."""
 

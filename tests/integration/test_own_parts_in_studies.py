@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
 from tests.common.processes import new_process
@@ -73,32 +72,3 @@ def test_changed_metric_changes_the_key_of_personalised_results(tmp_path):
     file.write_text("def one(logits, labels):\n    return 2.0\n")
     new_process()
     assert len({plain, first, key(**{"client-metrics": f"{file}:one"})}) == 3
-
-
-def test_changed_partition_and_model_are_used_in_a_new_process(parts):
-    def stage():
-        return build(settings(parts)).stages[0]
-
-    def indices():
-        return [one.train.indices.tolist() for one in stage().population.clients]
-
-    before = indices()
-    split = "np.array_split(order, clients)"
-    change(parts / "partition.py", split, f"{split}[::-1]")
-    assert indices() == before[::-1]
-    assert stage().architecture.head == {"4.weight", "4.bias"}
-    change(parts / "model.py", "nn.ReLU(),", "nn.ReLU(),\n        nn.Linear(width, width),")
-    assert stage().architecture.head == {"5.weight", "5.bias"}
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("return None", "metric 'bad' returned NoneType; a number is needed"),
-        ("raise KeyError(3)", "failed: KeyError: 3"),
-    ],
-)
-def test_metric_is_tried_before_any_work(parts, line, message):
-    (parts / "bad.py").write_text(f"def bad(logits, labels):\n    {line}\n")
-    with pytest.raises(SettingsError, match=message):
-        build(settings(parts, client_metrics=f"{parts / 'bad.py'}:bad"))

@@ -8,7 +8,6 @@ from safetensors.numpy import load_file
 
 from coprefl_flwr.arrays import is_buffer
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING
-from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.store import read_result
 from tests.common.networks import network
@@ -106,26 +105,3 @@ def test_losses_in_16_bits_are_near_float32(study, own, changed, request, run_st
     for found, expected in zip(short, plain, strict=True):
         assert found != expected
         assert found == pytest.approx(expected, rel=0.1)
-
-
-def keys(settings):
-    """Return {path: key} of a study's stages."""
-    return {stage.path: stage.key for stage in build(settings).stages}
-
-
-def test_precision_changes_the_keys_of_what_uses_it(every_method, personalised):
-    """The untrained start keeps its key, and each start can have a separate precision."""
-    settings = replace(every_method, start_loss=True)
-    plain, short = keys(settings), keys(replace(settings, precision="bf16"))
-    assert {path for path in plain if plain[path] == short[path]} == {
-        "starts/random",
-        "start-loss/random",
-    }
-    assert keys(replace(settings, precision="float32")) == plain
-    of_one = keys(replace(settings, method="fedavg fedavg:precision=bf16", tasks=1))
-    assert of_one["starts/fedavg"] == plain["starts/fedavg"]
-    assert of_one["starts/fedavg-precision-bf16"] == short["starts/fedavg"]
-    of_methods = replace(personalised, method="fedpcl:precision=bf16")
-    both = [build(one).stages[0] for one in (personalised, replace(personalised, **SHORT))]
-    assert both[0].key != both[1].key
-    assert both[0].features() == build(of_methods).stages[0].features() != both[1].features()

@@ -113,49 +113,7 @@ def test_equal_new_objects_repeat_no_stage(clients, tasks, tmp_path, monkeypatch
     cp.evaluate_starts({"a": again}, tasks, **SMALL, **metric)
 
 
-def test_run_interrupted_in_round_4_can_end_at_round_3(clients, tmp_path, monkeypatch):
-    """Before, no round was left that wrote the result: `model.json cannot be read`, each time."""
-    options = {**SMALL, "rounds": 6, "checkpoint": tmp_path}
-    original = TorchClient.fit
-
-    def fit(client, parameters, config):
-        if config["server-round"] == 4:
-            raise KeyboardInterrupt
-        return original(client, parameters, config)
-
-    monkeypatch.setattr(TorchClient, "fit", fit)
-    with pytest.raises(KeyboardInterrupt):
-        cp.pretrain("fedavg", network(), clients, **options)
-    short = options | {"rounds": 3}
-    ended = cp.pretrain("fedavg", network(), clients, **short)
-    whole = cp.pretrain("fedavg", network(), clients, **(short | {"checkpoint": None}))
-    for name, weight in whole.state_dict().items():
-        assert torch.equal(ended.state_dict()[name], weight)
-
-
 # ---- data ---------------------------------------------------------------------------------------
-
-
-class Transformed(data.Dataset):
-    """A dataset of a program, with a transform that the program may replace."""
-
-    def __init__(self):
-        self.transform = torch.clone
-
-    def __len__(self):
-        return 60
-
-    def __getitem__(self, number):
-        return self.transform(INPUTS[number]), int(LABELS[number])
-
-
-def test_client_datasets_are_read_again_after_a_changed_transform():
-    """Before, the samples of the first call were used as long as the dataset existed."""
-    own = Transformed()
-    before = Clients.of_datasets([own])[0].batch(slice(0, 2), torch.device("cpu"))[0]
-    own.transform = torch.neg
-    after = Clients.of_datasets([own])[0].batch(slice(0, 2), torch.device("cpu"))[0]
-    assert torch.equal(after, -before)
 
 
 @pytest.mark.parametrize("number", [1, 38, 199])

@@ -4,7 +4,6 @@ import copy
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset
 
 import coprefl_flwr as cp
 from coprefl_flwr import client_app, strategies
@@ -26,7 +25,6 @@ from coprefl_flwr.options import option
 from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
-from tests.common.checks import refusal
 from tests.common.data import CLASSES, images, on_disk, sequences, table
 from tests.common.networks import Perceptron, Recurrent, network
 
@@ -162,14 +160,6 @@ def test_clients_can_be_subsets_loaders_or_one_dataset_each():
     assert not same_weights(start, Perceptron())
 
 
-def test_image_bytes_are_scaled_to_one():
-    values = torch.arange(240 * 36).remainder(256).to(torch.uint8).reshape(240, 1, 6, 6)
-    clients = cp.partition(TensorDataset(values, torch.arange(240) % 8), 4, "iid")
-    inputs, _ = clients[0].batch(slice(0, 3), torch.device("cpu"))
-    expected = values[clients[0].indices[:3]].float() / 255
-    torch.testing.assert_close(inputs, expected)
-
-
 # ---- stopping, silence, an app ------------------------------------------------------------------
 
 
@@ -201,16 +191,6 @@ def test_stopped_pretraining_continues_to_the_same_model(tmp_path, monkeypatch):
     cp.pretrain(*arguments, rounds=8, **{**kept, "learning_rate": 0.2})
     assert len(rounds) == 18
     assert (tmp_path / "run" / "earlier-1" / "model.safetensors").exists()
-
-
-def test_checkpoint_in_a_folder_of_other_files_is_refused(tmp_path):
-    foreign = tmp_path / "data" / "sub" / "big.gguf.partial"
-    foreign.parent.mkdir(parents=True)
-    foreign.touch()
-    clients = cp.partition(images(), clients=4, scheme="iid")
-    line = refusal(cp.pretrain, "fedavg", Perceptron(), clients, rounds=1, checkpoint=tmp_path)
-    assert f"{tmp_path} has files that coprefl did not write" in line
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [foreign]
 
 
 class Growing(cp.FedAvg):
@@ -299,39 +279,3 @@ def test_public_names_exist_and_are_imported_on_first_use():
 
 
 # ---- clients of users ----------------------------------------------------------------------------
-
-
-class Shrinking(cp.clients.CoPreFLClient):
-    """A client that sets its own option after the base class's constructor, as in the how-to."""
-
-    options: ClassVar = {"shrink": option(0.5, "factor on the query gradient", maximum=1)}
-    seen: ClassVar = []
-
-    def __init__(self, model, train, *, shrink, **more):
-        super().__init__(model, train, **more)
-        self.shrink = shrink
-
-    def query(self, parameters, config):
-        self.seen.append((self.shrink, self.support_fraction))
-        gradient, n, metrics = super().query(parameters, config)
-        return {name: self.shrink * one for name, one in gradient.items()}, n, metrics
-
-
-class SmallerQueries(strategies.CoPreFL):
-    """CoPreFL whose clients shrink their query gradient."""
-
-    name = ""
-    client = Shrinking
-
-
-def test_subclass_of_a_client_has_its_options_and_those_of_its_base():
-    """Before the fix, the base class's constructor read an attribute that was not yet set."""
-    clients = cp.partition(images(), clients=4, scheme="iid")
-    cp.pretrain(SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.75)
-    made = cp.pretrain(
-        SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.25, support_fraction=0.6
-    )
-    assert set(Shrinking.seen) == {(0.75, 0.8), (0.25, 0.6)}
-    assert model_arrays(made).keys() == model_arrays(network(CLASSES)).keys()
-    line = refusal(cp.pretrain, SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=2.0)
-    assert "shrink = 2.0: must be at most 1" in line

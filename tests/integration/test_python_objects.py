@@ -11,7 +11,7 @@ from flwr_datasets.partitioner import IidPartitioner
 import coprefl_flwr as cp
 from coprefl_flwr import plugins
 from coprefl_flwr.cli import main
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.federation import Exchange, Mean
 from tests.common.data import images
 from tests.common.networks import Perceptron
@@ -103,6 +103,11 @@ def test_users_strategy_object_runs_tasks_with_its_attributes(tasks):
     assert not np.allclose(rows_of(tasks, method=Halved(0.1))["loss"], plain, rtol=1e-3)
 
 
+def test_task_method_whose_evaluation_reports_no_hits_fails_in_one_line(tasks):
+    with pytest.raises(RunFailedError, match="of a client has no metric 'correct'; `evaluate` "):
+        rows_of(tasks, method="tests.common.own_parts:WithoutHits")
+
+
 def test_options_of_the_client_of_a_strategy_object(tasks):
     place = f"{OWN_PARTS / 'method.py'}:PartWay"
     given = plugins.find("method", place)(step=0.4)
@@ -147,28 +152,6 @@ def test_report_of_a_result_is_reproduced_by_the_command(tasks, tmp_path, capsys
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(SettingsError, match=r"folder = .*mine: .* did not write"):
         result.report(tmp_path / "mine")
-
-
-class Failing(Perceptron):
-    """A network whose training fails on a batch of every client."""
-
-    calls = 0
-
-    def forward(self, images):
-        Failing.calls += self.training
-        if Failing.calls == 5:
-            raise RuntimeError("out of memory")
-        return super().forward(images)
-
-
-def test_page_of_a_result_has_its_settings_and_failed_replies(tasks, tmp_path):
-    result = cp.evaluate_starts({"one": Failing()}, tasks, rounds=3, **SMALL)
-    page = result.report(tmp_path).read_text()
-    assert "2 tasks of 4 classes, 3 clients, 3 rounds; seed 0" in page
-    assert f"torch {torch.__version__.split('+')[0]}" in page
-    assert "task 0 from one: 1 of 6 replies were left out in 1 of the 3 rounds." in page
-    settings = result.about["settings"]
-    assert (settings["task-learning-rate"], settings["task-local-steps"]) == (0.1, 2)
 
 
 # ---- networks for tasks -------------------------------------------------------------------------

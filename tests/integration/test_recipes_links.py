@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 from coprefl_flwr.cli import main
-from tests.common.checks import files
 from tests.common.recipes import tiny_recipe, write_recipe
 
 
@@ -41,27 +40,3 @@ def test_output_folder_can_be_a_link(home, tmp_path):
     os.symlink(tmp_path / "other", "direct")
     assert main(["run", "tiny.yaml", "--out", "direct", "--models", "outputs/models"]) == 0
     assert (tmp_path / "other" / "report" / "report.html").exists()
-
-
-def test_output_folder_that_is_a_broken_link_is_refused_in_one_line(home, capsys):
-    os.symlink("nowhere", "direct")
-    capsys.readouterr()
-    assert main(["run", "tiny.yaml", "--out", "direct"]) == 1
-    assert (
-        capsys.readouterr().err
-        == "coprefl: --out: direct is a file or a broken link, not a folder\n"
-    )
-
-
-def test_report_refuses_a_folder_with_files_of_the_user(home, capsys):
-    """A folder with a user's own recipe.yaml, models and report looks like a recipe's folder."""
-    shutil.copytree("outputs/models", "models")
-    shutil.move("tiny.yaml", "recipe.yaml")
-    os.makedirs("report/figures")
-    mine = home / "report" / "figures" / "mine.png"
-    mine.write_bytes(b"mine")
-    before = files(home)
-    capsys.readouterr()
-    assert main(["report", "."]) == 1
-    assert "report has files that coprefl did not write" in capsys.readouterr().err
-    assert files(home) == before

@@ -8,12 +8,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from coprefl_flwr.cli import main
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import VERSIONS
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.recipes import execute
-from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.runs import Run
 from tests.common.checks import Killed, files
 from tests.common.data import write_domain
 from tests.common.recipes import Witness, write_recipe
@@ -123,83 +119,6 @@ def test_killed_recipe_ends_with_the_bytes_of_an_uninterrupted_run(
     # The run continues with the lost round: work that was done before is not repeated.
     assert grid.seen[0][1].startswith(at[1])
     assert grid.seen[0][3] == at[3]
-
-
-def test_finished_runs_are_not_repeated(whole, path, settings, tmp_path, monkeypatch):
-    folder, _ = whole
-    before, again = files(folder), Witness()
-    assert run(path, folder / "out", again, monkeypatch) == 0
-    assert not again.seen
-    other = {"title": "Solo alone", "settings": settings, "methods": ["solo"], "seeds": [1]}
-    assert run(write_recipe(tmp_path / "x.yaml", other), folder / "other", again, monkeypatch) == 0
-    assert not again.seen
-    assert files(folder).items() >= before.items()
-
-
-def test_runs_are_listed_and_shown(whole, capsys):
-    folder, _ = whole
-    assert main(["list", str(folder)]) == 0
-    assert capsys.readouterr().out.count("personalised") == 8
-    (key, _) = sorted(path.parent.name for path in folder.glob("models/solo-*/result.json"))
-    assert main(["show", key, "--models", str(folder / "models")]) == 0
-    shown = capsys.readouterr().out
-    assert "backbones pixels, seed" in shown
-    assert "client 1, noisy: " in shown
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            ["select=validation"],
-            "'ours' has searched values, but a personalised study has no validation",
-        ),
-        (["metrics=[accuracy, std]"], "metrics: unknown value 'std'"),
-    ],
-)
-def test_setting_that_does_not_fit_a_personalised_recipe_is_refused(changes, message, path):
-    with pytest.raises(SettingsError, match=r"^[^\n]*$") as error:
-        read_recipe(path, changes)
-    assert message in str(error.value)
-
-
-def test_missing_personal_dataset_is_refused_with_its_line(path, tmp_path, capsys):
-    file = tmp_path / "wrong.yaml"
-    file.write_text(path.read_text().replace("noisier.npz", "nosier.npz"))
-    assert main(["run", str(file), "--out", str(tmp_path / "out")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"{file}, line " in line
-    assert "nosier.npz" in line
-    assert not (tmp_path / "out").exists()
-
-
-def key(method="fedpcl", seed=0, **changes):
-    config = {"study": "personalised", "personal_datasets": "a.npz b.npz", **changes}
-    config = {name.replace("_", "-"): value for name, value in config.items()}
-    return Run.of(config, method, seed).key
-
-
-def test_keys_change_with_settings_that_change_results_alone(monkeypatch, tmp_path):
-    plain = key()
-    assert plain.startswith("fedpcl-")
-    assert key(seed=1) != plain
-    assert key(data_dir="x", run_name="x", timeout=7.0) == plain
-    for changes in (
-        {"min_replies": 2}, {"backbones": "scratchy"}, {"rounds": 7},
-        {"train_per_class": 3}, {"noise_on": "images"}, {"head_norm": "batch"}, {"alpha": 2.0},
-        {"test_every": 1}, {"learning_rate": 0.3},
-    ):  # fmt: skip
-        assert key(**changes) != plain
-    assert key(shift="feature", alpha=2.0) == key(shift="feature")
-    assert key("fedavg") != key("fedavg", study="starts", personal_datasets="")
-    weights = tmp_path / "model.safetensors"
-    for backbone in (str(tmp_path), f"resnet18={weights}"):
-        weights.write_bytes(b"a")
-        before = key(backbones=backbone)
-        weights.write_bytes(b"A")
-        assert key(backbones=backbone) != before
-    monkeypatch.setitem(VERSIONS, "fedpcl", 77)
-    assert key() != plain
 
 
 def test_similarity_figure_compares_backbones_that_were_run_alone(settings, tmp_path, monkeypatch):

@@ -149,14 +149,6 @@ def test_run_stopped_within_a_round_ends_with_the_same_bytes(tmp_path, whole, me
     assert_same(everything(*run(method, tmp_path, resume=True), tmp_path), whole(method))
 
 
-@pytest.mark.parametrize("method", ["scaffold-II", "scaffold+moon"])
-def test_run_stopped_four_times_ends_with_the_same_bytes(tmp_path, whole, method):
-    for round_ in (2, 3, 5, 5):
-        with pytest.raises(Killed):
-            run(method, tmp_path, killed_by=round_, resume=True)
-    assert_same(everything(*run(method, tmp_path, resume=True), tmp_path), whole(method))
-
-
 def test_run_without_its_client_states_is_not_resumed(tmp_path):
     with pytest.raises(Killed):
         run("moon", tmp_path, killed_by=5)

@@ -13,7 +13,6 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
-from coprefl_flwr.studies.known_methods import METHODS
 from tests.common.by_hand import full_batch_sgd, record_samples
 from tests.common.federation import SIZES
 from tests.common.networks import tiny_model
@@ -166,18 +165,6 @@ def test_refinement_has_the_seed_of_its_round_and_the_precision_of_the_server(
     assert {name: array.tobytes() for name, array in found.items()} == {
         name: array.tobytes() for name, array in expected.items()
     }
-
-
-@pytest.mark.parametrize("name", ["coprefl-hybrid", "coprefl-sgd"])
-def test_phases_that_share_server_data_keep_their_precision(name, federation):
-    """Each phase gets a copy of the study's server data, and the study's data are not changed."""
-    method, shared = METHODS[name], server_of(federation)
-    made = [
-        method.strategy(lambda whose: shared, LocalTraining(precision=one), participants=2)
-        for one in ("bf16", "float32")
-    ]
-    assert [one.server.precision for one in made] == ["bf16", "float32"]
-    assert shared.precision == "float32"
 
 
 def test_run_with_other_refinement_steps_cannot_be_resumed(federation, tmp_path):

@@ -5,13 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import (
     CoPreFLClient,
     FedDynClient,
     FedMetaClient,
     FedProxClient,
-    FedRepClient,
     MOONClient,
     PerFedAvgClient,
     PFedMeClient,
@@ -19,7 +17,6 @@ from coprefl_flwr.clients import (
     SCAFFOLDClient,
     TorchClient,
 )
-from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import (
@@ -31,7 +28,6 @@ from coprefl_flwr.strategies import (
     FedDyn,
     FedMeta,
     FedProx,
-    FedRep,
     HybridCoPreFL,
     PerFedAvg,
     PFedMe,
@@ -177,22 +173,3 @@ def test_method_with_a_tied_weight_equals_the_method_with_one_name(name, tmp_pat
         assert_equal(learnt[0][key], doubled(arrays))
     assert losses[0] == pytest.approx(losses[1], rel=0, abs=1e-12)
     assert abs(ends[1][FIRST] - begun[FIRST]).max() > 1e-3
-
-
-class TiedHead(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.head = nn.Linear(16, 16), nn.Linear(16, 16)
-        self.head.weight = self.body.weight
-
-    def forward(self, images):
-        return self.head(torch.tanh(self.body(images.double().flatten(1))))
-
-
-def test_fedrep_refuses_a_head_that_is_tied_to_the_body(tmp_path, caplog):
-    federation = Federation(LocalTraining(), model=seeded(TiedHead))
-    body = {name: a for name, a in federation.arrays().items() if name.startswith("body")}
-    grid = federation.grid("1", FedRepClient, states=tmp_path, initial=federation.arrays())
-    with pytest.raises(RunFailedError):
-        FedRep(max_failed_rounds=1).start(grid, to_record(body), 1)
-    assert "FedRep cannot both keep and share a tied weight" in caplog.text

@@ -197,30 +197,3 @@ def test_buffer_of_any_name_is_the_mean_of_the_clients(method, name):
         start = cp.pretrain(method, model, sites, **options)
         expected = 3.0 if "median" in method else 4.0  # Weighted by samples: 0.25 and 0.75.
     assert float(getattr(start, name)) == pytest.approx(expected, abs=1e-5)
-
-
-class Slashed(nn.Module):
-    """A network whose first layer has a name of the user."""
-
-    def __init__(self, name):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = name
-        self.add_module(name, nn.Linear(6, 8))
-        self.last = nn.Linear(8, 4)
-
-    def forward(self, inputs):
-        return self.last(getattr(self, self.first)(inputs).relu())
-
-
-@pytest.mark.parametrize(
-    ("method", "name"),
-    [("scaffold", "control/a"), ("fedmeta:variant=meta-sgd", "rates/a"), ("moon", "arrays/a")],
-)
-def test_names_of_layers_do_not_change_the_result(method, name):
-    values = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))
-    site = data.TensorDataset(values, torch.arange(40) % 4)
-    more = {**SMALL, "rounds": 2}
-    starts = [cp.pretrain(method, Slashed(n), [site, site], **more) for n in ("a", name)]
-    for one, other in zip(*(start.state_dict().values() for start in starts), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)

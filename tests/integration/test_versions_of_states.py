@@ -1,7 +1,5 @@
 """A client starts from the state of its last valid participation, and from no other state."""
 
-import logging
-
 import numpy as np
 import pytest
 from flwr.client import NumPyClient
@@ -158,23 +156,3 @@ def test_state_files_of_a_checkpoint_stay_until_the_next_checkpoint(tmp_path):
     assert files[5] == ["3-0", "4-0", "5-0"]
     assert files[6] == ["3-0", "5-0", "6-0"]
     assert files[7] == ["6-0", "7-0"]
-
-
-@pytest.mark.parametrize(("nodes", "hosting"), [(1, "shared"), (3, "own"), (3, "plain")])
-def test_client_whose_state_file_is_lost_is_left_out_with_one_warning(
-    tmp_path, caplog, nodes, hosting
-):
-    strategy = Remembering(min_available_nodes=nodes, evaluate_every=0)
-
-    def lose(report):
-        if report.round == 1:
-            (tmp_path / "run" / "train" / "1" / "1-0.safetensors").unlink()
-
-    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        start(strategy, grid(tmp_path, nodes=nodes, hosting=hosting), 2, hooks=[lose])
-    (record,) = caplog.records
-    line = record.getMessage()
-    assert "is left out: " in line
-    assert "this client's state of round 1 is lost or damaged: " in line
-    assert "\n" not in line
-    assert sorted(run_of(strategy).versions.committed.values()) == ["1-0", "2-0", "2-0"]

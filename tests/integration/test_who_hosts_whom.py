@@ -7,8 +7,7 @@ from flwr.app import ConfigRecord
 
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.federation import Bounds
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.messages import ROSTER
 from coprefl_flwr.strategies import FedAvg
 from tests.common.by_hand import record_samples
@@ -86,16 +85,6 @@ def test_node_that_reports_too_many_clients_is_left_out_and_changes_no_draw(name
     }
 
 
-def test_number_of_clients_per_node_is_limited_by_bounds():
-    every = list(range(6))
-    assert run(Grid(2, {}, three), 1, FedAvg(bounds=Bounds(clients_per_node=3)))[0] == [every]
-    with pytest.raises(RunFailedError, match="it reports 3 clients, at most 1 allowed"):
-        run(Grid(2, {}, three), timeout=0.01)
-    grid = Grid(2, {}, three)
-    grid.own_nodes = True  # As on a local grid: the nodes belong to this program.
-    assert run(grid)[0] == [every]
-
-
 def test_client_of_a_node_that_left_is_run_by_the_node_that_reports_it_next():
     """Another node may run a client after the client's first node has left.
 
@@ -113,28 +102,6 @@ def test_client_of_a_node_that_left_is_run_by_the_node_that_reports_it_next():
     assert drawn == [[0, 1, 2]] * 2
     assert grid.worked[0] == FIRST + 3
     assert lines == []
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_resumed_run_keeps_the_node_that_first_reported_a_client(tmp_path, late):
-    """This also holds if the first node connects later than the node that claims its client."""
-    kept = {"checkpoint": tmp_path / "c", "checkpoint_every": 1}
-    run(Grid(3, {}), 1, FedAvg(min_available_nodes=3), **kept)
-    grid = Grid(4, {FIRST + 3: [0]})
-    grid.offline = {FIRST} if late else set()
-
-    def back(report):
-        if report.round == 2:
-            grid.offline.clear()
-            grid.worked.clear()
-
-    drawn, lines = run(grid, 3, FedAvg(min_available_nodes=3), resume=True, hooks=[back], **kept)
-    assert drawn == [[0, 1, 2]] * 2
-    assert grid.worked[0] == FIRST
-    (line,) = lines
-    assert line.startswith(
-        "client 0 is reported by 2 nodes (2, 5): node 2 reported the client first"
-    )
 
 
 def test_option_clients_lists_the_clients_of_each_node(tmp_path):
