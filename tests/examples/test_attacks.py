@@ -10,10 +10,9 @@ from coprefl_flwr.clients import (
     TorchClient,
     client_app,
 )
-from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.federation.hosting import call_client
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.strategies import Cyclic, FedAvg
+from coprefl_flwr.strategies import FedAvg
 from tests.common.federation import CPU, SIZES, Federation
 from tests.common.networks import CLASSES
 from tests.common.simulation import ROOT
@@ -101,20 +100,6 @@ def test_fedavg_round_with_an_attacker_by_hand(federation, attack):
     for name, before in weights_of(sent).items():
         mean = np.average([one[name] for one in updates], axis=0, weights=SIZES)
         np.testing.assert_allclose(found[name], before + mean, rtol=1e-4, atol=1e-5)
-
-
-def test_chain_with_an_attacker_by_hand(federation):
-    """Client 2 is the attacker; the chain is computed by hand, client by client."""
-    strategy, arrays = Cyclic(participants=4, seed=1), federation.arrays()
-    found = started(federation, strategy, SIGN_FLIP)
-    drawn = RoundContext(strategy, Listed(range(4)))
-    for link in drawn.random("order").permutation(4):
-        after = trained(federation, strategy, link, arrays)
-        if link == 2:
-            after |= {n: before - (after[n] - before) for n, before in weights_of(arrays).items()}
-        arrays = after
-    for name, array in arrays.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-6)
 
 
 def test_label_flip_changes_support_and_query_labels_of_a_copy(federation):

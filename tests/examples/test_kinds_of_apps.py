@@ -1,6 +1,5 @@
 """Apps of functions of all kinds in the guide's table, each with a round of CoPreFL by hand."""
 
-import logging
 from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -384,13 +383,6 @@ def test_method_with_clients_of_its_own_is_refused_in_an_app_of_functions(name, 
     assert set(sent) == {"query.roster"}
 
 
-def test_refined_method_is_refused_like_the_method():
-    refined = strategies.ServerRefined(strategies.MOON(), SimpleNamespace(precision="float32"))
-    with pytest.raises(SettingsError, match=r"^MOON needs other clients"):
-        refined.check_functions()
-    strategies.ServerRefined(FedAvg(), refined.server).check_functions()
-
-
 def test_fedprox_in_an_app_of_functions_warns(caplog):
     kind = KINDS["pairs"]
     grid = LocalGrid(app_of(kind), nodes=2)
@@ -500,11 +492,3 @@ def test_subclass_with_a_start_or_a_step_of_flowers_loop():
         Saving().start(grid, start_of(kind))
     with pytest.raises(SettingsError, match=r"^Scheduled overrides configure_train, which start"):
         Scheduled().start(grid, start_of(kind))
-
-
-def test_line_of_a_round_has_participants_replies_and_clients(caplog):
-    kind = KINDS["pairs"]
-    with caplog.at_level(logging.INFO, "flwr"):
-        grid = LocalGrid(app_of(kind), nodes=4)
-        strategy_of(fraction_train=0.5).start(grid, start_of(kind), 1)
-    assert "train: 2 of 2, query: 2 of 2; 4 clients in all" in caplog.text

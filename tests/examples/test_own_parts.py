@@ -67,16 +67,6 @@ def test_recipe_with_five_user_parts_remakes_only_changed_results(parts, tmp_pat
     assert all(Path(name).parts[1].startswith("PartWay-") for name in new)
 
 
-def test_option_out_of_its_limits_is_refused_before_any_work(parts, tmp_path, capsys):
-    recipe = parts / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace("step: [0.5, 0.8]", "step: [0.5, 1.8]"))
-    assert run(parts, tmp_path / "here" / "out") == 1
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith(f"coprefl: {recipe}, line ")
-    assert line.endswith("step = 1.8: must be above 0 and at most 1")
-    assert not (tmp_path / "here").exists()
-
-
 def test_users_stage_runs_in_a_recipe_and_from_python(parts, tmp_path):
     own = ["--set", f"measurements={parts / 'measurement.py'}:OnEveryClient"]
     assert run(parts, tmp_path / "out", *own, "--set", "methods=[random]") == 0

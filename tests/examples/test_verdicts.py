@@ -79,15 +79,3 @@ def test_claim_has_no_verdict_before_all_its_seeds():
     assert [one.decided for one in found] == [True, False, False, False]
     assert found[1].low < found[1].high
     assert math.isnan(found[2].low)
-
-
-@pytest.mark.parametrize(("skewness", "least", "most"), [(0.5, 0.03, 0.065), (2.0, 0.15, 0.3)])
-def test_chance_of_a_false_verdict_is_that_of_the_docstring(skewness, least, most):
-    """In 1,000 papers of ten claims with 20 seeds and no effect, with gamma distributions."""
-    shape = 4 / skewness**2
-    draws = np.random.default_rng(0).gamma(shape, size=(1000, 10, 20))
-    differences = (draws - shape) / math.sqrt(shape)
-    std = differences.std(-1, ddof=1)
-    words = verdicts.decide(differences.mean(-1), std, 20, 1.0)
-    false = [any(one.startswith((HOLDS, OTHERWISE)) for one in paper) for paper in words]
-    assert least < np.mean(false) < most
