@@ -95,3 +95,13 @@ def test_client_that_calls_exit_is_left_out(kind, error, caplog):
     (line,) = warnings_of(caplog)
     assert line.startswith(f"client {number} on node ")
     assert f"is left out: {type(error).__name__}:" in line
+
+
+def test_client_with_more_hits_than_samples_is_left_out_of_an_evaluation(caplog):
+    change = lambda loss, n, metrics: (loss, n, {"correct": 400})  # noqa: E731
+    strategy = FedAvg(evaluate_every=1, clients=5)
+    result = strategy.start(grid("one", of(3, "evaluate", change)), to_record(START), 1)
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
+    assert run_of(strategy).evaluation.clients == (0, 1, 2, 4)
+    line = "metric 'correct' is 400; it must be between 0 and 4"
+    assert warnings_of(caplog) == [f"client 3 on node 2 is left out: {line}"]

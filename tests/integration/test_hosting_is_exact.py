@@ -1,5 +1,7 @@
 """Hosting does not change results, whatever clients do with arrays of a shared process."""
 
+import logging
+
 import numpy as np
 import pytest
 from flwr.client import NumPyClient
@@ -17,6 +19,7 @@ from coprefl_flwr.clients import (
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import QFFL, CoPreFL, FedAvg, FedMeta, FedProx, PerFedAvg
 from tests.common.federation import HOSTINGS
+from tests.common.runs import run_of
 
 START = {"w": np.zeros(3, np.float32)}
 
@@ -68,3 +71,24 @@ def test_method_has_the_same_result_for_every_hosting(stochastic_federation, met
             np.testing.assert_allclose(
                 arrays[name], array, rtol=0, atol=1e-6, err_msg=f"{hosting}: {name}"
             )
+
+
+def test_evaluation_on_no_samples_is_left_out(caplog):
+    class Evaluates(NumPyClient):
+        def __init__(self, client_id):
+            self.client_id = client_id
+
+        def fit(self, parameters, config):
+            return parameters, 1, {}
+
+        def evaluate(self, parameters, config):
+            return 0.5, 4 * self.client_id, {"correct": self.client_id}
+
+    strategy = FedAvg(evaluate_every=1, clients=3)
+    grid = LocalGrid(client_app(lambda _, i: Evaluates(i)), nodes=1)
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        result = strategy.start(grid, to_record(START), 1)
+    assert run_of(strategy).evaluation.clients == (1, 2)
+    # 3 hits in 12 samples: the accuracy is a fraction of all samples, not a mean of counts.
+    assert dict(result.evaluate_metrics_clientapp[1]) == {"loss": 0.5, "accuracy": 0.25}
+    assert "client 0 on node 2 is left out: metric 'num-examples' is 0" in caplog.text

@@ -161,3 +161,25 @@ def test_more_tasks_keep_the_results_of_finished_tasks(tmp_path, clients):
     first, both = (result.rows for result in results)
     assert both[both["task"] == 0]["loss"].tolist() == first["loss"].tolist()
     assert set(both["task"]) == {0, 1}
+
+
+class Transformed(data.Dataset):
+    """A dataset of a program, with a transform that the program may replace."""
+
+    def __init__(self):
+        self.transform = torch.clone
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, number):
+        return self.transform(INPUTS[number]), int(LABELS[number])
+
+
+def test_client_datasets_are_read_again_after_a_changed_transform():
+    """Before, the samples of the first call were used as long as the dataset existed."""
+    own = Transformed()
+    before = Clients.of_datasets([own])[0].batch(slice(0, 2), torch.device("cpu"))[0]
+    own.transform = torch.neg
+    after = Clients.of_datasets([own])[0].batch(slice(0, 2), torch.device("cpu"))[0]
+    assert torch.equal(after, -before)

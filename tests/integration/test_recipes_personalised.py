@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from coprefl_flwr.cli import main
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.recipes import execute
+from coprefl_flwr.recipes.runs import Run
 from tests.common.checks import Killed, files
 from tests.common.data import write_domain
 from tests.common.recipes import Witness, write_recipe
@@ -169,3 +170,25 @@ def test_noise_figure_has_the_images_of_training(settings, tmp_path, monkeypatch
     (features,) = (tmp_path / "models" / "features").glob("*/0-train.npy")
     slope, level = np.polyfit(after.ravel(), np.load(features)[0], 1)
     np.testing.assert_allclose(np.load(features)[0], slope * after.ravel() + level, atol=1e-4)
+
+
+def key(method="fedpcl", **changes):
+    config = {"study": "personalised", "personal-datasets": "a.npz b.npz", **changes}
+    return Run.of(config, method, 0).key
+
+
+def test_keys_change_with_the_settings_of_a_personalised_study(tmp_path):
+    plain = key()
+    assert key(**{"data-dir": "x", "run-name": "x", "timeout": 7.0}) == plain
+    for changes in (
+        {"backbones": "scratchy"}, {"train-per-class": 3}, {"noise-on": "images"},
+        {"head-norm": "batch"}, {"alpha": 2.0}, {"rounds": 7}, {"learning-rate": 0.3},
+    ):  # fmt: skip
+        assert key(**changes) != plain
+    assert key(shift="feature", alpha=2.0) == key(shift="feature")
+    weights = tmp_path / "model.safetensors"
+    for backbone in (str(tmp_path), f"resnet18={weights}"):
+        weights.write_bytes(b"a")
+        before = key(backbones=backbone)
+        weights.write_bytes(b"A")
+        assert key(backbones=backbone) != before
