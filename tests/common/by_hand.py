@@ -114,9 +114,13 @@ def descend(model, objective, steps, rate=0.1):
                 parameter -= rate * gradient
 
 
-def full_batch_sgd(model, inputs, targets, steps, rate):
-    """Train with plain gradient steps on all samples."""
-    descend(model, lambda: loss_of(model, (inputs, targets)), steps, rate)
+def step_against(model, loss, rate):
+    """Take a step against the gradient of a loss; return the arrays of the model."""
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    with torch.no_grad():
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter -= rate * gradient
+    return {name: value.numpy() for name, value in model.state_dict().items()}
 
 
 def is_statistic(name):

@@ -3,19 +3,26 @@
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
-from tests.common.by_hand import full_batch_sgd, record_samples
-from tests.common.federation import SIZES
-from tests.common.networks import tiny_model
+from tests.common.by_hand import (
+    assert_equal,
+    descend,
+    loaded,
+    loss_of,
+    means_by_hand,
+    record_samples,
+    run_on,
+    step_against,
+)
 from tests.common.runs import run_of
 from tests.strategies.test_coprefl import one_round_by_hand
 
@@ -27,66 +34,34 @@ def server_of(federation, client=3):
 
     Client 3 has 31 samples, which cannot be divided into 3 or 4 equal parts.
     """
-    return ServerData(tiny_model(), federation.samples[client], CPU)
-
-
-def load(arrays):
-    model = tiny_model().double()
-    model.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
-    return model
-
-
-def fedavg_by_hand(federation, start, participants):
-    """Return Algorithm 2's temporary model: two full-batch steps on D_j, mean weighted by |D_j|."""
-    states = []
-    for j in participants:
-        model = load(start)
-        inputs, targets = federation.samples[j].batch(slice(None), CPU)
-        full_batch_sgd(model, inputs.double(), targets, 2, 0.1)
-        states.append(model.state_dict())
-    weights = [SIZES[j] for j in participants]
-    mean = {}
-    for name in states[0]:
-        value = np.average([state[name] for state in states], axis=0, weights=weights)
-        mean[name] = np.rint(value).astype(int) if "num_batches" in name else value
-    return mean
+    return ServerData(federation.model, federation.samples[client], CPU)
 
 
 def hybrid_round_by_hand(federation, start, participants, server_round, gamma, zeta):
-    """Return a round of Algorithm 2 in float64: L_meta over the parts of D^s, with autograd."""
-    model = load(fedavg_by_hand(federation, start, participants))
-    model.eval()
-    inputs, targets = federation.samples[3].batch(slice(None), CPU)
+    """Return a round of Algorithm 2: L_meta over the parts of D^s, with autograd.
+
+    The temporary model is that of FedAvg on D_j.
+    """
+    model = loaded(means_by_hand(federation, start, participants)).eval()
+    inputs, targets = federation.whole(3)
     order = seeds.generator(0, "train", server_round, "server-parts").permutation(31)
     parts = np.array_split(order, len(participants))
-    losses = torch.stack(
-        [functional.cross_entropy(model(inputs.double()[p]), targets[p]) for p in parts]
-    )
+    losses = torch.stack([loss_of(model, (inputs[part], targets[part])) for part in parts])
     meta = gamma * losses.sum() + (1 - gamma) * ((losses - losses.mean()) ** 2).mean()
-    gradients = torch.autograd.grad(meta, list(model.parameters()))
-    with torch.no_grad():
-        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-            parameter -= zeta * gradient
-    return {name: value.numpy() for name, value in model.state_dict().items()}
+    return step_against(model, meta, zeta)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])
-def test_coprefl_hybrid_round_is_algorithm_2(federation, gamma):
+def test_coprefl_hybrid_round_is_algorithm_2(exact_federation, gamma):
     """Two rounds with three participants; the 31 server samples form parts of 11, 10 and 10."""
-    strategy = HybridCoPreFL(
-        server=server_of(federation), gamma=gamma, meta_learning_rate=0.5, participants=3, clients=4
-    )
-    asked = record_samples(strategy)
-    grid = LocalGrid(federation.torch_app(), nodes=2)
-    found = from_record(strategy.start(grid, to_record(federation.arrays()), 2).arrays)
-    expected = federation.arrays()
+    start, server = exact_federation.arrays(), server_of(exact_federation)
+    strategy = HybridCoPreFL(server=server, gamma=gamma, meta_learning_rate=0.5, participants=3)
+    found, asked = run_on(strategy, exact_federation.grid("2", TorchClient), start)
     for server_round, participants in enumerate(asked, start=1):
-        expected = hybrid_round_by_hand(
-            federation, expected, participants, server_round, gamma, zeta=0.5
+        start = hybrid_round_by_hand(
+            exact_federation, start, participants, server_round, gamma, zeta=0.5
         )
-    for name, array in federation.arrays().items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
+    assert_equal(found, start)
 
 
 @pytest.mark.parametrize("participants", [1, 3, 4, 31])
@@ -113,39 +88,32 @@ def test_too_little_server_data_is_refused_before_any_work(federation):
         everyone.start(grid, to_record(federation.arrays()), 1)
 
 
-def refine_by_hand(federation, arrays, steps, learning_rate):
-    model = load(arrays)
-    inputs, targets = federation.samples[3].batch(slice(None), CPU)
-    full_batch_sgd(model, inputs.double(), targets, steps, learning_rate)
-    return {name: value.numpy() for name, value in model.state_dict().items()}
-
-
 @pytest.mark.parametrize("name", ["fedavg", "coprefl"])
-def test_refined_rounds_by_hand(name, federation):
+def test_refined_rounds_by_hand(name, exact_federation):
     """Two rounds by hand: a round of the inner method, then full-batch steps of the server."""
-    options = {"participants": 3, "seed": 2, "clients": 4}
+    options, start = {"participants": 3, "seed": 2}, exact_federation.arrays()
     if name == "fedavg":
-        inner, app = FedAvg(**options), federation.torch_app()
+        inner, client = FedAvg(**options), TorchClient
     else:
-        inner = CoPreFL(gamma=0.25, meta_learning_rate=0.5, **options)
-        app = federation.coprefl_app()
-    server = server_of(federation)
+        inner, client = CoPreFL(gamma=0.25, meta_learning_rate=0.5, **options), CoPreFLClient
+    server = server_of(exact_federation)
     strategy = ServerRefined(inner, server, steps=4, batch_size=31, learning_rate=0.05)
     assert strategy.participants == 3
     asked = record_samples(strategy.inner)
-    result = strategy.start(LocalGrid(app), to_record(federation.arrays()), 2)
-    expected = federation.arrays()
+    found, _ = run_on(strategy, exact_federation.grid("1", client), start)
     for number, participants in enumerate(asked, start=1):
         if name == "fedavg":
-            expected = fedavg_by_hand(federation, expected, participants)
+            start = means_by_hand(exact_federation, start, participants)
         else:
-            expected, _ = one_round_by_hand(
-                federation, expected, participants, number, gamma=0.25, zeta=0.5, seed=2
+            start, _ = one_round_by_hand(
+                exact_federation, start, participants, number, gamma=0.25, zeta=0.5, seed=2
             )
-        expected = refine_by_hand(federation, expected, 4, 0.05)
-    for key, array in from_record(result.arrays).items():
-        np.testing.assert_allclose(array, expected[key], rtol=0, atol=1e-5, err_msg=key)
-    assert "server-loss" in result.train_metrics_clientapp[2]
+        model = loaded(start)
+        data = exact_federation.whole(3)
+        descend(model, lambda model=model, data=data: loss_of(model, data), 4, 0.05)
+        start = {key: value.numpy() for key, value in model.state_dict().items()}
+    assert_equal(found, start)
+    assert "server-loss" in run_of(strategy).history.train[2]
     assert run_of(strategy).state == {}
 
 

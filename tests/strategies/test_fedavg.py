@@ -4,7 +4,6 @@ import random
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
@@ -12,26 +11,18 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedAvg
-from tests.common.by_hand import full_batch_sgd
-from tests.common.federation import SIZES
-from tests.common.networks import tiny_model
+from tests.common.by_hand import assert_equal, means_by_hand, run
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_round_by_hand(federation, nodes):
-    """Each client takes two full-batch steps; the weights of the mean are 10, 14, 23 and 31."""
-    grid = LocalGrid(federation.torch_app(), nodes=nodes)
-    result = FedAvg(clients=4).start(grid, to_record(federation.arrays()), num_rounds=1)
-    locals_ = []
-    for samples in federation.samples:
-        model = tiny_model().double()
-        inputs, targets = samples.batch(slice(None), torch.device("cpu"))
-        full_batch_sgd(model, inputs.double(), targets, 2, 0.1)
-        locals_.append(model.state_dict())
-    for name, array in from_record(result.arrays).items():
-        mean = np.average([local[name] for local in locals_], axis=0, weights=SIZES)
-        np.testing.assert_allclose(array, mean, rtol=0, atol=1e-5, err_msg=name)
-        assert array.dtype == federation.arrays()[name].dtype
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_two_rounds_by_hand(exact_federation, nodes):
+    """Client i takes i + 1 full-batch steps; the weights of the mean are the numbers of samples."""
+    start, app = exact_federation.arrays(), exact_federation.torch_app()
+    arrays, rounds = run(FedAvg(participants=3), app, start, nodes=nodes)
+    assert rounds[0] != rounds[1]
+    for clients in rounds:
+        start = means_by_hand(exact_federation, start, clients)
+    assert_equal(arrays, start)
 
 
 def plain_app():
