@@ -52,6 +52,12 @@ def test_resumed_run_stops_in_the_same_round_and_runs_no_more(tmp_path):
     assert read_checkpoint(tmp_path / "checkpoint").round == 3
 
 
+def test_arrays_of_a_report_are_read_only(tmp_path):
+    """The next round begins with the same memory that hooks receive in the report."""
+    _, _, seen = run(tmp_path, rounds=1)
+    assert not any(array.flags.writeable for array in seen[0].arrays.values())
+
+
 def test_stop_receives_the_server_metrics_of_the_round(tmp_path):
     """The report of a round that `stop` receives has the metrics of `evaluate_fn` in this round."""
 
