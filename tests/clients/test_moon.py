@@ -1,4 +1,4 @@
-"""MOON's client: the contrastive term and the models it compares with."""
+"""MOON's client: the representation that it compares."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the guide's table says of Flower's classes: equal here, refused in a line, or different."""
+"""What the guide's table says of Flower's classes: equal, different, or with other arguments."""
 
 import inspect
 

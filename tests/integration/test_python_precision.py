@@ -1,4 +1,4 @@
-"""The Python interface with a 16-bit network, and with the option `precision`."""
+"""The Python interface with a network of float64, and with the option `precision`."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Folders of results that are symbolic links, and reports in folders of other files."""
+"""Folders of results that are symbolic links."""
 
 import os
 import shutil

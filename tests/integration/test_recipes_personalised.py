@@ -1,4 +1,4 @@
-"""Recipes of personalised studies: no repeated work, the same results after a stop, refusals."""
+"""Recipes of personalised studies: tables, figures, keys, and the same results after a stop."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Robust aggregation: rounds by hand, on any nodes and under attack, and methods that refuse it."""
+"""Robust aggregation: rounds by hand and on any nodes, and methods that refuse it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Compare FedMeta with finite differences, and with the network written out by hand."""
+"""Compare FedMeta with the network written out by hand."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 """Compare FedPCL with a calculation by hand in float64.
 
-Clients and classes also join and leave during a run.
+Clients also take part in some rounds only, and leave during a run.
 """
 
 import numpy as np
