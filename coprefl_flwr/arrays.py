@@ -287,19 +287,10 @@ def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -
     """Describe a number of `array` / `weight` outside the range of `dtype`, or return None."""
     if not array.size or (array.dtype == dtype and dtype.kind in "biu"):
         return None
-    least, most = _range(dtype)
-    if array.dtype.kind == dtype.kind == "f":
-        # One pass instead of two, for nearly all arrays: no number is larger than the l2 norm.
-        numbers = array.ravel("K")
-        with np.errstate(all="ignore"):
-            length = math.sqrt(np.dot(numbers, numbers))
-        # Twice the norm, because it is rounded. It may be 0 for numbers below 2e-4 (float16), which
-        # are out of range only after a division by a tiny weight.
-        if weight > 1e-8 and 2 * length / weight <= most:
-            return None
     low, high = array.min().item(), array.max().item()
     if not (math.isfinite(low) and math.isfinite(high)):
         return "a NaN or an infinity"
+    least, most = _range(dtype)
     for number in (low, high):
         # No division by 1: a division would round integers above 2^53.
         mean = number if weight == 1 else number / weight

@@ -26,11 +26,8 @@ AMPERE = (8, 0)
 
 def check_precision(precision: str, device: torch.device) -> None:
     """Raise a SettingsError if `device` does not support `precision`."""
-    missing = {name: why for name in PRECISIONS if (why := _missing(name, device))}
-    if precision in missing:
-        able = ", ".join(name for name in PRECISIONS if name not in missing)
-        problem = f"precision = {precision}: {missing[precision]}; allowed here: {able}"
-        raise SettingsError(problem, "precision")
+    if why := _missing(precision, device):
+        raise SettingsError(f"precision = {precision}: {why}; set {FLOAT32}", "precision")
 
 
 def _missing(precision: str, device: torch.device) -> str:

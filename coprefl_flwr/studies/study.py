@@ -29,7 +29,6 @@ from typing import Any
 from flwr.app import Context
 from flwr.client import NumPyClient
 
-from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import inside
 from coprefl_flwr.learning import default_device
@@ -64,11 +63,7 @@ class Study:
         return {stage.path: stage for stage in self.stages}
 
     def check(self) -> None:
-        """Load the data. Raise a SettingsError if a setting does not fit the data or device.
-
-        Raises one too if a file with the user's code changed after this process had read it.
-        """
-        plugins.check_unchanged()
+        """Load the data. Raise a SettingsError if a setting does not fit the data or device."""
         # float32 works on every device, so the device is not looked up here (a look-up is logged).
         phases = [phase for stage in self.stages for phase in stage.phases]
         for precision in {phase.training.precision for phase in phases} - {FLOAT32}:

@@ -72,17 +72,6 @@ def test_loss_and_gradient_are_those_of_autograd_for_every_batch_size(federation
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_frozen_parameters_get_no_gradient_array(federation, monkeypatch):
-    """Only a trained parameter that does not enter the output gets an array of zeros."""
-    zeros, zeros_like = [], torch.zeros_like
-    monkeypatch.setattr(
-        torch, "zeros_like", lambda parameter: zeros.append(parameter) or zeros_like(parameter)
-    )
-    model = Partial()
-    loss_and_gradient(model, batches_of(federation.samples[0], 4))
-    assert [parameter is model.unused for parameter in zeros] == [True]
-
-
 def test_earlier_gradient_is_not_added(federation):
     samples, model = federation.samples[0], Partial()
     clean = loss_and_gradient(model, batches_of(samples, 4))
@@ -199,12 +188,6 @@ def test_default_loss_takes_only_integer_labels_and_two_outputs(outputs, targets
     network = nn.Linear(5, outputs)
     with pytest.raises(SettingsError, match=r"^without loss=, a batch is .*: pass loss="):
         loss_and_gradient(network, [(torch.ones(4, 5), targets)])
-
-
-def test_default_loss_takes_no_batch_of_two_keys():
-    """A dict of two entries is not a pair of its keys."""
-    with pytest.raises(SettingsError, match=r"^without loss="):
-        loss_and_gradient(nn.Linear(5, 3), [{"x": torch.ones(4, 5), "y": torch.zeros(4).long()}])
 
 
 @pytest.mark.parametrize(

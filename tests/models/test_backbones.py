@@ -1,6 +1,5 @@
 """Frozen networks: the features are equal to the outputs of the same network in plain torch."""
 
-import copy
 import json
 
 import pytest
@@ -10,7 +9,7 @@ from torchvision import models
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import build_model, model_arrays, save_model
-from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
+from coprefl_flwr.models.backbones import fitted, load_backbone
 
 
 def saved(folder, name="resnet8", shape=(3, 12, 12), **changes):
@@ -75,17 +74,6 @@ def test_torchvision_network_with_weights_of_a_user(tmp_path):
         assert torch.equal(backbone.features(images), model((images - mean) / std))
 
 
-def test_network_of_float64_gives_features_of_float32(tmp_path):
-    model = build_model("lenet5", 5, (1, 28, 28))
-    images = torch.rand(2, 1, 28, 28)
-    plain, double = (
-        Backbone.of(network, (1, 28, 28), [0.5], [0.2]).features(images)
-        for network in (model, copy.deepcopy(model).double())
-    )
-    assert double.dtype == torch.float32
-    assert torch.allclose(plain, double, atol=1e-6)
-
-
 def test_unusable_backbone_is_refused(tmp_path):
     weights = tmp_path / "weights.pth"
     torch.save(models.resnet18(num_classes=3).state_dict(), weights)
@@ -95,7 +83,7 @@ def test_unusable_backbone_is_refused(tmp_path):
         "nowhere/model": "no saved model in 'nowhere/model'",
         f"resnet18={tmp_path}/no.pth": "there is no file",
         f"resnet34={weights}": "the weights do not fit the model: array",
-        f"squeezenet1_0={weights}": "squeezenet1_0 has no nn.Linear, so it has no features",
+        f"squeezenet1_0={weights}": "squeezenet1_0 has no nn.Linear of which the file has",
         str(tmp_path / "text"): "its model.json has no pixel-mean",
     }
     for name, line in lines.items():
@@ -119,7 +107,7 @@ def test_code_named_in_model_json_is_not_run_unless_allowed(tmp_path, monkeypatc
     (tmp_path / "given" / "model.json").write_text(json.dumps(about))
     for allowed in ("", "my_lab"):
         monkeypatch.setenv("COPREFL_ALLOW", allowed)
-        with pytest.raises(SettingsError, match=r"its model\.json names the code .*; allowed are"):
+        with pytest.raises(SettingsError, match=r"evil.py:net, which COPREFL_ALLOW must list"):
             load_backbone(str(tmp_path / "given"))
         assert not mark.exists()
     monkeypatch.setenv("COPREFL_ALLOW", f"my_lab,{tmp_path}/evil.py")
@@ -130,7 +118,6 @@ def test_code_named_in_model_json_is_not_run_unless_allowed(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"num-classes": 6}, "the weights do not fit the model: 'fc.weight' has shape"),
         ({"num-classes": "5"}, "its model.json is wrong: TypeError: "),
         ({"input-shape": "image"}, "input shape is .*; resnet8 takes"),
     ],
