@@ -155,7 +155,8 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     model = str(about.get("model"))
     allowed = ("model", model) in plugins.REGISTERED or plugins.is_listed(model)
     if model not in MODELS and not allowed:
-        raise SettingsError(f"its network is {excerpt(model, 200)}, which {plugins.VARIABLE} must list")
+        code = excerpt(model, 200)
+        raise SettingsError(f"its network is {code}, which {plugins.VARIABLE} must list")
     try:
         shape = tuple(about["input-shape"])
         network = build_model(model, about["num-classes"], shape, about["norm"])

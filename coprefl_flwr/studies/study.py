@@ -31,8 +31,6 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import inside
-from coprefl_flwr.learning import default_device
-from coprefl_flwr.models.precision import FLOAT32, check_precision
 from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import STATES
 
@@ -64,10 +62,6 @@ class Study:
 
     def check(self) -> None:
         """Load the data. Raise a SettingsError if a setting does not fit the data or device."""
-        # float32 works on every device, so the device is not looked up here (a look-up is logged).
-        phases = [phase for stage in self.stages for phase in stage.phases]
-        for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
-            check_precision(precision, default_device())
         paths = sorted(f"{stage.path}/" for stage in self.stages)
         for path, following in itertools.pairwise(paths):
             if following.startswith(path):  # One stage would put the other's files aside.

@@ -29,7 +29,7 @@ from coprefl_flwr.errors import say
 from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable, same_under_flower
-from coprefl_flwr.testing.small_study import Broken, Case, quiet_log, write_images
+from coprefl_flwr.testing.small_study import Broken, Case, quiet_log
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,7 @@ def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
     method = Method.parse(place)
     # The log is off, as findings already describe all problems.
     with tempfile.TemporaryDirectory() as folder, quiet_log():
-        data = Path(folder) / "glyphs.npz"
-        write_images(data)
-        cases = [Case(method, role, data, Path(folder) / role) for role in method.roles]
+        cases = [Case(method, role, Path(folder) / role) for role in method.roles]
         for case in cases:
             for name, check in PROPERTIES.items():
                 yield _run_check(name, case, check)

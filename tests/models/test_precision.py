@@ -18,8 +18,6 @@ from coprefl_flwr.models import (
     save_model,
 )
 from coprefl_flwr.models.backbones import Backbone
-from coprefl_flwr.models.precision import check_precision
-from tests.common.federation import CPU
 from tests.common.networks import tiny_model
 
 INPUTS = torch.linspace(-1, 1, 64).view(4, 1, 4, 4)
@@ -108,51 +106,6 @@ def test_backbone_features_are_float32_in_every_precision(dtype):
     assert features.dtype == torch.float32
     assert not torch.equal(features, plain)
     assert torch.allclose(features, plain, atol=0.02)
-
-
-@pytest.mark.parametrize(
-    ("precision", "device", "named"),
-    [
-        ("tf32", CPU, ["tf32", "NVIDIA GPU", "8.0", "the cpu", "set float32"]),
-        ("bf16", torch.device("cuda", 0), ["bf16", "A GPU", "set float32"]),
-    ],
-)
-def test_precision_that_the_device_lacks_is_refused(precision, device, named, monkeypatch):
-    of_a_gpu(monkeypatch, (7, 5))
-    with pytest.raises(SettingsError) as refused:
-        check_precision(precision, device)
-    assert [word for word in named if word not in str(refused.value)] == []
-    assert refused.value.keys == ("precision",)
-    check_precision("float32", device)
-
-
-def of_a_gpu(monkeypatch, capability):
-    """Make torch describe a GPU, which this machine may not have."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: capability >= (8, 0))
-
-
-def test_tf32_is_switched_on_only_while_computing(monkeypatch):
-    of_a_gpu(monkeypatch, (8, 0))
-    check_precision("tf32", torch.device("cuda", 0))
-    model = tiny_model()
-    with pytest.raises(SettingsError, match=r"^precision = tf32"), computing(model, "tf32"):
-        pass
-    assert "forward" not in vars(model)
-
-    class There(nn.Module):
-        forward = staticmethod(lambda: torch.get_float32_matmul_precision())
-
-        def parameters(self, recurse=True):
-            return iter([torch.empty(0, device="meta")])
-
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    monkeypatch.setattr("coprefl_flwr.models.precision.check_precision", lambda *_: None)
-    with computing(There(), "tf32"):
-        assert torch.get_float32_matmul_precision() == "high"
-        assert torch.backends.cudnn.allow_tf32
-    assert before == (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
 
 
 # ---- arrays --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.testing import check_method, findings
 from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable
-from coprefl_flwr.testing.small_study import Case, write_images
+from coprefl_flwr.testing.small_study import Case
 from tests.common.simulation import ROOT
 
 SPOILT = ROOT / "tests" / "common" / "spoilt.py"
@@ -32,16 +32,9 @@ TABLE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    path = tmp_path_factory.mktemp("testing") / "glyphs.npz"
-    write_images(path)
-    return path
-
-
 @pytest.mark.parametrize(("name", "role"), TABLE)
-def test_built_in_method_has_every_property(name, role, data, tmp_path):
-    case = Case(METHODS[name], role, data, tmp_path)
+def test_built_in_method_has_every_property(name, role, tmp_path):
+    case = Case(METHODS[name], role, tmp_path)
     for name_of_property, check in PROPERTIES.items():
         if (role, name_of_property) == ("head", "resume"):
             with pytest.raises(NotApplicable):
