@@ -51,8 +51,6 @@ def allow(monkeypatch):
     ("text", "place", "options"),
     [
         ("coprefl", "coprefl", {}),
-        ("net.py:Net", "net.py:Net", {}),
-        ("net.py:Net:width=32,depth=3", "net.py:Net", {"width": 32, "depth": 3}),
         ("a.b:f:rate=1e-3,on=true,kind=x", "a.b:f", {"rate": 1e-3, "on": True, "kind": "x"}),
         ("C:/nets/net.py:Net:wide-part=2", "C:/nets/net.py:Net", {"wide-part": 2}),
     ],

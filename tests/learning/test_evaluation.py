@@ -72,18 +72,6 @@ def test_loss_and_gradient_are_those_of_autograd_for_every_batch_size(federation
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_earlier_gradient_is_not_added(federation):
-    samples, model = federation.samples[0], Partial()
-    clean = loss_and_gradient(model, batches_of(samples, 4))
-    model.unused.grad = torch.ones(2, dtype=torch.float64)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.ones_like(parameter)
-    again = loss_and_gradient(model, batches_of(samples, 4))
-    for name, gradient in clean.gradient.items():
-        np.testing.assert_array_equal(again.gradient[name], gradient)
-
-
 def test_evaluation_by_hand():
     """Logits are the inputs. Hits: yes, no, yes, yes, no.
 
@@ -106,22 +94,6 @@ def test_evaluation_without_samples_is_an_error():
         evaluate(tiny_model(), [])
     with pytest.raises(ValueError, match="no samples to compute a loss of"):
         loss_and_gradient(tiny_model(), [])
-
-
-def test_sparse_gradient_becomes_dense():
-    """Before, the reply to a query with an embedding of this kind was refused."""
-    words, labels = torch.tensor([[0, 2], [2, 4], [1, 1]]), torch.tensor([0, 1, 2])
-    results = []
-    for sparse in (True, False):
-        torch.manual_seed(0)
-        network = nn.Sequential(nn.EmbeddingBag(5, 4, sparse=sparse), nn.Linear(4, 3))
-        results.append(
-            loss_and_gradient(network, [(words[:2], labels[:2]), (words[2:], labels[2:])])
-        )
-    found, expected = results
-    assert found.loss == expected.loss
-    for name, gradient in expected.gradient.items():
-        np.testing.assert_allclose(found.gradient[name], gradient, rtol=1e-6)
 
 
 def linear_and_batches(size):

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import coprefl_flwr as cp
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
@@ -154,21 +153,6 @@ def test_layers_that_share_an_object_share_it_after_a_client():
     TorchClient(model, site(0))
     TorchClient(model, site(0))
     assert model[1].seen is model[0].seen
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-def test_every_state_with_two_workers_and_after_a_resume(tmp_path):
-    """The same weights from one process, from two, and from a run that was continued."""
-    sites, run = [site(client) for client in range(4)], {"quiet": True, "local_steps": 2}
-    one = cp.pretrain("fedavg", network(*FACTORS), sites, rounds=4, **run)
-    two = cp.pretrain("fedavg", network(*FACTORS), sites, rounds=4, workers=2, **run)
-    for _ in range(2):
-        cp.pretrain("fedavg", network(*FACTORS), sites, rounds=2, checkpoint=tmp_path, **run)
-    again = cp.pretrain("fedavg", network(*FACTORS), sites, rounds=4, checkpoint=tmp_path, **run)
-    for name, array in model_arrays(one).items():
-        np.testing.assert_allclose(model_arrays(two)[name], array, rtol=1e-5, err_msg=name)
-        assert np.array_equal(model_arrays(again)[name], array), name
 
 
 def test_network_is_freed_with_its_state():
