@@ -108,7 +108,7 @@ def test_invalid_clip_and_noise_are_refused(whole, federation):
         with pytest.raises(SettingsError, match=line):
             reply(*whole, **options)
     arguments = federation.model, federation.samples[0]
-    with pytest.raises(SettingsError, match="query-noise needs query-clip"):
+    with pytest.raises(SettingsError, match=r"query-noise = 0\.5: set query-clip"):
         CoPreFLClient(*arguments, device=CPU, query_noise=0.5)
     with pytest.raises(SettingsError, match="FedMetaClient: unknown option 'query_clip'"):
         FedMetaClient(*arguments, device=CPU, query_clip=1.0)

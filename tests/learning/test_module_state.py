@@ -21,9 +21,9 @@ class Layer(nn.Module):
 
     def __init__(self, *factors):
         super().__init__()
-        self.linear, self.dropout = nn.Linear(6, 4), nn.Dropout(0.5)
+        self.linear = nn.Linear(6, 4)
         self.factors = factors
-        self.calls, self.seen, self.mean = 0, [], torch.zeros(())
+        self.calls, self.seen = 0, []
         self.register_buffer("memory", torch.zeros(()), persistent=False)
         self.generator, self.numbers = torch.Generator(), np.random.default_rng(0)
 
@@ -42,11 +42,6 @@ def number_attribute(layer):
 def list_attribute(layer):
     layer.seen.append(1)
     return 1 + 0.1 * len(layer.seen)
-
-
-def tensor_attribute(layer):
-    layer.mean = 0.5 * layer.mean + 0.5
-    return 1 + layer.mean
 
 
 def new_attribute(layer):
@@ -69,11 +64,6 @@ def frozen_weight(layer):
     return 1.0
 
 
-def mode(layer):
-    kind, layer.dropout.inplace = layer.dropout.inplace, True
-    return 0.5 if kind else 1.0
-
-
 def random_numbers_of_python(_):
     return 1 + random.random()
 
@@ -91,8 +81,8 @@ def numpy_generator(layer):
 
 
 FACTORS = (
-    *(number_attribute, list_attribute, tensor_attribute, new_attribute),
-    *(buffer_outside_of_the_state_dict, hook, frozen_weight, mode),
+    *(number_attribute, list_attribute, new_attribute),
+    *(buffer_outside_of_the_state_dict, hook, frozen_weight),
     *(random_numbers_of_python, random_numbers_of_numpy, torch_generator, numpy_generator),
 )
 
