@@ -63,19 +63,8 @@ class Array(FlowerArray):  # Flower sends the class's name, which must be `Array
         """Return a copy of the NumPy array."""
         return super().numpy() if self.array is None else _copied(self.array)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, FlowerArray):
-            return NotImplemented
-        return _fields(self) == _fields(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return FlowerArray, _fields(self)
-
-
-def _fields(array: FlowerArray) -> tuple[str, tuple[int, ...], str, bytes]:
-    return array.dtype, array.shape, array.stype, array.data
+        return FlowerArray, (self.dtype, self.shape, self.stype, self.data)
 
 
 def _copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
