@@ -179,13 +179,6 @@ def test_hash_includes_imported_files(tmp_path, changed):
     assert plugins.hash_at("model", f"{tmp_path / 'top.py'}:f") != before
 
 
-def test_hash_of_a_relative_path_in_a_package(file, monkeypatch):
-    """Earlier, the search for the package's folder never ended."""
-    (file.parent / "__init__.py").write_text("")
-    monkeypatch.chdir(file.parent)
-    assert plugins.hash_at("model", "mine.py:width") == plugins.hash_at("model", f"{file}:width")
-
-
 def test_hash_of_an_installed_package_is_that_of_one_file():
     assert plugins.hash_at("model", "json.decoder:JSONDecoder") != ""
     assert plugins.hash_at("model", "json:loads") != plugins.hash_at("model", "json.decoder:x")

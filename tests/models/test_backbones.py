@@ -33,23 +33,12 @@ def test_saved_model_of_this_package_is_a_frozen_backbone(tmp_path, file):
     assert not any(p.requires_grad for p in backbone.network.parameters())
 
 
-def test_images_are_fitted_to_the_size_and_colours_of_the_backbone(tmp_path):
-    """A network for grey images also takes colour images of another size.
-
-    A network for colour images also takes grey images.
-    """
-    saved(tmp_path / "grey", "lenet5", (1, 28, 28))
-    assert load_backbone(str(tmp_path / "grey")).features(torch.rand(2, 3, 32, 32)).shape == (2, 84)
-    saved(tmp_path / "colour")
-    colour = load_backbone(str(tmp_path / "colour"))
-    grey = torch.rand(2, 1, 12, 12)
-    assert torch.equal(colour.features(grey), colour.features(grey.repeat(1, 3, 1, 1)))
-
-
 def test_fitting_of_colours_and_size_by_hand():
     red = torch.zeros(1, 3, 2, 2)
     red[:, 0] = 1
     assert fitted(red, (1, 2, 2)).flatten().tolist() == pytest.approx([0.299] * 4)
+    grey = torch.rand(2, 1, 4, 4)
+    assert torch.equal(fitted(grey, (3, 4, 4)), grey.repeat(1, 3, 1, 1))
     checked = torch.tensor([[0.0, 1.0], [1.0, 0.0]])[None, None]
     assert fitted(checked, (1, 1, 1)).flatten().tolist() == pytest.approx([0.5])
     with pytest.raises(SettingsError, match="images have 2 channels; allowed are 1 and 3"):
