@@ -63,19 +63,8 @@ class Array(FlowerArray):  # Flower sends the class's name, which must be `Array
         """Return a copy of the NumPy array."""
         return super().numpy() if self.array is None else _copied(self.array)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, FlowerArray):
-            return NotImplemented
-        return _fields(self) == _fields(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return FlowerArray, _fields(self)
-
-
-def _fields(array: FlowerArray) -> tuple[str, tuple[int, ...], str, bytes]:
-    return array.dtype, array.shape, array.stype, array.data
+        return FlowerArray, (self.dtype, self.shape, self.stype, self.data)
 
 
 def _copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -287,19 +276,10 @@ def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -
     """Describe a number of `array` / `weight` outside the range of `dtype`, or return None."""
     if not array.size or (array.dtype == dtype and dtype.kind in "biu"):
         return None
-    least, most = _range(dtype)
-    if array.dtype.kind == dtype.kind == "f":
-        # One pass instead of two, for nearly all arrays: no number is larger than the l2 norm.
-        numbers = array.ravel("K")
-        with np.errstate(all="ignore"):
-            length = math.sqrt(np.dot(numbers, numbers))
-        # Twice the norm, because it is rounded. It may be 0 for numbers below 2e-4 (float16), which
-        # are out of range only after a division by a tiny weight.
-        if weight > 1e-8 and 2 * length / weight <= most:
-            return None
     low, high = array.min().item(), array.max().item()
     if not (math.isfinite(low) and math.isfinite(high)):
         return "a NaN or an infinity"
+    least, most = _range(dtype)
     for number in (low, high):
         # No division by 1: a division would round integers above 2^53.
         mean = number if weight == 1 else number / weight

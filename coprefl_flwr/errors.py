@@ -85,13 +85,6 @@ def shorten(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - end - 5]} ... {line[-end:]}"
 
 
-_DEVICE = ("device", "devices", "cuda", "gpu", "gpus", "num-gpus")
-_HOW_DEVICE = (
-    "a process computes on a GPU if a GPU is visible, or else on the CPU; the environment variable "
-    "CUDA_VISIBLE_DEVICES selects the visible GPUs"
-)
-
-
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return the message that `name` is unknown, with the most similar known name.
 
@@ -100,8 +93,6 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     spelled = {spelling.lower(): spelling for spelling in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     names = ", ".join(spelled.values())
-    if what in ("setting", "option") and name.lower() in _DEVICE:
-        return f"unknown {what} '{name}': {_HOW_DEVICE}"
     hint = f"known are {names}" if names else f"no {what} exists"
     hint = f"did you mean '{spelled[near[0]]}'?" if near else hint
     return f"unknown {what} '{excerpt(name, 200)}': {hint}"

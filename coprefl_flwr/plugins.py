@@ -1,8 +1,7 @@
 """Find a user's code by name: methods, models, datasets, partitions, metrics, trackers.
 
-A place is a string that names a function or a class: `module:NAME`, `path/file.py:NAME`, the name
-of an entry point of the group `coprefl_flwr`, or a name that was given to `register`. Options may
-follow the place, as in `net.py:Net:width=32,depth=3`.
+A place is a string that names a function or a class: `module:NAME`, `path/file.py:NAME`, or a name
+that was given to `register`. Options may follow the place, as in `net.py:Net:width=32,depth=3`.
 
 The environment variable COPREFL_ALLOW lists the code that settings and model files may name:
 
@@ -21,13 +20,12 @@ import contextlib
 import functools
 import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -36,9 +34,6 @@ from typing import Any
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.named import parse, split_options
-
-GROUP = "coprefl_flwr"
-"""The group of Python entry points in which places are looked up."""
 
 KINDS = (
     *("method", "model", "dataset", "partition", "metric", "measurement", "tracker", "start"),
@@ -59,9 +54,6 @@ BUILT_IN = (
 Registered = dict[tuple[str, str], tuple[Any, str]]
 REGISTERED: Registered = {}
 """{(kind, name): (registered object, hash of its code)}; Ray workers get a copy of this dict."""
-
-_texts: dict[Path, bytes] = {}
-"""The text of every file of the user that this process has read. A process reads a file once."""
 
 SHOWING = ContextVar("showing", default="")
 """The name of the command that only shows results, or "" if code may be run."""
@@ -93,8 +85,8 @@ def is_place(kind: str, text: str) -> bool:
 
 
 def brought(kind: str) -> list[str]:
-    """Return the names that were registered for a kind, and the names of all entry points."""
-    return [name for its_kind, name in REGISTERED if its_kind == kind] + list(_entry_points())
+    """Return the names that were registered for a kind."""
+    return [name for its_kind, name in REGISTERED if its_kind == kind]
 
 
 def find(kind: str, text: str) -> Any:
@@ -117,7 +109,6 @@ def find(kind: str, text: str) -> Any:
         raise SettingsError(f"{place}: write module:NAME or path/file.py:NAME")
     if hasattr(module, name):
         return getattr(module, name)
-    check_unchanged()
     public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
     raise SettingsError(f"{place}: {unknown('name', name, public)}")
 
@@ -169,36 +160,23 @@ def hash_at(kind: str, text: str) -> str:
 
     The source is the file of the place and all files that the file imports, directly or indirectly,
     from its folder or package. If the file is in an installed package, the source is that file
-    only. No code is run. The text is the one that this process read first, as Python, too, imports
-    a module once (see `check_unchanged`).
+    only. No code is run. A process reads the source once, as Python imports a module once: a later
+    change of a file counts in the next process.
     """
     place, _ = split_options(text)
     if (kind, place) in REGISTERED:
         return REGISTERED[kind, place][1]
-    where = _entry_points().get(place, place).rpartition(":")[0]
+    where = place.rpartition(":")[0]
     file = expanded(where) if where.endswith(".py") else _file_of(where)
-    if file is None or not file.is_file():
-        return ""
-    file, libraries = file.resolve(), ("purelib", "platlib", "stdlib")
-    installed = any(file.is_relative_to(sysconfig.get_path(name)) for name in libraries)
-    return _digest(map(_text, sorted([file] if installed else _files(file))))
+    return _hash_of(file.resolve()) if file and file.is_file() else ""
 
 
-def check_unchanged() -> None:
-    """Raise a SettingsError if a file of the user changed after this process had read it.
-
-    A new study begins with this check: it would run the first text of the file.
-    """
-    for file, text in _texts.items():
-        if file.is_file() and file.read_bytes() != text:
-            problem = f"{file} changed after this program had read it"
-            raise SettingsError(f"{problem}: restart the program (in a notebook: the kernel)")
-
-
-def _text(file: Path) -> bytes:
-    if file not in _texts:
-        _texts[file] = file.read_bytes()
-    return _texts[file]
+@functools.cache
+def _hash_of(file: Path) -> str:
+    libraries = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
+    installed = any(map(file.is_relative_to, libraries))
+    files = [file] if installed else sorted(_files(file))
+    return _digest(path.read_bytes() for path in files)
 
 
 # ---- code that COPREFL_ALLOW allows -------------------------------------------------------------
@@ -252,15 +230,10 @@ def _parts(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _target(kind: str, place: str) -> str:
-    """Return `module:NAME` for the name of an entry point or a partitioner, or else `place`."""
+    """Return `module:NAME` for the name of a partitioner of flwr-datasets, or else `place`."""
     if kind == "partition" and re.fullmatch(r"[A-Z][a-z]+[A-Z]\w+", place):
         return f"flwr_datasets.partitioner:{place}"
-    return _entry_points().get(place, place)
-
-
-@functools.cache
-def _entry_points() -> Mapping[str, str]:
-    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
+    return place
 
 
 def _module_of(file: Path, place: str) -> ModuleType:
@@ -277,17 +250,9 @@ def _module_of(file: Path, place: str) -> ModuleType:
     module = sys.modules[name] = ModuleType(name)  # Dataclasses look up modules there.
     module.__file__ = str(file)
     try:
-        _run(place, lambda: exec(compile(_text(file), str(file), "exec"), vars(module)))
-        for path, other in _files(file).items():
-            found = getattr(sys.modules.get(other), "__file__", None)
-            if found and Path(found).resolve() != path:
-                problem = f"but the module at {found} has this name: rename one file"
-                raise SettingsError(f"{place} imports {other}, {problem}")
+        _run(place, lambda: exec(compile(file.read_bytes(), str(file), "exec"), vars(module)))
     except SettingsError:
-        for path in [path for path, other in _files(file).items() if other not in sys.modules]:
-            _texts.pop(path, None)  # The next call reads the file that the user has mended.
-        _files.cache_clear()
-        del sys.modules[name]
+        del sys.modules[name]  # The next call reads the file that the user has mended.
         raise
     return module
 
@@ -302,21 +267,18 @@ def _run(place: str, load: Callable[[], Any], what: str = "does not import") -> 
         raise SettingsError(f"{place} {what}: {one_line(error)}") from error
 
 
-@functools.cache
-def _files(file: Path) -> dict[Path, str]:
+def _files(file: Path) -> list[Path]:
     """Return a file of the user and all files that it imports from its folder or package.
 
-    Indirect imports count. Each file is mapped to the name of its module, or to "" for the file
-    itself and for relative imports.
+    Indirect imports count.
     """
     root = next(source for source in file.parents if not (source / "__init__.py").is_file())
-    files, waiting = {file: ""}, [file]
-    for source in waiting:  # The loop adds files to this list.
-        for level, names in _imports(_text(source)):
+    files = [file]
+    for source in files:  # The loop adds files to this list.
+        for level, names in _imports(source.read_bytes()):
             for start in source.parents[level - 1 : level] if level else (file.parent, root):
-                for other in _sources(start.joinpath(*names)):
-                    waiting += [] if other in files else [other]
-                    files.setdefault(other, "" if level else ".".join(names))
+                found = _sources(start.joinpath(*names))
+                files += [other for other in found if other not in files]
     return files
 
 
@@ -330,7 +292,7 @@ def _imports(text: bytes) -> Iterator[tuple[int, list[str]]]:
             elif isinstance(node, ast.ImportFrom):
                 module = f"{node.module}." if node.module else ""
                 names += [(node.level, module + alias.name) for alias in node.names]
-    for level, name in dict.fromkeys(names):
+    for level, name in names:
         parts = name.split(".")  # Importing `a.b` also imports the package `a`.
         yield from ((level, parts[:n]) for n in range(not level, len(parts) + 1))
 

@@ -26,8 +26,8 @@ def _same_threads():
 
 @pytest.fixture(autouse=True)
 def _no_file_read_before():
-    """Forget the texts of files of earlier tests, which may have changed these files."""
-    plugins._texts.clear()
+    """Forget the hashes of files of earlier tests, which may have changed these files."""
+    plugins._hash_of.cache_clear()
 
 
 @pytest.fixture

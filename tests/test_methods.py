@@ -50,13 +50,6 @@ def test_method_has_a_client_and_options_of_distinct_names(name):
     assert not options & (heeded | declared(client_class).keys())
 
 
-def test_roles_of_methods_include_tasks_and_personalised_studies():
-    tasks = ("fedavg", "feddyn", "fedprox", "moon", "qffl", "scaffold")
-    assert all("task" in METHODS[name].roles for name in tasks)
-    personalised = ("fedavg", "fedpcl", "fedproto", "fedrep", "per-fedavg", "pfedme", "solo")
-    assert all("personalised" in METHODS[name].roles for name in personalised)
-
-
 @dataclass
 class Network:
     name = "net"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from types import MethodType, ModuleType, SimpleNamespace
+from types import MethodType, ModuleType
 
 import numpy as np
 import pytest
@@ -88,25 +88,13 @@ def by_module(scale):
     return names["metric"]
 
 
-def computed(scale):
-    class Computed:
-        @functools.cached_property
-        def value(self):
-            return scale
-
-    return Computed
-
-
 VALUES_OF = {
     "a method": lambda scale: MethodType(made(k=scale)["metric"], "an object"),
     "a cached function": cached,
     "a function of a module": by_module,
-    "a cached property": computed,
     "a NumPy number": lambda scale: cached(np.float32(scale)),
     "a tensor": lambda scale: cached(torch.tensor([0.0, scale])),
     "a dtype": lambda scale: cached([torch.float32, torch.float64][scale - 1]),
-    "a namespace": lambda scale: cached(SimpleNamespace(p=scale)),
-    "nested lists": lambda scale: cached([[1, [2]], [[1], 2]][scale - 1]),
 }
 
 

@@ -11,67 +11,25 @@ from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.options import checked_options, declared, same_option
 from coprefl_flwr.strategies import (
     MOON,
-    QFFL,
-    SCAFFOLD,
     CoPreFL,
     FedAdam,
     FedAvg,
-    FedAvgM,
-    FedDyn,
     FedMeta,
-    FedProto,
     FedProx,
     PerFedAvg,
-    PFedMe,
 )
 from coprefl_flwr.studies.personal_data import PersonalOptions
 
 OPTIONS = {
-    "at least 0": [
-        (LocalTraining, "local_steps", -1),
-        (FedProto, "mu", -1.0),
-        (FedProx, "mu", -0.1),
-        (MOON, "mu", -0.1),
-        (PersonalOptions, "noise_scale", -1.0),
-        (PerFedAvg, "inner_learning_rate", -1.0),
-        (QFFL, "q", -1.0),
-    ],
-    "at least 1": [
-        *((FedAvg, name, 0) for name in ("participants", "min_replies", "min_available_nodes")),
-        (LocalTraining, "max_local_steps", 0),
-        (FedMeta, "inner_steps", 0),
-        (FedMeta, "local_steps", 0),
-        (PFedMe, "inner_steps", 0),
-    ],
-    "above 0": [
-        (LocalTraining, "clip_norm", 0.0),
-        (FedAdam, "tau", 0.0),
-        (FedDyn, "alpha", 0.0),
-        (MOON, "temperature", 0.0),
-        *((PFedMe, name, 0.0) for name in ("mu", "meta_learning_rate")),
-        *((kind, "global_learning_rate", 0.0) for kind in (FedAdam, FedAvgM, PFedMe, SCAFFOLD)),
-    ],
-    "between 0 and": [
-        (CoPreFL, "gamma", -0.1),
-        (CoPreFL, "gamma", 1.5),
-        (FedAdam, "beta2", 1.0),
-        (FedAvg, "tolerated_share", 0.5),
-        (FedAvgM, "server_momentum", 1.0),
-        (PersonalOptions, "noise_share", 1.5),
-    ],
+    "at least 0": [(LocalTraining, "local_steps", -1), (FedProx, "mu", -0.1)],
+    "at least 1": [(FedAvg, "participants", 0)],
+    "above 0": [(LocalTraining, "clip_norm", 0.0), (MOON, "temperature", 0.0)],
+    "between 0 and": [(CoPreFL, "gamma", 1.5), (PersonalOptions, "noise_share", 1.5)],
     "above 0 and at most": [(FedAvg, "fraction_train", 1.5)],
-    "a finite number": [
-        (FedProx, "mu", math.inf),
-        (LocalTraining, "learning_rate", math.nan),
-        (QFFL, "q", math.inf),
-        (SCAFFOLD, "global_learning_rate", math.nan),
-    ],
+    "a finite number": [(FedProx, "mu", math.inf), (LocalTraining, "learning_rate", math.nan)],
     "a whole number": [(FedAvg, "participants", 2.5)],
     "known are fo, hf": [(PerFedAvg, "variant", "so")],
     "'maml'": [(FedMeta, "variant", "MAML")],
-    "'II'": [(SCAFFOLD, "variant", "III")],
-    "'gaussian'": [(PersonalOptions, "noise_kind", "gausian")],
-    "'krum'": [(FedAvg, "aggregation", "kurm")],
 }
 """By allowed values, or nearest name: a class, its option, and a value that is not allowed."""
 

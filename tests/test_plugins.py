@@ -1,6 +1,5 @@
 """A user's code is found by module and name, identified by its text, or refused in one line."""
 
-import importlib.metadata
 import re
 import sys
 import types
@@ -40,19 +39,6 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def entry_point(monkeypatch):
-    """Declare an entry point."""
-
-    def declare(name, value):
-        entry = importlib.metadata.EntryPoint(name, value, plugins.GROUP)
-        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
-        plugins._entry_points.cache_clear()
-
-    yield declare
-    plugins._entry_points.cache_clear()
-
-
-@pytest.fixture
 def allow(monkeypatch):
     """Set COPREFL_ALLOW."""
     return lambda text: monkeypatch.setenv(plugins.VARIABLE, text)
@@ -65,8 +51,6 @@ def allow(monkeypatch):
     ("text", "place", "options"),
     [
         ("coprefl", "coprefl", {}),
-        ("net.py:Net", "net.py:Net", {}),
-        ("net.py:Net:width=32,depth=3", "net.py:Net", {"width": 32, "depth": 3}),
         ("a.b:f:rate=1e-3,on=true,kind=x", "a.b:f", {"rate": 1e-3, "on": True, "kind": "x"}),
         ("C:/nets/net.py:Net:wide-part=2", "C:/nets/net.py:Net", {"wide-part": 2}),
     ],
@@ -75,14 +59,13 @@ def test_options_begin_after_the_last_colon_before_a_key(text, place, options):
     assert parse(text) == (place, options)
 
 
-def test_code_is_found_by_file_module_and_entry_point(file, monkeypatch, entry_point):
+def test_code_is_found_by_file_and_module(file, monkeypatch):
     monkeypatch.syspath_prepend(str(file.parent))
-    entry_point("wide", "mine:width")
-    for place in (f"{file}:width", "mine:width", "wide"):
+    for place in (f"{file}:width", "mine:width"):
         text = f"{place}:times=2,more=1"
         assert plugins.is_place("model", text)
         assert plugins.call(text, plugins.find("model", text), ()) == 7
-    assert plugins.hash_at("model", "wide") == plugins.hash_at("model", f"{file}:width") != ""
+    assert plugins.hash_at("model", "mine:width") == plugins.hash_at("model", f"{file}:width") != ""
     assert not plugins.is_place("model", "narrow")
 
 
@@ -100,16 +83,13 @@ def test_relative_file_is_found_in_the_folder(file, tmp_path):
     [("mine.py", "def width():\n    return 4\n"), ("imported_by_mine.py", "WIDTH = 4\n")],
 )
 def test_changed_file_keeps_its_code_and_hash_until_the_process_ends(file, name, text):
-    """The hash is that of the code that runs; a new study is refused in one line."""
+    """The hash is that of the code that runs."""
     place = f"{file}:width"
     width, digest = plugins.find("model", place), plugins.hash_at("model", place)
     (file.parent / name).write_text(text)
     assert plugins.find("model", place) is width
     assert (width(), plugins.hash_at("model", place)) == (3, digest)
-    with pytest.raises(SettingsError, match=rf"{name} changed after .*: restart the program"):
-        plugins.check_unchanged()
     new_process()
-    plugins.check_unchanged()
     assert plugins.find("model", place)() == 4
     assert plugins.hash_at("model", place) != digest
 
@@ -123,17 +103,6 @@ def test_file_that_does_not_import_is_read_again_when_it_is_mended(file):
             plugins.find("model", f"{file}:width")
         broken.write_text(remedy)
     assert plugins.find("model", f"{file}:width")() == 3
-    file.write_text(f"{text}\n\ndef depth():\n    return 2\n")
-    with pytest.raises(SettingsError, match=r"mine.py changed after .*: restart the program"):
-        plugins.find("model", f"{file}:depth")
-
-
-def test_two_files_share_a_module_that_both_import(tmp_path):
-    (tmp_path / "shared_base.py").write_text("class Base:\n    pass\n")
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.py").write_text(f"from shared_base import Base\nWHICH = '{name}'\n")
-    bases = [plugins.find("model", f"{tmp_path / name}.py:Base") for name in ("one", "two")]
-    assert bases[0] is bases[1]
 
 
 # ---- refusing -----------------------------------------------------------------------------------
@@ -168,17 +137,6 @@ def test_wrong_option_of_a_function_is_refused(file, options, message):
     text = f"{file}:width:{options}"
     with pytest.raises(SettingsError, match=message):
         plugins.call(text, lambda times=1, more=0: 1 + times, ())
-
-
-def test_module_name_of_another_folder_is_refused(tmp_path):
-    """Python would silently give the second file the first folder's module."""
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "shared_name.py").write_text(f"NAME = '{folder}'\n")
-        (tmp_path / folder / "own.py").write_text("import shared_name\n\ndef f():\n    pass\n")
-    plugins.find("model", f"{tmp_path / 'one' / 'own.py'}:f")
-    with pytest.raises(SettingsError, match="imports shared_name, but the module at"):
-        plugins.find("model", f"{tmp_path / 'two' / 'own.py'}:f")
 
 
 # ---- hashes -------------------------------------------------------------------------------------
@@ -219,13 +177,6 @@ def test_hash_includes_imported_files(tmp_path, changed):
     (tmp_path / changed).write_text(texts[changed] + "# changed\n")
     new_process()
     assert plugins.hash_at("model", f"{tmp_path / 'top.py'}:f") != before
-
-
-def test_hash_of_a_relative_path_in_a_package(file, monkeypatch):
-    """Earlier, the search for the package's folder never ended."""
-    (file.parent / "__init__.py").write_text("")
-    monkeypatch.chdir(file.parent)
-    assert plugins.hash_at("model", "mine.py:width") == plugins.hash_at("model", f"{file}:width")
 
 
 def test_hash_of_an_installed_package_is_that_of_one_file():
@@ -283,14 +234,12 @@ def is_allowed(place):
     return True
 
 
-@pytest.mark.parametrize("text", ["", " "])
-def test_all_code_is_allowed_without_the_variable(allow, text):
-    allow(text)
+def test_all_code_is_allowed_without_the_variable(allow):
+    allow("")
     assert is_allowed("os:system")
     assert not plugins.is_listed("os:system")  # Code that a model.json names must be listed.
     with plugins.without_code("coprefl report"):
         assert not is_allowed("os:system")
-    assert is_allowed("os:system")
 
 
 @pytest.mark.parametrize(
@@ -303,15 +252,12 @@ def test_all_code_is_allowed_without_the_variable(allow, text):
         ("my_lab", "my_laboratory:Net", False),
         ("my_lab:Net", "my_lab:Net", True),
         ("my_lab:Net", "my_lab:Other", False),
-        ("my_lab, os", "os:system", True),
         ("my_lab,none", "os:system", False),
         ("my_lab", "my_lab.py:Net", False),
         ("nets/", "nets/own.py:Net", True),
-        ("./nets", "nets/more/own.py:Net", True),
         ("nets/", "nets/../own.py:Net", False),
         ("nets/own.py", "nets/own.py:Net", True),
         ("nets/own.py:Net", "nets/own.py:Other", False),
-        (".", "nets/own.py:Net", True),
     ],
 )
 def test_allowed_code_is_that_of_the_listed_prefixes(allow, text, place, allowed):
@@ -354,15 +300,6 @@ def test_registered_code_and_built_in_parts_are_allowed(allow):
         assert issubclass(method.client_class, TorchClient)
     with pytest.raises(SettingsError, match="does not list this code; add it"):
         plugins.find("model", "coprefl_flwr.files:write_atomically")
-
-
-def test_entry_point_is_allowed_by_the_code_it_names(allow, entry_point):
-    entry_point("reader", "json.decoder:JSONDecoder")
-    allow("json")
-    assert plugins.find("model", "reader").__name__ == "JSONDecoder"
-    allow("none")
-    with pytest.raises(SettingsError, match=r"^json\.decoder:JSONDecoder: COPREFL_ALLOW = none"):
-        plugins.find("model", "reader")
 
 
 def test_display_names_of_methods_are_those_of_papers():

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from coprefl_flwr.clients import FedDynClient, FedMetaClient
 from coprefl_flwr.data import Samples, make_dataset
 from coprefl_flwr.transfer import tensor_of
-from tests.common.clients import CONFIG, later, make
 from tests.common.federation import CPU
-from tests.common.networks import tiny_model
 
 
 def of_another_process(array):
@@ -50,18 +47,3 @@ def test_samples_whose_arrays_are_read_only(dtype, positions):
     labels = of_another_process(data.labels)
     inputs, targets = Samples(data, labels, labels).batch(positions, CPU)
     assert (len(inputs), targets.tolist()) == (2, np.arange(4)[positions].tolist())
-
-
-def test_states_and_rates_that_are_read_only(federation, tmp_path):
-    client, start = make(FedDynClient, tiny_model(), federation, tmp_path)
-    request = {**CONFIG, "feddyn-alpha": 0.5}
-    client.fit(start, request)
-    state = client.state.read(later(request))
-    client.state.read = lambda _: {n: of_another_process(array) for n, array in state.items()}
-    client.fit(start, later(request))
-    names = [name for name, _ in tiny_model().named_parameters()]
-    sent = {
-        n: of_another_process(np.ones(p.shape, np.float32)) for n, p in client.parameters().items()
-    }
-    client = FedMetaClient(tiny_model(), federation.samples[1], device=CPU)
-    assert list(client.rates(sent, {})) == names

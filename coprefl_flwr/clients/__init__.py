@@ -30,32 +30,16 @@ if TYPE_CHECKING:
     from coprefl_flwr.clients.torch_client import StatefulClient as StatefulClient
     from coprefl_flwr.clients.torch_client import TorchClient as TorchClient
 
-_MODULES = {
-    "CoPreFLClient": "coprefl",
-    "FeaturesClient": "features",
-    "FedDynClient": "feddyn",
-    "FedMetaClient": "fedmeta",
-    "FedPCLClient": "fedpcl",
-    "FedProtoClient": "fedproto",
-    "FedProxClient": "fedprox",
-    "FedRepClient": "fedrep",
-    "MOONClient": "moon",
-    "PerFedAvgClient": "per_fedavg",
-    "PFedMeClient": "pfedme",
-    "QFFLClient": "qffl",
-    "SCAFFOLDClient": "scaffold",
-    "SoloClient": "solo",
-    "StatefulClient": "torch_client",
-    "TorchClient": "torch_client",
-}
-"""The module of each client class, by the name of the class."""
+_MODULES = (
+    *("torch_client", "coprefl", "features", "feddyn", "fedmeta", "fedpcl", "fedproto", "fedprox"),
+    *("fedrep", "moon", "per_fedavg", "pfedme", "qffl", "scaffold", "solo"),
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    """Return the class `name` from the submodule that defines it."""
+    for module in _MODULES:
+        members = vars(importlib.import_module(f"{__name__}.{module}"))
+        if name in members and not name.startswith("_"):
+            return members[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])

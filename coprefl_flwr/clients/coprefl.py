@@ -65,10 +65,9 @@ class CoPreFLClient(TorchClient):
     @classmethod
     def _check_noise(cls, options: Mapping[str, Any]) -> None:
         """Raise a SettingsError if `query_noise` is set without `query_clip`."""
-        clip, noise = options.get("query_clip", 0.0), options.get("query_noise", 0.0)
-        if noise and not clip:
-            multiple = "set query-clip too; the noise is a multiple of it"
-            raise SettingsError(f"query-noise = {noise:g}: {multiple}", "query-noise")
+        noise = options.get("query_noise", 0.0)
+        if noise and not options.get("query_clip"):
+            raise SettingsError(f"query-noise = {noise:g}: set query-clip, too", "query-noise")
 
     def split(self, config: Config) -> tuple[Samples, Samples]:
         """Return the support and the query set, a function of (seed, population, round, client)."""

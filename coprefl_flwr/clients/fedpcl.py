@@ -11,7 +11,6 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective, class_means
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.learning.prototypes import padded, unit_rows
@@ -136,8 +135,6 @@ def fewest_to_train(model: nn.Module) -> int:
 
 def prototype_set(parameters: Parameters) -> Arrays:
     """Return the set of prototypes in the two arrays that a client received."""
-    if len(parameters) != 2:
-        raise SettingsError(f"{len(parameters)} arrays; a client needs two: prototypes and counts")
     return dict(zip(("prototypes", "counts"), parameters, strict=True))
 
 

@@ -1,6 +1,5 @@
 """MOON's client: local SGD with a contrastive loss of representations."""
 
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -9,8 +8,6 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.data import Samples
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective
 from coprefl_flwr.models import computing, load_arrays, model_arrays, outputs_and_representation
 from coprefl_flwr.models.copies import copied
@@ -31,11 +28,6 @@ class MOONClient(StatefulClient):
     local model. Both models are frozen and in eval mode. In a client's first round the contrastive
     loss is left out. mu and tau are the request's "moon-mu" and "moon-temperature".
     """
-
-    def __init__(self, model: nn.Module, train: Samples, **more: Any) -> None:
-        super().__init__(model, train, **more)
-        if not any(isinstance(module, nn.Linear) for module in model.modules()):
-            raise SettingsError(f"{type(model).__name__} has no nn.Linear, whose input MOON needs")
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the trained weights, n and {"loss"}; the loss includes the contrastive loss."""

@@ -93,12 +93,9 @@ class ModuleState:
         changing = copy.deepcopy(self._changing, dict(self._network)) if self._changing else {}
         for position, module in enumerate(self._modules):
             values = vars(module)
-            wanted = self._fixed[position]
-            if position in changing:
-                wanted = wanted | changing[position]
-            if len(values) - (_STATE in values) != len(wanted) + len(_TENSORS):
-                for name in values.keys() - wanted.keys() - {*_TENSORS, _STATE}:
-                    del values[name]
+            wanted = self._fixed[position] | changing.get(position, {})
+            for name in values.keys() - wanted.keys() - {*_TENSORS, _STATE}:
+                del values[name]
             values.update(wanted)
         for module, name, buffer in self._buffers:
             module._buffers[name] = None if buffer is None else buffer.clone()

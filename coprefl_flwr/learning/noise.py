@@ -41,10 +41,8 @@ def check_clip(clip: float | None, noise: float) -> None:
     `clip` is the l2 norm to clip at, a finite number above 0, or None for no clipping. `noise` is a
     finite multiple of `clip` and at least 0. `noise` above 0 needs `clip`.
     """
-    if clip is not None and not 0 < clip < math.inf:
-        raise SettingsError(f"clip = {clip}: must be a finite number above 0")
-    if not 0 <= noise < math.inf:
-        raise SettingsError(f"noise = {noise}: must be a finite number of at least 0")
+    if not (clip is None or 0 < clip < math.inf) or not 0 <= noise < math.inf:
+        raise SettingsError(f"clip = {clip}, noise = {noise}: needed are clip > 0 and noise >= 0")
     if noise and clip is None:
         raise SettingsError(f"noise = {noise:g}: set clip too; the noise is a multiple of it")
 

@@ -81,8 +81,7 @@ class LocalTraining:
     precision: str = option(
         FLOAT32,
         "number format of the network's computations, in tasks too: `float32`, `bf16` (torch's "
-        "autocast; weights and losses stay float32, sums over clients float64), `tf32` (on a GPU "
-        "that supports it)",
+        "autocast; weights and losses stay float32, sums over clients float64)",
         choices=PRECISIONS,
     )
     algorithm: str = field(default=SGD, metadata={"option": False})

@@ -47,20 +47,16 @@ def check_plain(tensor: object, name: str, where: str = "") -> None:
     Allowed are integer and boolean dtypes, float64, float32, float16 and bfloat16. `name` is the
     tensor's name in the message, which begins with `where`.
     """
-    if not isinstance(tensor, Tensor):
-        kind = f"a {type(tensor).__name__}, as in quantised modules"
-    elif tensor.is_quantized:
-        kind = f"quantised ({_short(tensor.dtype)})"
-    elif tensor.layout is not torch.strided:
-        kind = f"sparse ({str(tensor.layout).removeprefix('torch.')})"
-    elif tensor.is_meta:
-        kind = "on the meta device, so it has no values"
-    elif tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _WEIGHT_TYPES):
-        kind = _short(tensor.dtype)
-    else:
-        return
-    types = ", ".join(_short(dtype) for dtype in _WEIGHT_TYPES)
-    raise SettingsError(f"{where}{name!r} is {kind}; allowed are weights in {types}")
+    if isinstance(tensor, Tensor) and not (tensor.is_quantized or tensor.is_meta):
+        exact = not (tensor.is_floating_point() or tensor.is_complex())
+        if tensor.layout is torch.strided and (exact or tensor.dtype in _WEIGHT_TYPES):
+            return
+    kind = f"a {type(tensor).__name__}"
+    if isinstance(tensor, Tensor):
+        kind = _short(tensor.dtype) if tensor.layout is torch.strided else "sparse"
+        kind = "on the meta device" if tensor.is_meta else kind
+    types = ", ".join(map(_short, _WEIGHT_TYPES))
+    raise SettingsError(f"{where}{name!r} is {kind}; allowed are dense weights in {types}")
 
 
 def check_weights(model: nn.Module, what: str) -> None:
@@ -117,7 +113,7 @@ def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
 
 
 def _load(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
-    _check_same_model(arrays, tensors)
+    check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
         array = tensor_of(np.asarray(arrays[name]))
         # Do not wait until the GPU has finished its earlier work. CUDA has already read the CPU's
@@ -137,19 +133,25 @@ def with_fresh_head(
     """
     fresh = model_arrays(model)
     body = {name: array for name, array in start.items() if name not in head}
-    _check_same_model(body, {name: array for name, array in fresh.items() if name not in head})
+    check_same_model(body, {name: array for name, array in fresh.items() if name not in head})
     return {name: array if name in head else body[name].copy() for name, array in fresh.items()}
 
 
-def _check_same_model(
-    arrays: Mapping[str, np.ndarray], model: Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]
+def check_same_model(
+    arrays: Mapping[str, np.ndarray | Tensor],
+    model: Mapping[str, np.ndarray | Tensor],
+    what: str = "the model",
 ) -> None:
+    """Raise a SettingsError if names or shapes of `arrays` differ from those of `model`.
+
+    `what` is the model's name in the message.
+    """
     missing = [f"array {name!r} is missing" for name in model if name not in arrays]
     others = [f"array {name!r} is not in the model" for name in arrays if name not in model]
     wrong = missing[:1] + others[:1] or [
-        f"{name!r} has shape {np.shape(arrays[name])}, but the model has {tuple(expected.shape)}"
-        for name, expected in model.items()
-        if np.shape(arrays[name]) != tuple(expected.shape)
+        f"{name!r} has shape {tuple(np.shape(arrays[name]))}, but the model has {tuple(one.shape)}"
+        for name, one in model.items()
+        if np.shape(arrays[name]) != tuple(one.shape)
     ]
     if wrong:
-        raise SettingsError(f"the weights do not fit the model: {'; '.join(wrong[:2])}")
+        raise SettingsError(f"the weights do not fit {what}: {'; '.join(wrong[:2])}")

@@ -149,42 +149,34 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     if path.is_file() and path.name != WEIGHTS:
         raise SettingsError(f"the file {path.name} alone is not enough; {_FORMS}")
     arrays, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
-    for key in ("model", "num-classes", "input-shape", "norm", "pixel-mean", "pixel-std"):
-        if key not in about:
-            why = ": it was not trained on images" if key.startswith("pixel") else ""
-            raise SettingsError(f"its model.json has no {key}{why}")
+    if "pixel-mean" not in about:
+        raise SettingsError("its model.json has no pixel-mean: it was not trained on images")
     # Otherwise the author of the folder could run code on this machine.
-    model = str(about["model"])
+    model = str(about.get("model"))
     allowed = ("model", model) in plugins.REGISTERED or plugins.is_listed(model)
     if model not in MODELS and not allowed:
-        why = f"its model.json names the code {excerpt(model)!r}; allowed are {', '.join(MODELS)}"
-        raise SettingsError(f"{why}, and code that {plugins.VARIABLE} lists")
-    shape = about["input-shape"]
+        code = excerpt(model, 200)
+        raise SettingsError(f"its network is {code}, which {plugins.VARIABLE} must list")
     try:
-        network = build_model(model, about["num-classes"], tuple(shape), about["norm"])
-    except (TypeError, RuntimeError, ArithmeticError) as error:
+        shape = tuple(about["input-shape"])
+        network = build_model(model, about["num-classes"], shape, about["norm"])
+        load_arrays(network, arrays)
+        return network, shape, about["pixel-mean"], about["pixel-std"]
+    except (LookupError, TypeError, RuntimeError, ArithmeticError) as error:
         raise SettingsError(f"its model.json is wrong: {one_line(error)}") from error
-    load_arrays(network, arrays)
-    return network, shape, about["pixel-mean"], about["pixel-std"]
 
 
 def _from_file(architecture: str, path: Path) -> nn.Module:
     """Return a torchvision network with the weights of a file and their number of classes."""
     from torchvision import models
 
-    if not path.is_file():
-        raise SettingsError(f"there is no file {path}")
     with torch.device("meta"):
         empty: nn.Module = models.get_model(architecture, weights=None)
     tensors = named_as(empty.state_dict().keys(), read_tensors(path))
-    linear = [layer for layer, module in empty.named_modules() if isinstance(module, nn.Linear)]
-    if not linear:
-        raise SettingsError(f"{architecture} has no nn.Linear, so it has no features")
-    head = f"{linear[-1]}.weight"
-    if head not in tensors:
-        raise SettingsError(f"the file has no array '{head}'")
-    network: nn.Module = models.get_model(
-        architecture, weights=None, num_classes=len(tensors[head])
-    )
+    heads = [name for name, layer in empty.named_modules() if isinstance(layer, nn.Linear)]
+    if not heads or f"{heads[-1]}.weight" not in tensors:
+        raise SettingsError(f"{architecture} has no nn.Linear of which the file has the weights")
+    num_classes = len(tensors[f"{heads[-1]}.weight"])
+    network: nn.Module = models.get_model(architecture, weights=None, num_classes=num_classes)
     load_arrays(network, {n: as_array(tensor, n) for n, tensor in tensors.items()})
     return network

@@ -98,14 +98,11 @@ def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm
 
 def _check_shape(name: str, shape: tuple[int, ...]) -> None:
     if name == TEXT_MODEL:
-        fits = len(shape) == 1 and shape[0] >= 1
-        takes = "(length,), a text of at least 1 character; models of images are "
-        takes += ", ".join(SMALLEST_SIDE)
+        fits, takes = len(shape) == 1, "(length,), a text"
     else:
         side = SMALLEST_SIDE[name]
-        fits = len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= side
-        takes = "(channels, height, width), an image with at least 1 channel and "
-        takes += f"{side} x {side} pixels; for text use {TEXT_MODEL}"
+        fits = len(shape) == 3 and min(shape[1:]) >= side
+        takes = f"(channels, height, width), an image of at least {side} x {side} pixels"
     if not fits:
         raise SettingsError(f"input shape is {shape}; {name} takes {takes}", "model")
 

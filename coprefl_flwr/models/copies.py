@@ -32,15 +32,15 @@ def copied(network: nn.Module, what: str = "the network") -> nn.Module:
     `weight` of the older `weight_norm`, `spectral_norm` and pruning, which every call computes
     again, and outputs that a layer keeps.
 
-    Raises a SettingsError that calls the network `what` and names the attribute that cannot be
-    copied, such as a lock.
+    Raises a SettingsError that calls the network `what` if an attribute cannot be copied, such as a
+    lock.
     """
     with _Values():
         try:
             return copy.deepcopy(network)
         except Exception as error:  # A user's object can raise any type of error.
-            why = f"cannot be copied by copy.deepcopy: {_culprit(network)!r} ({one_line(error)})"
-            raise SettingsError(f"{what} {why}; keep it outside, or define __deepcopy__") from error
+            why = f"cannot be copied by copy.deepcopy ({one_line(error)}); define __deepcopy__"
+            raise SettingsError(f"{what} {why}") from error
 
 
 class _Values(TorchFunctionMode):
@@ -50,14 +50,3 @@ class _Values(TorchFunctionMode):
         if func is Tensor.__deepcopy__ and not args[0].is_leaf:
             args = (args[0].detach(), *args[1:])
         return func(*args, **(kwargs or {}))
-
-
-def _culprit(network: nn.Module) -> str:
-    """Return the name of the attribute or the layer that cannot be copied."""
-    for name, layer in reversed([*network.named_modules()]):
-        for key, value in (vars(layer) | {"_modules": None, "": layer if name else None}).items():
-            try:
-                copy.deepcopy(value)
-            except Exception:  # A user's object can raise any type of error.
-                return f"{name}.{key}".strip(".")
-    return type(network).__name__

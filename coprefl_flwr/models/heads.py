@@ -25,9 +25,6 @@ def outputs_and_representation(
         linear = {layer: linear[layer]} if layer in linear else {}
     with _recorded_calls(model, linear) as calls:
         outputs = model(inputs)
-    if not calls:
-        which = f"nn.Linear called {layer!r}" if layer else "nn.Linear"
-        raise SettingsError(f"{type(model).__name__} calls no {which}, so it has no features")
     return outputs, as_float32(calls[-1][1].flatten(start_dim=1))
 
 
@@ -47,8 +44,6 @@ def last_linear(model: nn.Module, inputs: Tensor, named: str = "") -> str:
         return named
     with _recorded_calls(model, linear) as calls:
         model.eval()(inputs)
-    if not calls:
-        raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so has no head to compute")
     return calls[-1][0]
 
 
@@ -60,7 +55,10 @@ def _linear_layers(model: nn.Module) -> dict[str, nn.Module]:
 def _recorded_calls(
     model: nn.Module, layers: Mapping[str, nn.Module]
 ) -> Iterator[list[tuple[str, Tensor]]]:
-    """Collect (name, input) of each call of `layers` in a list, in order, while `model` runs."""
+    """Collect (name, input) of each call of `layers` in a list, in order, while `model` runs.
+
+    Raises a SettingsError if the model called none of them.
+    """
     calls: list[tuple[str, Tensor]] = []
     handles = [
         layer.register_forward_pre_hook(
@@ -74,3 +72,5 @@ def _recorded_calls(
     finally:
         for handle in handles:
             handle.remove()
+    if not calls:
+        raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so it has no features")

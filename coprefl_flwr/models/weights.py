@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
+from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import (
     PART,
     SUMS,
@@ -29,7 +29,7 @@ from coprefl_flwr.files import (
     read_json,
     write_atomically,
 )
-from coprefl_flwr.models.arrays import as_array, check_plain
+from coprefl_flwr.models.arrays import as_array, check_plain, check_same_model
 from coprefl_flwr.models.build import Network, own_model
 from coprefl_flwr.models.copies import named_as
 from coprefl_flwr.models.networks import seeded
@@ -134,8 +134,6 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
         if text.startswith(TORCHVISION):
             tensors = _of_torchvision(text.removeprefix(TORCHVISION))
         elif (path := path_of(text)) is not None:
-            if not path.is_file():
-                raise SettingsError(f"there is no such file, and no folder with {WEIGHTS}")
             tensors = read_tensors(path)
         else:
             with seeded((seed, "start", plugins.without_folders(text))):
@@ -149,9 +147,11 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return {name: tensor} of a file of weights; no code in the file is executed.
 
-    Raises a SettingsError if the file cannot be read, does not match its checksum, or holds no
-    state_dict of plain tensors.
+    Raises a SettingsError if there is no such file, if it cannot be read, does not match its
+    checksum, or holds no state_dict of plain tensors.
     """
+    if not path.is_file():
+        raise SettingsError(f"there is no file {path}")
     check_sums(path.parent, path.name)
     try:
         if path.suffix == ".safetensors":
@@ -166,9 +166,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict):
         raise SettingsError(f"the file has no state_dict, but a {type(content).__name__}")
     for name, tensor in content.items():
-        if not isinstance(tensor, Tensor):
-            why = f"the value of {excerpt(repr(name))} is of the type {type(tensor).__name__}"
-            raise SettingsError(f"the file has no state_dict: {why}")
         check_plain(tensor, name)
     return content
 
@@ -192,29 +189,14 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
 
 
 def _fitted(network: Network, tensors: Mapping[str, Tensor], needs_head: bool) -> Arrays:
-    expected = network.arrays
-    body = [name for name in expected if needs_head or name not in network.head]
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    absent = [name for name in body if name not in shapes]
-    extra = [repr(name) for name in shapes if name not in expected]
-    misshapen = [
-        f"{name!r} has {shapes[name]}, needs {expected[name].shape}"
-        for name in body
-        if name in shapes and shapes[name] != expected[name].shape
-    ]
-    wrong = {"missing": list(map(repr, absent)), "unknown": extra, "of another shape": misshapen}
-    if any(wrong.values()):
-        why = "; ".join(f"{what}: {_some(names)}" for what, names in wrong.items() if names)
-        raise SettingsError(f"the weights do not fit {network.name}: {why}")
-    arrays = dict(expected)
-    for name, own in expected.items():
-        if shapes.get(name) == own.shape:
-            arrays[name] = as_array(tensors[name], name).astype(own.dtype, order="C")
-        if own.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
+    replaced = frozenset() if needs_head else network.head
+    body = {name: array for name, array in network.arrays.items() if name not in replaced}
+    given = {name: tensor for name, tensor in tensors.items() if name not in replaced}
+    check_same_model(given, body, network.name)
+    arrays = dict(network.arrays)
+    for name, first in network.arrays.items():
+        if name in tensors and tuple(tensors[name].shape) == first.shape:
+            arrays[name] = as_array(tensors[name], name).astype(first.dtype, order="C")
+        if first.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
             raise SettingsError(f"{name!r} holds a NaN or an infinity")
     return arrays
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

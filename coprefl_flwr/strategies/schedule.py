@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, excerpt
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Budget, Exchange, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.federation.budget import UNKNOWN
 from coprefl_flwr.federation.strategy import ROUNDS, RUN_OPTIONS, of_run
@@ -22,17 +22,13 @@ class Schedule(RoundStrategy):
     """
 
     def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:
-        if not phases:
-            raise SettingsError("a schedule needs at least one phase")
-        for phase in phases:
+        given: list[Any] = [*phases] or [None]
+        for phase in given:
             match phase:
-                case (Schedule(), _):
-                    raise SettingsError("a phase is a Schedule: list its phases one by one")
-                case (RoundStrategy(), _):
+                case (RoundStrategy() as strategy, _) if not isinstance(strategy, Schedule):
                     continue
-            needed = "a pair of a strategy and its number of rounds"
-            example = "such as (Cyclic(participants=5), 10)"
-            raise SettingsError(f"a phase is {excerpt(repr(phase))}; needed is {needed}, {example}")
+            needed = "pairs of a strategy (no Schedule) and its number of rounds"
+            raise SettingsError(f"phases are {needed}, such as (Cyclic(participants=5), 10)")
         first, _ = phases[0]
         super().__init__(**of_run(first))
         for strategy, rounds in phases:

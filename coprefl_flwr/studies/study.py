@@ -29,11 +29,8 @@ from typing import Any
 from flwr.app import Context
 from flwr.client import NumPyClient
 
-from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import inside
-from coprefl_flwr.learning import default_device
-from coprefl_flwr.models.precision import FLOAT32, check_precision
 from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import STATES
 
@@ -64,15 +61,7 @@ class Study:
         return {stage.path: stage for stage in self.stages}
 
     def check(self) -> None:
-        """Load the data. Raise a SettingsError if a setting does not fit the data or device.
-
-        Raises one too if a file with the user's code changed after this process had read it.
-        """
-        plugins.check_unchanged()
-        # float32 works on every device, so the device is not looked up here (a look-up is logged).
-        phases = [phase for stage in self.stages for phase in stage.phases]
-        for precision in {phase.training.precision for phase in phases} - {FLOAT32}:
-            check_precision(precision, default_device())
+        """Load the data. Raise a SettingsError if a setting does not fit the data or device."""
         paths = sorted(f"{stage.path}/" for stage in self.stages)
         for path, following in itertools.pairwise(paths):
             if following.startswith(path):  # One stage would put the other's files aside.

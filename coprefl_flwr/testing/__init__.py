@@ -27,27 +27,26 @@ from pathlib import Path
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import say
 from coprefl_flwr.federation import RoundStrategy
+from coprefl_flwr.methods import HEAD
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable, same_under_flower
-from coprefl_flwr.testing.small_study import Broken, Case, quiet_log, write_images
+from coprefl_flwr.testing.properties import PROPERTIES, same_under_flower
+from coprefl_flwr.testing.small_study import Broken, Case, quiet_log
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one check: the property, the role of the method, and the problem, if any.
 
-    `problem` is "" if the method has the property. `remark` describes the result, or if the check
-    was `skipped`, the reason.
+    `problem` is "" if the method has the property. `remark` describes the result.
     """
 
     property: str
     role: str
     problem: str = ""
     remark: str = ""
-    skipped: bool = False
 
     def __str__(self) -> str:
-        status = "FAILS" if self.problem else "skipped" if self.skipped else "ok"
+        status = "FAILS" if self.problem else "ok"
         return f"{self.property:<9}{self.role:<14}{status:<9}{self.problem or self.remark}".rstrip()
 
 
@@ -55,9 +54,8 @@ def check_method(method: str | type[RoundStrategy], *, flower: bool = False) -> 
     """Raise an AssertionError that lists the properties that a method does not have.
 
     `method` is a strategy class, the name of a built-in method, or the place of a strategy class,
-    such as "file.py:Mine". With `flower`, the method is also run by `flwr run`. This check is
-    skipped for a strategy class: give its place instead. Raises a SettingsError if there is no such
-    method.
+    such as "file.py:Mine". With `flower`, the method is also run by `flwr run`, if it is given by
+    its name or place. Raises a SettingsError if there is no such method.
     """
     place = method if isinstance(method, str) else _register(method)
     wrong = [finding for finding in findings(place, flower=flower) if finding.problem]
@@ -81,27 +79,33 @@ def check_methods(places: Sequence[str], flower: bool = True) -> int:
 
 
 def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
-    """Check the method at a place, and yield the result of each check as soon as it is known."""
+    """Check the method at a place, and yield the result of each check as soon as it is known.
+
+    The checks of a role end if the method does not run in this role.
+    """
     place = plugins.resolved(place, Path.cwd())  # Other processes may have another current folder.
     method = Method.parse(place)
     # The log is off, as findings already describe all problems.
     with tempfile.TemporaryDirectory() as folder, quiet_log():
-        data = Path(folder) / "glyphs.npz"
-        write_images(data)
-        cases = [Case(method, role, data, Path(folder) / role) for role in method.roles]
-        for case in cases:
-            for name, check in PROPERTIES.items():
-                yield _run_check(name, case, check)
-        if flower:
-            yield _run_check("flower", cases[0], same_under_flower)
+        for role in method.roles:
+            case, checks = Case(method, role, Path(folder) / role), dict(PROPERTIES)
+            if role == HEAD:
+                del checks["resume"]  # A head has one round, which is run again.
+            # Other processes do not know a registered class.
+            registered = ("method", method.name) in plugins.REGISTERED
+            if flower and role == method.roles[0] and not registered:
+                checks["flower"] = same_under_flower
+            for name, check in checks.items():
+                finding = _run_check(name, case, check)
+                yield finding
+                if finding.problem and name == "runs":
+                    break
 
 
-def _run_check(name: str, case: "Case", check: Callable[["Case"], str]) -> Finding:
-    """Return the finding of `check`, which returns a remark or raises NotApplicable or Broken."""
+def _run_check(name: str, case: Case, check: Callable[[Case], str]) -> Finding:
+    """Return the finding of `check`, which returns a remark or raises Broken."""
     try:
         return Finding(name, case.role, remark=check(case))
-    except NotApplicable as reason:
-        return Finding(name, case.role, remark=str(reason), skipped=True)
     except Broken as problem:
         return Finding(name, case.role, problem=str(problem))
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from coprefl_flwr import plugins, simulation
+from coprefl_flwr import simulation
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import RoundStrategy
-from coprefl_flwr.methods import HEAD
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.store import Layout, Store, read_result
@@ -18,7 +17,6 @@ from coprefl_flwr.testing.small_study import (
     RUN_NAME,
     Broken,
     Case,
-    Outcome,
     numbers_of,
     training_stage,
 )
@@ -28,10 +26,6 @@ ROUNDING = 1e-5
 
 ROUNDING_OF_PROCESSES = 1e-4
 """The largest allowed relative difference of two runs of which one has two processes."""
-
-
-class NotApplicable(Exception):  # noqa: N818
-    """A check does not apply to a method; the message is the reason."""
 
 
 def options_are_declared(case: Case) -> str:
@@ -63,7 +57,7 @@ def every_client_answers(case: Case) -> str:
 
 def hosting_changes_nothing(case: Case) -> str:
     """Check that arrays and metrics are the same on 1, 2 and 4 nodes, except for rounding."""
-    first, largest = _undisturbed(case).numbers, 0.0
+    first, largest = case.undisturbed.numbers, 0.0
     for nodes in (2, 4):
         difference, name = furthest(first, case.run(f"{nodes} nodes", nodes).numbers)
         if difference > ROUNDING:
@@ -78,9 +72,7 @@ def hosting_changes_nothing(case: Case) -> str:
 
 def resuming_changes_nothing(case: Case) -> str:
     """Check that a run that is interrupted and resumed ends with the same bytes."""
-    if case.role == HEAD:
-        raise NotApplicable("a head has one round, which is run again")
-    first = _bytes(_undisturbed(case).numbers)
+    first = _bytes(case.undisturbed.numbers)
     case.run("interrupted", interrupted=True)
     again = _bytes(case.run("interrupted").numbers)
     if other := sorted({name for name, _ in first.items() ^ again.items()}):
@@ -97,14 +89,12 @@ PROPERTIES: Mapping[str, Callable[[Case], str]] = {
     "hosting": hosting_changes_nothing,
     "resume": resuming_changes_nothing,
 }
-"""{property: its check}. A check returns a remark, or raises Broken or NotApplicable."""
+"""{property: its check}. A check returns a remark, or raises Broken."""
 
 
 def same_under_flower(case: Case) -> str:
     """Check that `flwr run` with two nodes has the same results as a run in one process."""
-    if ("method", case.method.name) in plugins.REGISTERED:
-        raise NotApplicable("other processes do not know the class: give its place (file.py:NAME)")
-    first = _undisturbed(case).rows
+    first = case.undisturbed.rows
     settings = case.settings("flower")
     problem = simulation.simulate_study(settings.to_config(), case.folder, nodes=2)
     if problem:
@@ -119,13 +109,6 @@ def same_under_flower(case: Case) -> str:
             "client?"
         )
     return f"`flwr run` and one process differ by {difference:.2g}"
-
-
-def _undisturbed(case: Case) -> Outcome:
-    try:
-        return case.undisturbed
-    except Broken:
-        raise NotApplicable("the method does not run") from None
 
 
 def _undeclared(strategy_class: type[RoundStrategy]) -> Iterator[str]:

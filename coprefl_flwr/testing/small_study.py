@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from flwr.app import Message
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
@@ -99,7 +98,6 @@ class Case:
 
     method: Method
     role: str
-    data: Path
     folder: Path
 
     def settings(self, name: str) -> Settings:
@@ -112,7 +110,7 @@ class Case:
             "batch-size": 8,
             "learning-rate": 0.05,
             **_ROLES[self.role],
-            "dataset": str(self.data),
+            "dataset": "coprefl_flwr.testing.small_study:images",
             "model": "coprefl_flwr.testing.small_study:small_network",
             "output-dir": str(self.folder / name),
         }
@@ -184,19 +182,16 @@ def small_network(num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     )
 
 
-def write_images(path: Path) -> None:
-    """Write 40 images of glyphs for each of 6 classes into an .npz file: uint8 (240, 14, 14)."""
-    images, labels = _images()
-    np.savez(path, images=images, labels=labels)
-
-
 @functools.cache
-def _images() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def images(_: str) -> TensorDataset:
+    """Return 40 images of glyphs for each of 6 classes: uint8 (240, 1, 14, 14), and labels (240,).
+
+    The argument of this dataset, the folder of downloads, is not used.
+    """
     dataset = glyphs()
     chosen = [label * SAMPLES_PER_CLASS + n for label in range(6) for n in range(40)]
-    images = dataset.images[chosen, 0].numpy().astype(float)
-    halved = images.reshape(len(images), 14, 2, 14, 2).mean(axis=(2, 4))
-    return halved.astype(np.uint8), dataset.labels[chosen]
+    halved = torch.nn.functional.avg_pool2d(dataset.images[chosen].double(), 2)
+    return TensorDataset(halved.to(torch.uint8), torch.from_numpy(dataset.labels[chosen]))
 
 
 class _Backwards(LocalGrid):

@@ -1,13 +1,9 @@
 """MOON's client: the representation that it compares."""
 
-import pytest
 import torch
 from torch import nn
 
-from coprefl_flwr.clients import MOONClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import outputs_and_representation
-from tests.common.clients import make
 from tests.common.networks import CLASSES, ToDouble, double_model
 
 
@@ -39,9 +35,3 @@ def test_representation_is_the_input_of_the_last_linear_layer():
     outputs, z = outputs_and_representation(model, inputs)
     assert torch.equal(outputs, model[-1](z))
     assert not model[-1]._forward_pre_hooks
-
-
-def test_network_without_a_linear_layer_is_refused(exact_federation, tmp_path):
-    model = nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten())
-    with pytest.raises(SettingsError, match=r"^Sequential has no nn\.Linear"):
-        make(MOONClient, model, exact_federation, tmp_path)

@@ -23,7 +23,6 @@ def images(*labels):
     "wrong",
     [
         lambda: Settings.from_config({"lerning-rate": 0.1}),
-        lambda: Settings.from_config({"device": "cuda"}),
         lambda: Settings.from_config({"learning-rate": -1}),
         lambda: Settings.from_config({"participants": 200}),
         lambda: Settings.from_config({"local-steps": 5, "local-epochs": 1}),

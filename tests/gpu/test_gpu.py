@@ -16,7 +16,7 @@ from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.testing.properties import furthest
-from coprefl_flwr.testing.small_study import Case, write_images
+from coprefl_flwr.testing.small_study import Case
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,13 +50,6 @@ def _float32():
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    path = tmp_path_factory.mktemp("gpu") / "glyphs.npz"
-    write_images(path)
-    return path
-
-
 @pytest.fixture
 def hide_gpu(monkeypatch):
     """A function that hides the GPU from the package until the end of the test."""
@@ -79,22 +72,22 @@ def weights(case):
 
 
 @pytest.mark.parametrize(("name", "role"), TABLE)
-def test_a_method_has_the_weights_of_the_cpu(name, role, data, tmp_path, hide_gpu):
+def test_a_method_has_the_weights_of_the_cpu(name, role, tmp_path, hide_gpu):
     torch.cuda.reset_peak_memory_stats()
-    there = weights(SmallSteps(METHODS[name], role, data, tmp_path / "gpu"))
+    there = weights(SmallSteps(METHODS[name], role, tmp_path / "gpu"))
     assert torch.cuda.max_memory_allocated() > 0
     hide_gpu()
-    here = weights(SmallSteps(METHODS[name], role, data, tmp_path / "cpu"))
+    here = weights(SmallSteps(METHODS[name], role, tmp_path / "cpu"))
     difference, where = furthest(here, there)
     print(f"\n{name} as {role}: {difference:.1e}")
     assert here
     assert difference < ROUNDING, where
 
 
-def test_the_memory_of_a_run_is_returned(data, tmp_path):
+def test_the_memory_of_a_run_is_returned(tmp_path):
     taken = []
     for number in range(3):
-        case = Case(METHODS["coprefl"], "pretraining", data, tmp_path / str(number))
+        case = Case(METHODS["coprefl"], "pretraining", tmp_path / str(number))
         assert case.undisturbed.rounds == 4
         del case
         gc.collect()

@@ -66,7 +66,7 @@ MISTAKES = {
     "option": (lambda: pretrain(learning_rat=1), "'learning_rat'.*'learning_rate'"),
     "workers": (lambda: pretrain(workers="2"), "workers = '2': must be a whole number"),
     "text": (lambda: pretrain(learning_rate="x"), "learning_rate = 'x': .* number"),
-    "precision": (lambda: pretrain(precision="tf32"), "precision = tf32: .*NVIDIA GPU"),
+    "precision": (lambda: pretrain(precision="tf32"), "unknown value 'tf32'"),
     # Data.
     "dataset name": (lambda: cp.partition("glyphs", 4), r"cp\.load_dataset\('glyphs'\)"),
     "clients": (lambda: cp.tasks(CLIENTS), "dataset: got .*type Clients"),
@@ -85,7 +85,7 @@ MISTAKES = {
     "task option": (lambda: evaluate(local_stesp=1), "'local_stesp'.*'local_steps'"),
     # Methods, metrics and networks of tasks.
     "task method": (lambda: evaluate(method=cp.CoPreFL()), "coprefl is a .* a task method is"),
-    "nested schedule": (lambda: cp.Schedule([(cp.Schedule([(cp.FedAvg(), 1)]), 2)]), "one by one"),
+    "nested schedule": (lambda: cp.Schedule([(cp.Schedule([(cp.FedAvg(), 1)]), 2)]), "no Schedule"),
     "schedule": (lambda: evaluate(method=cp.Schedule(TWO_PHASES)), "Schedule: a task has one"),
     "lambda": (lambda: evaluate(client_metrics=lambda *_: 1.0), "a metric needs a name: .*def"),
     "one name": (lambda: evaluate(client_metrics=[top3, top3]), "two have the name 'top3'"),

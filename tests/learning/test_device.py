@@ -78,26 +78,6 @@ def test_what_trains_in_a_plain_loop_trains_here(kind):
     assert_same(start, of_a_plain_loop(Net(kind).train(), images))
 
 
-class Flat(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.last = nn.Linear(192, 4)
-
-    def forward(self, images):
-        return self.last(images.view(len(images), -1))
-
-
-def test_colour_images_of_bytes_can_be_viewed():
-    """Before, the network was refused, because it was tried with images in channels last."""
-    images = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8)
-    network = Flat()
-    start = cp.pretrain("fedavg", network, [TensorDataset(images, LABELS)], **SMALL)
-    assert_same(start, of_a_plain_loop(network, images / 255))
-    tasks = cp.tasks(TensorDataset(images, LABELS), 1, 2, 1, "iid", min_samples=4)
-    result = cp.evaluate_starts({"a": start}, tasks, head="ncm", **SMALL)
-    assert np.isfinite(result.rows["loss"]).all()
-
-
 def test_network_that_works_in_channels_last_keeps_it_and_its_state():
     samples = as_samples("made up", TensorDataset(torch.rand(20, 3, 8, 8), LABELS))
     network, random = Net(), torch.get_rng_state()
@@ -138,10 +118,11 @@ class Words(nn.Module):
 @pytest.mark.parametrize(
     ("kind", "method", "more"),
     [
-        *(("bag", method, {}) for method in ("coprefl", "fedadam", "scaffold", "feddyn")),
-        *(("layer", f"fedmeta:variant={variant}", {}) for variant in ("maml", "meta-sgd")),
-        *(("layer", f"per-fedavg:variant={variant}", {}) for variant in ("fo", "hf")),
-        *(("function", method, {}) for method in ("fedavg", "fedprox", "feddyn", "coprefl")),
+        ("bag", "coprefl", {}),
+        ("layer", "fedmeta", {}),
+        ("layer", "per-fedavg:variant=hf", {}),
+        ("function", "feddyn", {}),
+        ("function", "coprefl", {}),
         ("function", "fedavg", {"clip_norm": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
     ],
 )

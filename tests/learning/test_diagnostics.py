@@ -59,11 +59,6 @@ def test_gradient_diversity_by_hand(federation, clients):
     assert diversity == pytest.approx(float(expected), rel=1e-10)
 
 
-def test_equal_clients_have_the_least_gradient_diversity(federation, clients):
-    diversity = gradient_diversity(federation.model, federation.arrays(), clients[:1] * 5)
-    assert diversity == pytest.approx(1 / 5, rel=1e-10)
-
-
 def test_top_eigenvalue_is_that_of_the_whole_hessian(federation, clients):
     model = federation.model.eval()
     inputs, targets = whole(clients)
@@ -114,27 +109,6 @@ def test_barrier_is_the_highest_rise_above_the_line(federation, clients):
     assert max(rises) > 0.1
     height = barrier(federation.model, ends, pair)
     assert height == pytest.approx(max(rises), rel=1e-9)
-
-
-def test_barrier_between_equal_models_is_zero(federation, clients):
-    ends = [federation.arrays()] * 2
-    assert barrier(federation.model, ends, clients[:2]) == pytest.approx(0, abs=1e-12)
-
-
-def test_diagnostic_training_is_that_of_a_first_round(federation, clients):
-    training = LocalTraining(local_steps=2, batch_size=1000, learning_rate=0.1)
-    arrays = federation.arrays()
-    ours = trained(federation, clients[0], training, 0)
-    model = federation.model
-    model.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()})
-    inputs, targets = clients[0].train.batch(slice(None), CPU)
-    optimiser = torch.optim.SGD(model.train().parameters(), lr=0.1)
-    for _ in range(2):
-        optimiser.zero_grad()
-        cross_entropy(model(inputs), targets).backward()
-        optimiser.step()
-    for name, tensor in model.state_dict().items():
-        assert np.allclose(ours[name], tensor.numpy(), rtol=1e-12, atol=1e-14)
 
 
 def test_probe_learns_a_linear_function_of_the_features(federation, clients):

@@ -72,29 +72,6 @@ def test_loss_and_gradient_are_those_of_autograd_for_every_batch_size(federation
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_frozen_parameters_get_no_gradient_array(federation, monkeypatch):
-    """Only a trained parameter that does not enter the output gets an array of zeros."""
-    zeros, zeros_like = [], torch.zeros_like
-    monkeypatch.setattr(
-        torch, "zeros_like", lambda parameter: zeros.append(parameter) or zeros_like(parameter)
-    )
-    model = Partial()
-    loss_and_gradient(model, batches_of(federation.samples[0], 4))
-    assert [parameter is model.unused for parameter in zeros] == [True]
-
-
-def test_earlier_gradient_is_not_added(federation):
-    samples, model = federation.samples[0], Partial()
-    clean = loss_and_gradient(model, batches_of(samples, 4))
-    model.unused.grad = torch.ones(2, dtype=torch.float64)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.ones_like(parameter)
-    again = loss_and_gradient(model, batches_of(samples, 4))
-    for name, gradient in clean.gradient.items():
-        np.testing.assert_array_equal(again.gradient[name], gradient)
-
-
 def test_evaluation_by_hand():
     """Logits are the inputs. Hits: yes, no, yes, yes, no.
 
@@ -117,22 +94,6 @@ def test_evaluation_without_samples_is_an_error():
         evaluate(tiny_model(), [])
     with pytest.raises(ValueError, match="no samples to compute a loss of"):
         loss_and_gradient(tiny_model(), [])
-
-
-def test_sparse_gradient_becomes_dense():
-    """Before, the reply to a query with an embedding of this kind was refused."""
-    words, labels = torch.tensor([[0, 2], [2, 4], [1, 1]]), torch.tensor([0, 1, 2])
-    results = []
-    for sparse in (True, False):
-        torch.manual_seed(0)
-        network = nn.Sequential(nn.EmbeddingBag(5, 4, sparse=sparse), nn.Linear(4, 3))
-        results.append(
-            loss_and_gradient(network, [(words[:2], labels[:2]), (words[2:], labels[2:])])
-        )
-    found, expected = results
-    assert found.loss == expected.loss
-    for name, gradient in expected.gradient.items():
-        np.testing.assert_allclose(found.gradient[name], gradient, rtol=1e-6)
 
 
 def linear_and_batches(size):
@@ -199,12 +160,6 @@ def test_default_loss_takes_only_integer_labels_and_two_outputs(outputs, targets
     network = nn.Linear(5, outputs)
     with pytest.raises(SettingsError, match=r"^without loss=, a batch is .*: pass loss="):
         loss_and_gradient(network, [(torch.ones(4, 5), targets)])
-
-
-def test_default_loss_takes_no_batch_of_two_keys():
-    """A dict of two entries is not a pair of its keys."""
-    with pytest.raises(SettingsError, match=r"^without loss="):
-        loss_and_gradient(nn.Linear(5, 3), [{"x": torch.ones(4, 5), "y": torch.zeros(4).long()}])
 
 
 @pytest.mark.parametrize(

@@ -55,15 +55,6 @@ def test_meta_gradient_matches_finite_differences(gamma, objective):
     np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.25, 0.5, 1.0])
-def test_meta_gradient_from_moments_is_the_direct_sum(gamma):
-    w = np.array([0.3, -0.2, 0.9])
-    losses, gradients = losses_at(w), gradients_at(w)
-    c = gamma + (1 - gamma) * 2 / len(losses) * (losses - losses.mean())
-    gradient = meta_gradient(moments(losses, gradients), losses, gamma)[0]["w"]
-    np.testing.assert_allclose(gradient, c @ gradients, rtol=1e-12)
-
-
 def test_meta_gradient_of_close_losses_is_accurate():
     """If losses differ by 1e-3 of their mean, the gradient has a relative error of at most 1e-12.
 
@@ -79,17 +70,6 @@ def test_meta_gradient_of_close_losses_is_accurate():
     exact = [float(sum(c * Fraction(g) for c, g in zip(centred, column, strict=True)) / 10)
              for column in columns]  # fmt: skip
     assert np.linalg.norm(gradient - exact) <= 1e-12 * np.linalg.norm(exact)
-
-
-def test_meta_loss_by_hand():
-    """Losses 1, 2, 6: sum 9, mean 3, variance (4 + 1 + 9) / 3 = 14/3; gamma 1/4 gives 5.75.
-
-    With mean and standard deviation it is 3/4 + 3/4 sqrt(14/3).
-    """
-    losses = np.array([1.0, 2.0, 6.0])
-    assert sum_and_variance(losses).loss(0.25) == pytest.approx(0.25 * 9 + 0.75 * 14 / 3)
-    expected = 0.25 * 3 + 0.75 * np.sqrt(14 / 3)
-    assert mean_and_deviation(losses).loss(0.25) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -144,25 +124,3 @@ def test_descend_keeps_dtypes_and_buffers():
     assert moved["count"] == 7
     assert moved["count"].dtype == np.int64
     assert moved["mean"] == 3
-
-
-def test_arrays_of_any_shape_are_updated():
-    """Arrays may be a single number, may have no elements, or may have several axes.
-
-    c_1 = 1/4 + 3/4 * 2/2 * (1 - 2) = -1/2, c_2 = 1.
-    """
-    shapes = {"number": (), "none": (0, 2), "row": (7,), "layer": (5, 3, 2), "wide": (2, 9)}
-    rng, losses = np.random.default_rng(0), np.array([1.0, 3.0])
-    sent, first, second = (
-        {name: np.asarray(rng.normal(size=shape)) for name, shape in shapes.items()}
-        for _ in range(3)
-    )
-    sums = {
-        "gradient": {name: first[name] + second[name] for name in shapes},
-        "loss-gradient": {name: first[name] + 3 * second[name] for name in shapes},
-    }
-    gradient, _ = meta_gradient(sums, losses, 0.25)
-    for name, array in descend(sent, gradient, 0.1).items():
-        expected = sent[name] - 0.1 * (-0.5 * first[name] + second[name])
-        np.testing.assert_allclose(array, expected, rtol=1e-12, atol=1e-14)
-        assert array.shape == shapes[name]

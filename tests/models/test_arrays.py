@@ -105,20 +105,10 @@ def test_start_of_another_model_is_refused() -> None:
         with_fresh_head(start, build_model("resnet8", 5, (1, 28, 28)), head)
 
 
-LAZY = {
-    "a weight": lambda: torch.nn.LazyLinear(3),
-    "buffers": lambda: torch.nn.LazyBatchNorm1d(affine=False),
-    "buffers of a layer": lambda: torch.nn.Sequential(
-        torch.nn.LazyInstanceNorm1d(affine=False, track_running_stats=True)
-    ),
-}
-
-
-@pytest.mark.parametrize("make", LAZY.values(), ids=LAZY)
-def test_layers_without_weights_or_buffers_yet_are_refused(make) -> None:
+def test_layers_without_weights_or_buffers_yet_are_refused() -> None:
     """Before, layers with buffers only ended in a ValueError."""
-    line = refusal(check_weights, make(), "model")
+    network = torch.nn.LazyBatchNorm1d(affine=False)
+    line = refusal(check_weights, network, "model")
     assert line.startswith("model has lazy layers, whose weights or buffers do not exist yet: call")
-    network = make()
-    network(torch.ones(4, 2, 5) if "Instance" in repr(network) else torch.rand(4, 5))
+    network(torch.rand(4, 5))
     check_weights(network, "model")

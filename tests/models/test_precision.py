@@ -18,8 +18,6 @@ from coprefl_flwr.models import (
     save_model,
 )
 from coprefl_flwr.models.backbones import Backbone
-from coprefl_flwr.models.precision import check_precision
-from tests.common.federation import CPU
 from tests.common.networks import tiny_model
 
 INPUTS = torch.linspace(-1, 1, 64).view(4, 1, 4, 4)
@@ -110,51 +108,6 @@ def test_backbone_features_are_float32_in_every_precision(dtype):
     assert torch.allclose(features, plain, atol=0.02)
 
 
-@pytest.mark.parametrize(
-    ("precision", "device", "named"),
-    [
-        ("tf32", CPU, ["tf32", "NVIDIA GPU", "8.0", "the cpu", "allowed here: float32, bf16"]),
-        ("bf16", torch.device("cuda", 0), ["bf16", "A GPU", "allowed here: float32"]),
-    ],
-)
-def test_precision_that_the_device_lacks_is_refused(precision, device, named, monkeypatch):
-    of_a_gpu(monkeypatch, (7, 5))
-    with pytest.raises(SettingsError) as refused:
-        check_precision(precision, device)
-    assert [word for word in named if word not in str(refused.value)] == []
-    assert refused.value.keys == ("precision",)
-    check_precision("float32", device)
-
-
-def of_a_gpu(monkeypatch, capability):
-    """Make torch describe a GPU, which this machine may not have."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: capability >= (8, 0))
-
-
-def test_tf32_is_switched_on_only_while_computing(monkeypatch):
-    of_a_gpu(monkeypatch, (8, 0))
-    check_precision("tf32", torch.device("cuda", 0))
-    model = tiny_model()
-    with pytest.raises(SettingsError, match=r"^precision = tf32"), computing(model, "tf32"):
-        pass
-    assert "forward" not in vars(model)
-
-    class There(nn.Module):
-        forward = staticmethod(lambda: torch.get_float32_matmul_precision())
-
-        def parameters(self, recurse=True):
-            return iter([torch.empty(0, device="meta")])
-
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    monkeypatch.setattr("coprefl_flwr.models.precision.check_precision", lambda *_: None)
-    with computing(There(), "tf32"):
-        assert torch.get_float32_matmul_precision() == "high"
-        assert torch.backends.cudnn.allow_tf32
-    assert before == (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
-
-
 # ---- arrays --------------------------------------------------------------------------------------
 
 
@@ -180,6 +133,6 @@ def test_weights_of_16_bits_are_unchanged_by_arrays_and_files(dtype, carried, tm
 def test_weights_of_an_unsupported_dtype_are_refused():
     model = nn.Linear(2, 2)
     model.register_buffer("scale", torch.zeros(2).to(torch.float8_e4m3fn))
-    types = "allowed are weights in float32, float64, float16, bfloat16$"
+    types = "allowed are dense weights in float32, float64, float16, bfloat16$"
     with pytest.raises(SettingsError, match=f"^'scale' is float8_e4m3fn; {types}"):
         model_arrays(model)

@@ -10,8 +10,8 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.testing import check_method, findings
-from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable
-from coprefl_flwr.testing.small_study import Case, write_images
+from coprefl_flwr.testing.properties import PROPERTIES
+from coprefl_flwr.testing.small_study import Case
 from tests.common.simulation import ROOT
 
 SPOILT = ROOT / "tests" / "common" / "spoilt.py"
@@ -32,21 +32,11 @@ TABLE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    path = tmp_path_factory.mktemp("testing") / "glyphs.npz"
-    write_images(path)
-    return path
-
-
 @pytest.mark.parametrize(("name", "role"), TABLE)
-def test_built_in_method_has_every_property(name, role, data, tmp_path):
-    case = Case(METHODS[name], role, data, tmp_path)
+def test_built_in_method_has_every_property(name, role, tmp_path):
+    case = Case(METHODS[name], role, tmp_path)
     for name_of_property, check in PROPERTIES.items():
-        if (role, name_of_property) == ("head", "resume"):
-            with pytest.raises(NotApplicable):
-                check(case)
-        else:
+        if (role, name_of_property) != ("head", "resume"):
             assert check(case)
 
 
@@ -85,7 +75,7 @@ def test_defect_fails_its_check_and_no_other(name, broken, reason):
     assert re.search(reason, "\n".join(problems.values())), problems
 
 
-def test_method_that_does_not_run_skips_the_other_checks(monkeypatch):
+def test_other_checks_of_a_method_that_does_not_run_are_left_out(monkeypatch):
     class Mine(FedAvg):
         roles = ("pretraining",)
 
@@ -98,11 +88,7 @@ def test_method_that_does_not_run_skips_the_other_checks(monkeypatch):
         AssertionError, match=r"Mine:\nruns .* the new global model is invalid: array '1.weight'"
     ):
         check_method(Mine)
-    by_property = {finding.property: finding for finding in findings("Mine")}
-    assert [name for name, finding in by_property.items() if finding.skipped] == [
-        "hosting",
-        "resume",
-    ]
+    assert [finding.property for finding in findings("Mine")] == ["options", "runs"]
 
 
 @pytest.mark.slow
@@ -111,8 +97,8 @@ def test_users_method_under_flower(tmp_path, monkeypatch):
     """The file's path is relative to the current folder, which is not the app's folder."""
     (tmp_path / "mine.py").write_text(SPOILT.read_text())
     monkeypatch.chdir(tmp_path)
-    *_, last = findings("mine.py:KeepsAll", flower=True)
-    assert (last.property, last.problem, last.skipped) == ("flower", "", False)
+    found = [f for f in findings("mine.py:KeepsAll", flower=True) if f.property == "flower"]
+    assert [finding.problem for finding in found] == [""]
 
 
 def test_command_prints_a_line_per_check_and_fails(tmp_path, monkeypatch, capsys):
