@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.data.dataset import ImageDataset, Rows, Samples
-from coprefl_flwr.data.sources import StandIn
 from coprefl_flwr.errors import SettingsError, one_line, unknown, wrong_type
 from coprefl_flwr.named import parsed, split_options
 from coprefl_flwr.options import check_declared, option
@@ -46,9 +45,8 @@ MAX_DRAWS = 100
 _RANDOM_SIZES = ("DirichletPartitioner", "PathologicalPartitioner")
 _SET_BY_STUDY = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
 _NO_GROUPS = (
-    "the dataset has no groups (writers or speakers); datasets with groups are FEMNIST in LEAF's "
-    "format, a .txt of speeches, QMNIST, an .npz with groups, and hf:NAME:groups=COLUMN; in Python "
-    "groups= names them"
+    "the dataset has no groups (writers or speakers); datasets with groups are QMNIST, an .npz "
+    "with groups, and hf:NAME:groups=COLUMN; in Python groups= names them"
 )
 _Key = tuple[str | int, ...]
 _Columns = dict[str, npt.NDArray[Any]]
@@ -333,20 +331,16 @@ class Spread:
         Raises a SettingsError if the partition is impossible, or a client has too few samples.
         """
         groups = samples.dataset.groups
-        if isinstance(samples.dataset, StandIn) and self.partition != NATURAL:
-            # A plan counts costs only: equal parts replace a draw, which would take seconds.
-            parts = np.array_split(np.arange(len(samples)), self.clients or 1)
-        else:
-            parts = partition(
-                samples.labels,
-                self.clients,
-                self.partition,
-                alpha=self.alpha,
-                classes_per_client=self.classes_per_client,
-                seed_key=(seed, population, "partition"),
-                min_samples=self.min_samples,
-                groups=None if groups is None else groups[samples.indices],
-            )
+        parts = partition(
+            samples.labels,
+            self.clients,
+            self.partition,
+            alpha=self.alpha,
+            classes_per_client=self.classes_per_client,
+            seed_key=(seed, population, "partition"),
+            min_samples=self.min_samples,
+            groups=None if groups is None else groups[samples.indices],
+        )
         return [samples.take(part) for part in parts]
 
 

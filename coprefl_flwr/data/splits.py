@@ -34,11 +34,9 @@ class DatasetSettings:
         "glyphs",
         "`glyphs` (embedded), `glyphs:domains` (7 of its classes in 4 styles, which are the "
         "domains), a torchvision name, `CIFAR100:coarse`, an .npz file (`FILE:NAME`: labels from "
-        "its array NAME), a folder of images (a subfolder per class, or per domain and class), the "
-        "folder of Tiny-ImageNet or of LEAF's FEMNIST, a .txt of speeches (a sample starts at "
-        "every 10th character; `FILE:1`: at every character), `hf:NAME` or `hf:FOLDER` of Hugging "
-        "Face (`hf:cifar100:label=fine_label,image=img`), or your own function, as module:NAME or "
-        "file.py:NAME",
+        "its array NAME), `hf:NAME` or `hf:FOLDER` of Hugging Face (its columns: "
+        "`hf:cifar100:label=fine_label,image=img`), or your own function, as module:NAME or "
+        "file.py:NAME; examples/data/ converts folders of images, LEAF's files and texts",
     )
     data_dir: str = option(
         "", "folder of the torchvision datasets; missing ones are downloaded to it", counts=False
@@ -360,7 +358,7 @@ def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...
     if not text.strip():
         return tuple(range(len(names)))
     if not names:
-        others = "glyphs:domains, folders of domain/class/file, and .npz files with domains"
+        others = "glyphs:domains, an .npz with domains, and hf:NAME:domains=COLUMN"
         raise _refused(what, text, f"the dataset has no domains; datasets with them are {others}")
     listed = _listed(what, text, len(names), f"names of domains, or {_LIST}")
     if listed is not None:

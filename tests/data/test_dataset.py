@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils import data
 
-from coprefl_flwr.data import Samples, TextDataset, batch_slices, load_dataset, make_dataset
+from coprefl_flwr.data import Samples, batch_slices, load_dataset, make_dataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.populations import Clients
 from tests.common.checks import refusal
@@ -110,14 +110,6 @@ def test_batch_is_normalised_in_a_fixed_order_and_has_the_task_labels(samples):
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert labels.tolist() == [1, 0]
     assert labels.dtype == torch.int64
-
-
-def test_batch_of_text_has_the_task_labels():
-    data = TextDataset.of("text", "A:\nabcdefgh", length=3)
-    samples = Samples(data, np.array([1, 3, 0]), np.array([1, 0, 1]))
-    windows, labels = samples.batch(np.array([0, 2]), CPU)
-    assert torch.equal(windows, data.inputs(np.array([1, 0]), CPU))
-    assert labels.tolist() == [1, 1]
 
 
 def test_take_counts_from_the_samples_without_a_copy(samples):

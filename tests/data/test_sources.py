@@ -1,7 +1,4 @@
-"""Datasets by name: kept once in memory, or read with torchvision.
-
-Placeholders have the published sizes of datasets.
-"""
+"""Datasets by name: kept once in memory, or read with torchvision."""
 
 import bz2
 import gc
@@ -13,9 +10,7 @@ import numpy as np
 import pytest
 from torchvision import datasets as torchvision_datasets
 
-from coprefl_flwr.data import Datasets, DataSettings, load_dataset
-from coprefl_flwr.data.sources import PUBLISHED, SIZES, TORCHVISION_DATASETS, stand_in
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.data import load_dataset
 from tests.common.data import pixels, refused, write_idx, write_npz
 
 
@@ -52,13 +47,6 @@ def test_changed_file_is_read_again(tmp_path):
         assert load_dataset(path).images.eq(number).all()
 
 
-def test_text_has_no_domains_and_cannot_be_resized(tmp_path):
-    (tmp_path / "a.txt").write_text("A:\n" + "word " * 40)
-    assert load_dataset(str(tmp_path / "a.txt")).domains is None
-    with pytest.raises(SettingsError, match="image-size and samples-per-class need images"):
-        load_dataset(str(tmp_path / "a.txt"), image_size=8)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -67,7 +55,7 @@ def test_text_has_no_domains_and_cannot_be_resized(tmp_path):
         ("zzz", r"unknown dataset 'zzz': known are glyphs, .* \(or the path of an \.npz"),
         ("missing/folder", "the path does not exist"),
         ("missing.npz:coarse", "the path does not exist"),
-        (__file__, "neither .npz nor .txt"),
+        (__file__, "only .npz files are read; examples/data/ has programs that convert"),
     ],
 )
 def test_unknown_dataset_is_refused(name, message):
@@ -221,39 +209,3 @@ def test_failed_download_names_the_folder_for_the_files(tmp_path, monkeypatch):
     assert str(tmp_path) in str(error)
     assert isinstance(error.__cause__, RuntimeError)
 
-
-# ---- sizes ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_placeholder_has_the_published_sizes(name):
-    published, path = PUBLISHED[name], name if name in TORCHVISION_DATASETS else f"/nowhere/{name}"
-    placeholder = load_dataset(path, f"{SIZES}/nowhere")
-    assert len(placeholder.labels) == published.train + published.test
-    assert len(placeholder.classes) == published.classes
-    assert placeholder.shape == tuple(published.shape)
-    if published.test:
-        assert placeholder.test.sum() == pytest.approx(published.test, rel=0.01)
-    if published.groups:
-        assert len(np.unique(placeholder.groups[~placeholder.test])) == published.groups
-    counts = [] if placeholder.domains is None else np.bincount(placeholder.domains).tolist()
-    assert dict(zip(placeholder.domain_names, counts, strict=True)) == (published.domains or {})
-
-
-def test_placeholder_is_reduced_as_the_dataset_would_be():
-    placeholder = stand_in("CIFAR100", image_size=16, samples_per_class=60)
-    assert placeholder.shape == (3, 16, 16)
-    assert set(np.bincount(placeholder.labels)) == {60}
-    assert stand_in("/nowhere/mine.npz") is None
-
-
-def test_existing_file_is_loaded_instead_of_a_placeholder(tiny_images):
-    assert load_dataset(str(tiny_images), SIZES) is load_dataset(str(tiny_images))
-
-
-def test_placeholder_has_the_shape_of_a_loaded_task_dataset(tmp_path, rng):
-    path = write_npz(tmp_path, images=pixels(rng, 8, 28, 28), labels=np.arange(8) % 4)
-    settings = DataSettings(dataset="MNIST", data_dir=f"{SIZES}/nowhere", task_dataset=path)
-    source, other = Datasets(settings, 0).loaded
-    assert (len(source.labels), len(other.labels)) == (70_000, 8)
-    assert source.shape == other.shape == (1, 28, 28)
