@@ -11,13 +11,13 @@ import yaml
 from torch import Tensor
 
 from coprefl_flwr import plugins
-from coprefl_flwr.data.dataset import Dataset, make_dataset, renumbered
+from coprefl_flwr.data.dataset import Dataset, make_dataset
 from coprefl_flwr.data.glyphs import glyphs, glyphs_in_domains
 from coprefl_flwr.data.hugging_face import HUGGING_FACE, files_of, read_hugging_face
 from coprefl_flwr.data.npz import read_npz
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.user_data import as_dataset
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
 
 _FACTS = yaml.safe_load(Path(__file__).with_name("torchvision.yaml").read_text(encoding="utf-8"))
@@ -95,8 +95,6 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
         return read_hugging_face(name, relabel, reduction)
     if reduction != Reduction():
         return reduction.of(what, _load(name, data_dir, Reduction(), version, relabel))
-    # Labels may be large ids, for which a list of names would be too long. The next two readers
-    # therefore relabel before they make a list of names.
     if _is_own(name):
         value = plugins.call(name, plugins.find("dataset", name), (data_dir,))
         return as_dataset(what, value, relabel)
@@ -105,22 +103,20 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
     if file.is_file() and file.suffix == ".npz":
         return read_npz(file, part, relabel)
     if name in _EMBEDDED:
-        dataset: Dataset = _EMBEDDED[name]()
-    elif name == "CIFAR100:coarse":
+        return _EMBEDDED[name]()
+    if name == "CIFAR100:coarse":
         fine = _load("CIFAR100", data_dir, reduction, version, False)
         superclasses = _FACTS["superclasses"]
         numbers = {
             member: number for number, names in enumerate(superclasses.values()) for member in names
         }
         labels = np.array([numbers[member] for member in fine.classes])[fine.labels]
-        dataset = replace(fine, labels=labels, classes=tuple(superclasses))
-    elif name == "EMNIST:byclass":
-        dataset = _load("EMNIST", data_dir, reduction, version, False)
-    elif name in _NAMES:
-        dataset = _published(name, data_dir)
-    else:
-        raise _unknown(name)
-    return renumbered(what, dataset) if relabel else dataset
+        return replace(fine, labels=labels, classes=tuple(superclasses))
+    if name == "EMNIST:byclass":
+        return _load("EMNIST", data_dir, reduction, version, False)
+    if name in _NAMES:
+        return _published(name, data_dir)
+    raise _unknown(name)
 
 
 def _unknown(name: str) -> SettingsError:
@@ -159,14 +155,10 @@ def _published(name: str, data_dir: Path) -> Dataset:
 
     try:
         parts = [part(True), part(False)]
-    except ImportError as error:
-        needed = f"needs a package: pip install {error.name}"
-        raise SettingsError(f"dataset '{name}' {needed}") from error
-    except (OSError, RuntimeError) as error:
-        reason = str(error).strip().replace("\n", " ")
+    except (ImportError, OSError, RuntimeError) as error:
         raise SettingsError(
-            f"dataset '{name}' is not in {data_dir} and could not be downloaded ({reason}); "
-            f"copy {_FACTS['files'][name]} to that folder"
+            f"dataset '{name}' is not in {data_dir} and could not be downloaded "
+            f"({one_line(error)}); copy {_FACTS['files'][name]} to that folder"
         ) from error
     # Labels are (N,); for QMNIST (N, 8), with the digit in column 0 and the writer in column 2.
     column = "labels" if name == "SVHN" else "targets"

@@ -161,14 +161,11 @@ def parts_of(source: str, user_data: Any) -> dict[str, Any]:
     for part in parts.values():
         whole: Any = part.dataset if isinstance(part, data.DataLoader) else part
         map_style = hasattr(whole, "__getitem__") and hasattr(whole, "__len__")
-        if isinstance(whole, data.IterableDataset) or not map_style:
-            kind = type(whole).__name__
+        if isinstance(whole, data.IterableDataset) or not map_style or not len(whole):
             raise SettingsError(
-                f"{source}: got the type {kind}; needed is a map-style torch Dataset, a "
-                "DataLoader of such a dataset, or a Hugging Face Dataset"
+                f"{source}: got the type {type(whole).__name__}; needed is a map-style torch "
+                "Dataset that is not empty, a DataLoader of one, or a Hugging Face Dataset"
             )
-        if not len(whole):
-            raise SettingsError(f"{source}: the dataset is empty")
         if isinstance(part, data.DataLoader):
             _check_reads_all(source, part)
     return parts
@@ -176,7 +173,7 @@ def parts_of(source: str, user_data: Any) -> dict[str, Any]:
 
 def _check_reads_all(source: str, loader: Any) -> None:
     """Raise a SettingsError if a DataLoader's sampler may repeat samples or leave samples out."""
-    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    sampler = loader.sampler
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not data.BatchSampler:
         sampler = loader.batch_sampler
     order = type(sampler) in (data.SequentialSampler, data.RandomSampler)

@@ -137,7 +137,9 @@ def test_relabel_removes_gaps_between_class_numbers(tmp_path, part):
     assert data.labels.tolist() == list(range(12)) * 2
     assert data.classes[:3] == (("1", "6", "11") if part else ("0", "5", "10"))
     assert len(load_dataset(path + part).classes) > 50
-    with pytest.raises(SettingsError, match=r"no sample is of class .* are .* \(12 classes\)"):
+    with pytest.raises(
+        SettingsError, match=r"no sample is of class [01], 2, .* set relabel = true"
+    ):
         _ = Datasets(DataSettings(dataset=path + part), 0).loaded
     datasets = Datasets(DataSettings(dataset=path + part, relabel=True, downstream_classes="4"), 0)
     assert len(datasets.classes[0]) == 8
@@ -154,4 +156,3 @@ def test_incomplete_file_is_refused(tmp_path, rng):
     content = (tmp_path / "data.npz").read_bytes()
     (tmp_path / "data.npz").write_bytes(content[: int(len(content) * 0.6)])
     refused("not a readable .npz", path)
-

@@ -11,6 +11,7 @@ import pytest
 from torchvision import datasets as torchvision_datasets
 
 from coprefl_flwr.data import load_dataset
+from coprefl_flwr.data.sources import _FACTS
 from tests.common.data import pixels, refused, write_idx, write_npz
 
 
@@ -153,35 +154,13 @@ def test_colour_images_are_channels_first(tmp_path, rng, monkeypatch):
 
 # --- CIFAR-100's superclasses
 
-# One superclass per line, as on the dataset's web page, except for the spelling.
-SUPERCLASSES = {
-    "aquatic_mammals": "beaver dolphin otter seal whale",
-    "fish": "aquarium_fish flatfish ray shark trout",
-    "flowers": "orchid poppy rose sunflower tulip",
-    "food_containers": "bottle bowl can cup plate",
-    "fruit_and_vegetables": "apple mushroom orange pear sweet_pepper",
-    "household_electrical_devices": "clock keyboard lamp telephone television",
-    "household_furniture": "bed chair couch table wardrobe",
-    "insects": "bee beetle butterfly caterpillar cockroach",
-    "large_carnivores": "bear leopard lion tiger wolf",
-    "large_man-made_outdoor_things": "bridge castle house road skyscraper",
-    "large_natural_outdoor_scenes": "cloud forest mountain plain sea",
-    "large_omnivores_and_herbivores": "camel cattle chimpanzee elephant kangaroo",
-    "medium_mammals": "fox porcupine possum raccoon skunk",
-    "non-insect_invertebrates": "crab lobster snail spider worm",
-    "people": "baby boy girl man woman",
-    "reptiles": "crocodile dinosaur lizard snake turtle",
-    "small_mammals": "hamster mouse rabbit shrew squirrel",
-    "trees": "maple_tree oak_tree palm_tree pine_tree willow_tree",
-    "vehicles_1": "bicycle bus motorcycle pickup_truck train",
-    "vehicles_2": "lawn_mower rocket streetcar tank tractor",
-}
+SUPERCLASSES = _FACTS["superclasses"]
 
 
 @pytest.fixture
 def cifar100(tmp_path, rng, monkeypatch):
     """CIFAR-100 with one image per class in each part; classes are in alphabetical order."""
-    classes = sorted(name for names in SUPERCLASSES.values() for name in names.split())
+    classes = sorted(name for names in SUPERCLASSES.values() for name in names)
     images = pixels(rng, 100, 32, 32, 3)
 
     def part(root, train, download):
@@ -195,7 +174,8 @@ def test_coarse_labels_are_the_superclasses_of_the_same_images(cifar100):
     fine, coarse = load_dataset("CIFAR100", cifar100), load_dataset("CIFAR100:coarse", cifar100)
     assert coarse.classes == tuple(SUPERCLASSES)
     for name, label in zip(fine.classes, coarse.labels[:100], strict=True):
-        assert name in SUPERCLASSES[coarse.classes[label]].split()
+        assert name in SUPERCLASSES[coarse.classes[label]]
+    assert coarse.classes[coarse.labels[fine.classes.index("tractor")]] == "vehicles_2"
     assert np.array_equal(coarse.labels[100:], coarse.labels[:100])
     assert coarse.images is fine.images
     assert coarse.test.tolist() == [False] * 100 + [True] * 100
@@ -208,4 +188,3 @@ def test_failed_download_names_the_folder_for_the_files(tmp_path, monkeypatch):
     error = refused(r"copy MNIST/raw/.* to that folder", "MNIST", tmp_path)
     assert str(tmp_path) in str(error)
     assert isinstance(error.__cause__, RuntimeError)
-

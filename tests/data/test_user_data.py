@@ -99,14 +99,17 @@ FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0
     ("user_data", "message"),
     [
         (iter([]), "got the type list_iterator; needed is a map-style torch Dataset"),
-        (Items([]), "empty"),
+        (Items([]), "got the type Items; needed is .* that is not empty"),
         (Items([(ROW, 0), (torch.zeros(3), 1)]), r"several shapes .*\(2,\) and \(3,\)"),
         (Items([torch.zeros(1)]), "item 0 must be .input, label."),
         (FLOATS, r"batch 0 has the target tensor\(0\.\); needed is one class number"),
-        (Items([(ROW, "cat")]), "item 0 has the target cat; needed is one class number, an integer"),
+        (
+            Items([(ROW, "cat")]),
+            "item 0 has the target cat; needed is one class number, an integer",
+        ),
         (Items([(ROW, torch.tensor([0, 1, 1]))]), r"tensor\(\[0, 1, 1\]\); .* several labels are"),
         (Items([("text", 0)]), "inputs are str; .*PIL images, tensors and NumPy arrays"),
-        (Items([(ROW, 0), (ROW, 5)]), "no sample is of class 1, 2; .*0, 5 .2 .*relabel=True"),
+        (Items([(ROW, 0), (ROW, 5)]), "no sample is of class 1, 2; .*relabel=True"),
         (
             Items([{"a": ROW, "b": ROW, "label": 0}]),
             "a, b, .*not clear which is the input.*batch=lambda",

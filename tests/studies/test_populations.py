@@ -313,7 +313,7 @@ def test_both_datasets_have_one_shape_and_one_normalisation(two_datasets):
     )
     assert task_dataset(swapped).shape == (3, 6, 6)
     assert len(population(swapped, PRETRAIN).classes) == 4
-    with pytest.raises(SettingsError, match=r"inputs are 3x9x7 of .* and 3x6x6 .* set image-size"):
+    with pytest.raises(SettingsError, match=r"inputs are 3x9x7 .* are 3x6x6 .*set image-size"):
         population(replace(two_datasets, image_size=0), "task-0")
 
 
@@ -346,8 +346,8 @@ def test_images_of_floats_can_be_a_task_dataset(tiny_settings, tmp_path):
     inputs, _ = samples.batch(slice(None), torch.device("cpu"))
     assert torch.equal(inputs, images[samples.indices])
     for other, problem in (
-        (f"{here}:side=7", r"inputs are 3x7x7 of torch.float32 and 3x6x6 of tor"),
-        (tiny_settings.dataset, r"both must be images of bytes .*, or tensors"),
+        (f"{here}:side=7", r"inputs are 3x7x7 .TensorDataset., those of dataset are 3x6x6"),
+        (tiny_settings.dataset, r"both must be images of bytes .* or tensors"),
     ):
         with pytest.raises(SettingsError, match=problem):
             population(replace(both, task_dataset=other), "task-0")
