@@ -335,8 +335,6 @@ def batch_slices(n: int, batch_size: int) -> list[slice]:
 
     In train mode BatchNorm does not accept a batch of one sample.
     """
-    if batch_size < 1:
-        raise SettingsError(f"batch size {batch_size}: at least 1 is needed")
     starts = list(range(0, n, batch_size))
     if len(starts) > 1 and n - starts[-1] == 1:
         starts.pop()

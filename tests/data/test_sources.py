@@ -1,9 +1,7 @@
 """Datasets by name: kept once in memory, or read with torchvision."""
 
 import bz2
-import gc
 import os
-import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,21 +21,6 @@ def test_seeds_share_one_copy_of_a_dataset_without_drawn_samples():
     assert len(first.labels) == len(other.labels) == 500
     assert first.images.ne(other.images).any()
     assert load_dataset("glyphs", samples_per_class=5, seed=1) is other
-
-
-def test_only_the_last_datasets_stay_in_memory(tmp_path, rng):
-    """A process that uses many datasets must not keep all of them in memory."""
-    alive = weakref.WeakSet()
-    for number in range(40):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        path = write_npz(folder, images=pixels(rng, 4, 5, 6), labels=np.arange(4))
-        alive.add(load_dataset(path).images)
-        alive.add(load_dataset(path, image_size=3).images)
-    gc.collect()
-    assert 1 <= len(alive) <= 10
-    last = load_dataset(path)
-    assert load_dataset(path) is last
 
 
 def test_changed_file_is_read_again(tmp_path):
