@@ -199,14 +199,15 @@ class Datasets:
                 source, other = source.in_colour(), other.in_colour()
             other = other.normalised_as(source) if source.shape == other.shape else other
         kinds = [
-            f"{'x'.join(map(str, one.shape))} ({type(one).__name__})" for one in (other, source)
+            f"{'x'.join(map(str, one.shape))} of type {type(one).__name__}"
+            for one in (other, source)
         ]
         if kinds[0] == kinds[1] and not isinstance(source, TextDataset):
             return source, other
         raise SettingsError(
-            f"task-dataset = '{self.settings.task_dataset}': its inputs are {kinds[0]}, those of "
-            f"dataset are {kinds[1]}; both must be images of bytes of one shape (set image-size) "
-            "or tensors of one shape; texts have no tasks"
+            f"task-dataset = '{self.settings.task_dataset}' and dataset: inputs are {kinds[0]} and "
+            f"{kinds[1]}; both must be images of bytes of one shape (channels, height, width: set "
+            "image-size), or tensors of one shape; texts have no tasks"
         )
 
     @functools.cached_property
