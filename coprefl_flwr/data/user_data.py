@@ -406,7 +406,8 @@ def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
         shapes = {tuple(tensor.shape) for tensor in inputs}
     if len(shapes) > 1:
         some = " and ".join(map(str, sorted(shapes)[:2]))
-        raise SettingsError(f"{source}: inputs have several shapes ({some}); one is allowed")
+        line = f"inputs have several shapes ({some}); one is allowed: set image-size for images"
+        raise SettingsError(f"{source}: {line}")
     values = torch.stack(inputs)
     # float64 is NumPy's default, but networks compute in float32.
     return values.float() if values.dtype == torch.float64 else values
