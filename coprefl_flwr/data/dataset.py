@@ -18,10 +18,6 @@ Rows = npt.NDArray[np.int64]
 """An int64 array: indices of samples, labels, or numbers of groups or domains."""
 AnyDataset = TypeVar("AnyDataset", bound="Dataset")
 
-# Labels that exceed the number of samples by this much are ids, not class numbers: a list with a
-# name for each number up to them would be too long.
-_MOST_EMPTY = 10_000
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset(ABC):
@@ -182,17 +178,17 @@ def make_dataset(
             problem = f"item {int(wrong[0])} has a missing value, a NaN or an infinity"
             raise SettingsError(f"{source}: {problem}: fill in such values, or leave out the items")
     numbers = _integers(source, "labels", labels, len(inputs))
+    if not may_lack and not relabel:
+        _check_gaps(source, numbers, len(classes or ()) or int(numbers.max()) + 1)
     if relabel:
         numbers, classes = _renumber(source, numbers, classes)
-    names = _names(source, "labels", "classes", numbers, classes)
-    if not may_lack:
-        _check_gaps(source, numbers, len(names))
+    names = _names(source, "labels", numbers, classes)
     columns: dict[str, Any] = {"labels": numbers, "classes": names, "test": test}
     if groups is not None:
         columns["groups"] = _integers(source, "groups", groups, len(inputs))
     if domains is not None:
         columns["domains"] = positions = _integers(source, "domains", domains, len(inputs))
-        columns["domain_names"] = _names(source, "domains", "domain names", positions, domain_names)
+        columns["domain_names"] = _names(source, "domains", positions, domain_names)
     if are_images:
         mean, std = _moments(inputs)
         return ImageDataset(inputs.contiguous(), mean, std, **columns)
@@ -220,26 +216,19 @@ def _renumber(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[R
     if (lowest := int(labels.min())) < 0:
         marks = "-1 and -100 usually mark samples without a label: leave these samples out"
         raise SettingsError(f"{source}: a label is {lowest}; {marks}")
-    if names is not None:
-        _names(source, "labels", "classes", labels, names)
     seen, positions = np.unique(labels, return_inverse=True)
     # Without names, the name of a class is its old number.
     remaining = [str(number) if names is None else names[number] for number in seen.tolist()]
     return positions.reshape(labels.shape).astype(np.int64), remaining
 
 
-def _names(
-    source: str, what: str, named: str, numbers: Rows, names: Sequence[str] | None
-) -> tuple[str, ...]:
+def _names(source: str, what: str, numbers: Rows, names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names, by default "0", "1", ...; SettingsError if a number is not an index."""
     lowest, highest = int(numbers.min()), int(numbers.max())
     if lowest < 0 or (names is not None and highest >= len(names)):
-        allowed = "they must be 0 or more"
-        if names is not None:
-            allowed = f"with {len(names)} {named} they must be in 0..{len(names) - 1}"
-        raise SettingsError(f"{source}: {what} run from {lowest} to {highest}; {allowed}")
-    if names is None and highest >= len(numbers) + _MOST_EMPTY:
-        _check_gaps(source, numbers, highest + 1)
+        allowed = "0 or more" if names is None else f"in 0..{len(names) - 1}, as there are names"
+        line = f"{source}: {what} run from {lowest} to {highest}; they must be {allowed}"
+        raise SettingsError(line)
     return tuple(map(str, range(highest + 1) if names is None else names))
 
 
@@ -255,15 +244,13 @@ def check_numbers(source: str, dataset: Dataset) -> None:
 
 def _check_gaps(source: str, labels: Rows, classes: int) -> None:
     """Raise a SettingsError, with the remedy, if a class of 0..classes-1 occurs in no label."""
-    seen = np.unique(labels)
-    empty = np.setdiff1d(np.arange(min(classes, seen[-1] + 1, len(labels) + 1)), seen).tolist()
-    empty = empty or list(range(int(seen[-1]) + 1, classes))
+    # Labels may be large ids: among the first len(labels) + 1 numbers, one then occurs in no label.
+    empty = np.setdiff1d(np.arange(min(classes, len(labels) + 1)), labels).tolist()
     if empty:
-        missing, known = (excerpt(str(part)[1:-1]) for part in (empty[:20], seen[:20].tolist()))
         raise SettingsError(
-            f"{source}: no sample is of class {missing}; labels must be 0, 1, 2, ... without gaps, "
-            f"but are {known} ({len(seen)} classes): set relabel = true (in Python relabel=True) "
-            "to renumber them"
+            f"{source}: no sample is of class {excerpt(', '.join(map(str, empty)))}; labels must "
+            "be 0, 1, 2, ... without gaps: set relabel = true (in Python relabel=True) to renumber "
+            "them"
         )
 
 
@@ -348,8 +335,6 @@ def batch_slices(n: int, batch_size: int) -> list[slice]:
 
     In train mode BatchNorm does not accept a batch of one sample.
     """
-    if batch_size < 1:
-        raise SettingsError(f"batch size {batch_size}: at least 1 is needed")
     starts = list(range(0, n, batch_size))
     if len(starts) > 1 and n - starts[-1] == 1:
         starts.pop()

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from coprefl_flwr.data.dataset import ImageDataset, Samples, TensorDataset, batch_slices
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 
 Encoder = Callable[[Tensor], Tensor]
@@ -55,11 +54,8 @@ def features_of(
 
 
 def _images(samples: Samples) -> Tensor:
-    """Return the images of samples, uint8 (n, C, H, W); SettingsError if they are no images."""
-    source = samples.dataset
-    if not isinstance(source, ImageDataset):
-        raise SettingsError(f"features are computed from images, not a {type(source).__name__}")
-    return source.images[torch.tensor(samples.indices)]
+    """Return the images of samples of an `ImageDataset`, uint8 (n, C, H, W)."""
+    return cast(ImageDataset, samples.dataset).images[torch.tensor(samples.indices)]
 
 
 def plain_images(samples: Samples) -> npt.NDArray[np.float32]:

@@ -3,31 +3,37 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coprefl_flwr.data.dataset import Dataset
-from coprefl_flwr.data.user_data import as_dataset
+from coprefl_flwr.data.reduction import Reduction
+from coprefl_flwr.data.user_data import LABELS, as_dataset, parts_of
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.named import parse, split_options
 
 HUGGING_FACE = "hf:"
+_OPTIONS = ("label", "image", "groups", "domains", "name")
 
 # Files that `save_to_disk` writes for a dict of datasets, and for a single dataset.
 _SAVED = ("dataset_dict.json", "state.json")
 
 
-def read_hugging_face(name: str, relabel: bool) -> Dataset:
+def read_hugging_face(name: str, relabel: bool, reduction: Reduction) -> Dataset:
     """Read the dataset `hf:NAME` of the Hub, or `hf:FOLDER`, a folder written by `save_to_disk`.
 
-    Options may follow, as in `hf:NAME:key=value,...`: label, image, groups and name. Raises a
-    SettingsError of one line if the dataset does not exist, or if `as_dataset` does not accept it.
+    Options may follow, as in `hf:NAME:key=value,...`: label, image, groups, domains and name. Only
+    the images that `reduction` draws are decoded, one after another, and resized at once: the whole
+    dataset may be larger than the memory. Raises a SettingsError of one line if the dataset does
+    not exist, or if `as_dataset` does not accept it.
     """
     import datasets  # Imported here, because the import takes seconds.
 
     what, (place, given) = f"dataset '{name}'", parse(name.removeprefix(HUGGING_FACE))
     options: dict[str, Any] = {key: str(value) for key, value in given.items()}
     for key in options:
-        if key not in (known := ("label", "image", "groups", "name")):
-            raise SettingsError(f"{what}: {unknown('option', key, known)}")
+        if key not in _OPTIONS:
+            raise SettingsError(f"{what}: {unknown('option', key, _OPTIONS)}")
     configuration = options.pop("name", None)
     path = expanded(place)
     if not place or (place.startswith((".", "/", "~")) and not path.exists()):
@@ -44,7 +50,25 @@ def read_hugging_face(name: str, relabel: bool) -> Dataset:
             f"{what} {tried} ({one_line(error)}); without internet, write hf:FOLDER with a folder "
             "that `save_to_disk` wrote"
         ) from error
-    return as_dataset(what, stored, relabel, **options)
+    parts = _drawn(parts_of(what, stored), options.get("label"), reduction)
+    dataset = as_dataset(what, parts, relabel, image_size=reduction.image_size, **options)
+    # Nothing is drawn or resized a second time; a dataset without images is refused.
+    return reduction.of(what, dataset)
+
+
+def _drawn(parts: dict[str, Any], label: str | None, reduction: Reduction) -> dict[str, Any]:
+    """Return the parts of a dataset with only the samples that `reduction` draws."""
+    columns = next(iter(parts.values())).column_names
+    label = label or next((name for name in columns if name.lower() in LABELS), None)
+    if not reduction.samples_per_class or label not in columns:
+        return parts
+    labels = [np.array(part[label]) for part in parts.values()]
+    rows = reduction.rows(np.concatenate(labels))
+    starts = np.cumsum([0, *map(len, labels)])
+    return {
+        name: parts[name].select(rows[(rows >= start) & (rows < end)] - start)
+        for name, start, end in zip(parts, starts[:-1], starts[1:], strict=True)
+    }
 
 
 def files_of(name: str) -> list[Path]:

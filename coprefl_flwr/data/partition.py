@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.data.dataset import ImageDataset, Rows, Samples
-from coprefl_flwr.data.sources import StandIn
 from coprefl_flwr.errors import SettingsError, one_line, unknown, wrong_type
 from coprefl_flwr.named import parsed, split_options
 from coprefl_flwr.options import check_declared, option
@@ -44,11 +43,10 @@ SCHEMES = (*_ALIASES, NATURAL)
 MAX_DRAWS = 100
 # Only these partitioners draw the clients' sizes at random, so that a new draw can help.
 _RANDOM_SIZES = ("DirichletPartitioner", "PathologicalPartitioner")
-_SET_BY_STUDY = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
+_SET_BY_STUDY = ("num_partitions", "seed")
 _NO_GROUPS = (
-    "the dataset has no groups (writers or speakers); datasets with groups are FEMNIST in LEAF's "
-    "format, a .txt of speeches, QMNIST, an .npz with groups, and hf:NAME:groups=COLUMN; in Python "
-    "groups= names them"
+    "the dataset has no groups (writers or speakers); datasets with groups are QMNIST, an .npz "
+    "with groups, and hf:NAME:groups=COLUMN; in Python groups= names them"
 )
 _Key = tuple[str | int, ...]
 _Columns = dict[str, npt.NDArray[Any]]
@@ -106,19 +104,12 @@ def partition(
     """
     labels, key = np.asarray(labels), (*seed_key, "partition")
     name = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", type(scheme).__name__)
-    shape = {
-        "dirichlet": f" with alpha {alpha:g}",
-        "pathological": f" with {classes_per_client} classes per client",
-    }.get(name, "")
     among = "" if clients is None else f" among {clients} clients"
-    what = f"partition '{name}'{shape} of {len(labels)} samples{among}"
-    if clients is not None and clients < 1:
-        raise SettingsError(f"{what}: at least 1 client is needed")
+    what = f"partition '{name}' of {len(labels)} samples{among}"
     if scheme == NATURAL:
-        return _by_groups(what, len(labels), groups, clients, min_samples, key)
-    if clients is not None and len(labels) < clients * max(min_samples, 1):
-        needed = f"{clients * max(min_samples, 1)} samples are needed"
-        raise SettingsError(f"{what}: at least {needed}, {max(min_samples, 1)} each")
+        return _by_groups(what, groups, clients, min_samples, key)
+    if clients is not None and len(labels) < (needed := clients * max(min_samples, 1)):
+        raise SettingsError(f"{what}: at least {needed} samples are needed, {min_samples} each")
     partitioner: Any = _partitioner_of(scheme) if isinstance(scheme, str) else scheme
     draw: Callable[[int], Iterator[Rows]] | None = None
     if hasattr(partitioner, "load_partition"):
@@ -135,15 +126,8 @@ def partition(
             cause = error
             if not isinstance(error, ValueError):
                 break
-    line = f"{what}: {one_line(cause)}"
-    if draws > 1 and isinstance(cause, _TooFewError):
-        line += f" (each of {draws} draws failed); use fewer clients, a smaller min-samples or "
-        line += "a larger alpha" if "irichlet" in name else "another partition"
-    raise SettingsError(line) from cause
-
-
-class _TooFewError(ValueError):
-    """A client has fewer than `min_samples` samples in a drawn partition."""
+    again = f", in each of {draws} draws" if draws > 1 and isinstance(cause, ValueError) else ""
+    raise SettingsError(f"{what}: {one_line(cause)}{again}") from cause
 
 
 def _partitioner_of(scheme: str) -> Any:
@@ -169,7 +153,7 @@ def _import_without_plots() -> None:
 
 
 def _by_groups(
-    what: str, n: int, groups: Rows | None, clients: int | None, min_samples: int, key: _Key
+    what: str, groups: Rows | None, clients: int | None, min_samples: int, key: _Key
 ) -> list[Rows]:
     """Draw a group of at least `min_samples` samples per client; return their sample indices.
 
@@ -177,8 +161,6 @@ def _by_groups(
     """
     if groups is None:
         raise SettingsError(f"{what}: {_NO_GROUPS}")
-    if len(groups) != n:
-        raise SettingsError(f"{what}: {len(groups)} group numbers; each of {n} samples needs one")
     numbers, sizes = np.unique(groups, return_counts=True)
     large = numbers[sizes >= min_samples]
     clients = max(1, len(large)) if clients is None else clients
@@ -193,25 +175,19 @@ def _by_groups(
 
 def _checked(positions_of_clients: Any, n: int, clients: int | None, fewest: int) -> list[Rows]:
     """Return each client's indices, sorted; ValueError if not below n, not disjoint or too few."""
-    if not isinstance(positions_of_clients, Iterable):
-        kind = type(positions_of_clients).__name__
-        raise ValueError(f"must return a list of sample indices for each client, not {kind}")
     parts: list[Rows] = []
     for client, positions in enumerate(positions_of_clients):
-        part = np.asarray(positions)
-        if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
-            raise ValueError(f"client {client} must have a list of sample indices (integers)")
-        if len(part) < fewest:
-            line = f"client {client} has only {len(part)} samples; {fewest} are needed"
-            raise _TooFewError(line)
-        if len(part) and (part.min() < 0 or part.max() >= n):
-            raise ValueError(f"client {client} has sample indices that are not in the dataset")
-        parts.append(np.sort(part).astype(np.int64))
+        parts.append(np.sort(np.array(positions, dtype=np.int64)))
+        if len(parts[-1]) < fewest:
+            raise ValueError(
+                f"client {client} has only {len(parts[-1])} samples; {fewest} are needed: use "
+                "fewer clients, a smaller min-samples, or a more even partition"
+            )
     if clients not in (None, len(parts)):
         raise ValueError(f"it returned {len(parts)} clients, but clients = {clients}")
     together = np.concatenate(parts)
-    if len(np.unique(together)) < len(together):
-        raise ValueError("a sample index occurs twice; a sample belongs to one client")
+    if together.min() < 0 or together.max() >= n or len(np.unique(together)) < len(together):
+        raise ValueError(f"each sample index must be in 0..{n - 1}, and occur once")
     return parts
 
 
@@ -245,8 +221,6 @@ def _drawing(
     is_class = isinstance(partitioner, type)
     kind = partitioner if is_class else type(partitioner)
     name, parameters = kind.__name__, inspect.signature(kind).parameters
-    if name.startswith("Vertical"):
-        raise SettingsError(f"{what}: it divides columns, but a client needs whole samples")
     # No minimum size: the library draws at most ten times until all partitions are large enough,
     # and `partition` draws more often.
     options = {"min_partition_size": 0, "num_partitions": clients, **defaults}
@@ -283,14 +257,12 @@ def _drawing(
 def _options(what: str, text: str, parameters: Iterable[str], clients: int) -> dict[str, Any]:
     """Return the arguments after a class name, as in CLASS:partition_sizes=50,20,30,alpha=0.1."""
     options = dict[str, Any]()
+    allowed = [parameter for parameter in parameters if parameter not in _SET_BY_STUDY]
     _, written = split_options(text)
     for piece in re.split(r",(?=[A-Za-z][\w-]*=)", written) if written else []:
         key, _, value = piece.partition("=")
         name = key.replace("-", "_")
-        if name in _SET_BY_STUDY:
-            raise SettingsError(f"{what}: leave out {name}; it is set to {_SET_BY_STUDY[name]}")
-        if name not in parameters:
-            allowed = [parameter for parameter in parameters if parameter not in _SET_BY_STUDY]
+        if name not in allowed:
             raise SettingsError(f"{what}: {unknown('option', name, allowed)}")
         values = [parsed(item) for item in value.split(",")]
         one_size = name == "partition_sizes" and len(values) == 1
@@ -333,20 +305,16 @@ class Spread:
         Raises a SettingsError if the partition is impossible, or a client has too few samples.
         """
         groups = samples.dataset.groups
-        if isinstance(samples.dataset, StandIn) and self.partition != NATURAL:
-            # A plan counts costs only: equal parts replace a draw, which would take seconds.
-            parts = np.array_split(np.arange(len(samples)), self.clients or 1)
-        else:
-            parts = partition(
-                samples.labels,
-                self.clients,
-                self.partition,
-                alpha=self.alpha,
-                classes_per_client=self.classes_per_client,
-                seed_key=(seed, population, "partition"),
-                min_samples=self.min_samples,
-                groups=None if groups is None else groups[samples.indices],
-            )
+        parts = partition(
+            samples.labels,
+            self.clients,
+            self.partition,
+            alpha=self.alpha,
+            classes_per_client=self.classes_per_client,
+            seed_key=(seed, population, "partition"),
+            min_samples=self.min_samples,
+            groups=None if groups is None else groups[samples.indices],
+        )
         return [samples.take(part) for part in parts]
 
 

@@ -20,7 +20,6 @@ from coprefl_flwr.options import COUNT, NUMBERS, WORDS, check_declared, option
 
 _Key = tuple[str | int, ...]
 _LIST = "a list such as list:3,7,80-99"
-_FORMS = f"a count such as 20, or {_LIST}"
 
 SERVER_RESERVE = 0.05
 """The default of `server-reserve` if a method uses the server's data (CoPreFL, section 4.1)."""
@@ -34,10 +33,8 @@ class DatasetSettings:
         "glyphs",
         "`glyphs` (embedded), `glyphs:domains` (7 of its classes in 4 styles, which are the "
         "domains), a torchvision name, `CIFAR100:coarse`, an .npz file (`FILE:NAME`: labels from "
-        "its array NAME), a folder of images (a subfolder per class, or per domain and class), the "
-        "folder of Tiny-ImageNet or of LEAF's FEMNIST, a .txt of speeches (a sample starts at "
-        "every 10th character; `FILE:1`: at every character), `hf:NAME` or `hf:FOLDER` of Hugging "
-        "Face (`hf:cifar100:label=fine_label,image=img`), or your own function, as module:NAME or "
+        "its array NAME), `hf:NAME` or `hf:FOLDER` of Hugging Face "
+        "(`hf:cifar100:label=fine_label,image=img`), or your own function, as module:NAME or "
         "file.py:NAME",
     )
     data_dir: str = option(
@@ -201,18 +198,16 @@ class Datasets:
             if {source.shape[0], other.shape[0]} == {1, 3}:
                 source, other = source.in_colour(), other.in_colour()
             other = other.normalised_as(source) if source.shape == other.shape else other
-        kinds = []
-        for dataset in (other, source):
-            values = getattr(dataset, "values", getattr(dataset, "images", dataset.labels))
-            kinds.append(f"{'x'.join(map(str, dataset.shape))} of {values.dtype}")
-        has_text = isinstance(source, TextDataset) or isinstance(other, TextDataset)
-        if kinds[0] == kinds[1] and not has_text:
+        kinds = [
+            f"{'x'.join(map(str, one.shape))} of type {type(one).__name__}"
+            for one in (other, source)
+        ]
+        if kinds[0] == kinds[1] and not isinstance(source, TextDataset):
             return source, other
         raise SettingsError(
-            f"task-dataset = '{self.settings.task_dataset}' and dataset = "
-            f"'{self.settings.dataset}': inputs are {kinds[0]} and {kinds[1]}; both must be images "
-            "of bytes of one shape (channels, height, width: set image-size), or tensors of one "
-            "shape and dtype; texts have no tasks"
+            f"task-dataset = '{self.settings.task_dataset}' and dataset: inputs are {kinds[0]} and "
+            f"{kinds[1]}; both must be images of bytes of one shape (channels, height, width: set "
+            "image-size), or tensors of one shape; texts have no tasks"
         )
 
     @functools.cached_property
@@ -305,7 +300,7 @@ def split_classes(
     the phases share a class without `allow_overlap`, or a phase has no classes.
     """
     what, everything = "pretraining-classes", set(range(num_classes))
-    reserved = _listed(what, pretraining, num_classes, _FORMS) or ()
+    reserved = _listed(what, pretraining, num_classes) or ()
     second = choose_classes(
         "downstream-classes", downstream, num_classes, everything - set(reserved), seed_key=seed_key
     )
@@ -316,12 +311,8 @@ def split_classes(
         raise _refused(what, pretraining, why)
     shared = ", ".join(map(str, sorted(set(first) & set(second))))
     if shared and not allow_overlap:
-        line = f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share"
-        raise SettingsError(
-            f"{line} classes {shared}; make them differ, or set allow-class-overlap = true",
-            what,
-            "downstream-classes",
-        )
+        why = f"shares classes {shared} with downstream-classes; set allow-class-overlap = true"
+        raise _refused(what, pretraining, f"{why}, or make them differ")
     return first, second
 
 
@@ -335,16 +326,15 @@ def choose_classes(
     is by default all classes. Raises a SettingsError if the value has another form, a class is out
     of range, or `pool` has too few classes.
     """
-    listed = _listed(what, text, num_classes, _FORMS)
+    listed = _listed(what, text, num_classes)
     if listed is not None:
         return listed
     candidates = sorted(range(num_classes) if pool is None else pool)
     if not text.strip():
         return tuple(candidates)
-    if re.fullmatch(r"\s*\d+\s*", text) is None:
-        raise _refused(what, text, f"cannot be read; use {_FORMS}")
-    if not 1 <= int(text) <= len(candidates):
-        raise _refused(what, text, f"must be 1 to {len(candidates)}, the number of classes left")
+    if not text.strip().isdecimal() or not 1 <= int(text) <= len(candidates):
+        allowed = f"a count of 1 to {len(candidates)}, the number of classes left, or {_LIST}"
+        raise _refused(what, text, f"must be {allowed}")
     rng = seeds.generator(*seed_key, what.removesuffix("-classes"), "classes")
     return tuple(sorted(candidates[i] for i in rng.permutation(len(candidates))[: int(text)]))
 
@@ -360,37 +350,33 @@ def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...
     if not text.strip():
         return tuple(range(len(names)))
     if not names:
-        others = "glyphs:domains, folders of domain/class/file, and .npz files with domains"
+        others = "glyphs:domains, an .npz with domains, and hf:NAME:domains=COLUMN"
         raise _refused(what, text, f"the dataset has no domains; datasets with them are {others}")
-    listed = _listed(what, text, len(names), f"names of domains, or {_LIST}")
+    listed = _listed(what, text, len(names))
     if listed is not None:
         return listed
     for name in text.split():
         if name not in names:
             raise _refused(what, text, unknown("domain", name, names))
-    return tuple(sorted({names.index(name) for name in text.split()}))
+    return tuple(number for number, name in enumerate(names) if name in text.split())
 
 
 def _refused(what: str, text: str, why: str) -> SettingsError:
     return SettingsError(f"{what} = '{text}': {why}", what)
 
 
-def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | None:
+def _listed(what: str, text: str, count: int) -> tuple[int, ...] | None:
     """Return the numbers in "list:3,7,80-99", sorted and below `count`; None for another text."""
     if not text.strip().startswith("list:"):
         return None
     numbers: list[int] = []
     for item in text.strip().removeprefix("list:").split(","):
         bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
-        if bounds is None:
-            raise _refused(what, text, f"'{item}' is not a number or a range; use {forms}")
-        first, last = int(bounds[1]), int(bounds[2] or bounds[1])
-        if first > last or last >= count:
-            raise _refused(what, text, f"'{item}' must be ascending and in 0..{count - 1}")
-        numbers += range(first, last + 1)
-    repeated = [number for number in numbers if numbers.count(number) > 1]
-    if repeated:
-        raise _refused(what, text, f"{repeated[0]} occurs twice")
+        found = range(int(bounds[1]), int(bounds[2] or bounds[1]) + 1) if bounds else range(0)
+        if not found or found[-1] >= count or set(found) & set(numbers):
+            allowed = f"use different, ascending numbers in 0..{count - 1}, in {_LIST}"
+            raise _refused(what, text, f"'{item}' is not possible here; {allowed}")
+        numbers += found
     return tuple(sorted(numbers))
 
 
@@ -414,13 +400,6 @@ def split_in_two(n: int, fraction: float, rng: np.random.Generator) -> tuple[Row
 
 
 def task_labels(labels: npt.NDArray[Any], classes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Map each label to its position in the sorted `classes`: int64 in 0..len(classes)-1.
-
-    Raises a SettingsError if a label is not among `classes`.
-    """
+    """Map each label to its position in the sorted `classes`: int64 in 0..len(classes)-1."""
     sorted_classes = np.sort(np.asarray(classes, dtype=np.int64))
-    others = np.setdiff1d(labels, sorted_classes)
-    if len(others):
-        line = f"label {others[0]} is not among the task's classes"
-        raise SettingsError(f"{line} {', '.join(map(str, sorted_classes))}")
     return np.searchsorted(sorted_classes, labels).astype(np.int64)

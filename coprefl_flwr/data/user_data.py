@@ -7,18 +7,19 @@ once, in their order, and kept in memory.
 import logging
 import random
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils import data
 
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
+from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
 
 Pick = Callable[[Any], tuple[Any, Any]]
@@ -44,6 +45,8 @@ def as_dataset(
     label: str = "",
     image: str = "",
     groups: Any = None,
+    domains: Any = None,
+    image_size: int = 0,
     may_lack: bool = False,
 ) -> Dataset:
     """Return a user's data as a `Dataset` of this package.
@@ -64,6 +67,8 @@ def as_dataset(
         Hugging Face Dataset; "": the key is found by its name
     groups : the group of each sample, such as its writer: n names or numbers, or the key of the
         group in items that are dicts, such as the column of a Hugging Face Dataset; None: no groups
+    domains : the domain of each sample, in the same form as `groups`
+    image_size : side in pixels to which images of dtype uint8 are resized; 0: the original size
     may_lack : as in `make_dataset`
 
     An input is a PIL image, a tensor, an array or a list of numbers. All inputs have one shape. An
@@ -73,34 +78,34 @@ def as_dataset(
     SettingsError that begins with `source` if the data has another form. If `relabel` is false, a
     class without samples also raises a SettingsError, unless `may_lack` is true.
     """
+    given = {"groups": groups, "domains": domains}
+    columns = {name: value for name, value in given.items() if value is not None}
     if isinstance(user_data, Dataset):
         dataset = renumbered(source, user_data) if relabel else user_data
-        of_samples = _numbered(source, groups, len(dataset.labels))
-        return dataset if groups is None else replace(dataset, groups=of_samples)
-    inputs: list[Tensor] = []
-    labels: list[int] = []
-    sizes: list[int] = []
-    found: list[Any] = []
-    group = groups if isinstance(groups, str) else ""
-    parts = _parts_of(source, user_data)
+        numbered = _numbered(source, columns, len(dataset.labels))
+        return replace(dataset, **numbered) if numbered else dataset
+    keys = {name: key for name, key in columns.items() if isinstance(key, str)}
+    reader = _Reader(source, batch, label, image, keys, Reduction(image_size))
+    sizes, of_parts, parts = [0], [], parts_of(source, user_data)
     for part in parts.values():
         with _seeded():
-            label = _read(source, part, batch, (label, image, group), inputs, labels, found)
-        sizes.append(len(labels) - sum(sizes))
-    is_test = np.repeat([name == "test" for name in parts], sizes)
-    of_parts = [_class_names(source, part, label) for part in parts.values()]
+            label_key = reader.read(part)
+        sizes.append(len(reader.labels))
+        of_parts.append(_class_names(source, part, label_key))
+    labels = np.array(reader.labels, dtype=np.int64)
+    is_test = np.repeat([name == "test" for name in parts], np.diff(sizes))
     names = _common_names(source, of_parts)
-    if names is not None and max(labels) < len(names):
-        names = names[: max(labels) + 1]  # A subset may have the names of the whole dataset.
+    if names is not None and labels.max() < len(names):
+        names = names[: labels.max() + 1]  # A subset may have the names of the whole dataset.
     return make_dataset(
         source,
-        _stacked(source, inputs),
-        np.array(labels, dtype=np.int64),
+        _stacked(source, reader.inputs),
+        labels,
         names,
-        groups=_numbered(source, found if group else groups, len(labels)),
         test=is_test if is_test.any() and not is_test.all() else None,
         relabel=relabel,
         may_lack=may_lack,
+        **_numbered(source, columns | reader.columns, len(labels)),
     )
 
 
@@ -143,7 +148,7 @@ def as_samples(source: str, user_data: Any, *, cached: bool = True) -> Samples:
     return samples
 
 
-def _parts_of(source: str, user_data: Any) -> dict[str, Any]:
+def parts_of(source: str, user_data: Any) -> dict[str, Any]:
     """Return {name of a split: dataset}, or {"": dataset}; SettingsError if not map-style."""
     parts = {"": user_data}
     if isinstance(user_data, Mapping):
@@ -156,14 +161,11 @@ def _parts_of(source: str, user_data: Any) -> dict[str, Any]:
     for part in parts.values():
         whole: Any = part.dataset if isinstance(part, data.DataLoader) else part
         map_style = hasattr(whole, "__getitem__") and hasattr(whole, "__len__")
-        if isinstance(whole, data.IterableDataset) or not map_style:
-            kind = type(whole).__name__
+        if isinstance(whole, data.IterableDataset) or not map_style or not len(whole):
             raise SettingsError(
-                f"{source}: got the type {kind}; needed is a map-style torch Dataset, a "
-                "DataLoader of such a dataset, or a Hugging Face Dataset"
+                f"{source}: got the type {type(whole).__name__}; needed is a map-style torch "
+                "Dataset that is not empty, a DataLoader of one, or a Hugging Face Dataset"
             )
-        if not len(whole):
-            raise SettingsError(f"{source}: the dataset is empty")
         if isinstance(part, data.DataLoader):
             _check_reads_all(source, part)
     return parts
@@ -171,7 +173,7 @@ def _parts_of(source: str, user_data: Any) -> dict[str, Any]:
 
 def _check_reads_all(source: str, loader: Any) -> None:
     """Raise a SettingsError if a DataLoader's sampler may repeat samples or leave samples out."""
-    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    sampler = loader.sampler
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not data.BatchSampler:
         sampler = loader.batch_sampler
     order = type(sampler) in (data.SequentialSampler, data.RandomSampler)
@@ -215,43 +217,108 @@ def _common_names(source: str, of_parts: Sequence[list[str] | None]) -> list[str
 # ---- samples -------------------------------------------------------------------------------------
 
 
-def _read(
-    source: str,
-    part: Any,
-    batch: Pick | None,
-    keys: tuple[str, str, str],
-    inputs: list[Tensor],
-    labels: list[int],
-    groups: list[Any],
-) -> str:
-    """Append a split's inputs, labels and groups to lists; return the label's key, "" for pairs."""
-    number, item_keys, group = 0, ("", ""), keys[2]
-    batched = isinstance(part, data.DataLoader) and part.batch_sampler is not None
-    what = "batch" if batched else "item"
-    try:
-        for item in _items(part):
-            if batch:
-                value, label = batch(item)
-            elif isinstance(item, Mapping):
-                if not all(item_keys):
-                    item_keys = _keys(source, item, what == "batch", *keys[:2])
-                value, label = item[item_keys[1]], item[item_keys[0]]
-            else:
-                value, label = item
-            pairs = [(value, label)] if what == "item" else zip(value, label, strict=True)
-            for one_input, one_label in pairs:
-                inputs.append(_tensor(source, one_input))
-                labels.append(_whole(f"{source}: {what} {number}", one_label))
-            if group:
-                own = _group(source, item, group)
-                groups += own if what == "batch" else [own]
-            number += 1
-    except SettingsError:
-        raise
-    except Exception as error:  # A user's code can raise any type of error.
-        line = f"{source}: {what} {number} must be (input, label): {one_line(error)}"
-        raise SettingsError(line) from error
-    return item_keys[0]
+@dataclass
+class _Reader:
+    """The inputs, labels and other columns of all samples that were read so far.
+
+    `keys` is {"groups" or "domains": its key in items that are dicts}. The other attributes are as
+    in `as_dataset`.
+    """
+
+    source: str
+    batch: Pick | None
+    label: str
+    image: str
+    keys: dict[str, str]
+    reduction: Reduction
+    inputs: list[Tensor] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    columns: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+    def read(self, part: Any) -> str:
+        """Append the samples of a dataset; return the key of the label, "" if items are pairs."""
+        batched = isinstance(part, data.DataLoader) and part.batch_sampler is not None
+        what, item_keys, number = "batch" if batched else "item", ("", ""), 0
+        try:
+            for item in _items(part):
+                if self.batch:
+                    value, label = self.batch(item)
+                elif isinstance(item, Mapping):
+                    item_keys = item_keys if all(item_keys) else self._keys(item, batched)
+                    label, value = (item[key] for key in item_keys)
+                else:
+                    value, label = item
+                pairs = zip(value, label, strict=True) if batched else [(value, label)]
+                for one_input, one_label in pairs:
+                    self.inputs.append(self._tensor(one_input))
+                    self.labels.append(_whole(f"{self.source}: {what} {number}", one_label))
+                for name, key in self.keys.items():
+                    self._check_key(key, item if isinstance(item, Mapping) else ())
+                    self.columns[name] += item[key] if batched else [item[key]]
+                number += 1
+        except SettingsError:
+            raise
+        except Exception as error:  # A user's code can raise any type of error.
+            line = f"{self.source}: {what} {number} must be (input, label): {one_line(error)}"
+            raise SettingsError(line) from error
+        return item_keys[0]
+
+    def _check_key(self, key: str, item: Iterable[str]) -> None:
+        if key not in item:
+            raise SettingsError(f"{self.source}: {unknown('column', key, map(str, item))}")
+
+    def _keys(self, item: Mapping[str, Any], batched: bool) -> tuple[str, str]:
+        """Return the keys of an item's label and input; a key that is not given has a usual name.
+
+        An item with a second input, such as an attention mask, is refused if `image` is not given.
+        """
+        found = dict[str, str]()
+        for role, given, usual in (("label", self.label, LABELS), ("input", self.image, INPUTS)):
+            used = (*found.values(), *self.keys.values())
+            unused = [key for key in item if key not in used]
+            candidates = [given] if given else [key for key in unused if key.lower() in usual]
+            candidates = candidates or unused
+            if len(candidates) != 1:
+                raise self._unclear(f"{', '.join(unused)}, and it is not clear which is the {role}")
+            self._check_key(candidates[0], item)
+            found[role] = candidates[0]
+        label, first = found.values()
+        others = [
+            key for key in item if key not in (label, first) and _is_input(item[key], batched)
+        ]
+        if others and not self.image:
+            raise self._unclear(f"several inputs, {first} and {', '.join(others)}")
+        return label, first
+
+    def _unclear(self, what: str) -> SettingsError:
+        return SettingsError(
+            f"{self.source}: its items have {what}, but a model gets one: write batch=lambda item: "
+            "(item['INPUT'], item['LABEL']), or after a dataset's name :image=INPUT,label=LABEL"
+        )
+
+    def _tensor(self, value: Any) -> Tensor:
+        """Return an input as a tensor; a uint8 image becomes (C, H, W), and is resized."""
+        if hasattr(value, "getbands") and value.mode in ("1", "LA", "P", "PA", "CMYK"):
+            value = value.convert("L" if value.mode in ("1", "LA") else "RGB")
+        if isinstance(value, Tensor):
+            tensor = value.detach().cpu()
+        else:
+            array = np.array(value)
+            if array.dtype.kind not in "biuf" or not array.ndim:
+                raise SettingsError(
+                    f"{self.source}: inputs are {type(value).__name__}; allowed are PIL images, "
+                    "tensors and NumPy arrays, or lists of numbers"
+                )
+            if (
+                array.dtype == np.uint8
+                and array.ndim == 3
+                and not array.shape[0] <= 4 < len(array.T)
+            ):
+                array = np.moveaxis(array, -1, 0)
+            tensor = torch.from_numpy(array)
+        if tensor.dtype != torch.uint8 or tensor.ndim not in (2, 3):
+            return tensor
+        return self.reduction.resized(tensor[None] if tensor.ndim == 2 else tensor)
 
 
 @contextmanager
@@ -284,118 +351,50 @@ def _items(part: Any) -> Iterable[Any]:
     return data.DataLoader(part.dataset, size, collate_fn=part.collate_fn, generator=own)
 
 
-def _keys(
-    source: str, item: Mapping[str, Any], batched: bool, label: str, image: str
-) -> tuple[str, str]:
-    """Return the keys of an item's label and input; a key given as "" is found by its name."""
-    # A dict with a second input, such as an attention mask, is refused if `image` is "". Single
-    # numbers and strings, such as an id, do not count as inputs.
-    columns = list(map(str, item))
-    for key in filter(None, (label, image)):
-        if key not in columns:
-            raise SettingsError(f"{source}: {unknown('column', key, columns)}")
-    how = "in a dataset's name, hf:NAME:image=INPUT,label=LABEL"
-    key_of = dict[str, str]()
-    for role, chosen, usual in (("label", label, LABELS), ("input", image, INPUTS)):
-        unused = [key for key in columns if key not in key_of.values()]
-        candidates = [chosen] if chosen else [key for key in unused if key.lower() in usual]
-        candidates = candidates or unused
-        if len(candidates) != 1:
-            raise SettingsError(
-                f"{source}: its items have {', '.join(unused)}, and it is not clear which is the "
-                f"{role}; write batch=lambda item: (item['INPUT'], item['LABEL']), or {how}"
-            )
-        key_of[role] = candidates[0]
-    others = [
-        key for key in columns if key not in key_of.values() and _is_input(item[key], batched)
-    ]
-    if others and not image:
-        raise SettingsError(
-            f"{source}: its items have several inputs, {key_of['input']} and {', '.join(others)}, "
-            "but a model gets only one; to use the first input, write "
-            f"batch=lambda item: (item['{key_of['input']}'], item['{key_of['label']}']), or {how}"
-        )
-    return key_of["label"], key_of["input"]
+def _numbered(source: str, columns: Mapping[str, Any], n: int) -> dict[str, Any]:
+    """Return the number of each sample's group or domain, (n,), in the order of their names.
 
-
-def _group(source: str, item: Any, key: str) -> Any:
-    """Return the group in an item, or the groups in a batch; SettingsError if it has none."""
-    known = ", ".join(map(str, item)) if isinstance(item, Mapping) else "none, as it is no dict"
-    if not isinstance(item, Mapping) or key not in item:
-        raise SettingsError(f"{source}: an item has no group column '{key}'; its columns: {known}")
-    return item[key]
-
-
-def _numbered(source: str, groups: Any, n: int) -> npt.NDArray[np.int64] | None:
-    """Return the number of each sample's group, (n,), in the order of the groups' names, or None.
-
-    Raises a SettingsError if there are not n names or numbers of one type.
+    `columns` is {"groups" or "domains": n names or numbers}. Raises a SettingsError if there are
+    not n of them, of one type.
     """
-    if groups is None:
-        return None
-    values = np.asarray(groups)
-    if values.dtype.kind == "O" and len({*map(type, values.ravel())}) == 1:  # As pandas has texts.
-        values = np.array(values.tolist())
-    missing = values.dtype.kind == "O" or (values.dtype.kind == "f" and np.isnan(values).any())
-    if values.shape not in ((n,), (n, 1)) or missing:
-        got = f"an array of {values.dtype}, of shape {values.shape}"
-        needed = f"one name or number for each of the {n} samples, all of one type"
-        raise SettingsError(f"{source}: groups are {got}; needed is {needed}")
-    return np.unique(values, return_inverse=True)[1].reshape(-1)
+    numbered = dict[str, Any]()
+    for name, column in columns.items():
+        values = np.asarray(column)
+        if values.dtype.kind == "O" and len({*map(type, values.ravel())}) == 1:  # pandas' strings
+            values = np.array(values.tolist())
+        missing = values.dtype.kind == "O" or (values.dtype.kind == "f" and np.isnan(values).any())
+        if values.shape not in ((n,), (n, 1)) or missing:
+            raise SettingsError(
+                f"{source}: {name} are an array of {values.dtype}, of shape {values.shape}; needed "
+                f"is one name or number for each of the {n} samples, all of one type"
+            )
+        names, numbers = np.unique(values, return_inverse=True)
+        numbered[name] = numbers.reshape(-1)
+        if name == "domains":
+            numbered["domain_names"] = tuple(map(str, names.tolist()))
+    return numbered
 
 
 def _is_input(value: Any, batched: bool) -> bool:
-    """Return whether a value of a dict can be an input: an image, or several numbers per item."""
-    if isinstance(value, Mapping):
-        return any(_is_input(entry, batched) for entry in value.values())
-    if isinstance(value, list | tuple):
-        first = value[0] if value else ""
-        # torch's default collate_fn turns a batch of lists into a list of tensors.
-        return _is_input(first, False) if batched else not isinstance(first, str)
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
-        return False
-    is_array = isinstance(value, Tensor | np.ndarray)
-    return hasattr(value, "getbands") or (is_array and value.ndim > batched)
+    """Return whether a value of a dict can be an input: an image, or several numbers per item.
+
+    Single numbers and strings, such as an id, are none.
+    """
+    array = value if isinstance(value, Tensor) else np.asarray(value)
+    is_numeric = isinstance(array, Tensor) or array.dtype.kind in "biuf"
+    return hasattr(value, "getbands") or (is_numeric and array.ndim > batched)
 
 
 def _whole(what: str, label: Any) -> int:
     """Return a label, such as an int or an integer tensor of one element, as an int."""
     # Floats are refused even if they are whole numbers: they may be targets of a regression.
     numbers = np.asarray(label)
-    if numbers.size != 1:
+    if numbers.size != 1 or numbers.dtype.kind not in "biu":
         raise SettingsError(
-            f"{what} has {numbers.size} targets; needed is one class number per sample: data with "
-            "several labels is not supported"
+            f"{what} has the target {excerpt(label)}; needed is one class number, an integer: "
+            "regression and several labels are not supported"
         )
-    if numbers.dtype.kind not in "biu":
-        problem = (
-            f"{what} has the target {numbers.item()!r}; needed is its class number, an integer"
-        )
-        floats = ": regression is not supported" * (numbers.dtype.kind == "f")
-        raise SettingsError(problem + floats)
     return int(numbers.item())
-
-
-def _tensor(source: str, value: Any) -> Tensor:
-    """Return an input as a tensor; a uint8 image becomes (C, H, W)."""
-    if isinstance(value, Tensor):
-        plain = value.detach().cpu()
-        return plain[None] if plain.dtype == torch.uint8 and plain.ndim == 2 else plain
-    is_picture = hasattr(value, "getbands")
-    if is_picture and value.mode in ("1", "P", "LA", "PA"):
-        value = value.convert("RGB" if value.mode in ("P", "PA") else "L")
-    array = np.array(value) if is_picture or isinstance(value, np.ndarray | list) else None
-    if array is None or array.dtype.kind not in "biuf":
-        kind = type(value).__name__
-        raise SettingsError(
-            f"{source}: inputs are {kind}; allowed are PIL images, tensors and NumPy arrays, or "
-            "lists of numbers"
-        )
-    if array.dtype == np.uint8 and array.ndim == 2:
-        array = array[None]
-    elif array.dtype == np.uint8 and array.ndim == 3 and not array.shape[0] <= 4 < array.shape[2]:
-        array = np.moveaxis(array, -1, 0)
-    return torch.from_numpy(array)
 
 
 def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
@@ -407,7 +406,8 @@ def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
         shapes = {tuple(tensor.shape) for tensor in inputs}
     if len(shapes) > 1:
         some = " and ".join(map(str, sorted(shapes)[:2]))
-        raise SettingsError(f"{source}: inputs have several shapes ({some}); one is allowed")
+        line = f"inputs have several shapes ({some}); one is allowed: set image-size for images"
+        raise SettingsError(f"{source}: {line}")
     values = torch.stack(inputs)
     # float64 is NumPy's default, but networks compute in float32.
     return values.float() if values.dtype == torch.float64 else values

@@ -18,7 +18,6 @@ import torch
 
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data import Samples, TensorDataset
-from coprefl_flwr.data.sources import SIZES
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, default_device
@@ -125,11 +124,8 @@ class Plan:
 def plan_of(recipe: Recipe, store: Store) -> Plan:
     """Return the costs of the runs of a recipe whose results are not in the store yet.
 
-    Datasets with published sizes need not be available. Raises a SettingsError for a run with wrong
-    settings, and for any other dataset that is missing.
+    Raises a SettingsError for a run with wrong settings, or a dataset that is missing.
     """
-    folders = tuple(f"{SIZES}{folder}" for folder in recipe.settings.get("data-dir", ("",)))
-    recipe = recipe.model_copy(update={"settings": {**recipe.settings, "data-dir": folders}})
     plan = Plan(store, [Row(row.label) for row in recipe.rows])
     rows = {row.label: row for row in plan.rows}
     for table_row in table_rows(recipe):

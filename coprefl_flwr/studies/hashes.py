@@ -38,7 +38,7 @@ def content_hashes(names: Iterable[str]) -> dict[str, str]:
 
     A name may be a dataset's file (FILE, FILE:LABELS or FILE@DOMAIN), a folder with a model, or the
     place of your own code. All files of a Hugging Face dataset on disk are hashed. Other Hugging
-    Face datasets, torchvision's datasets and folders of images are identified by their names only.
+    Face datasets and torchvision's datasets are identified by their names only.
     """
     hashes = {}
     for name in names:

@@ -15,7 +15,6 @@ from coprefl_flwr.data import ClientData, DataSettings, ImageDataset, Samples, l
 from coprefl_flwr.data.dataset import check_numbers
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
-from coprefl_flwr.data.sources import SIZES
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
@@ -255,12 +254,9 @@ class PersonalData:
 
     @property
     def networks(self) -> tuple[Backbone, ...]:
-        """The frozen networks; () for `pixels` and `scratch`.
-
-        In a plan, torchvision's networks have random weights.
-        """
-        text, weights = self.options.backbones, not self.settings.data_dir.startswith(SIZES)
-        return _loaded(text, weights, str(content_hashes(_files_of(text))))
+        """The frozen networks; () for `pixels` and `scratch`."""
+        text = self.options.backbones
+        return _loaded(text, True, str(content_hashes(_files_of(text))))
 
     def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size and with the normalisation of the first dataset.

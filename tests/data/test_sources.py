@@ -1,21 +1,15 @@
-"""Datasets by name: kept once in memory, or read with torchvision.
-
-Placeholders have the published sizes of datasets.
-"""
+"""Datasets by name: kept once in memory, or read with torchvision."""
 
 import bz2
-import gc
 import os
-import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from torchvision import datasets as torchvision_datasets
 
-from coprefl_flwr.data import Datasets, DataSettings, load_dataset
-from coprefl_flwr.data.sources import PUBLISHED, SIZES, TORCHVISION_DATASETS, stand_in
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.data import load_dataset
+from coprefl_flwr.data.sources import _FACTS
 from tests.common.data import pixels, refused, write_idx, write_npz
 
 
@@ -29,34 +23,12 @@ def test_seeds_share_one_copy_of_a_dataset_without_drawn_samples():
     assert load_dataset("glyphs", samples_per_class=5, seed=1) is other
 
 
-def test_only_the_last_datasets_stay_in_memory(tmp_path, rng):
-    """A process that uses many datasets must not keep all of them in memory."""
-    alive = weakref.WeakSet()
-    for number in range(40):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        path = write_npz(folder, images=pixels(rng, 4, 5, 6), labels=np.arange(4))
-        alive.add(load_dataset(path).images)
-        alive.add(load_dataset(path, image_size=3).images)
-    gc.collect()
-    assert 1 <= len(alive) <= 10
-    last = load_dataset(path)
-    assert load_dataset(path) is last
-
-
 def test_changed_file_is_read_again(tmp_path):
     """The files have the same path and size; a result of the old content would be stored as new."""
     for number in (0, 1):
         path = write_npz(tmp_path, images=np.full((4, 5, 6), number, np.uint8), labels=np.arange(4))
         os.utime(path, (number, number))
         assert load_dataset(path).images.eq(number).all()
-
-
-def test_text_has_no_domains_and_cannot_be_resized(tmp_path):
-    (tmp_path / "a.txt").write_text("A:\n" + "word " * 40)
-    assert load_dataset(str(tmp_path / "a.txt")).domains is None
-    with pytest.raises(SettingsError, match="image-size and samples-per-class need images"):
-        load_dataset(str(tmp_path / "a.txt"), image_size=8)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +39,7 @@ def test_text_has_no_domains_and_cannot_be_resized(tmp_path):
         ("zzz", r"unknown dataset 'zzz': known are glyphs, .* \(or the path of an \.npz"),
         ("missing/folder", "the path does not exist"),
         ("missing.npz:coarse", "the path does not exist"),
-        (__file__, "neither .npz nor .txt"),
+        (__file__, "only .npz files are read; examples/data/ has programs that convert"),
     ],
 )
 def test_unknown_dataset_is_refused(name, message):
@@ -165,35 +137,13 @@ def test_colour_images_are_channels_first(tmp_path, rng, monkeypatch):
 
 # --- CIFAR-100's superclasses
 
-# One superclass per line, as on the dataset's web page, except for the spelling.
-SUPERCLASSES = {
-    "aquatic_mammals": "beaver dolphin otter seal whale",
-    "fish": "aquarium_fish flatfish ray shark trout",
-    "flowers": "orchid poppy rose sunflower tulip",
-    "food_containers": "bottle bowl can cup plate",
-    "fruit_and_vegetables": "apple mushroom orange pear sweet_pepper",
-    "household_electrical_devices": "clock keyboard lamp telephone television",
-    "household_furniture": "bed chair couch table wardrobe",
-    "insects": "bee beetle butterfly caterpillar cockroach",
-    "large_carnivores": "bear leopard lion tiger wolf",
-    "large_man-made_outdoor_things": "bridge castle house road skyscraper",
-    "large_natural_outdoor_scenes": "cloud forest mountain plain sea",
-    "large_omnivores_and_herbivores": "camel cattle chimpanzee elephant kangaroo",
-    "medium_mammals": "fox porcupine possum raccoon skunk",
-    "non-insect_invertebrates": "crab lobster snail spider worm",
-    "people": "baby boy girl man woman",
-    "reptiles": "crocodile dinosaur lizard snake turtle",
-    "small_mammals": "hamster mouse rabbit shrew squirrel",
-    "trees": "maple_tree oak_tree palm_tree pine_tree willow_tree",
-    "vehicles_1": "bicycle bus motorcycle pickup_truck train",
-    "vehicles_2": "lawn_mower rocket streetcar tank tractor",
-}
+SUPERCLASSES = _FACTS["superclasses"]
 
 
 @pytest.fixture
 def cifar100(tmp_path, rng, monkeypatch):
     """CIFAR-100 with one image per class in each part; classes are in alphabetical order."""
-    classes = sorted(name for names in SUPERCLASSES.values() for name in names.split())
+    classes = sorted(name for names in SUPERCLASSES.values() for name in names)
     images = pixels(rng, 100, 32, 32, 3)
 
     def part(root, train, download):
@@ -207,7 +157,8 @@ def test_coarse_labels_are_the_superclasses_of_the_same_images(cifar100):
     fine, coarse = load_dataset("CIFAR100", cifar100), load_dataset("CIFAR100:coarse", cifar100)
     assert coarse.classes == tuple(SUPERCLASSES)
     for name, label in zip(fine.classes, coarse.labels[:100], strict=True):
-        assert name in SUPERCLASSES[coarse.classes[label]].split()
+        assert name in SUPERCLASSES[coarse.classes[label]]
+    assert coarse.classes[coarse.labels[fine.classes.index("tractor")]] == "vehicles_2"
     assert np.array_equal(coarse.labels[100:], coarse.labels[:100])
     assert coarse.images is fine.images
     assert coarse.test.tolist() == [False] * 100 + [True] * 100
@@ -220,40 +171,3 @@ def test_failed_download_names_the_folder_for_the_files(tmp_path, monkeypatch):
     error = refused(r"copy MNIST/raw/.* to that folder", "MNIST", tmp_path)
     assert str(tmp_path) in str(error)
     assert isinstance(error.__cause__, RuntimeError)
-
-
-# ---- sizes ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_placeholder_has_the_published_sizes(name):
-    published, path = PUBLISHED[name], name if name in TORCHVISION_DATASETS else f"/nowhere/{name}"
-    placeholder = load_dataset(path, f"{SIZES}/nowhere")
-    assert len(placeholder.labels) == published.train + published.test
-    assert len(placeholder.classes) == published.classes
-    assert placeholder.shape == tuple(published.shape)
-    if published.test:
-        assert placeholder.test.sum() == pytest.approx(published.test, rel=0.01)
-    if published.groups:
-        assert len(np.unique(placeholder.groups[~placeholder.test])) == published.groups
-    counts = [] if placeholder.domains is None else np.bincount(placeholder.domains).tolist()
-    assert dict(zip(placeholder.domain_names, counts, strict=True)) == (published.domains or {})
-
-
-def test_placeholder_is_reduced_as_the_dataset_would_be():
-    placeholder = stand_in("CIFAR100", image_size=16, samples_per_class=60)
-    assert placeholder.shape == (3, 16, 16)
-    assert set(np.bincount(placeholder.labels)) == {60}
-    assert stand_in("/nowhere/mine.npz") is None
-
-
-def test_existing_file_is_loaded_instead_of_a_placeholder(tiny_images):
-    assert load_dataset(str(tiny_images), SIZES) is load_dataset(str(tiny_images))
-
-
-def test_placeholder_has_the_shape_of_a_loaded_task_dataset(tmp_path, rng):
-    path = write_npz(tmp_path, images=pixels(rng, 8, 28, 28), labels=np.arange(8) % 4)
-    settings = DataSettings(dataset="MNIST", data_dir=f"{SIZES}/nowhere", task_dataset=path)
-    source, other = Datasets(settings, 0).loaded
-    assert (len(source.labels), len(other.labels)) == (70_000, 8)
-    assert source.shape == other.shape == (1, 28, 28)

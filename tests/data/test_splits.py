@@ -48,7 +48,7 @@ def test_classes_without_a_counterpart_are_all_listed_or_drawn():
     assert len(set(choose("12"))) == 12
     assert choose("12") == tuple(sorted(choose("12"))) != choose("12", seed=1)
     with pytest.raises(
-        SettingsError, match="downstream-classes = '31': must be 1 to 30, the number of"
+        SettingsError, match="downstream-classes = '31': must be a count of 1 to 30, the"
     ):
         choose("31")
 
@@ -70,7 +70,7 @@ def test_domains_are_chosen_by_name_or_number():
     ("text", "names", "message"),
     [
         ("skech", ("art", "sketch"), "unknown domain 'skech': did you mean 'sketch'"),
-        ("list:1-2", ("art", "sketch"), r"'1-2' must be ascending and in 0\.\.1"),
+        ("list:1-2", ("art", "sketch"), r"'1-2' is not possible here; .* numbers in 0\.\.1"),
         ("art", (), "the dataset has no domains; datasets with them are glyphs:domains, "),
     ],
 )
@@ -82,9 +82,7 @@ def test_wrong_domains_are_refused(text, names, message):
 
 
 def test_class_overlap_is_refused_unless_allowed():
-    with pytest.raises(
-        SettingsError, match=r"share classes 2, 3; .*, or set allow-class-overlap = true"
-    ):
+    with pytest.raises(SettingsError, match=r"shares classes 2, 3 .* set allow-class-overlap"):
         split("list:2-5", "list:0-3")
     assert split("list:2-5", "list:0-3", overlap=True) == ((0, 1, 2, 3), (2, 3, 4, 5))
 
@@ -93,13 +91,14 @@ def test_class_overlap_is_refused_unless_allowed():
     ("downstream", "pretraining", "message"),
     [
         ("", "", "pretraining-classes = '': no class is left"),
-        ("0", "", "must be 1 to 10, the number"),
+        ("0", "", "must be a count of 1 to 10, the number"),
         ("10", "", "no class is left"),
-        ("4", "7", "pretraining-classes = '7': must be 1 to 6, the number"),
-        ("twenty", "", "cannot be read"),
-        ("list:1,x", "", "'x' is not a number or a range"),
-        ("list:8-10", "", r"and in 0\.\.9"),
-        ("list:1,1-2", "", "1 occurs twice"),
+        ("4", "7", "pretraining-classes = '7': must be a count of 1 to 6, the"),
+        ("twenty", "", "must be a count of 1 to 10"),
+        ("list:1,x", "", "'x' is not possible here"),
+        ("list:8-10", "", r"'8-10' is not possible here; .* numbers in 0\.\.9"),
+        ("list:3-1", "", "'3-1' is not possible here"),
+        ("list:1,1-2", "", "'1-2' is not possible here"),
     ],
 )
 def test_wrong_classes_are_refused(downstream, pretraining, message):
@@ -130,5 +129,3 @@ def test_task_labels_number_the_sorted_classes():
     labels = task_labels(np.array([40, 7, 90, 7]), (90, 7, 40))
     assert labels.tolist() == [1, 0, 2, 0]
     assert labels.dtype == np.int64
-    with pytest.raises(SettingsError, match="label 8 is not among the task's classes 7, 40"):
-        task_labels(np.array([40, 8]), (7, 40))

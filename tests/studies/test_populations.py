@@ -308,49 +308,8 @@ def test_both_datasets_have_one_shape_and_one_normalisation(two_datasets):
     assert other.std.tolist() == source.std.tolist()
     measured = (other.images.float() / 255).mean().item()
     assert abs(measured - source.mean.mean().item()) > 0.05
-    swapped = replace(
-        two_datasets, dataset=two_datasets.task_dataset, task_dataset=two_datasets.dataset
-    )
-    assert task_dataset(swapped).shape == (3, 6, 6)
-    assert len(population(swapped, PRETRAIN).classes) == 4
     with pytest.raises(SettingsError, match=r"inputs are 3x9x7 of .* and 3x6x6 .* set image-size"):
         population(replace(two_datasets, image_size=0), "task-0")
-
-
-def test_samples_per_class_do_not_apply_to_a_task_dataset(two_datasets):
-    settings = replace(two_datasets, samples_per_class=10)
-    assert np.bincount(dataset(settings).labels).tolist() == [10] * 8
-    assert used(settings, "task-0") == used(two_datasets, "task-0")
-    assert len(used(replace(settings, task_dataset=""), "task-0")) == 20
-
-
-FLOATS = """
-import torch
-from torch.utils.data import TensorDataset
-
-def made(folder, classes=6, side=6, seed=0):
-    images = torch.rand(20 * classes, 3, side, side, generator=torch.Generator().manual_seed(seed))
-    return TensorDataset(images, torch.arange(20 * classes) % classes)
-"""
-
-
-def test_images_of_floats_can_be_a_task_dataset(tiny_settings, tmp_path):
-    (tmp_path / "floats.py").write_text(FLOATS)
-    here = f"{tmp_path / 'floats.py'}:made"
-    tasks = {"task_dataset": f"{here}:classes=4,seed=1", "downstream_classes": "4"}
-    both = replace(tiny_settings, dataset=here, pretraining_classes="", **tasks)
-    samples = population(both, "task-0").clients[0].train
-    assert dataset(both).shape == samples.dataset.shape == (3, 6, 6)
-    assert (len(dataset(both).classes), len(samples.dataset.classes)) == (6, 4)
-    images = torch.rand(80, 3, 6, 6, generator=torch.Generator().manual_seed(1))
-    inputs, _ = samples.batch(slice(None), torch.device("cpu"))
-    assert torch.equal(inputs, images[samples.indices])
-    for other, problem in (
-        (f"{here}:side=7", r"inputs are 3x7x7 of torch.float32 and 3x6x6 of tor"),
-        (tiny_settings.dataset, r"both must be images of bytes .*, or tensors"),
-    ):
-        with pytest.raises(SettingsError, match=problem):
-            population(replace(both, task_dataset=other), "task-0")
 
 
 # --- the head

@@ -1,0 +1,102 @@
+"""Read .npz files: images with labels and other columns, or windows of a text."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coprefl_flwr.data.dataset import Dataset, make_dataset
+from coprefl_flwr.data.text import CHARACTERS, TextDataset
+from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
+
+_Arrays = dict[str, npt.NDArray[Any]]
+_PARTS = ("train_", "val_", "test_")
+_COLUMNS = ("images", "labels", "groups", "domains")
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error),
+    RuntimeError,  # The archive has an unknown compression or a password.
+)
+
+
+def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Dataset:
+    """Read an .npz file of the form that `load_dataset` describes.
+
+    `labels` is the name of the array with the labels. `relabel` is as in `make_dataset`. Raises a
+    SettingsError if the file has another form or an unknown key, or if it has no such labels.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = dict(stored)
+    except _UNREADABLE as error:
+        why = excerpt(one_line(error), 200)
+        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
+    if "text" in arrays:
+        columns = {name: arrays[name] for name in ("text", "starts", "labels", "groups", "test")}
+        return TextDataset(**columns, length=int(arrays["length"]), classes=CHARACTERS)
+    parts = _parts(path, arrays)
+    images = [arrays[f"{part}images"] for part in parts]
+    fits = all(array.dtype == np.uint8 and array.ndim in (3, 4) for array in images)
+    if not fits or len({array.shape[1:] for array in images}) > 1:
+        kinds = " and ".join(f"{array.dtype} {array.shape}" for array in images)
+        allowed = "uint8 (N, H, W) or (N, H, W, C), of one shape in all parts"
+        raise SettingsError(f"{path}: images are {kinds}; allowed are {allowed}")
+    columns = _columns(path, arrays, parts)
+    if labels not in columns or labels == "images":
+        known = ["labels", *sorted(columns.keys() - {"images", "labels"})]
+        raise SettingsError(f"{path}: {unknown('labels', labels, known)}")
+    of_labels = "classes" if labels == "labels" else f"{labels}_classes"
+    names = {
+        key: list(map(str, arrays[key])) for key in (of_labels, "domain_names") if key in arrays
+    }
+    pixels, is_test = np.concatenate(images), [part == "test_" for part in parts]
+    pixels = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, -1, 1)
+    return make_dataset(
+        str(path),
+        torch.from_numpy(np.ascontiguousarray(pixels)),
+        columns[labels],
+        names.get(of_labels),
+        groups=columns.get("groups"),
+        test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
+        domains=columns.get("domains"),
+        domain_names=names.get("domain_names"),
+        relabel=relabel,
+    )
+
+
+def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
+    """Return the splits' key prefixes, such as "train_"; SettingsError if a key is missing."""
+    for parts in (("",), _PARTS, ("train_", "test_")):
+        if {f"{part}{name}" for part in parts for name in ("images", "labels")} <= arrays.keys():
+            return parts
+    raise SettingsError(
+        f"{path}: has the keys {', '.join(sorted(arrays)) or '(none)'}; needed are images and "
+        "labels, or train_images, train_labels, test_images and test_labels"
+    )
+
+
+def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
+    """Return {name: concatenated splits} of the labels and other integers per image.
+
+    Raises a SettingsError for a key that is neither such a column nor a list of names.
+    """
+    columns = _Arrays()
+    read = {f"{part}images" for part in parts}
+    for name in {key.removeprefix(parts[0]) for key in arrays} - {"images"}:
+        keys = [f"{part}{name}" for part in parts]
+        pieces = [arrays[key].reshape(-1) for key in keys if key in arrays]
+        integers = all(np.issubdtype(piece.dtype, np.integer) for piece in pieces)
+        if len(pieces) == len(parts) and (integers or name in _COLUMNS):
+            columns[name] = np.concatenate(pieces)
+            read.update(keys)
+    names = {"classes", "domain_names", *(f"{name}_classes" for name in columns)}
+    for key in sorted(arrays.keys() - read - names):
+        known = {f"{part}{name}" for part in parts for name in _COLUMNS} | names
+        line = (
+            f"{unknown('key', key, sorted(known - {key}))} (a column needs integers in each part)"
+        )
+        raise SettingsError(f"{path}: {line}")
+    return columns
