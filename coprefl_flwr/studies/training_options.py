@@ -71,16 +71,6 @@ class TrainingOptions(LocalTraining):
                 values[known[key].name] = default
         return TrainingOptions(**values)
 
-    def check_wrapper(self, what: str, clients: int) -> None:
-        """Raise a SettingsError if a share is set that rounds to 0 of this number of clients.
-
-        Its message begins with `what`.
-        """
-        share = self.client_wrapper_share
-        if share and not round(share * clients):
-            problem = f"client-wrapper-share = {share}: rounds to 0 of clients = {clients}"
-            raise SettingsError(f"{what}: {problem}", "client-wrapper-share", "clients")
-
     def wrapped_clients(self, seed: int, clients: int) -> frozenset[int]:
         """Return the ids of the pre-training's clients that are wrapped.
 

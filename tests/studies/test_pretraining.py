@@ -57,7 +57,7 @@ def no_server(_):
 
 
 def test_starts_have_their_order_and_their_options():
-    text = "coprefl:gamma=0.25,rounds=7  random;fedavg:local-epochs=2"
+    text = "coprefl:gamma=0.25,rounds=7  random fedavg:local-epochs=2"
     settings = Settings(run_name="r", method=text, seed=5)
     coprefl, random, fedavg = build(settings).stages[:3]
     names = ["coprefl:gamma=0.25,rounds=7", "random", "fedavg:local-epochs=2"]
