@@ -108,16 +108,6 @@ def test_task_uses_every_sample_of_its_classes_once(tiny_settings, scheme):
             assert len(client.train) == n * 4 // 5
 
 
-def test_labels_are_positions_of_classes(tiny_settings):
-    labels = dataset(tiny_settings).labels
-    for name in (PRETRAIN, task_name(0), task_name(1)):
-        group = population(tiny_settings, name)
-        for client in group.clients:
-            for part in filter(None, (client.train, client.test)):
-                classes = [group.classes[label] for label in part.labels]
-                assert classes == labels[part.indices].tolist()
-
-
 def test_tasks_do_not_change_with_settings_of_the_pretraining(tiny_settings):
     """So starts can be compared on the same tasks."""
     other = {
@@ -238,17 +228,6 @@ def test_reserved_samples_of_tasks_are_not_used_in_pretraining(tiny_settings, re
     assert used(other, "task-0") != of_task
 
 
-def test_task_reserve_splits_the_shared_domain_alone():
-    settings = in_domains(
-        downstream_domains="outlined turned", allow_class_overlap=True, task_reserve=0.25
-    )
-    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
-    of_task = used(settings, "task-0")
-    assert sorted(pretraining + of_task) == list(range(3360))
-    domains = dataset(settings).domains[of_task]
-    assert np.bincount(domains).tolist() == [0, 0, 7 * 30, 840]
-
-
 # --- classes without samples
 
 
@@ -315,42 +294,6 @@ def test_both_datasets_have_one_shape_and_one_normalisation(two_datasets):
     assert len(population(swapped, PRETRAIN).classes) == 4
     with pytest.raises(SettingsError, match=r"inputs are 3x9x7 of .* and 3x6x6 .* set image-size"):
         population(replace(two_datasets, image_size=0), "task-0")
-
-
-def test_samples_per_class_do_not_apply_to_a_task_dataset(two_datasets):
-    settings = replace(two_datasets, samples_per_class=10)
-    assert np.bincount(dataset(settings).labels).tolist() == [10] * 8
-    assert used(settings, "task-0") == used(two_datasets, "task-0")
-    assert len(used(replace(settings, task_dataset=""), "task-0")) == 20
-
-
-FLOATS = """
-import torch
-from torch.utils.data import TensorDataset
-
-def made(folder, classes=6, side=6, seed=0):
-    images = torch.rand(20 * classes, 3, side, side, generator=torch.Generator().manual_seed(seed))
-    return TensorDataset(images, torch.arange(20 * classes) % classes)
-"""
-
-
-def test_images_of_floats_can_be_a_task_dataset(tiny_settings, tmp_path):
-    (tmp_path / "floats.py").write_text(FLOATS)
-    here = f"{tmp_path / 'floats.py'}:made"
-    tasks = {"task_dataset": f"{here}:classes=4,seed=1", "downstream_classes": "4"}
-    both = replace(tiny_settings, dataset=here, pretraining_classes="", **tasks)
-    samples = population(both, "task-0").clients[0].train
-    assert dataset(both).shape == samples.dataset.shape == (3, 6, 6)
-    assert (len(dataset(both).classes), len(samples.dataset.classes)) == (6, 4)
-    images = torch.rand(80, 3, 6, 6, generator=torch.Generator().manual_seed(1))
-    inputs, _ = samples.batch(slice(None), torch.device("cpu"))
-    assert torch.equal(inputs, images[samples.indices])
-    for other, problem in (
-        (f"{here}:side=7", r"inputs are 3x7x7 of torch.float32 and 3x6x6 of tor"),
-        (tiny_settings.dataset, r"both must be images of bytes .*, or tensors"),
-    ):
-        with pytest.raises(SettingsError, match=problem):
-            population(replace(both, task_dataset=other), "task-0")
 
 
 # --- the head

@@ -71,20 +71,6 @@ def test_removed_files_are_made_again_with_the_same_bytes(tiny_settings):
     assert [file.read_bytes() for file in files] == before
 
 
-def test_folder_of_other_files_is_refused(tiny_settings, tmp_path):
-    settings = replace(tiny_settings, method="random", tasks=0)
-    folder = tmp_path / "outputs" / "tiny"
-    names = ["summary.md", "rows.jsonl", "features/0-train.npy"]
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"mine")
-    with pytest.raises(SettingsError, match=r"run-name = tiny: .* coprefl did not write"):
-        run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
-    files = [file for file in tmp_path.rglob("*") if file.is_file() and "outputs" in file.parts]
-    assert {str(file.relative_to(folder)) for file in files} == set(names)
-    assert {file.read_bytes() for file in files} == {b"mine"}
-
-
 def test_study_that_another_process_writes_is_refused(tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=0)
     grid = LocalGrid(app, 1, settings.to_config())

@@ -26,7 +26,6 @@ from coprefl_flwr.report.frames import read_rounds, read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.store import read_result
 from tests.common.checks import Killed
 from tests.common.networks import network
 from tests.common.studies import start_named, tiny_study
@@ -169,19 +168,6 @@ def test_stored_models_load_into_a_pytorch_module(whole, module_settings):
         assert about["pixel-mean"] == pytest.approx(source.mean.tolist())
 
 
-def test_every_start_gets_the_same_head_for_a_task(module_settings, whole):
-    study = build(module_settings)
-    start = start_named(study, "random").initial(None)
-    other = {name: array + 1 for name, array in start.items()}
-    make = study.stages[0].architecture.with_fresh_head
-    models = [make(arrays, 2, "task-0") for arrays in (start, other)]
-    for name in ("4.weight", "4.bias"):
-        assert models[0][name].shape[0] == 2
-        np.testing.assert_array_equal(models[0][name], models[1][name])
-    np.testing.assert_array_equal(models[1]["1.weight"], start["1.weight"] + 1)
-    assert (make(start, 2, "task-1")["4.weight"] != models[0]["4.weight"]).any()
-
-
 def test_kept_head_is_used_in_the_task(tiny_images, tmp_path):
     """As in PACS, both phases have all classes, and each phase has its own domains."""
     arrays = dict(np.load(tiny_images))
@@ -240,15 +226,6 @@ def test_interrupted_study_ends_with_the_same_results(kill, still_to_do, tiny_se
     assert results(folder) == results(whole)
 
 
-def test_number_of_nodes_does_not_change_the_model(tiny_settings, whole):
-    settings = replace(tiny_settings, method="coprefl:gamma=0.25", tasks=0)
-    folder = run_study(Witness(settings, nodes=1), build(settings)) / "starts" / FOLDERS[2]
-    arrays = load_file(folder / "model.safetensors")
-    for name, array in load_file(whole / "starts" / FOLDERS[2] / "model.safetensors").items():
-        np.testing.assert_allclose(arrays[name], array, rtol=0, atol=1e-6, err_msg=name)
-    assert not (folder.parents[1] / "rows.jsonl").exists()
-
-
 def test_changed_setting_runs_its_stages_again_and_keeps_earlier_results(tiny_settings, caplog):
     """The tasks get more rounds, so they are run again for every start; the starts are not."""
     settings = replace(tiny_settings, method="random fedavg", tasks=1)
@@ -305,19 +282,6 @@ def test_client_that_never_evaluates_fails_the_run(tiny_settings):
     assert (folder / "tasks/0/random/result.json").exists()
     assert not (folder / "tasks/1/random/result.json").exists()
     assert not (folder / "rows.jsonl").exists()
-
-
-def test_study_of_scenario_two(tiny_settings):
-    starts = "fedavg-refined coprefl-sgd coprefl-hybrid:gamma=1"
-    more = {"tasks": 1, "task_evaluate_every": 0}  # Only after the last round.
-    settings = replace(tiny_settings, run_name="two", method=starts, **more)
-    folder = run_study(Witness(settings), build(settings))
-    assert set(read_rows(folder / "rows.jsonl")["start"]) == set(starts.split())
-    rounds = read_result(folder / "tasks/0/fedavg-refined")["rounds"]
-    assert [entry["accuracy"] is None for entry in rounds] == [True, False]
-    refined = json.loads((folder / "rounds.jsonl").read_text().splitlines()[0])
-    assert refined["start"] == "fedavg-refined"
-    assert "server-loss" in refined
 
 
 def test_server_app_runs_a_study_and_measures_its_starts(tiny_settings):
