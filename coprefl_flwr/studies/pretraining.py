@@ -223,12 +223,10 @@ class Pretraining(TrainingStage):
         samples every `stop-check-every` rounds. Both are also measured in the last round.
         """
         every, checked = self.test_every, self.run_options.stop_check_every
-        wanted = self.run_options.stop_at_loss
-        test = clients = None
-        if every:
-            test = ServerData(self.architecture.make(), self.clients.test_samples())
-        if wanted is not None:
-            clients = self.server_data("clients")
+        stops = self.run_options.stop_at_loss is not None
+        make, samples = self.architecture.make, self.clients.test_samples
+        test = ServerData(make(), samples()) if every else None
+        clients = self.server_data("clients") if stops else None
 
         def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             model, last = from_record(arrays, copy=False), server_round == self.rounds

@@ -220,5 +220,6 @@ def check_known(key: str) -> None:
         return
     having = [name for name, method in METHODS.items() if key in method.declared_options]
     if having:
-        raise SettingsError(f"'{key}' is no setting: write method = {having[0]}:{key}=VALUE")
+        example = f"write it after the method, as in {having[0]}:{key}=VALUE"
+        raise SettingsError(f"unknown setting '{key}': {example}")
     raise SettingsError(unknown("setting", key, declared(Settings)))

@@ -1,6 +1,5 @@
 """The rounds, participants and local training of a method, and the wrapper of its clients."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -77,8 +76,8 @@ class TrainingOptions(LocalTraining):
         round(share x clients) clients are drawn. The ids for a smaller share are a subset of the
         ids for a larger share.
         """
-        order = _order(seed, clients)
-        return frozenset(order[: round(self.client_wrapper_share * clients)])
+        order = seeds.generator(seed, "attackers").permutation(clients)
+        return frozenset(map(int, order[: round(self.client_wrapper_share * clients)]))
 
     def wrapped(self, client: NumPyClient) -> NumPyClient:
         """Return the client that the client wrapper returns for a client.
@@ -91,12 +90,6 @@ class TrainingOptions(LocalTraining):
             problem = f"{place} returned a {type(replacement).__name__}"
             raise SettingsError(f"{problem}; a client wrapper must return a NumPyClient", WRAPPER)
         return replacement
-
-
-@functools.lru_cache(maxsize=64)
-def _order(seed: int, clients: int) -> tuple[int, ...]:
-    """Return all client ids in random order; the first ids are the wrapped clients."""
-    return tuple(map(int, seeds.generator(seed, "attackers").permutation(clients)))
 
 
 TRAINING_KEYS = tuple(declared(TrainingOptions))

@@ -94,7 +94,7 @@ def test_settings_keep_or_convert_types_of_values():
     assert settings.seed == 10**18
     assert Settings.from_config({"downstream-classes": 20}) == Settings()  # As the text "20".
     assert Settings.from_config({"pretraining-classes": 30}).pretraining_classes == "30"
-    assert Settings.from_config({"clients": 5, "participants": 5}).participants == 5
+    assert build(Settings(clients=5, participants=5)).stages
 
 
 @pytest.mark.parametrize(("key", "end"), [(key, end) for key, end, _, _ in ENDS])
