@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from flwr.serverapp import Grid
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
+from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
@@ -22,7 +24,7 @@ from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.studies.hashes import content_hashes, hash_of
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import Making, Stage
+from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store, write_result
 
 # ---- metrics of every client ---------------------------------------------------------------------
@@ -125,7 +127,7 @@ class Measurement(Stage):
     def measure(self, store: Store) -> Mapping[str, float | None]:
         """Return the measured numbers by name; None for a number that is not known."""
 
-    def make(self, making: Making) -> None:
+    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook], run_name: str) -> None:
         """Measure, and write the numbers as the only row of `rounds` in the result.
 
         A value of another type, such as a tensor of one element, becomes a float.
@@ -133,9 +135,9 @@ class Measurement(Stage):
         about = {"phase": self.phase, "start": self.start, "task": self.task, "round": 0}
         numbers = {
             name: value if isinstance(value, int | float | None) else float(value)
-            for name, value in self.measure(making.store).items()
+            for name, value in self.measure(store).items()
         }
-        write_result(making.folder, [], [{**about, **numbers, **about}])
+        write_result(store.folder(self), [], [{**about, **numbers, **about}])
 
 
 class StartMeasurement(Measurement):

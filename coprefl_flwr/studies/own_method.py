@@ -93,7 +93,7 @@ def _pretraining_method(
     `training` has the number of rounds, but a strategy object has its number of participants.
     `options` are the options of a strategy object's clients, by name.
 
-    Raises a SettingsError for a method that cannot pre-train, or a strategy that sets `clients`.
+    Raises a SettingsError for a method that cannot pre-train.
     """
     strategy = method.instance
     if strategy is None:
@@ -101,9 +101,6 @@ def _pretraining_method(
         if not described.role:
             raise SettingsError(f"method = '{method}': it trains nothing; use the model as it is")
         return described
-    if strategy.clients is not None:
-        line = f"clients = {strategy.clients} of the strategy"
-        raise SettingsError(f"{line}: leave it out; the call already has the clients")
     phases = []
     for phase, (part, rounds) in zip(
         method.phases, parts_of(strategy, training.rounds), strict=True

@@ -28,7 +28,7 @@ from coprefl_flwr.named import as_file_name
 from coprefl_flwr.options import Option
 from coprefl_flwr.studies.personal_data import FEATURE_FILE
 from coprefl_flwr.studies.results import write_results
-from coprefl_flwr.studies.stage import Making, Stage
+from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Layout, Store, finalise
 from coprefl_flwr.studies.study import Study
 
@@ -180,7 +180,7 @@ def run_stage(
     folder = store.folder(stage)
     if finalise(stage, folder):
         return
-    stage.make(Making(grid, store, folder, hooks, run_name))
+    stage.make(grid, store, hooks, run_name)
     if stage.rounds and (problem := stage.problem(folder)):
         logger.warning("%s: %s", stage.title, problem)
     finalise(stage, folder)

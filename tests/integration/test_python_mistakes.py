@@ -53,7 +53,6 @@ MISTAKES = {
     "network class": (lambda: pretrain(model=Perceptron), r"model: .* as in Perceptron\(\)"),
     "swapped": (lambda: cp.pretrain(cp.FedAvg(), CLIENTS, Perceptron()), f"Clients; .* {ORDER}"),
     "order": (lambda: cp.pretrain(Perceptron(), cp.FedAvg(), CLIENTS), f"method.*{ORDER}"),
-    "number of clients": (lambda: pretrain(cp.FedAvg(clients=4)), "clients = 4 of the strategy"),
     "tasks": (lambda: pretrain(clients=TASKS), r"type Tasks; .*cp\.partition\("),
     "dataset": (lambda: pretrain(clients=DATA), r"type TensorDataset; .*cp\.partition\("),
     "state_dict": (lambda: pretrain(model=Perceptron().state_dict()), "model: got .*type Ordered"),

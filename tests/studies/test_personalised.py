@@ -11,7 +11,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import build_model, model_arrays, save_model
-from coprefl_flwr.report.frames import read_rounds, read_rows
+from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.running import run_study
@@ -205,17 +205,3 @@ def test_default_training_is_that_of_the_paper(tmp_path):
     changes = {"weight_decay": 0.0, "local_steps": 3, "batch_size": 4, "learning_rate": 0.1}
     changes["clip_norm"] = 2
     assert training(**changes) == LocalTraining(algorithm="adam", **changes)
-
-
-def test_rounds_of_every_method_are_stored(settings):
-    folder = run(replace(settings, method="fedpcl solo", test_every=2, rounds=3))
-    rounds = read_rounds(folder / "rounds.jsonl")
-    columns = ["phase", "start", "round"]
-    assert rounds[columns].values.tolist() == [
-        ["personalised", name, number] for name in ("fedpcl", "solo") for number in (1, 2, 3)
-    ]
-    assert rounds["accuracy"].notna().tolist() == [False, True, True] * 2
-    rows = read_rows(folder / "rows.jsonl")
-    means = (100 * rows["correct"] / rows["n"]).groupby(rows["start"]).mean()
-    last = rounds[rounds["round"] == 3].set_index("start")["accuracy"]
-    assert last.to_dict() == pytest.approx(means.to_dict())

@@ -167,16 +167,6 @@ def test_held_out_domain_is_used_in_tasks_alone():
     assert population(settings, "task-0").classes == population(settings, PRETRAIN).classes
 
 
-def test_normalisation_does_not_use_the_held_out_domain():
-    settings = in_domains()
-    seen = dataset(settings).images[:2520].float() / 255
-    assert dataset(settings).mean.item() == pytest.approx(seen.mean().item(), rel=1e-5)
-    assert task_dataset(settings) is dataset(settings)
-    everything = in_domains(pretraining_domains="", allow_class_overlap=True)
-    whole = dataset(everything).images.float() / 255
-    assert dataset(everything).mean.item() == pytest.approx(whole.mean().item(), rel=1e-5)
-
-
 def test_pretrained_model_is_tested_on_its_domains():
     settings = in_domains(test_every=1)
     tested = indices_of(of(settings)[0].test_samples())

@@ -8,7 +8,6 @@ from coprefl_flwr.data import ClientData
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import PRETRAINING
-from coprefl_flwr.named import folder_of
 from coprefl_flwr.strategies import (
     Centralised,
     Cyclic,
@@ -18,7 +17,6 @@ from coprefl_flwr.strategies import (
 )
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.known_methods import METHODS, with_role
-from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.populations import Population
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.training_options import TrainingOptions
@@ -122,19 +120,6 @@ def test_schedule_has_its_phases_one_after_the_other():
     for number, name in ((1, "cyclic"), (3, "cyclic"), (4, "fedprox"), (12, "fedprox")):
         phase_strategy, _ = schedule.phase(number)
         assert (phase_strategy.name, chosen.phase_of(number).label) == (name, name)
-
-
-def test_folders_of_stages_have_plain_and_different_names():
-    texts = {
-        "coprefl": "coprefl",
-        "coprefl:gamma=0.25,rounds=3": "coprefl-gamma-0.25-rounds-3",
-        "cyclic:rounds=3,participants=2+fedprox": "cyclic-rounds-3-participants-2-fedprox",
-    }
-    assert {text: folder_of(Method.parse(text).without_folders) for text in texts} == texts
-    stages = build(Settings(method=" ".join(texts), tasks=1)).stages
-    folders = list(texts.values())
-    assert [stage.path for stage in stages[:3]] == [f"starts/{folder}" for folder in folders]
-    assert [stage.path for stage in stages[3:]] == [f"tasks/0/{folder}" for folder in folders]
 
 
 OTHER = {
