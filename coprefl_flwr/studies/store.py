@@ -239,7 +239,7 @@ def finalise(stage: "Stage", folder: Path) -> bool:
     """Clean up the files of a stage, and return whether the stage is done.
 
     If it is done, the checkpoint and the clients' states are removed, except where they are needed
-    later. A stage that can go on is not done if it has more rounds than its result, which is then
+    later. An open-ended stage is not done if it has more rounds than its result, which is then
     removed. No other process may run the stage meanwhile. Raises a SettingsError if a file of the
     result does not match its checksum, or if the result has more rounds than the stage.
     """
