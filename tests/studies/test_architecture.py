@@ -46,14 +46,6 @@ def test_identity_includes_weights_only_where_no_head_is_replaced(tasks):
     assert whole[0].identity() != whole[1].identity()
 
 
-def test_architecture_copies_the_network(tasks):
-    first = Perceptron()
-    architecture = Architecture("a", copies_of(first), tasks.source, 0)
-    with torch.no_grad():
-        first.last.bias.fill_(5)
-    assert not torch.equal(architecture.make().last.bias, first.last.bias)
-
-
 class Named(nn.Module):
     """A network whose last layer has two names, of which `forward` uses the second."""
 
@@ -86,14 +78,6 @@ def test_last_layer_of_another_class_is_refused(tasks):
     network = nn.Sequential(nn.Flatten(), Scaled(36, 8))
     line = refusal(architecture_of_tasks, {"a": network}, None, tasks, keeps_head=False)
     assert "outputs are not those of a plain nn.Linear, which 1 would have to be; pass net" in line
-
-
-def test_network_that_is_a_linear_layer_is_replaced(tasks):
-    flat = LoadedSource.of(data.TensorDataset(torch.randn(90, 5), torch.arange(90) % 3))
-    of_vectors = Tasks(flat, Spread(clients=2, partition="iid"), 1, 3)
-    start = {"a": nn.Linear(5, 8)}
-    made = architecture_of_tasks(start, None, of_vectors, keeps_head=False).make(3)
-    assert (type(made), made.out_features) == (nn.Linear, 3)
 
 
 def test_starts_must_be_the_same_network(tasks):

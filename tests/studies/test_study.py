@@ -3,7 +3,6 @@
 import html
 import json
 import shlex
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from safetensors.torch import load_file
 
 from coprefl_flwr import client_app as shipped
 from coprefl_flwr import server_app
-from coprefl_flwr.cli import main
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import SUMS
@@ -108,13 +106,6 @@ def test_rows_of_clients_make_the_table(whole, module_settings):
     for (start, task), of_task in rows.groupby(["start", "task"]):
         expected = (100 * of_task["correct"] / of_task["n"]).mean()
         assert accuracy[start, f"seed {module_settings.seed}, task {task}"] == expected
-
-
-def test_report_command_makes_the_same_bytes(whole):
-    before = {path: path.read_bytes() for path in (whole / "report").rglob("*.*")}
-    shutil.rmtree(whole / "report")
-    assert main(["report", str(whole)]) == 0
-    assert {path: path.read_bytes() for path in (whole / "report").rglob("*.*")} == before
 
 
 def test_page_has_the_command_that_repeats_the_study(whole, module_settings):
