@@ -387,7 +387,6 @@ def evaluate_starts(
         learning_rate=TASK_RATE,
     )
     trained = task_method(read, training, chosen)
-    trained.check_aggregation("method", training.participants)
     layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
     computed, keeps = in_role("head", layer, HEAD, training), layer == KEEP
     last = computed if computed.role else None

@@ -8,6 +8,7 @@ no other program uses: `.NAME.PROCESS.coprefl-part`, where PROCESS is the proces
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -110,6 +111,20 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
     for name in before - contents.keys():  # Last: an error above leaves all files of the last call.
         (folder / name).unlink(missing_ok=True)
     _mark(folder, set(contents))
+
+
+def move_aside(folder: Path, patterns: Iterable[str], prefix: str) -> Path:
+    """Move the files of a folder whose names match a pattern into a new subfolder; return it.
+
+    The subfolder's name is `prefix` with the first free number, counted from 1.
+    """
+    places = (folder / f"{prefix}{number}" for number in itertools.count(1))
+    aside = next(place for place in places if not place.exists())
+    aside.mkdir()
+    for path in sorted(folder.iterdir()):
+        if any(map(path.match, patterns)):
+            os.replace(path, aside / path.name)
+    return aside
 
 
 def read_bytes(path: Path) -> bytes:

@@ -6,8 +6,7 @@ method is a strategy class with a place: `module:NAME`, `path/file.py:NAME`, an 
 registered name. Flower's strategies have places too: `flwr.serverapp.strategy:NAME`.
 """
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any
 
@@ -58,23 +57,24 @@ def find_class(name: str, role: str = "", known: Sequence[str] = ()) -> type[Rou
     For a refined method it is the class that is refined.
 
     Raises a SettingsError if there is no such method, if the method does not have the role `role`,
-    or if the object at the place is not a strategy class that studies can use. The error may
-    suggest a name out of `known`, by default out of all built-in methods.
+    or if the object at the place is not a strategy class that studies can use. The error suggests
+    names out of `known`, by default out of all built-in methods.
     """
-    built_in = CLASSES.get(REFINED.get(name, name))
-    if built_in and (not role or role in roles_of(name, built_in)):
-        return built_in
-    before, _, written = name.partition(":")
-    if written and is_built_in(before):
-        key = written.partition(",")[0]
-        raise SettingsError(f"{name}: '{key}' has no value; write {key}=VALUE")
-    if built_in or not plugins.is_place("method", name):
-        names = [*(known or (*CLASSES, *REFINED)), *plugins.brought("method")]
-        raise SettingsError(unknown("method", name, names))
-    found = _checked(name, as_method(plugins.find("method", name)))
-    if role and role not in found.roles:
-        raise SettingsError(f"{name}: needs the role {role}; has {', '.join(found.roles)}")
+    found = CLASSES.get(REFINED.get(name, name))
+    names = known or [*CLASSES, *REFINED]
+    if not found and not plugins.is_place("method", name):
+        raise SettingsError(unknown("method", name, [*names, *plugins.brought("method")]))
+    found = found or _checked(name, as_method(plugins.find("method", name)))
+    if role:
+        check_role(name, roles_of(name, found), role, names)
     return found
+
+
+def check_role(name: str, roles: Sequence[str], role: str, known: Iterable[str]) -> None:
+    """Raise a SettingsError, which lists `known`, if a method's roles do not contain `role`."""
+    if role not in roles:
+        problem = f"'{name}' is a {' and '.join(roles)} method"
+        raise SettingsError(f"{problem}; a {role} method is needed, such as {', '.join(known)}")
 
 
 def roles_of(name: str, strategy_class: type[RoundStrategy]) -> tuple[str, ...]:
@@ -92,14 +92,6 @@ def _checked(place: str, strategy_class: Any) -> type[RoundStrategy]:
     """Return the class of a place, or raise a SettingsError if studies cannot use the class."""
     if not (isinstance(strategy_class, type) and issubclass(strategy_class, RoundStrategy)):
         raise SettingsError(f"{place}: must be a subclass of coprefl_flwr.strategies.RoundStrategy")
-    if inspect.isabstract(strategy_class):
-        missing = ", ".join(sorted(strategy_class.__abstractmethods__))
-        raise SettingsError(f"{place}: must define {missing}")
     if any(isinstance(value, Field) for value in vars(strategy_class).values()):
         raise SettingsError(f"{place}: has options, so needs @dataclass(kw_only=True, eq=False)")
-    client = client_class_of(strategy_class)
-    if not (isinstance(client, type) and issubclass(client, TorchClient)):
-        raise SettingsError(
-            f"{place}: client must be a subclass of coprefl_flwr.clients.TorchClient"
-        )
     return strategy_class

@@ -105,8 +105,7 @@ def as_file_name(text: str, signs: str) -> str:
 
 def folder_of(name: str) -> str:
     """Return a name as the name of a folder: other characters become hyphens."""
-    folder = as_file_name(name, ".")
-    return "-" if folder in (".", "..") else folder  # These two name other folders.
+    return as_file_name(name, ".")
 
 
 def _without_options(text: str) -> str:

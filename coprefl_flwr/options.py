@@ -22,54 +22,19 @@ from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.named import Value as Value
 
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
 
 COUNT, NUMBERS, WORDS = "count", "numbers", "words"
 """Types that a string option can also accept: an int, a list of numbers, a list of strings."""
 
 
-def option(
-    default: Any,
-    meaning: str,
-    *,
-    unit: str = "",
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-    choices: tuple[str, ...] = (),
-    own: str = "",
-    key: str = "",
-    takes: tuple[str, ...] = (),
-    counts: bool = True,
-    later: bool = False,
-) -> Any:
+def option(default: Any, meaning: str, **others: Any) -> Any:
     """Declare an option: return a field for a dataclass, or an entry for a client's `options`.
 
-    Parameters
-    ----------
-    default : Any
-        The value if the user sets none. None means "not set", if the field's type allows None.
-    meaning, unit : str
-        The meaning and the unit that the tables of the documentation show.
-    minimum, maximum, above : float, optional
-        Limits of a number. A value equal to `above` is not allowed.
-    choices : tuple[str, ...]
-        The allowed strings. If empty, all strings are allowed.
-    own : str
-        A kind of user code (see `coprefl_flwr.plugins`) whose places are allowed in addition to
-        `choices`. If "", no place is allowed.
-    key : str
-        The name in run-config and recipes, if it differs from the field's name with hyphens.
-    takes : tuple[str, ...]
-        Types that a string option also accepts: COUNT, and in a recipe NUMBERS or WORDS.
-    counts : bool
-        Whether the numbers in a result depend on the option.
-    later : bool
-        Whether a method got the option after results were stored. The default is then left out of
-        the keys of results, so that stored results are found again.
+    `default` is the value if the user sets none; None means "not set", if the field's type allows
+    None. `others` are further parameters of `Option`, such as `minimum`.
     """
-    metadata = {name: value for name, value in locals().items() if name != "default"}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={"meaning": meaning, **others})
 
 
 def same_option(owner: type[Any], name: str, **changes: Any) -> Any:
@@ -85,7 +50,30 @@ def same_option(owner: type[Any], name: str, **changes: Any) -> Any:
 class Option:
     """A declared option, which is called `name` in Python and `key` in run-config and recipes.
 
-    `kinds` are the types of its values. They include NoneType if the option may stay unset.
+    Parameters
+    ----------
+    name, key : str
+        The names. By default, the key is the name with hyphens.
+    default : Any
+        The value if the user sets none.
+    kinds : tuple[type, ...]
+        The types of the values. They include NoneType if the option may stay unset.
+    meaning, unit : str
+        The meaning and the unit that the tables of the documentation show.
+    minimum, maximum, above : float, optional
+        Limits of a number. A value equal to `above` is not allowed.
+    choices : tuple[str, ...]
+        The allowed strings. If empty, all strings are allowed.
+    own : str
+        A kind of user code (see `coprefl_flwr.plugins`) whose places are allowed in addition to
+        `choices`. If "", no place is allowed.
+    takes : tuple[str, ...]
+        Types that a string option also accepts: COUNT, and in a recipe NUMBERS or WORDS.
+    counts : bool
+        Whether the numbers in a result depend on the option.
+    later : bool
+        Whether a method got the option after results were stored. The default is then left out of
+        the keys of results, so that stored results are found again.
     """
 
     name: str
@@ -150,10 +138,8 @@ class Option:
         except TypeError as error:
             raise SettingsError(f"{name} = {excerpt(repr(value))}: {error}", self.key) from None
         except ValidationError as error:
-            problem = error.errors()[0]["type"]
-            wanted = _KINDS[self.kind] if problem.endswith("_type") else self.limits
-            if problem == "finite_number":
-                wanted = "a finite number"
+            outside = error.errors()[0]["type"].startswith(("greater", "less"))
+            wanted = self.limits if outside else _KINDS[self.kind]
             shown = excerpt(repr(value) if isinstance(value, str) else value)
             raise SettingsError(f"{name} = {shown}: must be {wanted}", self.key) from None
         if self.choices and value not in self.choices and not self._is_own(value):
@@ -216,8 +202,8 @@ def _option(owner: type[Any], name: str, field: "dataclasses.Field[Any]") -> Opt
         alone = types.SimpleNamespace(__annotations__={name: field.type})
         hint = typing.get_type_hints(alone, vars(sys.modules[owner.__module__]))[name]
         kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    key = field.metadata["key"] or name.replace("_", "-")
-    return Option(**{**field.metadata, "key": key}, name=name, default=field.default, kinds=kinds)
+    declaration = {"key": name.replace("_", "-"), **field.metadata}
+    return Option(name=name, default=field.default, kinds=kinds, **declaration)
 
 
 def checked_options(values: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:

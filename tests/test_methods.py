@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from coprefl_flwr import strategies
 from coprefl_flwr.clients import (
     CoPreFLClient,
     TorchClient,
 )
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.methods import CLASSES
 from coprefl_flwr.options import declared
 from coprefl_flwr.strategies import (
     SCAFFOLD,
@@ -24,19 +24,14 @@ from coprefl_flwr.strategies import (
     RoundStrategy,
     Solo,
 )
-from coprefl_flwr.studies.known_methods import METHODS as KINDS
+from coprefl_flwr.studies.known_methods import METHODS
 
-METHODS = {
-    kind.name: kind
-    for kind in vars(strategies).values()
-    if isinstance(kind, type) and issubclass(kind, RoundStrategy) and kind.name
-}
 OF_A_RUN = declared(RoundStrategy).keys()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CLASSES)
 def test_method_has_a_client_and_options_of_distinct_names(name):
-    method = METHODS[name]
+    method = CLASSES[name]
     module, _, client = method.client.partition(":")
     client_class = getattr(importlib.import_module(module), client)
     assert issubclass(client_class, TorchClient)
@@ -46,7 +41,7 @@ def test_method_has_a_client_and_options_of_distinct_names(name):
     assert method.training_defaults.keys() <= training.keys()
     options = declared(method).keys() - OF_A_RUN
     # A method that ignores the settings of local training may have an option with their names.
-    heeded = training.keys() if KINDS[name].trains_locally else set()
+    heeded = training.keys() if METHODS[name].trains_locally else set()
     assert not options & (heeded | declared(client_class).keys())
 
 

@@ -168,8 +168,8 @@ class RoundStrategy(Strategy, RunStrategy):
                 f"a robust rule: {known}",
                 "aggregation",
             )
-        if self.participants is not None:
-            self.robust.check(self.participants)
+        if isinstance(number := self.participants or self.clients, int):
+            self.robust.check(number)
 
     @property
     def robust(self) -> Robust | None:

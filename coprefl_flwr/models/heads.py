@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.precision import as_float32, computing
 
 
@@ -29,20 +29,14 @@ def outputs_and_representation(
 
 
 @torch.no_grad()
-def last_linear(model: nn.Module, inputs: Tensor, named: str = "") -> str:
-    """Return the name of the `nn.Linear` that the network calls last, or `named` if it is not "".
+def last_linear(model: nn.Module, inputs: Tensor) -> str:
+    """Return the name of the `nn.Linear` that the network calls last.
 
     `inputs` is a batch of inputs with which the network is called once, in eval mode.
 
-    Raises a SettingsError if no `nn.Linear` has the name `named`, or the network calls no
-    `nn.Linear`.
+    Raises a SettingsError if the network calls no `nn.Linear`.
     """
-    linear = _linear_layers(model)
-    if named:
-        if named not in linear:
-            raise SettingsError(unknown("nn.Linear", named, linear))
-        return named
-    with _recorded_calls(model, linear) as calls:
+    with _recorded_calls(model, _linear_layers(model)) as calls:
         model.eval()(inputs)
     return calls[-1][0]
 

@@ -1,8 +1,7 @@
 """The network architecture of a study of starting models, for any number of classes."""
 
 import functools
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,6 @@ from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.object_code import network_hash
 from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.populations import Source
-
-logger = logging.getLogger("flwr.coprefl")
 
 CPU = torch.device("cpu")
 
@@ -125,20 +122,17 @@ class Architecture:
         """Return `start` with a random head, which depends on the population but not on `start`."""
         return with_fresh_head(start, self.make(num_classes, population, "model"), self.head)
 
-    def head_layer(self, num_classes: int, named: str = "") -> HeadLayer:
-        """Return the last linear layer of a task's network.
-
-        It is the layer with the name `named`. If `named` is "", it is the `nn.Linear` that is
-        called last.
+    def head_layer(self, num_classes: int) -> HeadLayer:
+        """Return the last linear layer of a task's network: the `nn.Linear` that is called last.
 
         Raises a SettingsError if there is no such layer, or if its outputs are not the classes.
         """
         sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU).contiguous()
-        layer = last_linear(self.make(num_classes), sample, named)
+        layer = last_linear(self.make(num_classes), sample)
         has_bias = f"{layer}.bias" in self.head
         if f"{layer}.weight" not in self.head:
-            problem = f"head-layer = {named or 'not set'}: {layer} does not output the classes"
-            raise SettingsError(f"{problem}; the head's arrays are {', '.join(self.head)}")
+            problem = f"{layer}, the nn.Linear that is called last, does not output the classes"
+            raise SettingsError(f"head: {problem}; set head = fresh or keep", "head")
         return HeadLayer(layer, f"{layer}.weight", f"{layer}.bias" if has_bias else "")
 
     def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
@@ -152,25 +146,10 @@ class Architecture:
             raise SettingsError(f"{what} has no trainable parameters (requires_grad)")
         outputs = _outputs(network, what, samples).shape[1]
         if outputs < classes:
-            line = f"{what} gives {outputs} numbers for a sample, but there are {classes} classes"
-            raise SettingsError(f"{line}: its last layer needs at least {classes} outputs")
+            raise SettingsError(f"{what} has {outputs} outputs, but there are {classes} classes")
         if needs_head and not self.head:
             problem = f"{what} has the same shapes for {classes} and {classes + 1} classes"
-            raise SettingsError(
-                f"{problem}: give its last layer one output per class, or set head='keep', which "
-                "keeps the trained last layer"
-            )
-
-    def check_clients(self, clients: Sequence[Samples]) -> None:
-        """Raise a SettingsError if the network does not fit a client's samples (see `check`).
-
-        One client is tried for each shape and dtype of samples.
-        """
-        kinds = dict[tuple[torch.Size, torch.dtype], int]()
-        for number, batch in enumerate(map(_batch_of_two, clients)):
-            kinds.setdefault((batch.shape, batch.dtype), number)
-        for number in kinds.values():
-            self.check("model" if len(kinds) == 1 else f"clients[{number}]: model", clients[number])
+            raise SettingsError(f"{problem}: its last layer needs one output for each class")
 
 
 class BuiltArchitecture(Architecture):
@@ -228,16 +207,12 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
 
     The new layer has an output for each class. Error messages call the network `what`.
 
-    Raises a SettingsError if the network's outputs do not come from an `nn.Linear`.
+    Raises a SettingsError if the network's outputs do not come from a plain `nn.Linear`.
     """
     original = copied(network).cpu()
     outputs = _outputs(original, what, samples)
     name = last_linear(original, _batch_of_two(samples))
-    last = original.get_submodule(name)
-    assert isinstance(last, nn.Linear)
-    if type(last) is not nn.Linear or not isinstance(last.weight, nn.Parameter):
-        line = f"its last layer {name}, a {type(last).__name__}, is no plain nn.Linear"
-        raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
+    last: Any = original.get_submodule(name)
 
     def make(classes: int) -> nn.Module:
         changed, bias = copied(original), last.bias is not None
@@ -252,8 +227,9 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
     more = last.out_features + 1
     with seeded(("starts",)):
         sizes = _outputs(make(more), what, samples).shape[1]
-    if last.out_features != outputs.shape[1] or sizes != more:
-        line = f"its outputs are not those of {name}, the nn.Linear that is called last"
+    plain = type(last) is nn.Linear and isinstance(last.weight, nn.Parameter)
+    if not plain or last.out_features != outputs.shape[1] or sizes != more:
+        line = f"its outputs are not those of a plain nn.Linear, which {name} would have to be"
         raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
     return make
 
@@ -261,23 +237,20 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
 def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Factory:
     """Return a function that makes the network of tasks, from starts by their names.
 
-    Raises a SettingsError if two starts differ in more than their weights. If only attributes of
-    the user's layers differ, such as counters, a warning is logged.
+    Raises a SettingsError if two starts differ in layers, in code or in what is trained. If only
+    attributes of the user's layers differ, such as counters, those of the first start are used.
     """
     factories = {
         name: with_new_last_layer(f"start {name!r}", start, samples)
         for name, start in starts.items()
     }
     with seeded(("starts",)):
-        made = {name: make(2) for name, make in factories.items()}
-    first, *others = made
+        hashes = {n: network_hash(m(2), own_attributes=False) for n, m in factories.items()}
+    first, *others = hashes
     for other in others:
-        both = f"starts {first!r} and {other!r} differ in"
-        if len({network_hash(made[n], own_attributes=False) for n in (first, other)}) > 1:
-            remedy = "pass network=, which makes the network of all tasks"
-            raise SettingsError(f"{both} layers, code or requires_grad: {remedy}")
-        if network_hash(made[first]) != network_hash(made[other]):
-            logger.warning("%s attributes; the tasks use the attributes of %r", both, first)
+        if hashes[other] != hashes[first]:
+            both = f"starts {first!r} and {other!r} differ in layers, code or requires_grad"
+            raise SettingsError(f"{both}: pass network=, which makes the network of all tasks")
     return factories[first]
 
 
@@ -302,7 +275,6 @@ def _batch_of_two(samples: Samples) -> Tensor:
 def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
     """Return the outputs for two samples, (2, classes), in eval mode; else a SettingsError."""
     inputs = _batch_of_two(samples)
-    was_training = network.training
     try:
         with computing(network):
             outputs = network.eval()(inputs)
@@ -310,10 +282,8 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
         shown = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
         line = f"{what} fails for a batch of samples, {shown}"
         raise SettingsError(f"{line}: {one_line(error)}") from error
-    finally:
-        network.train(was_training)
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 2:
-        tensor = isinstance(outputs, Tensor)
-        shown = str(tuple(outputs.shape)) if tensor else type(outputs).__name__
-        raise SettingsError(f"{what} gives {shown} for a batch of 2; must give (2, classes)")
+        is_tensor = isinstance(outputs, Tensor)
+        given = tuple(outputs.shape) if is_tensor else type(outputs).__name__
+        raise SettingsError(f"{what} gives {given} for a batch of 2; must give (2, classes)")
     return outputs

@@ -9,8 +9,7 @@ from typing import Any
 from coprefl_flwr import plugins
 from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
 from coprefl_flwr.data.splits import SERVER_RESERVE
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import expanded
+from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, RANDOM, TASK
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.architecture import BuiltArchitecture
@@ -40,7 +39,8 @@ def build(settings: Settings, version: str = "") -> Study:
     Raises a SettingsError for errors that are visible without loading data: an unknown method or
     option, a method that is named twice, or a setting that this kind of study does not use.
     """
-    return _built(settings, Path.cwd(), version or version_of(settings))
+    version = version or version_of(settings)
+    return _built(settings, Path.cwd(), version)
 
 
 def version_of(settings: Settings) -> str:
@@ -55,7 +55,7 @@ def version_of(settings: Settings) -> str:
 def _built(settings: Settings, _: Path, version: str) -> Study:
     settings.check_used()
     of_kind = _personalised if settings.study == PERSONALISED else _starts
-    config, root = settings.to_config(), expanded(settings.output_dir).resolve()
+    config, root = settings.to_config(), Path(settings.output_dir).expanduser().resolve()
     return Study(of_kind(settings, config, version), config, root)
 
 
@@ -85,8 +85,6 @@ def _starts(settings: Settings, config: Mapping[str, Value], version: str) -> Se
     ]
     metrics = ClientMetrics(of_run.client_metrics)
     how = downstream(of_tasks, task_data.task_clients, training, metrics)
-    if len(tasks):
-        how.trained.check_aggregation("task-method", task_data.task_clients)
     measurements = own_measurements(of_tasks.measurements)
     if of_tasks.start_loss:
         measurements = [StartLoss, *measurements]
@@ -169,9 +167,7 @@ def populations(
         spread_of_tasks,
         tasks.tasks,
         tasks.task_classes,
-        tasks.task_train_fraction,
-        seed,
-        {"number": "tasks", "classes": "task-classes", "only": "downstream-classes"},
+        seed=seed,
     )
     return clients, downstream_tasks
 
@@ -183,15 +179,16 @@ def downstream(
     metrics: ClientMetrics,
 ) -> Downstream:
     """Return how tasks with `clients` clients run; the default is SGD (CoPreFL, appendix B.3)."""
-    of_tasks = TrainingOptions(
-        rounds=max(tasks.task_rounds, 1),
-        participants=clients,
-        local_steps=tasks.task_local_steps,
-        local_epochs=tasks.task_local_epochs,
-        batch_size=training.batch_size,
-        learning_rate=tasks.task_learning_rate,
-        precision=training.precision,
-    )
+    with about_settings("task-local-epochs"):
+        of_tasks = TrainingOptions(
+            rounds=max(tasks.task_rounds, 1),
+            participants=clients,
+            local_steps=tasks.task_local_steps,
+            local_epochs=tasks.task_local_epochs,
+            batch_size=training.batch_size,
+            learning_rate=tasks.task_learning_rate,
+            precision=training.precision,
+        )
     trained = in_role("task-method", tasks.task_method, TASK, of_tasks)
     head = in_role("head", tasks.head, HEAD, of_tasks)
     return Downstream(
@@ -199,7 +196,6 @@ def downstream(
         tasks.task_rounds,
         head if head.role else None,
         keeps_head=tasks.head == KEEP,
-        head_layer=tasks.head_layer,
         evaluate_every=tasks.task_evaluate_every,
         diagnostics=tasks.diagnostics,
         metrics=metrics,

@@ -116,7 +116,7 @@ def _(stage: StartLoss) -> Counts:
 
 @counts_of.register
 def _(stage: PersonalStage) -> Counts:
-    clients, size = stage.data.images, serialised(stage.first_arrays())
+    clients, size = stage.data.images, serialised(stage.initial())
     evaluated = _times(stage.rounds, stage.test_every or stage.rounds) * _test_samples(clients)
     trained = _of_all(stage.method, stage.training, clients, size, stage.rounds)
     own = serialised(stage.network.arrays) * len(clients)

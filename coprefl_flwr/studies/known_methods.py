@@ -6,7 +6,6 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import (
     CLASSES,
     HEAD,
-    PERSONALISED,
     PRETRAINING,
     RANDOM,
     REFINED,
@@ -31,7 +30,7 @@ class Methods(tuple[Method, ...]):
     def read(cls, value: object) -> "Methods":
         """Return Methods from Methods, from one Method, or from texts separated by spaces."""
         if isinstance(value, str):
-            return cls(map(Method.parse, value.replace(";", " ").split()))
+            return cls(map(Method.parse, value.split()))
         return value if isinstance(value, Methods) else cls([Method.read(value)])
 
     def __str__(self) -> str:
@@ -80,9 +79,13 @@ def in_role(what: str, method: Method, role: str, training: TrainingOptions) -> 
 
 
 def _phase_in_role(what: str, phase: Method, role: str, training: TrainingOptions) -> Method:
-    _check_role(what, phase, role)
-    has, options = [*phase.declared_options, *phase.training_keys(role)], dict(phase.options)
+    if phase.name == RANDOM:
+        raise SettingsError(f"{what}: '{phase}': random has no settings or phases", what)
+    untrained = {PRETRAINING: (START,), HEAD: NO_METHODS}.get(role, ())
+    options = dict(phase.options)
     try:
+        find_class(phase.name, role, [*map(str, untrained), *with_role(role)])
+        has = [*phase.declared_options, *phase.training_keys(role)]
         for key in options:
             if key not in has:
                 raise SettingsError(f"{phase.label}: {unknown('setting', key, has)}")
@@ -90,22 +93,3 @@ def _phase_in_role(what: str, phase: Method, role: str, training: TrainingOption
     except SettingsError as error:
         elsewhere = [key for key in error.keys if key not in options]
         raise SettingsError(f"{what}, {phase}: {error}", *elsewhere, what) from error
-
-
-def _check_role(what: str, phase: Method, role: str) -> None:
-    """Raise a SettingsError if a phase is no method, or a method without the role."""
-    name = phase.name
-    if name == RANDOM:
-        raise SettingsError(f"{what}: '{phase}': random has no settings or phases", what)
-    besides = {PRETRAINING: [RANDOM], HEAD: list(map(str, NO_METHODS))}
-    known = [*besides.get(role, []), *with_role(role)]
-    if role == PRETRAINING and name not in known and name in with_role(PERSONALISED):
-        raise SettingsError(
-            f"{what}: {name} is a method of personalised studies: set study = personalised, or "
-            f"name some of {', '.join(known)}",
-            what,
-        )
-    try:
-        find_class(name, role, known)
-    except SettingsError as error:
-        raise SettingsError(f"{what}: {error}", what) from error

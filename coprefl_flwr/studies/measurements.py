@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from flwr.serverapp import Grid
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown
+from coprefl_flwr.errors import SettingsError, about_settings, unknown
+from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.models import load_saved_model
@@ -22,7 +24,7 @@ from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.studies.hashes import content_hashes, hash_of
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import Making, Stage
+from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store, write_result
 
 # ---- metrics of every client ---------------------------------------------------------------------
@@ -76,11 +78,7 @@ class ClientMetrics:
     @functools.cached_property
     def loaded(self) -> Sequence[Metric]:
         """The metrics; a SettingsError if one is invalid."""
-        metrics = list(map(own_metric, self.metrics))
-        names = [metric.name for metric in metrics]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise SettingsError(f"client-metrics: two have the name '{twice[0]}'", "client-metrics")
-        return metrics
+        return list(map(own_metric, self.metrics))
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
@@ -129,18 +127,17 @@ class Measurement(Stage):
     def measure(self, store: Store) -> Mapping[str, float | None]:
         """Return the measured numbers by name; None for a number that is not known."""
 
-    def make(self, making: Making) -> None:
+    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook], run_name: str) -> None:
         """Measure, and write the numbers as the only row of `rounds` in the result.
 
-        Raises a SettingsError for a value that is not a number.
+        A value of another type, such as a tensor of one element, becomes a float.
         """
         about = {"phase": self.phase, "start": self.start, "task": self.task, "round": 0}
-        numbers = self.measure(making.store)
-        for name, value in numbers.items():
-            if not isinstance(value, int | float | None):
-                problem = f"{type(self).__name__}.measure returned {name} = {excerpt(repr(value))}"
-                raise SettingsError(f"{problem}; a number is needed")
-        write_result(making.folder, [], [{**about, **numbers, **about}])
+        numbers = {
+            name: value if isinstance(value, int | float | None) else float(value)
+            for name, value in self.measure(store).items()
+        }
+        write_result(store.folder(self), [], [{**about, **numbers, **about}])
 
 
 class StartMeasurement(Measurement):
@@ -211,7 +208,7 @@ class StartLoss(StartMeasurement):
 def own_measurements(text: str) -> Sequence[StageOf]:
     """Return your own measurements from a string of places (module:NAME), separated by spaces.
 
-    Raises a SettingsError if a place names no subclass of Stage, or if `phase` is not a name.
+    Raises a SettingsError if a place names no subclass of Stage.
     """
     kinds: list[StageOf] = []
     for place in text.split():
@@ -219,9 +216,5 @@ def own_measurements(text: str) -> Sequence[StageOf]:
         if not (isinstance(kind, type) and issubclass(kind, Stage)):
             needed = "must be a subclass of studies.stage.Stage, such as of StartMeasurement"
             raise SettingsError(f"measurements: {place} is a {type(kind).__name__}; {needed}")
-        phase = getattr(kind, "phase", None)
-        if not isinstance(phase, str) or folder_of(phase) != phase:
-            problem = f"measurements: {place}: phase = {excerpt(repr(phase))}"
-            raise SettingsError(f"{problem}: must be a name, such as 'worst-client'")
         kinds.append(kind)
     return kinds

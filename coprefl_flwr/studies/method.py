@@ -20,7 +20,7 @@ from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower_strategies import FLWR_VERSION, FlowerStrategy
-from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
+from coprefl_flwr.federation.robust import AGGREGATION, MEAN
 from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
 from coprefl_flwr.methods import (
@@ -353,16 +353,6 @@ class Method:
     def _arguments(self, options: Mapping[str, Option]) -> dict[str, Any]:
         """Return the values of options by their names in Python."""
         return {option.name: self.values[key] for key, option in options.items()}
-
-    def check_aggregation(self, what: str, clients: int) -> None:
-        """Raise a SettingsError if the aggregation needs more than `clients` clients per round."""
-        own = self._arguments(self.declared_options)
-        if own.get(AGGREGATION[0], MEAN) == MEAN:
-            return
-        try:
-            Robust(*(own[name] for name in AGGREGATION)).check(clients)
-        except SettingsError as error:
-            raise SettingsError(f"{what}, {self.label}: {error}", *error.keys, what) from error
 
     # ---- what results depend on -----------------------------------------------------------------
 

@@ -12,10 +12,10 @@ from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation import of_flower
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.methods import PRETRAINING, TASK
+from coprefl_flwr.methods import PRETRAINING, TASK, check_role
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.options import Option, checked_options, declared
-from coprefl_flwr.strategies import RoundStrategy, ServerRefined
+from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture, checked_network, copies_of
 from coprefl_flwr.studies.known_methods import in_role, with_role
 from coprefl_flwr.studies.method import Method, one_after_another, parts_of
@@ -93,7 +93,7 @@ def _pretraining_method(
     `training` has the number of rounds, but a strategy object has its number of participants.
     `options` are the options of a strategy object's clients, by name.
 
-    Raises a SettingsError for a method that cannot pre-train, or a strategy that sets `clients`.
+    Raises a SettingsError for a method that cannot pre-train.
     """
     strategy = method.instance
     if strategy is None:
@@ -101,9 +101,6 @@ def _pretraining_method(
         if not described.role:
             raise SettingsError(f"method = '{method}': it trains nothing; use the model as it is")
         return described
-    if strategy.clients is not None:
-        line = f"clients = {strategy.clients} of the strategy"
-        raise SettingsError(f"{line}: leave it out; the call already has the clients")
     phases = []
     for phase, (part, rounds) in zip(
         method.phases, parts_of(strategy, training.rounds), strict=True
@@ -121,19 +118,16 @@ def task_method(method: Method, training: TrainingOptions, options: Mapping[str,
     """
     if method.instance is None:
         return in_role("method", method, TASK, training)
-    name = type(method.instance).__name__
-    if isinstance(method.instance, ServerRefined):
-        raise SettingsError(f"method = {name}: needs server data, which tasks do not have")
-    if method.then:
-        raise SettingsError(f"method = {name}: a task has one method")
+    strategy = method.instance
+    if isinstance(strategy, ServerRefined | Schedule):
+        problem = "a task has one method, and no data at the server"
+        raise SettingsError(f"method = {type(strategy).__name__}: {problem}")
     described = _in_role(method, TASK, training, options)
     for option in declared(RoundStrategy).values():
-        value = getattr(method.instance, option.name)
+        value = getattr(strategy, option.name)
         if option.name not in AGGREGATION and value != option.default:
             why = "all clients take part in a task, and `tasks` has the seed"
-            raise SettingsError(
-                f"method = {name}: {option.name} = {value!r}: leave it out, as {why}"
-            )
+            raise SettingsError(f"{option.name} = {value!r} of the method: leave it out, as {why}")
     return described
 
 
@@ -141,10 +135,7 @@ def _in_role(
     method: Method, role: str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Method:
     """Return a strategy object's method in a role; `options` are its client's options, by name."""
-    if role not in method.strategy_class.roles:
-        others = ", ".join(name for name, other in with_role(role).items() if not other.refined)
-        problem = f"{method.label} is a {' and '.join(method.strategy_class.roles)} method"
-        raise SettingsError(f"method = {problem}; a {role} method is needed, such as {others}")
+    check_role(method.label, method.strategy_class.roles, role, with_role(role))
     of_client = declared(method.client_class).items()
     own = {key: options[option.name] for key, option in of_client if option.name in options}
     return method.having(own).with_training(role, training)
@@ -167,7 +158,7 @@ def pretraining_of(
     training = local_training(chosen, rounds=rounds, participants=number)
     seed = method.instance.seed if method.instance else chosen.get("seed", 0)
     architecture = Architecture(type(model).__name__, copies_of(model), clients.source, seed)
-    architecture.check_clients(clients.samples)
+    architecture.check("model", clients.samples[0])
     described = _pretraining_method(method, training, chosen, number)
     name = name_of(method) if method.instance else ""
     return Pretraining(described, clients, architecture, RunOptions(seed=seed), name=name)

@@ -30,18 +30,13 @@ PERSONAL = "personal"
 PIXELS, SCRATCH = "pixels", "scratch"
 
 _OF_STARTS = (
-    "samples-per-class task-dataset downstream-classes pretraining-classes downstream-domains "
-    "pretraining-domains allow-class-overlap task-reserve partition classes-per-client "
-    "server-reserve server-share client-wrapper-share"
+    "clients participants samples-per-class task-dataset downstream-classes pretraining-classes "
+    "downstream-domains pretraining-domains allow-class-overlap task-reserve partition "
+    "classes-per-client server-reserve server-share client-wrapper client-wrapper-share momentum "
+    "stop-at-loss"
 )
-UNUSED = {
-    "clients": "a personalised study sets personal-clients instead",
-    "participants": "all clients of a personalised study take part",
-    "client-wrapper": "clients are wrapped in a pre-training, not in a personalised study",
-    "momentum": "a personalised study trains by Adam",
-    "stop-at-loss": "a personalised study has no global model whose loss is checked",
-} | dict.fromkeys(_OF_STARTS.split(), "a personalised study does not use it")
-"""{key of a setting of pre-trainings: the reason why a personalised study does not use it}."""
+UNUSED = tuple(_OF_STARTS.split())
+"""Keys of the settings of pre-trainings that a personalised study does not use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,16 +148,13 @@ class PersonalData:
         other classes than the first dataset.
         """
         domains = tuple(domain for name in self.datasets.split() for domain in self._of(name))
-        first = domains[0].images
+        first = domains[0].images.classes
         for domain in domains[1:]:
             classes = domain.images.classes
-            same_names = sorted(classes) == sorted(first.classes)
-            if len(classes) != len(first.classes) or (same_names and classes != first.classes):
-                raise SettingsError(
-                    f"personal-datasets: {domain.name} has the classes {', '.join(classes)}; all "
-                    f"datasets must have the classes of {domains[0].name}, in the same order: "
-                    f"{', '.join(first.classes)}"
-                )
+            reordered = classes != first and sorted(classes) == sorted(first)
+            if len(classes) != len(first) or reordered:
+                problem = f"personal-datasets: {domain.name} has the classes {', '.join(classes)}"
+                raise SettingsError(f"{problem}; they must be, in this order: {', '.join(first)}")
         return domains
 
     def _of(self, name: str) -> list[Domain]:
@@ -177,14 +169,11 @@ class PersonalData:
         if not at:
             short = Path(name).stem if "/" in name or name.endswith(".npz") else name
             rows_of = {short: np.arange(len(source.labels))}
-        elif source.domains is None:
-            raise SettingsError(f"personal-datasets: {name}: the dataset has no domains")
         else:
             known = source.domain_names
-            if wanted not in ("*", *known):
+            if source.domains is None or wanted not in ("*", *known):
                 raise SettingsError(f"personal-datasets: {unknown('domain', wanted, known)}")
-            chosen = known if wanted == "*" else (wanted,)
-            numbers = [known.index(domain) for domain in chosen]
+            numbers = [n for n, domain in enumerate(known) if wanted in ("*", domain)]
             rows_of = {known[n]: np.flatnonzero(source.domains == n) for n in numbers}
         return [
             Domain(domain, Samples(source, rows, source.labels[rows]))
@@ -308,11 +297,10 @@ def _files_of(backbones: str) -> list[str]:
 def _loaded(text: str, weights: bool, _: str) -> tuple[Backbone, ...]:
     """Return the frozen networks of a setting `backbones`; () for `pixels` and `scratch`."""
     names = text.split()
-    if not names:
-        raise SettingsError(f"backbones is empty: name a network, {PIXELS} or {SCRATCH}")
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
-    if alone and len(names) > 1:
-        raise SettingsError(f"backbones = {text}: {alone[0]} must be the only name")
+    if not names or (alone and len(names) > 1):
+        allowed = f"name networks, or else only {PIXELS} or only {SCRATCH}"
+        raise SettingsError(f"backbones = {text}: {allowed}")
     return () if alone else tuple(load_backbone(name, weights) for name in names)
 
 

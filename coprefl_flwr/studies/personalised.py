@@ -106,16 +106,12 @@ class PersonalStage(TrainingStage):
             values["local_epochs"] = 1
         return LocalTraining(**values | {"algorithm": ADAM})
 
-    def first_arrays(self) -> Arrays:
-        """Return the initial global arrays: only the arrays that server and clients exchange."""
-        return self.method.strategy_class.initial(self.network)
-
     def check(self) -> None:
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
         _ = self.data.images
         self.metrics.check(self.data.num_classes)
-        self.first_arrays()
-        self.method.check_aggregation("method", self.data.num_clients)
+        self.initial()
+        self.strategy()
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method, with its features, state and metrics."""
@@ -140,9 +136,9 @@ class PersonalStage(TrainingStage):
         )
         return self.method.strategy(training=self.training, **run)
 
-    def initial(self, store: Store) -> Arrays:
-        """Return the initial global arrays."""
-        return self.first_arrays()
+    def initial(self, store: Store | None = None) -> Arrays:
+        """Return the initial global arrays: only the arrays that server and clients exchange."""
+        return self.method.strategy_class.initial(self.network)
 
     def max_parallel_clients(self) -> int:
         """Return the number of clients, all of which take part in every round."""

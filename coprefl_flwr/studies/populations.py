@@ -4,15 +4,12 @@ import functools
 import hashlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from torch import Tensor
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import (
@@ -104,19 +101,16 @@ class LoadedSource(Source):
 
         Raises a SettingsError for another type, or a class that the dataset does not have.
         """
-        _check_dataset(dataset)
+        if isinstance(dataset, str):
+            example = f"cp.load_dataset({excerpt(repr(dataset))})"
+            raise wrong_type("dataset", dataset, "a torch or Hugging Face Dataset", example)
         dataset = training_part("dataset", dataset)
         loaded = as_dataset("dataset", dataset, relabel, batch=batch, groups=groups)
         if isinstance(loaded, ImageDataset) and not isinstance(dataset, Dataset):
             loaded = loaded.without_normalisation()
-        names = list(loaded.classes)
         if only is None:
-            return cls(loaded, tuple(range(len(names))))
-        if isinstance(only, str) or not isinstance(only, Iterable):
-            raise wrong_type("only", only, "a list of class numbers or names", "[0, 1, 2]")
-        used = {_class_number(number, names) for number in only}
-        if not used:
-            raise SettingsError("only = []: at least one class is needed")
+            return cls(loaded, tuple(range(len(loaded.classes))))
+        used = {_class_number(chosen, loaded.classes) for chosen in only}
         return cls(loaded, tuple(sorted(used)))
 
     @property
@@ -150,7 +144,7 @@ class Population:
     def __repr__(self) -> str:
         sizes = [len(client.train) + len(client.test or ()) for client in self.clients]
         each = f"{min(sizes)} to {max(sizes)} samples each"
-        return f"<{self.name}: {len(sizes)} clients, {each}, {len(self.classes)} classes>"
+        return f"<{len(sizes)} clients, {each}, {len(self.classes)} classes>"
 
 
 def _with_common_classes(samples: Sequence[Samples]) -> list[Samples]:
@@ -164,11 +158,8 @@ def _with_common_classes(samples: Sequence[Samples]) -> list[Samples]:
     if len(set(of_each)) == 1 or not any(named):
         return list(samples)
     if not all(named):
-        with_names, without = (f"clients[{named.index(has)}]" for has in (True, False))
-        raise SettingsError(
-            f"{with_names} names its classes and {without} only numbers them; give both datasets "
-            "an attribute `classes`, or neither"
-        )
+        without = f"clients[{named.index(False)}] only numbers its classes"
+        raise SettingsError(f"{without}, but others name them: give it an attribute `classes`")
     union = list(dict.fromkeys(name for names in of_each for name in names))
     if all(list(names) == sorted(names) for names in of_each):
         union.sort()
@@ -293,13 +284,6 @@ class Clients(Checked):
         """
         return by_source_part(self.source.samples(self.source.classes))[1]
 
-    def counts(self) -> pd.DataFrame:
-        """Return a table of the number of samples: a row per client, a column per class."""
-        counted = [
-            np.bincount(samples.labels, minlength=len(self.classes)) for samples in self.samples
-        ]
-        return pd.DataFrame(counted, columns=list(self.classes)).rename_axis("client")
-
     def identity(self) -> dict[str, Any]:
         """Return the inputs on which the samples of clients and server depend."""
         source = self.source.identity()
@@ -324,9 +308,7 @@ class Clients(Checked):
         return self.population.clients[client].train
 
     def __repr__(self) -> str:
-        sizes = [len(samples) for samples in self.samples]
-        each = f"{min(sizes)} to {max(sizes)} samples each"
-        return f"<{len(self)} clients, {each}, {len(self.classes)} classes>"
+        return repr(self.population)
 
 
 def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
@@ -363,31 +345,10 @@ def abridged(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def _check_dataset(dataset: Any) -> None:
-    """Raise a SettingsError for objects that are often given by mistake, such as arrays."""
-    arrays = isinstance(dataset, tuple) and all(
-        isinstance(array, Tensor | np.ndarray) for array in dataset
-    )
-    of_dataset = isinstance(dataset, Samples) or isinstance(
-        getattr(dataset, "source", None), Source
-    )
-    if arrays or of_dataset or isinstance(dataset, str | type | Tensor | np.ndarray):
-        example = "torch.utils.data.TensorDataset(inputs, labels)"
-        if isinstance(dataset, str):
-            example = f"cp.load_dataset({excerpt(repr(dataset))})"
-        raise wrong_type("dataset", dataset, "a torch or Hugging Face Dataset", example)
-
-
-def _class_number(chosen: Any, names: Sequence[str]) -> int:
+def _class_number(chosen: int | str, names: Sequence[str]) -> int:
     """Return the index of a class, from its index or its name; a SettingsError if unknown."""
-    value = chosen.item() if isinstance(chosen, Tensor) else chosen
-    if isinstance(value, str):
-        if value not in names:
-            raise SettingsError(f"only: {unknown('class', value, names)}")
-        return names.index(value)
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise SettingsError(f"only: {excerpt(repr(value))}: must be a whole number or a name")
-    number = int(value)
-    if not 0 <= number < len(names):
-        raise SettingsError(f"only: no class {number}; classes are 0..{len(names) - 1}")
-    return number
+    if chosen in names:
+        return names.index(str(chosen))
+    if isinstance(chosen, str) or chosen not in range(len(names)):
+        raise SettingsError(f"only: {unknown('class', str(chosen), names)}")
+    return int(chosen)

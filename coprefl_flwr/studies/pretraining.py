@@ -87,9 +87,11 @@ class Pretraining(TrainingStage):
             wanted, most = phase.training.participants, self.clients.number
             if wanted > most:
                 problem = f"participants = {wanted}: must be at most clients = {most}"
-                raise SettingsError(f"{what}: {problem}")
-            phase.check_aggregation("method", wanted)
-            phase.training.check_wrapper(what, most)
+                raise SettingsError(f"{what}: {problem}", "participants", "clients")
+            share = phase.training.client_wrapper_share
+            if share and not round(share * most):
+                problem = f"client-wrapper-share = {share}: rounds to 0 of clients = {most}"
+                raise SettingsError(f"{what}: {problem}", "client-wrapper-share", "clients")
         rounds = [phase.training.rounds for phase in self.phases]
         title, path = f"pre-training {self.name}", f"starts/{folder_of(self.name)}"
         super().__init__(run, title, path, start, sum(rounds))
@@ -120,11 +122,7 @@ class Pretraining(TrainingStage):
         """Return the names of the network's buffers."""
         return buffer_names(self.architecture.shared(self.architecture.num_classes))
 
-    def initial(self, store: Store) -> Arrays:
-        """Return the initial weights: given weights, or the same random weights for all starts."""
-        return self.weights()
-
-    def weights(self) -> Arrays:
+    def initial(self, store: Store | None = None) -> Arrays:
         """Return the initial weights: given weights, or the initial arrays of the first method.
 
         Raises a SettingsError if given weights do not fit the network.
@@ -140,7 +138,11 @@ class Pretraining(TrainingStage):
 
     def server_data(self, whose: str) -> ServerData:
         """Return the server's network and samples; `whose` is as in `Clients.samples_of`."""
-        return ServerData(self.architecture.make(), self.clients.samples_of(whose))
+        samples = self.clients.samples_of(whose)
+        if not len(samples):
+            problem = f"server-share, server-reserve: {self.start} needs samples of the server"
+            raise SettingsError(problem, "server-share", "server-reserve")
+        return ServerData(self.architecture.make(), samples)
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase; the client is wrapped if its id was drawn."""
@@ -180,29 +182,18 @@ class Pretraining(TrainingStage):
         if self.given is not None:
             of_head = frozenset() if self.keeps_head else self.architecture.head
             try:
-                with_fresh_head(self.weights(), self.architecture.make(), of_head)
+                with_fresh_head(self.initial(), self.architecture.make(), of_head)
             except SettingsError as error:
                 raise SettingsError(f"start {self.start!r}: {error}") from error
         first = 1
         for phase in self.phases:
-            self._check_server_data(phase)
             # An error before the first round is better than an error in a round.
             phase.check_samples(fewest)
             if drawn := self._wrapped_clients(phase):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
-
-    def _check_server_data(self, phase: Method) -> None:
-        """Raise a SettingsError if the server has fewer samples than the phase needs."""
-        if not phase.uses_server_data or phase.instance is not None:  # An object has its own data.
-            return
-        available = len(self.clients.server)
-        needed = phase.strategy_class.server_samples_needed(phase.training.participants)
-        if available < needed:
-            problem = f"the server has {available} samples, but {self.start} needs {needed}"
-            raise SettingsError(
-                f"server-share, server-reserve: {problem}", "server-share", "server-reserve"
-            )
+        if self.phases:
+            self.strategy()
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the starting model, and `model.json`: how the model was made."""
@@ -232,12 +223,10 @@ class Pretraining(TrainingStage):
         samples every `stop-check-every` rounds. Both are also measured in the last round.
         """
         every, checked = self.test_every, self.run_options.stop_check_every
-        wanted = self.run_options.stop_at_loss
-        test = clients = None
-        if every:
-            test = ServerData(self.architecture.make(), self.clients.test_samples())
-        if wanted is not None:
-            clients = self.server_data("clients")
+        stops = self.run_options.stop_at_loss is not None
+        make, samples = self.architecture.make, self.clients.test_samples
+        test = ServerData(make(), samples()) if every else None
+        clients = self.server_data("clients") if stops else None
 
         def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             model, last = from_record(arrays, copy=False), server_round == self.rounds
@@ -311,7 +300,7 @@ class Pretraining(TrainingStage):
         if self.run_options.stop_at_loss is not None and self.phases:
             about["stop"] = [self.run_options.stop_at_loss, self.run_options.stop_check_every]
         if isinstance(self.given, nn.Module):
-            about["weights"] = checksum_of(self.weights())
+            about["weights"] = checksum_of(self.initial())
         elif self.given is not None:
             about["weights"] = _origin(self.given)
         return about

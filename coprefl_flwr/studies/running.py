@@ -18,18 +18,18 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.federation.machine import MOST_WORKERS
 from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.files import expanded, remove_named, write_atomically
 from coprefl_flwr.grids import LocalGrid, RayGrid
+from coprefl_flwr.named import as_file_name
 from coprefl_flwr.options import Option
 from coprefl_flwr.studies.personal_data import FEATURE_FILE
 from coprefl_flwr.studies.results import write_results
-from coprefl_flwr.studies.stage import Making, Stage
-from coprefl_flwr.studies.store import RESULT, Layout, Store, finalise, is_done, read_result
+from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.store import Layout, Store, finalise
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
@@ -58,7 +58,7 @@ def run_study(grid: Grid, study: Study) -> Path:
     """
     name = study.config["run-name"]
     study.check()
-    store = Store(study.root / name, Layout.PATH)
+    store = Store(study.root / as_file_name(name, "._-"), Layout.PATH)
     with store.owned(f"run-name = {name}"):
         write_atomically(store.root / SETTINGS, yaml.safe_dump(dict(study.config)).encode())
         logger.info("results go to %s", store.root)
@@ -178,23 +178,9 @@ def run_stage(
 ) -> None:
     """Run a stage that is not done, and write its folder."""
     folder = store.folder(stage)
-    if stage.open_ended:
-        _go_on(stage, folder)
     if finalise(stage, folder):
         return
-    stage.make(Making(grid, store, folder, hooks, run_name))
+    stage.make(grid, store, hooks, run_name)
     if stage.rounds and (problem := stage.problem(folder)):
         logger.warning("%s: %s", stage.title, problem)
     finalise(stage, folder)
-
-
-def _go_on(stage: Stage, folder: Path) -> None:
-    """Delete a result with fewer rounds than the stage has; a SettingsError if it has more."""
-    if not is_done(folder):
-        return
-    rounds = read_result(folder)["rounds"]
-    last = int(rounds[-1]["round"]) if rounds else 0
-    if last > stage.rounds:
-        raise SettingsError(f"rounds = {stage.rounds}: {folder} already has {last} rounds")
-    if last < stage.rounds:
-        (folder / RESULT).unlink()

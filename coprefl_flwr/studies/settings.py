@@ -6,7 +6,6 @@ the empty string means "not set". The options of a method are not settings of a 
 the method's name, as in `method='coprefl:gamma=0.5'`.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -39,7 +38,7 @@ STARTS = "starts"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderSettings:
+class FolderSettings(Checked):
     """The kind of study, its methods, the name of the run, and the folder of the results."""
 
     study: str = option(
@@ -65,13 +64,6 @@ class FolderSettings:
         "started",
         counts=False,
     )
-
-    def __post_init__(self) -> None:
-        """Check each value, and check that `run-name` is a valid name of a folder."""
-        check_declared(self)
-        if not re.fullmatch(r"(\w[\w.-]*)?", self.run_name):
-            allowed = "must consist of letters, digits, '_', '-' and '.', as a folder's name"
-            raise SettingsError(f"run-name = {self.run_name!r}: {allowed}", "run-name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +91,10 @@ class TaskDataSettings(Checked):
         DataSettings, "partition", meaning="how a task's samples are distributed over its clients"
     )
     task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
-    task_train_fraction: float = same_option(Tasks, "train_fraction")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSettings:
+class TaskSettings(Checked):
     """Settings of the training, evaluation and measurements in the downstream tasks."""
 
     head: Method = option(
@@ -112,7 +103,6 @@ class TaskSettings:
         "classes), or computed from the clients' features in an extra round 0: `ncm`, `ridge`, "
         "module:NAME",
     )
-    head_layer: str = same_option(Downstream, "head_layer")
     diagnostics: bool = same_option(Downstream, "diagnostics")
     start_loss: bool = option(
         False,
@@ -141,14 +131,6 @@ class TaskSettings:
     task_learning_rate: float = option(TASK_RATE, "local learning rate in the tasks", above=0)
     task_evaluate_every: int = same_option(Downstream, "evaluate_every")
 
-    def __post_init__(self) -> None:
-        """Check each value; local steps and epochs exclude each other."""
-        check_declared(self)
-        steps, epochs = self.task_local_steps, self.task_local_epochs
-        if steps is not None and epochs is not None:
-            both = f"task-local-steps = {steps} and task-local-epochs = {epochs}"
-            raise SettingsError(f"{both}: set one of them, not both", "task-local-epochs")
-
 
 # The fields of the last base class come first.
 @dataclass(frozen=True, kw_only=True)
@@ -165,15 +147,10 @@ class Settings(
     """All settings of a study. The module `build` turns them into a study."""
 
     def __post_init__(self) -> None:
-        """Check each value and each group, and check values between groups."""
+        """Check each value and each group."""
         check_declared(self)
         for group in GROUPS:
             self.part(group)
-        for key, most in (("participants", "clients"), ("min-replies", "participants")):
-            value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
-            if value > limit:
-                problem = f"{key} = {value}: must be at most {most} = {limit}"
-                raise SettingsError(problem, key, most)
 
     def part(self, group: type[Group]) -> Group:
         """Return one group of the settings, as an object of the group's class."""
@@ -182,12 +159,11 @@ class Settings(
 
     def check_used(self) -> None:
         """Raise a SettingsError if a setting is set that this kind of study does not use."""
-        why = "set study = personalised to use it"
-        of_personal, known = dict.fromkeys(declared(PersonalOptions), why), declared(Settings)
-        for key, why in (UNUSED if self.study == PERSONALISED else of_personal).items():
+        known = declared(Settings)
+        for key in UNUSED if self.study == PERSONALISED else declared(PersonalOptions):
             value = getattr(self, known[key].name)
             if value != known[key].default:
-                raise SettingsError(f"{key} = {value}: {why}", key)
+                raise SettingsError(f"{key} = {value}: not used with study = {self.study}", key)
 
     def named(self) -> "Settings":
         """Return the settings with a run name; if the user set none, it is the date and time."""
@@ -244,7 +220,6 @@ def check_known(key: str) -> None:
         return
     having = [name for name, method in METHODS.items() if key in method.declared_options]
     if having:
-        example = f"write it after the method's name, as in {having[0]}:{key}=VALUE"
-        problem = f"unknown setting '{key}': it is an option of {', '.join(having)}; {example}"
-        raise SettingsError(problem)
+        example = f"write it after the method, as in {having[0]}:{key}=VALUE"
+        raise SettingsError(f"unknown setting '{key}': {example}")
     raise SettingsError(unknown("setting", key, declared(Settings)))

@@ -12,6 +12,7 @@ last checkpoint, and its result is byte for byte equal to the result of an unint
     FOLDER/client-state/             states of clients, if the clients keep states
 """
 
+import functools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -145,8 +146,11 @@ class Stage(ABC):
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
 
     @abstractmethod
-    def make(self, making: "Making") -> None:
-        """Compute the result, and write the result into the folder of the stage."""
+    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook], run_name: str) -> None:
+        """Compute the result, and write it into the stage's folder of the store.
+
+        `hooks` are called after each round. `run_name` is the name of the run in messages.
+        """
 
     def max_parallel_clients(self) -> int:
         """Return how many clients can run at the same time. Further nodes would be idle."""
@@ -159,16 +163,6 @@ class Stage(ABC):
     def problem(self, folder: Path) -> Problem | None:
         """Return a problem of the result in the stage's folder, such as divergence, or None."""
         return None
-
-
-class Making(NamedTuple):
-    """The argument of `Stage.make`: grid, store, folder of the stage, hooks, run name."""
-
-    grid: Grid
-    store: Store
-    folder: Path
-    hooks: Sequence[Hook]
-    run_name: str
 
 
 class TrainingStage(Stage):
@@ -232,55 +226,52 @@ class TrainingStage(Stage):
         """Return the function that evaluates the global model on the server, or None."""
         return None
 
-    def make(self, making: Making) -> None:
+    def make(self, grid: Grid, store: Store, hooks: Sequence[Hook], run_name: str) -> None:
         """Train for all rounds, and write the result; with 0 rounds, save the initial arrays."""
+        folder = store.folder(self)
         if not self.rounds:
-            self.save_extras(making.folder, self.initial(making.store), {})
-            write_result(making.folder, [], [])
+            self.save_extras(folder, self.initial(store), {})
+            write_result(folder, [], [])
             return
-        _train(self, making)
+        strategy, checkpoint = self.strategy(), folder / CHECKPOINT
+        strategy.run_name, strategy.buffers = run_name, self.buffers()
+        if not checkpoint.exists():
+            remove_named(folder / STATES, STATE_FILE)
+        # Messages have paths relative to the folder of the client's process.
+        config = {STAGE: self.path, FOLDER: folder.relative_to(store.base).as_posix()}
+        if key := self.features():
+            config[FEATURES] = store.shared(key).relative_to(store.base).as_posix()
+        strategy.start(
+            grid,
+            to_record(self.initial(store), copy=False),
+            self.rounds,
+            self.run_options.timeout,
+            ConfigRecord(dict(config)),
+            ConfigRecord(dict(config)),
+            evaluate_fn=self.tester(),
+            checkpoint=checkpoint if store.checkpoints else None,
+            checkpoint_every=self.run_options.checkpoint_every,
+            resume=checkpoint.exists(),
+            stop=self.ends,
+            hooks=[functools.partial(self._finish, folder, []), *hooks],
+        )
 
+    def _finish(self, folder: Path, seconds: list[float], report: RoundReport) -> None:
+        """Record the mean accuracy of a round; after the last round, write the result.
 
-def _train(stage: TrainingStage, making: Making) -> None:
-    _, store, folder, *_ = making
-    strategy = stage.strategy()
-    strategy.run_name, strategy.buffers = making.run_name, stage.buffers()
-    checkpoint, seconds = folder / CHECKPOINT, list[float]()
-    if not checkpoint.exists():
-        remove_named(folder / STATES, STATE_FILE)
-
-    def finish(report: RoundReport) -> None:
-        """Record the mean accuracy of a round; after the last round, write the result."""
+        The duration of the round is added to `seconds`.
+        """
         if report.evaluation:
-            metrics = _of_evaluation(stage, report.evaluation)
+            metrics = _of_evaluation(self, report.evaluation)
             mean = float((100 * metrics["correct"] / metrics["num-examples"]).mean())
             report.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         seconds.append(report.seconds)
         if report.round == report.num_rounds:
-            if stage.timed:  # A separate file: the result must not depend on durations.
+            if self.timed:  # A separate file: the result must not depend on durations.
                 write_atomically(folder / SECONDS, json.dumps(seconds).encode())
-            more = stage.save_extras(folder, report.arrays, report.state)
-            rows = client_rows(stage, report.evaluation) if stage.has_client_rows else []
-            write_result(folder, rows, round_rows(stage, report.history, more))
-
-    # Messages have paths relative to the folder of the client's process.
-    config = {STAGE: stage.path, FOLDER: folder.relative_to(store.base).as_posix()}
-    if key := stage.features():
-        config[FEATURES] = store.shared(key).relative_to(store.base).as_posix()
-    strategy.start(
-        making.grid,
-        to_record(stage.initial(store), copy=False),
-        stage.rounds,
-        stage.run_options.timeout,
-        ConfigRecord(dict(config)),
-        ConfigRecord(dict(config)),
-        evaluate_fn=stage.tester(),
-        checkpoint=checkpoint if store.checkpoints else None,
-        checkpoint_every=stage.run_options.checkpoint_every,
-        resume=checkpoint.exists(),
-        stop=stage.ends,
-        hooks=[finish, *making.hooks],
-    )
+            more = self.save_extras(folder, report.arrays, report.state)
+            rows = client_rows(self, report.evaluation) if self.has_client_rows else []
+            write_result(folder, rows, round_rows(self, report.history, more))
 
 
 def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[str, Any]]:

@@ -13,11 +13,9 @@ the stage runs again. The earlier files are not deleted, but moved into a folder
 """
 
 import contextlib
-import itertools
 import json
 import logging
 import math
-import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import history_file, remove_checkpoint
 from coprefl_flwr.federation.client_state import STATE_FILE
 from coprefl_flwr.files import (
@@ -38,6 +37,7 @@ from coprefl_flwr.files import (
     check_own,
     check_place,
     check_sums,
+    move_aside,
     own,
     read_json,
     remove_named,
@@ -156,16 +156,14 @@ class Store:
         if self.layout is not Layout.KEY:  # `owned` has locked the whole store.
             yield
             return
-        folder, lock = self.folder(stage), self._lock(stage)
-        folder.mkdir(parents=True, exist_ok=True)
+        self.folder(stage).mkdir(parents=True, exist_ok=True)
+        lock = self._lock(stage)
         try:
             acquired = lock.acquire(blocking=False)
         except filelock.Timeout:
             logger.info("%s is running in another process; waiting for its end", stage.key)
             acquired = lock.acquire()
         with acquired:
-            if not self.has(stage):  # Below a finished stage, other processes may write.
-                remove_unfinished(folder)
             yield
 
     def finalise(self, stage: "Stage") -> None:
@@ -193,26 +191,13 @@ class Store:
             file = self.folder(stage) / MADE_OF
             made_of = json.loads(json.dumps(content_without_folders(stage.identity()), default=str))
             before = read_json(file) if file.exists() else {}
+            if before and before != made_of:
+                changed = ", ".join(key for key in made_of if made_of[key] != before.get(key))
+                aside = move_aside(file.parent, FILES, EARLIER)
+                line = "%s is run again (changed: %s); the earlier results are moved to %s"
+                logger.warning(line, stage.title, changed, aside)
             if before != made_of:
-                if file.exists():
-                    changed = [key for key in made_of if made_of[key] != before.get(key)]
-                    self._put_aside(stage, changed)
                 write_atomically(file, json.dumps(made_of, indent=1).encode())
-
-    def _put_aside(self, stage: "Stage", changed: Sequence[str]) -> None:
-        folder = self.folder(stage)
-        places = (folder / f"{EARLIER}{number}" for number in itertools.count(1))
-        aside = next(place for place in places if not place.exists())
-        logger.warning(
-            "%s is run again (changed: %s); the earlier results are moved to %s",
-            stage.title,
-            ", ".join(changed),
-            aside,
-        )
-        aside.mkdir()
-        for path in sorted(folder.iterdir()):
-            if any(map(path.match, FILES)):
-                os.replace(path, aside / path.name)
 
 
 # ---- the files of a stage -----------------------------------------------------------------------
@@ -254,16 +239,25 @@ def finalise(stage: "Stage", folder: Path) -> bool:
     """Clean up the files of a stage, and return whether the stage is done.
 
     If it is done, the checkpoint and the clients' states are removed, except where they are needed
-    later. No other process may run the stage meanwhile. Raises a SettingsError if a file of the
-    result does not match its checksum.
+    later. An open-ended stage is not done if it has more rounds than its result, which is then
+    removed. No other process may run the stage meanwhile. Raises a SettingsError if a file of the
+    result does not match its checksum, or if the result has more rounds than the stage.
     """
-    if not is_done(folder):
+    done = is_done(folder)
+    if done and not stage.open_ended:
+        remove_checkpoint(folder / CHECKPOINT)
+    remove_unfinished(folder, below=not done)  # Below a finished stage, other processes may write.
+    if not done:
         return False
     check_sums(folder, needed=RESULT)
-    remove_unfinished(folder, below=False)  # Other processes may write into subfolders.
     if stage.open_ended:
-        return True
-    remove_checkpoint(folder / CHECKPOINT)
+        rounds = read_json(folder / RESULT)["rounds"]
+        last = int(rounds[-1]["round"]) if rounds else 0
+        if last > stage.rounds:
+            raise SettingsError(f"rounds = {stage.rounds}: {folder} already has {last} rounds")
+        if last < stage.rounds:
+            (folder / RESULT).unlink()
+        return last == stage.rounds
     if not stage.keeps_states:
         remove_named(folder / STATES, STATE_FILE)
     return True

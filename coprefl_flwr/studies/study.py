@@ -19,8 +19,6 @@ The folder of a study, OUTPUT-DIR/RUN-NAME, contains:
 An interrupted study continues with the first stage that has no result yet.
 """
 
-import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +27,6 @@ from typing import Any
 from flwr.app import Context
 from flwr.client import NumPyClient
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import inside
 from coprefl_flwr.studies.stage import FEATURES, FOLDER, STAGE, ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import STATES
@@ -55,24 +52,14 @@ class Study:
     config: Mapping[str, Any] = field(default_factory=dict)
     root: Path = Path()
 
-    @functools.cached_property
-    def by_path(self) -> Mapping[str, Stage]:
-        """A mapping from the path of each stage, such as "starts/coprefl", to the stage."""
-        return {stage.path: stage for stage in self.stages}
-
     def check(self) -> None:
-        """Load the data. Raise a SettingsError if a setting does not fit the data or device."""
-        paths = sorted(f"{stage.path}/" for stage in self.stages)
-        for path, following in itertools.pairwise(paths):
-            if following.startswith(path):  # One stage would put the other's files aside.
-                problem = f"two stages have the paths {path} and {following}"
-                raise SettingsError(f"{problem}; a stage's path must be outside all other paths")
+        """Load the data. Raise a SettingsError if a setting does not fit the data."""
         for stage in self.stages:
             stage.check()
 
     def client(self, context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
         """Return the client that a message with this config addresses; serves as `client_fn`."""
-        stage = self.by_path[str(config[STAGE])]
+        (stage,) = (stage for stage in self.stages if stage.path == config[STAGE])
         assert isinstance(stage, TrainingStage)
         states = inside(self.root, str(config.get(FOLDER, ""))) / STATES
         features = inside(self.root, str(config[FEATURES])) if FEATURES in config else self.root

@@ -1,8 +1,7 @@
 """The data of downstream tasks: classes, groups or domains that tasks draw, and their clients."""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,8 +52,6 @@ class Tasks:
         Fraction of a client's samples that is its training set. The rest is its test set.
     seed : int
         Seed of all random draws.
-    names : Mapping[str, str], optional
-        Names of the parameters in error messages. Default: the parameters' own names.
     by : str
         "group" or "domain": a task has the samples of one group or domain, and draws its classes
         among the classes of these samples. "class": it draws among all samples.
@@ -73,7 +70,6 @@ class Tasks:
         maximum=0.99,
     )
     seed: int = same_option(RoundStrategy, "seed", minimum=0)
-    names: Mapping[str, str] = field(default_factory=dict)
     by: str = option(CLASS, "what a task has samples of", choices=(CLASS, GROUP, DOMAIN))
     others: tuple["Tasks", ...] = ()
 
@@ -123,8 +119,7 @@ class Tasks:
         everything = self._of(one, self.source.samples(classes))
         for client, own in enumerate(self.spread.over_clients(everything, self.seed, name)):
             rng = seeds.generator(self.seed, name, client, "test-split")
-            with about_settings("task-train-fraction"):
-                train, test = split_in_two(len(own), self.train_fraction, rng)
+            train, test = split_in_two(len(own), self.train_fraction, rng)
             clients.append(ClientData(own.take(train), own.take(test)))
         return Population(name, classes, tuple(clients))
 
@@ -170,37 +165,20 @@ class Tasks:
         known, wanted = self.source.classes, self.classes
         if isinstance(self.source.dataset, TextDataset):
             # Windows overlap, so random test and training splits would share most of their text.
-            what = self._named("number")
-            problem = f"{what} = {self.number}: a text dataset has no tasks: set {what} = 0"
-            raise SettingsError(problem, "tasks", "dataset")
+            raise SettingsError("a text dataset has no tasks: set tasks = 0", "tasks", "dataset")
         if wanted > len(known):
-            what, only = self._named("classes"), "downstream-classes"
-            problem = f"{what} = {wanted}: there are only {len(known)} downstream classes"
-            raise SettingsError(problem, "task-classes", only)
-        if one is None:
-            self._check_samples()
-        else:
-            present = np.unique(self._of(one, self.source.samples(known)).labels)
-            known = tuple(known[label] for label in present)
+            problem = f"a task needs {wanted} classes, but there are only {len(known)}"
+            raise SettingsError(problem, "task-classes", "downstream-classes")
+        present = np.unique(self._of(one, self.source.samples(known)).labels)
+        if one is None and len(present) < len(known):
+            empty = [name for n, name in enumerate(self.source.class_names) if n not in present]
+            problem = f"there are no samples of {abridged(empty)}"
+            remedy = "name classes with samples (list:...), or set relabel = true"
+            raise SettingsError(f"{problem}; {remedy}", "downstream-classes", "dataset")
+        known = tuple(known[label] for label in present)
         rng = seeds.generator(self.seed, name, "classes")
         drawn = rng.choice(len(known), wanted, replace=False)
         return tuple(sorted(known[position] for position in drawn))
-
-    def _check_samples(self) -> None:
-        """Raise a SettingsError if a class has no samples, because a task could draw it."""
-        only, samples = self._named("only"), self.source.samples(self.source.classes)
-        present = np.unique(samples.labels)
-        empty = [name for n, name in enumerate(self.source.class_names) if n not in present]
-        if empty:
-            raise SettingsError(
-                f"{only}: there are no samples of {abridged(empty)}; name classes with samples "
-                "(list:...), or set relabel = true, which removes empty classes",
-                "downstream-classes",
-                "dataset",
-            )
-
-    def _named(self, parameter: str) -> str:
-        return self.names.get(parameter, parameter)
 
     def identity(self, number: int) -> dict[str, Any]:
         """Return the inputs on which the samples of the task `number` depend.

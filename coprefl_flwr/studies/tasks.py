@@ -85,9 +85,6 @@ class Downstream:
         is not computed.
     keeps_head : bool
         Whether tasks begin with the starting model's last layer, instead of a fresh one.
-    head_layer : str
-        The name of the last linear layer, for a computed head. "" means the `nn.Linear` that is
-        called last.
     evaluate_every : int
         Number of rounds between evaluations. 0 means only after the last round.
     diagnostics : bool
@@ -102,11 +99,6 @@ class Downstream:
     )
     head: Method | None = None
     keeps_head: bool = False
-    head_layer: str = option(
-        "",
-        "name of the last linear layer, for a computed head; not set: the `nn.Linear` that is "
-        "called last",
-    )
     evaluate_every: int = option(
         1,
         "rounds between evaluations in a task; 0: only after the last round",
@@ -121,24 +113,17 @@ class Downstream:
     metrics: ClientMetrics = field(default_factory=lambda: ClientMetrics(()))
 
     def __post_init__(self) -> None:
-        """Check each value, and check that values fit each other.
-
-        With 0 rounds, the head must be computed. Diagnostics compare the models of two clients.
-        """
+        """Check each value; with 0 rounds, the head must be computed."""
         check_declared(self)
         if not self.rounds and self.head is None:
             needed = "a last layer that is computed without rounds, such as head = ncm or ridge"
             raise SettingsError(f"task-rounds = 0: needs {needed}", "task-rounds", "head")
-        clients = self.trained.training.participants
-        if self.diagnostics and clients < 2:
-            problem = "diagnostics = true: the loss barrier needs two clients, but task-clients = 1"
-            raise SettingsError(problem, "task-clients", "diagnostics")
 
     def identity(self) -> dict[str, Any]:
         """Return the inputs of a task's results, without the data and the starting model."""
         about: dict[str, Any] = {"rounds": self.rounds, "evaluate-every": self.evaluate_every}
         if self.head:
-            about["head"] = [self.head.identity(), self.head_layer]
+            about["head"] = [self.head.identity(), ""]  # "" keeps the keys of stored results.
         return self.of_start() | about | self.metrics.identity()
 
     def of_start(self) -> dict[str, Any]:
@@ -199,7 +184,7 @@ class Task(TrainingStage):
         trained, phase = how.trained.strategy(**run), how.head
         if not phase:
             return trained
-        of_head = self.architecture.head_layer(self.drawn_by.classes, how.head_layer)
+        of_head = self.architecture.head_layer(self.drawn_by.classes)
         head = phase.strategy(head=of_head, **run)
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
@@ -233,13 +218,12 @@ class Task(TrainingStage):
         classes = [self.drawn_by.source.dataset.classes[n] for n in self.population.classes]
         learnt = self.pretraining.architecture.source.class_names
         if self.how.keeps_head and self.pretraining.has_clients and classes != learnt:
-            raise SettingsError(
-                f"head = keep: a task has {len(classes)} classes ({abridged(classes)}), and the "
-                f"pre-training {len(learnt)} ({abridged(learnt)}); they must be the same",
-                "head",
-            )
-        if self.how.head or self.how.diagnostics:
-            self.architecture.head_layer(self.drawn_by.classes, self.how.head_layer)
+            task, start = (f"{len(some)} ({abridged(some)})" for some in (classes, learnt))
+            problem = f"the classes of a task, {task}, must be those of the pre-training, {start}"
+            raise SettingsError(f"head = keep: {problem}", "head")
+        if self.how.diagnostics:
+            self.architecture.head_layer(self.drawn_by.classes)
+        self.strategy()
 
     def max_parallel_clients(self) -> int:
         """Return the number of clients, all of which take part in every round."""

@@ -1,6 +1,5 @@
 """The rounds, participants and local training of a method, and the wrapper of its clients."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -71,24 +70,14 @@ class TrainingOptions(LocalTraining):
                 values[known[key].name] = default
         return TrainingOptions(**values)
 
-    def check_wrapper(self, what: str, clients: int) -> None:
-        """Raise a SettingsError if a share is set that rounds to 0 of this number of clients.
-
-        Its message begins with `what`.
-        """
-        share = self.client_wrapper_share
-        if share and not round(share * clients):
-            problem = f"client-wrapper-share = {share}: rounds to 0 of clients = {clients}"
-            raise SettingsError(f"{what}: {problem}", "client-wrapper-share", "clients")
-
     def wrapped_clients(self, seed: int, clients: int) -> frozenset[int]:
         """Return the ids of the pre-training's clients that are wrapped.
 
         round(share x clients) clients are drawn. The ids for a smaller share are a subset of the
         ids for a larger share.
         """
-        order = _order(seed, clients)
-        return frozenset(order[: round(self.client_wrapper_share * clients)])
+        order = seeds.generator(seed, "attackers").permutation(clients)
+        return frozenset(map(int, order[: round(self.client_wrapper_share * clients)]))
 
     def wrapped(self, client: NumPyClient) -> NumPyClient:
         """Return the client that the client wrapper returns for a client.
@@ -101,12 +90,6 @@ class TrainingOptions(LocalTraining):
             problem = f"{place} returned a {type(replacement).__name__}"
             raise SettingsError(f"{problem}; a client wrapper must return a NumPyClient", WRAPPER)
         return replacement
-
-
-@functools.lru_cache(maxsize=64)
-def _order(seed: int, clients: int) -> tuple[int, ...]:
-    """Return all client ids in random order; the first ids are the wrapped clients."""
-    return tuple(map(int, seeds.generator(seed, "attackers").permutation(clients)))
 
 
 TRAINING_KEYS = tuple(declared(TrainingOptions))

@@ -7,6 +7,7 @@ from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
 from tests.common.simulation import ROOT
 
@@ -24,7 +25,7 @@ def images(*labels):
     [
         lambda: Settings.from_config({"lerning-rate": 0.1}),
         lambda: Settings.from_config({"learning-rate": -1}),
-        lambda: Settings.from_config({"participants": 200}),
+        lambda: build(Settings(method="fedavg", participants=200)),
         lambda: Settings.from_config({"local-steps": 5, "local-epochs": 1}),
         lambda: cp.load_dataset("none.npz"),
         lambda: cp.FedAvg(min_train_nodes=3),

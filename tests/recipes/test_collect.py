@@ -137,7 +137,7 @@ def test_long_values_are_shortened_in_file_names(store, recipe_of, tmp_path):
     assert table_name({"model": "a" * 94}) == f"model={'a' * 94}"
     assert table_name({"model": "сеть.py:Net"}) == "model=сеть.py-Net"
     assert len(table_name({"model": "網" * 90}).encode()) < 120
-    layers = {"head-layer": ["a" * 300, "a" * 301]}
+    layers = {"data-dir": ["a" * 300, "a" * 301]}
     recipe = recipe_of(layers, methods=["random"], reference=None, figures=["curves"])
     report = collect(recipe, store, {})
     assert [len(table.name) for table in report.comparisons] == [109, 109]

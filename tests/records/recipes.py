@@ -67,6 +67,7 @@ def _described(run):
     training = values_of(how.trained.training)
     chosen = values_of(settings.part(TaskSettings), "measurements")  # Recipes here do not set it.
     chosen |= values_of(settings.part(TaskDataSettings))
+    chosen |= {"head-layer": "", "task-train-fraction": 0.8}  # Settings of earlier versions.
     return [phases, data, chosen, of_tasks, training]
 
 

@@ -53,22 +53,3 @@ def test_file_in_the_home_folder_is_hashed(tmp_path, monkeypatch):
     (tmp_path / "data.npz").write_bytes(b"content")
     whole = content_hashes([str(tmp_path / "data.npz")])
     assert list(content_hashes(["~/data.npz"]).values()) == list(whole.values()) != []
-
-
-def test_local_steps_of_fedmeta_are_an_option_of_the_method(tiny_settings):
-    """The setting local-steps does not set the number of FedMeta's meta steps.
-
-    The option local-steps of the method sets this number, and changes the key of the result.
-    """
-
-    def identity(method, **settings):
-        (stage, *_) = build(replace(tiny_settings, method=method, **settings)).stages
-        return stage.phases[0].identity(), stage.key
-
-    before, key = identity("fedmeta")
-    assert before["local-steps"] == 1
-    assert identity("fedmeta:local-steps=1") == (before, key)
-    assert identity("fedmeta", local_steps=7) == (before, key)
-    five, other = identity("fedmeta:local-steps=5")
-    assert five == before | {"local-steps": 5}
-    assert other != key

@@ -63,22 +63,7 @@ def test_key_of_a_measurement_changes_with_its_code(tiny_settings, file):
     assert build(settings).stages[-1].key != before
 
 
-@pytest.mark.parametrize(
-    ("code", "problem"),
-    [
-        ('Worst = "a text"', "is a str; must be a subclass of studies.stage.Stage"),
-        (WORST.replace('phase = "worst-client"', "pass"), "phase = None: must be a name"),
-    ],
-)
-def test_object_that_is_no_measurement_is_refused(file, code, problem):
-    file.write_text(code)
-    with pytest.raises(SettingsError, match=problem):
+def test_object_that_is_no_measurement_is_refused(file):
+    file.write_text('Worst = "a text"')
+    with pytest.raises(SettingsError, match=r"is a str; must be a subclass of studies.stage.Stage"):
         own_measurements(f"{file}:Worst")
-
-
-def test_measurement_must_return_numbers(tiny_settings, file):
-    returned = '{"worst-loss": [1.0]}'
-    file.write_text(WORST.replace('{"worst-loss": max(losses), "clients": len(losses)}', returned))
-    settings = replace(tiny_settings, method="random", tasks=0, measurements=f"{file}:Worst")
-    with pytest.raises(SettingsError, match=r"Worst.measure returned .*; a number is needed"):
-        run(settings)

@@ -1,13 +1,12 @@
 """Methods as a user chooses them: their texts, their phases, and the objects that they make."""
 
 import pickle
-from dataclasses import replace
 
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import PERSONALISED, PRETRAINING, TASK
-from coprefl_flwr.strategies import CoPreFL, Cyclic, FedAvg, Schedule
+from coprefl_flwr.methods import PRETRAINING
+from coprefl_flwr.strategies import CoPreFL
 from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.training_options import TrainingOptions
 
@@ -75,17 +74,6 @@ def test_values_are_those_of_the_method_and_defaults_of_its_role():
         chosen.having({"gamma": 2}).with_training(PRETRAINING, TrainingOptions())
 
 
-def test_one_method_makes_the_strategy_of_all_phases():
-    of_all = TrainingOptions(rounds=5, participants=4)
-    first = Method("cyclic", (("participants", 2),)).with_training(PRETRAINING, of_all)
-    second = Method("fedavg").with_training(PRETRAINING, of_all)
-    schedule = replace(first, then=second).strategy(seed=3)
-    assert isinstance(schedule, Schedule)
-    parts = [(type(part), part.participants, part.seed, n) for part, n in schedule.phases]
-    assert parts == [(Cyclic, 2, 3, 5), (FedAvg, 4, 3, 5)]
-    assert Method("fedavg").with_training(TASK, of_all).strategy().participants is None
-
-
 def test_strategy_object_is_copied():
     given = CoPreFL(gamma=0.25, participants=2)
     method = Method("coprefl", instance=given).with_training(PRETRAINING, TrainingOptions())
@@ -93,10 +81,3 @@ def test_strategy_object_is_copied():
     assert made is not given
     assert (made.gamma, made.population, made.clients) == (0.25, "people", 9)
     assert (given.population, given.clients) != (made.population, made.clients)
-
-
-def test_roles_and_versions_of_a_method():
-    assert Method("coprefl-sgd").roles == (PRETRAINING,)
-    assert Method("coprefl-sgd").strategy_class is CoPreFL
-    assert PERSONALISED in Method("fedavg").roles
-    assert (Method("fedpcl").version, Method("fedavg").version) == (2, 1)

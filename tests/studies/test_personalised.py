@@ -1,22 +1,17 @@
 """A personalised study of a few seconds: all methods, stopping, resuming, and the files."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from coprefl_flwr.cli import main
 from coprefl_flwr.client_app import app
-from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import build_model, model_arrays, save_model
-from coprefl_flwr.report.frames import read_rounds, read_rows
+from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.running import run_study
@@ -151,15 +146,6 @@ def test_resumed_run_has_the_bytes_of_an_uninterrupted_run(name, settings, tmp_p
     assert again == whole
 
 
-def test_number_of_nodes_does_not_change_prototypes(settings, tmp_path):
-    one, three = (
-        run(replace(settings, output_dir=str(tmp_path / str(nodes))), nodes) for nodes in (1, 3)
-    )
-    file = "methods/fedpcl/global.safetensors"
-    expected = load_file(one / file)["prototypes"]
-    assert load_file(three / file)["prototypes"] == pytest.approx(expected, abs=1e-6)
-
-
 def test_features_of_two_backbones_are_joined(settings, tmp_path):
     """Two frozen networks with 64 and 128 features."""
     for name, channels in (("resnet8", 3), ("femnist-cnn", 1)):
@@ -219,38 +205,3 @@ def test_default_training_is_that_of_the_paper(tmp_path):
     changes = {"weight_decay": 0.0, "local_steps": 3, "batch_size": 4, "learning_rate": 0.1}
     changes["clip_norm"] = 2
     assert training(**changes) == LocalTraining(algorithm="adam", **changes)
-
-
-def test_rounds_of_every_method_are_stored(settings):
-    folder = run(replace(settings, method="fedpcl solo", test_every=2, rounds=3))
-    rounds = read_rounds(folder / "rounds.jsonl")
-    columns = ["phase", "start", "round"]
-    assert rounds[columns].values.tolist() == [
-        ["personalised", name, number] for name in ("fedpcl", "solo") for number in (1, 2, 3)
-    ]
-    assert rounds["accuracy"].notna().tolist() == [False, True, True] * 2
-    rows = read_rows(folder / "rows.jsonl")
-    means = (100 * rows["correct"] / rows["n"]).groupby(rows["start"]).mean()
-    last = rounds[rounds["round"] == 3].set_index("start")["accuracy"]
-    assert last.to_dict() == pytest.approx(means.to_dict())
-
-
-def test_client_that_was_not_evaluated_ends_the_study(settings):
-    class Losing(LocalGrid):
-        def _handle(self, message):
-            if message.metadata.message_type == "evaluate":
-                message.content["config"]["clients"] = [0, 1]
-            return super()._handle(message)
-
-    with pytest.raises(RunFailedError, match="did not evaluate the model"):
-        run_study(Losing(app, 1, settings.to_config()), build(settings))
-
-
-def test_report_of_two_runs_has_mean_and_sample_standard_deviation(settings, capsys):
-    """The value of a run is its mean over the clients."""
-    folders = [run(replace(settings, run_name=f"r{seed}", seed=seed)) for seed in (0, 1)]
-    assert main(["report", *map(str, folders)]) == 0
-    rows = [read_rows(folder / "rows.jsonl") for folder in folders]
-    means = [np.mean(100 * of_run["correct"] / of_run["n"]) for of_run in rows]
-    of_both = rf"FedPCL +{np.mean(means):.2f} ± +{np.std(means, ddof=1):.2f} "
-    assert re.search(of_both, capsys.readouterr().out)

@@ -108,16 +108,6 @@ def test_task_uses_every_sample_of_its_classes_once(tiny_settings, scheme):
             assert len(client.train) == n * 4 // 5
 
 
-def test_labels_are_positions_of_classes(tiny_settings):
-    labels = dataset(tiny_settings).labels
-    for name in (PRETRAIN, task_name(0), task_name(1)):
-        group = population(tiny_settings, name)
-        for client in group.clients:
-            for part in filter(None, (client.train, client.test)):
-                classes = [group.classes[label] for label in part.labels]
-                assert classes == labels[part.indices].tolist()
-
-
 def test_tasks_do_not_change_with_settings_of_the_pretraining(tiny_settings):
     """So starts can be compared on the same tasks."""
     other = {
@@ -177,16 +167,6 @@ def test_held_out_domain_is_used_in_tasks_alone():
     assert population(settings, "task-0").classes == population(settings, PRETRAIN).classes
 
 
-def test_normalisation_does_not_use_the_held_out_domain():
-    settings = in_domains()
-    seen = dataset(settings).images[:2520].float() / 255
-    assert dataset(settings).mean.item() == pytest.approx(seen.mean().item(), rel=1e-5)
-    assert task_dataset(settings) is dataset(settings)
-    everything = in_domains(pretraining_domains="", allow_class_overlap=True)
-    whole = dataset(everything).images.float() / 255
-    assert dataset(everything).mean.item() == pytest.approx(whole.mean().item(), rel=1e-5)
-
-
 def test_pretrained_model_is_tested_on_its_domains():
     settings = in_domains(test_every=1)
     tested = indices_of(of(settings)[0].test_samples())
@@ -236,17 +216,6 @@ def test_reserved_samples_of_tasks_are_not_used_in_pretraining(tiny_settings, re
     ]
     other = replace(settings, seed=1)
     assert used(other, "task-0") != of_task
-
-
-def test_task_reserve_splits_the_shared_domain_alone():
-    settings = in_domains(
-        downstream_domains="outlined turned", allow_class_overlap=True, task_reserve=0.25
-    )
-    pretraining = used(settings, PRETRAIN) + indices_of(server_samples(settings))
-    of_task = used(settings, "task-0")
-    assert sorted(pretraining + of_task) == list(range(3360))
-    domains = dataset(settings).domains[of_task]
-    assert np.bincount(domains).tolist() == [0, 0, 7 * 30, 840]
 
 
 # --- classes without samples
@@ -320,7 +289,9 @@ def test_head_is_not_kept_for_classes_of_other_names(two_datasets):
         two_datasets, head="keep", pretraining_classes="list:4-7", downstream_classes="list:0-3",
         task_classes=4,
     )  # fmt: skip
-    with pytest.raises(SettingsError, match=r"\(0, 1, 2, 3\), and the pre-training 4 \(4, 5, 6, 7"):
+    with pytest.raises(
+        SettingsError, match=r"\(0, 1, 2, 3\), must be those of the pre-training, 4"
+    ):
         build(settings).stages[-1].check()
     same = replace(settings, pretraining_classes="list:0-3")
     build(same).stages[-1].check()
@@ -373,7 +344,7 @@ def test_numbered_classes_keep_their_numbers():
     clients = Clients.of_datasets(sites)
     assert [own.labels.tolist() for own in clients.samples] == [[0, 1], [1, 2]]
     with pytest.raises(
-        SettingsError, match=r"clients\[1\] names its classes and clients\[0\] only"
+        SettingsError, match=r"clients\[0\] only numbers its classes, but others name"
     ):
         Clients.of_datasets([sites[0], Site("ant", "bee")])
 

@@ -4,26 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from coprefl_flwr.clients import CoPreFLClient, StatefulClient, TorchClient
 from coprefl_flwr.data import ClientData
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import PRETRAINING
-from coprefl_flwr.named import folder_of
 from coprefl_flwr.strategies import (
     Centralised,
-    CoPreFL,
     Cyclic,
-    FedAvg,
     FedProx,
-    HybridCoPreFL,
     Schedule,
     ServerRefined,
 )
-from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.known_methods import METHODS, with_role
-from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.populations import Population
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.training_options import TrainingOptions
@@ -57,7 +50,7 @@ def no_server(_):
 
 
 def test_starts_have_their_order_and_their_options():
-    text = "coprefl:gamma=0.25,rounds=7  random;fedavg:local-epochs=2"
+    text = "coprefl:gamma=0.25,rounds=7  random fedavg:local-epochs=2"
     settings = Settings(run_name="r", method=text, seed=5)
     coprefl, random, fedavg = build(settings).stages[:3]
     names = ["coprefl:gamma=0.25,rounds=7", "random", "fedavg:local-epochs=2"]
@@ -129,27 +122,6 @@ def test_schedule_has_its_phases_one_after_the_other():
         assert (phase_strategy.name, chosen.phase_of(number).label) == (name, name)
 
 
-def test_folders_of_stages_have_plain_and_different_names():
-    texts = {
-        "coprefl": "coprefl",
-        "coprefl:gamma=0.25,rounds=3": "coprefl-gamma-0.25-rounds-3",
-        "cyclic:rounds=3,participants=2+fedprox": "cyclic-rounds-3-participants-2-fedprox",
-    }
-    assert {text: folder_of(Method.parse(text).without_folders) for text in texts} == texts
-    stages = build(Settings(method=" ".join(texts), tasks=1)).stages
-    folders = list(texts.values())
-    assert [stage.path for stage in stages[:3]] == [f"starts/{folder}" for folder in folders]
-    assert [stage.path for stage in stages[3:]] == [f"tasks/0/{folder}" for folder in folders]
-
-
-def test_strategies_have_their_settings():
-    settings = {"seed": 3, "participants": 7, "min_available_nodes": 2, "min_replies": 4}
-    base = settings | {"population": clients_of.PRETRAIN, "evaluate_every": 0}
-    coprefl = strategy("coprefl:gamma=0.1,meta-learning-rate=0.2", **settings)
-    assert type(coprefl) is CoPreFL
-    assert vars(coprefl).items() >= (base | {"gamma": 0.1, "meta_learning_rate": 0.2}).items()
-
-
 OTHER = {
     "variant": {"scaffold": "I", "fedmeta": "meta-sgd", "per-fedavg": "hf"},
     "resplit": False,
@@ -199,26 +171,6 @@ def test_every_option_of_a_method_reaches_its_strategy_or_client(name, federatio
         assert all(option_value == value for option_value in arrived), key
 
 
-def test_strategies_of_scenario_two_have_the_server_data(federation):
-    server = ServerData(tiny_model(), federation.samples[3])
-
-    def make(pool):
-        assert pool == "server"
-        return server
-
-    hybrid = strategy("coprefl-hybrid:gamma=0.1", make, participants=4)
-    assert type(hybrid) is HybridCoPreFL
-    assert (hybrid.server, hybrid.gamma, hybrid.participants) == (server, 0.1, 4)
-    for name, inner in (("fedavg-refined", FedAvg), ("coprefl-sgd", CoPreFL)):
-        refined = strategy(f"{name}:server-steps=2,server-learning-rate=0.3", make)
-        assert (type(refined), type(refined.inner)) == (ServerRefined, inner)
-        assert refined.server is server
-        assert (refined.training.local_steps, refined.training.learning_rate) == (2, 0.3)
-    # Scenario II's CoPreFL trains on all of a client's samples, scenario I's on its support set.
-    assert METHODS["coprefl-hybrid"].client_class is TorchClient
-    assert METHODS["coprefl-sgd"].client_class is CoPreFLClient
-
-
 def test_centralised_training_uses_the_samples_of_the_clients(federation):
     pools = {
         name: ServerData(tiny_model(), federation.samples[n])
@@ -253,24 +205,6 @@ def client(settings, data, **config):
     for stage in study.stages[1:]:
         stage.tasks._made[stage.number] = only
     return study.client(None, 0, {"server-round": 1, "folder": "run/starts/a", **config})
-
-
-@pytest.mark.parametrize("name", ["fedavg", "coprefl", "scaffold"])
-def test_clients_have_their_settings(name, federation, tmp_path):
-    data = ClientData(federation.samples[0], federation.samples[1])
-    changes = {"support_fraction": 0.6, "resplit": False} if name == "coprefl" else {}
-    training = {"local_epochs": 2, "momentum": 0.5, "batch_size": 4}
-    options = ":support-fraction=0.6,resplit=false" if changes else ""
-    settings = Settings(method=f"{name}{options}", output_dir=str(tmp_path), **training)
-    (made_by, *_) = build(settings).stages
-    made = client(settings, data, population="pretrain", stage=made_by.path)
-    assert type(made) is METHODS[name].client_class
-    assert (made.train, made.test) == (data.train, data.test)
-    assert made.training == TrainingOptions(**training)
-    for option, value in changes.items():
-        assert getattr(made, option) == value
-    if isinstance(made, StatefulClient):
-        assert made.state.folder == tmp_path / "run" / "starts" / "a" / "client-state"
 
 
 def test_tasks_have_a_separate_local_training(federation):

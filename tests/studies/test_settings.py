@@ -1,6 +1,5 @@
 """The settings: defaults in one place, and a clear one-line error for every wrong value."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.personal_data import UNUSED
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.training_options import TRAINING_KEYS
 from tests.common.data import write_domain
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
@@ -96,11 +94,7 @@ def test_settings_keep_or_convert_types_of_values():
     assert settings.seed == 10**18
     assert Settings.from_config({"downstream-classes": 20}) == Settings()  # As the text "20".
     assert Settings.from_config({"pretraining-classes": 30}).pretraining_classes == "30"
-
-
-def test_unknown_setting_without_a_near_name_lists_all():
-    line = refusal({"zzz": 1})
-    assert all(key in line for key in Settings().to_config())
+    assert build(Settings(clients=5, participants=5)).stages
 
 
 @pytest.mark.parametrize(("key", "end"), [(key, end) for key, end, _, _ in ENDS])
@@ -117,31 +111,13 @@ def test_nan_is_refused_for_every_number(key):
     assert refusal({key: float("nan")}).startswith(f"{key} = nan: ")
 
 
-def test_limits_hold_for_every_constructor():
-    for make, changes, named in [
-        (Settings, {"momentum": 2}, "momentum = 2.0"),
-        (Settings, {"alpha": 0}, "alpha = 0.0"),
-        (Settings, {"norm": "bathc"}, "norm: unknown value 'bathc'"),
-    ]:
-        with pytest.raises(SettingsError, match=named):
-            make(**changes)
-    assert Settings.from_config({"clients": 5, "participants": 5}).participants == 5
-
-
-def test_option_of_a_method_is_no_setting():
-    line = refusal({"gamma": 0.5})
-    assert line.startswith("unknown setting 'gamma': it is an option of coprefl, coprefl-std, ")
-    assert line.endswith("; write it after the method's name, as in coprefl:gamma=VALUE")
-    assert Settings().to_config().keys() == declared(Settings).keys() > set(TRAINING_KEYS)
-
-
 def test_personalised_study_refuses_settings_that_it_does_not_use():
     """The settings are tested one by one.
 
     Each gets a value that a study of starting models allows.
     """
     texts = {"partition": "iid", "task-dataset": "MNIST", "client-wrapper": "a.py:Wrapper"}
-    for key, why in UNUSED.items():
+    for key in UNUSED:
         if key.startswith("client-wrapper"):
             continue
         option = declared(Settings)[key]
@@ -149,7 +125,7 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
         if option.kind in (int, float):
             value = (option.default or 0) + (1 if option.kind is int else 0.01)
         settings = Settings.from_config({"study": "personalised", "method": "fedavg", key: value})
-        with pytest.raises(SettingsError, match=re.escape(why)) as caught:
+        with pytest.raises(SettingsError, match="not used with study = personalised") as caught:
             build(settings)
         assert caught.value.keys == (key,)
 
@@ -157,17 +133,3 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
 def test_changed_settings_are_those_that_change_results():
     changed = Settings(timeout=5.0, run_name="a", data_dir="b", rounds=7, alpha=0.25).changed()
     assert changed == {"rounds": 7, "alpha": 0.25}
-
-
-def test_settings_have_one_name_in_python_and_in_run_config():
-    """Before, `max-local-steps` was `max_steps` in Python."""
-    names = {key: option.name for key, option in declared(Settings).items()}
-    assert names == {key: key.replace("-", "_") for key in names}
-    assert Settings(max_local_steps=3).to_config()["max-local-steps"] == 3
-
-
-def test_settings_are_explained_without_what_no_setting_chooses():
-    """No setting chooses Adam: a personalised study always trains by it."""
-    meanings = {key: option.meaning for key, option in declared(Settings).items()}
-    assert {key for key, meaning in meanings.items() if "Adam" in meaning} == set()
-    assert "personalised: 0.001" in meanings["learning-rate"]

@@ -2,47 +2,9 @@
 
 import json
 import math
-from dataclasses import replace
 
-import pytest
-
-from coprefl_flwr.client_app import app
-from coprefl_flwr.errors import RunFailedError
-from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.frames import frame
-from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.store import RESULT, read_result, write_result
-
-OWN = """\
-from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.strategies import FedAvg
-
-
-class Naming(TorchClient):
-    def fit(self, parameters, config):
-        arrays, samples, metrics = super().fit(parameters, config)
-        return arrays, samples, {**metrics, "NAME": 7.0}
-
-
-class Mine(FedAvg):
-    name = ""
-    client = Naming
-"""
-
-
-@pytest.mark.parametrize("name", ["round", "start"])
-def test_metric_with_the_name_of_a_column_is_refused(name, tiny_settings, tmp_path, caplog):
-    """In an earlier version the metric replaced the column.
-
-    The study then failed after all its rounds were done.
-    """
-    (tmp_path / "own.py").write_text(OWN.replace("NAME", name))
-    settings = replace(tiny_settings, method=f"{tmp_path / 'own.py'}:Mine", tasks=0)
-    with pytest.raises(RunFailedError, match=r"^round 1: "):
-        run_study(LocalGrid(app, 1, settings.to_config()), build(settings))
-    line = f"is left out: metric '{name}' has a reserved name; choose another name"
-    assert any(message.endswith(line) for message in caplog.messages)
 
 
 def test_non_finite_numbers_are_null_in_json(tmp_path):

@@ -3,7 +3,6 @@
 import html
 import json
 import shlex
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from safetensors.torch import load_file
 
 from coprefl_flwr import client_app as shipped
 from coprefl_flwr import server_app
-from coprefl_flwr.cli import main
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import SUMS
@@ -26,7 +24,6 @@ from coprefl_flwr.report.frames import read_rounds, read_rows
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.store import read_result
 from tests.common.checks import Killed
 from tests.common.networks import network
 from tests.common.studies import start_named, tiny_study
@@ -111,13 +108,6 @@ def test_rows_of_clients_make_the_table(whole, module_settings):
         assert accuracy[start, f"seed {module_settings.seed}, task {task}"] == expected
 
 
-def test_report_command_makes_the_same_bytes(whole):
-    before = {path: path.read_bytes() for path in (whole / "report").rglob("*.*")}
-    shutil.rmtree(whole / "report")
-    assert main(["report", str(whole)]) == 0
-    assert {path: path.read_bytes() for path in (whole / "report").rglob("*.*")} == before
-
-
 def test_page_has_the_command_that_repeats_the_study(whole, module_settings):
     about = json.loads((whole / "about.json").read_text())
     # The sentence on the set-up depends on types: with the text "1" it had "1 tasks".
@@ -167,19 +157,6 @@ def test_stored_models_load_into_a_pytorch_module(whole, module_settings):
         assert [(phase["method"], phase.get("gamma")) for phase in about["phases"]] == phases
         assert about["settings"]["learning-rate"] == 0.05
         assert about["pixel-mean"] == pytest.approx(source.mean.tolist())
-
-
-def test_every_start_gets_the_same_head_for_a_task(module_settings, whole):
-    study = build(module_settings)
-    start = start_named(study, "random").initial(None)
-    other = {name: array + 1 for name, array in start.items()}
-    make = study.stages[0].architecture.with_fresh_head
-    models = [make(arrays, 2, "task-0") for arrays in (start, other)]
-    for name in ("4.weight", "4.bias"):
-        assert models[0][name].shape[0] == 2
-        np.testing.assert_array_equal(models[0][name], models[1][name])
-    np.testing.assert_array_equal(models[1]["1.weight"], start["1.weight"] + 1)
-    assert (make(start, 2, "task-1")["4.weight"] != models[0]["4.weight"]).any()
 
 
 def test_kept_head_is_used_in_the_task(tiny_images, tmp_path):
@@ -240,15 +217,6 @@ def test_interrupted_study_ends_with_the_same_results(kill, still_to_do, tiny_se
     assert results(folder) == results(whole)
 
 
-def test_number_of_nodes_does_not_change_the_model(tiny_settings, whole):
-    settings = replace(tiny_settings, method="coprefl:gamma=0.25", tasks=0)
-    folder = run_study(Witness(settings, nodes=1), build(settings)) / "starts" / FOLDERS[2]
-    arrays = load_file(folder / "model.safetensors")
-    for name, array in load_file(whole / "starts" / FOLDERS[2] / "model.safetensors").items():
-        np.testing.assert_allclose(arrays[name], array, rtol=0, atol=1e-6, err_msg=name)
-    assert not (folder.parents[1] / "rows.jsonl").exists()
-
-
 def test_changed_setting_runs_its_stages_again_and_keeps_earlier_results(tiny_settings, caplog):
     """The tasks get more rounds, so they are run again for every start; the starts are not."""
     settings = replace(tiny_settings, method="random fedavg", tasks=1)
@@ -305,19 +273,6 @@ def test_client_that_never_evaluates_fails_the_run(tiny_settings):
     assert (folder / "tasks/0/random/result.json").exists()
     assert not (folder / "tasks/1/random/result.json").exists()
     assert not (folder / "rows.jsonl").exists()
-
-
-def test_study_of_scenario_two(tiny_settings):
-    starts = "fedavg-refined coprefl-sgd coprefl-hybrid:gamma=1"
-    more = {"tasks": 1, "task_evaluate_every": 0}  # Only after the last round.
-    settings = replace(tiny_settings, run_name="two", method=starts, **more)
-    folder = run_study(Witness(settings), build(settings))
-    assert set(read_rows(folder / "rows.jsonl")["start"]) == set(starts.split())
-    rounds = read_result(folder / "tasks/0/fedavg-refined")["rounds"]
-    assert [entry["accuracy"] is None for entry in rounds] == [True, False]
-    refined = json.loads((folder / "rounds.jsonl").read_text().splitlines()[0])
-    assert refined["start"] == "fedavg-refined"
-    assert "server-loss" in refined
 
 
 def test_server_app_runs_a_study_and_measures_its_starts(tiny_settings):
