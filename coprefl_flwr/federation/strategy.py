@@ -230,11 +230,6 @@ class RoundStrategy(Strategy, RunStrategy):
         `clip_norm` is the l2 norm to which local training clips gradients, None for no clipping.
         """
 
-    @classmethod
-    def server_samples_needed(cls, participants: int) -> int:
-        """Return the least number of samples that a server with data must hold."""
-        return 1
-
     @abstractmethod
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run one round of the method from the global `arrays`, which must not be changed.

@@ -35,17 +35,15 @@ class HybridCoPreFL(RoundStrategy):
     averages = True
     server_data = "server"
 
-    @classmethod
-    def server_samples_needed(cls, participants: int) -> int:
-        """Return the number of participants: each participant's part of D^s needs a sample."""
-        return participants
+    def __post_init__(self) -> None:
+        """Refuse a server dataset with fewer samples than participants."""
+        super().__post_init__()
+        self._check_size(self.participants or 1)
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run a round of Algorithm 2 (AAAI text, appendix B)."""
         participants = ctx.sample()
-        if len(self.server) < self.server_samples_needed(len(participants)):
-            problem = f"the server has {len(self.server)} samples; at least {len(participants)}"
-            raise SettingsError(f"{problem} are needed, one for each participant")
+        self._check_size(len(participants))
         # Local SGD on all of each participant's data, averaged into the temporary global model.
         local = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
         temporary, metrics, number = local.arrays, local.mean_metrics(), len(local.clients)
@@ -71,3 +69,9 @@ class HybridCoPreFL(RoundStrategy):
         """Split D^s at random, differently each round; the parts' sizes differ by at most one."""
         order = seeds.generator(*ctx.key("server-parts")).permutation(len(self.server))
         return np.array_split(order, number)
+
+    def _check_size(self, participants: int) -> None:
+        """Refuse a server dataset that is too small for one sample per participant."""
+        if len(self.server) < participants:
+            problem = f"the server has {len(self.server)} samples; at least {participants}"
+            raise SettingsError(f"{problem} are needed, one for each participant")
