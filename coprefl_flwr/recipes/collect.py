@@ -114,8 +114,8 @@ class _Table:
         paper = recipe.source.rpartition(", Table")[0] or recipe.source
         of_table = f"Table {printed.table}" if printed and printed.table else ""
         source = ", ".join(filter(None, [paper, of_table])) if of_table else recipe.source
-        units = self._units()
-        missing = dict.fromkeys(recipe.metrics, [math.nan] * len(units))
+        units = [unit for outcome in self._outcomes for unit in outcome.units]
+        nothing = pd.DataFrame(math.nan, units, recipe.metrics)
         return Comparison(
             name=table_name(compared),
             title=", ".join(f"{key} = {value}" for key, value in compared.items()) or recipe.title,
@@ -124,7 +124,7 @@ class _Table:
             rows=[
                 self._measured(row, trial, runs)
                 if trial
-                else ResultRow(row.label, "", missing, unfinished=self._of_seeds(runs))
+                else ResultRow(row.label, "", nothing, unfinished=self._of_seeds(runs))
                 for row, trial, runs in self._rows
             ],
             reference=recipe.reference,
@@ -135,13 +135,6 @@ class _Table:
             scored=notes.scored(recipe),
             headings={f"{METRIC}{name}": text for name, *text in recipe.own_metrics.values()},
         )
-
-    def _units(self) -> list[str]:
-        """Return the units of the values: the tasks of each seed, or the seeds if no tasks."""
-        settings, seeds = Settings.from_config(self.combination), self.recipe.seeds
-        tasks = range(settings.tasks if settings.study == STARTS else 0)
-        of_tasks = [f"seed {seed}, task {task}" for seed in seeds for task in tasks]
-        return of_tasks or [f"seed {seed}" for seed in seeds]
 
     @functools.cached_property
     def _rows(self) -> list[tuple[TableRow, Trial | None, list[Run]]]:
@@ -185,8 +178,8 @@ class _Table:
             f"{row.label}, seed {seed}: the loss did not fall to {wanted} (stop-at-loss) in "
             f"{run.main.rounds} rounds; the results are those after the last round."
             for row, trial, runs in self._rows
-            for seed, run, starts in zip(self.recipe.seeds, runs, self._values, strict=False)
-            if trial and starts[str(trial.method)][0].get(STOPPED) == math.inf
+            for seed, run, outcome in zip(self.recipe.seeds, runs, self._outcomes, strict=False)
+            if trial and outcome.about["costs"][str(trial.method)].get(STOPPED) == math.inf
         ]
 
     def runs(self) -> list[Run]:
@@ -235,15 +228,13 @@ class _Table:
         ]
 
     def _measured(self, row: TableRow, chosen: Trial, runs: Sequence[Run]) -> ResultRow:
-        start, label = str(chosen.method), row.label
+        label = row.label
         kinds = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
-        units = [unit for of_seed in self._values for unit in of_seed[start]]
-        result = result_row(start, self._outcomes)
+        result = result_row(str(chosen.method), self._outcomes, self.recipe.metrics, self._values)
         return replace(
             result,
             label=label,
             chosen=chosen.chosen,
-            values={m: [unit.get(m, math.nan) for unit in units] for m in self.recipe.metrics},
             client_rows=result.client_rows.assign(start=label),
             curves=result.curves.assign(start=label),
             switch=runs[0].main.phase_switch,
@@ -266,9 +257,9 @@ class _Table:
         return [self._outcome(position) for position, _ in enumerate(self.recipe.seeds)]
 
     @functools.cached_property
-    def _values(self) -> list[dict[str, list[dict[str, float]]]]:
-        """The values of every start and unit, per seed."""
-        return [outcome.values(self.recipe.metrics) for outcome in self._outcomes]
+    def _values(self) -> pd.DataFrame:
+        """The values of every start and unit."""
+        return pd.concat([outcome.values(self.recipe.metrics) for outcome in self._outcomes])
 
     def _outcome(self, position: int) -> Outcome:
         runs = {str(trial.method): runs[position] for _, trial, runs in self._rows if trial}
@@ -277,9 +268,10 @@ class _Table:
             for start, run in runs.items()
             for stage in run.study.stages
         )
+        settings = Settings.from_config(self.combination)
         about = {
             "seed": self.recipe.seeds[position],
-            "tasks": max((len(run.client_stages) for run in runs.values()), default=0),
+            "tasks": settings.tasks if settings.study == STARTS else 0,
             "starts": list(runs),
             "costs": {start: self._of_start(run) for start, run in runs.items()},
             "chained": {

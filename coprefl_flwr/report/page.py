@@ -13,7 +13,7 @@ from coprefl_flwr.report import tables
 from coprefl_flwr.report.answer import answers, set_up
 from coprefl_flwr.report.comparison import Comparison, Report, numbers, units
 from coprefl_flwr.report.figures import Picture, draw
-from coprefl_flwr.report.formats import TEXT_WIDTH, latex, markdown, text
+from coprefl_flwr.report.formats import TEXT_WIDTH, html, latex, markdown, text
 from coprefl_flwr.report.tables import Table
 
 FOLDER, PAGE = "report", "report.html"
@@ -118,6 +118,7 @@ def _page(report: Report, sections: list[Section]) -> str:
         notes=[*report.notes, *missing],
         sections=sections,
         provenance=_provenance(report),
+        html=html,
     )
 
 

@@ -16,7 +16,7 @@ from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.report import text_tables
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.formats import LOG_WIDTH
-from coprefl_flwr.report.frames import frame
+from coprefl_flwr.report.frames import OF_A_ROUND, ROW, frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.training_checks import Problem
 from coprefl_flwr.studies.costs import cost
@@ -52,7 +52,7 @@ def frames_of(results: Iterable[tuple[str, Stage, Result]]) -> tuple[pd.DataFram
     for start, stage, result in results:
         rows += [{**row, "start": start} for row in result["rows"] if stage.has_client_rows]
         rounds += [{**row, "start": start} for row in result["rounds"]]
-    return frame(rows), frame(rounds)
+    return frame(rows, ROW), frame(rounds, OF_A_ROUND)
 
 
 def write_results(study: Study, store: Store) -> None:

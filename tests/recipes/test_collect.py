@@ -13,6 +13,7 @@ from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.recipe import table_name
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
+from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.results import log_problems
 from coprefl_flwr.studies.store import write_result
 from tests.common.recipes import keep, keep_task, result_file
@@ -36,12 +37,12 @@ def test_each_value_is_at_its_task_in_the_table(store, recipe_of):
     report = collect(recipe, store, {})
     (table,) = report.comparisons
     assert table.units == ["seed 0, task 0", "seed 0, task 1", "seed 1, task 0", "seed 1, task 1"]
-    assert {row.name: row.values["accuracy"] for row in table.rows} == {
+    assert {row.name: row.values["accuracy"].tolist() for row in table.rows} == {
         "random": [20, 21, 22, 23],
         "fedavg": [40, 41, 42, 43],
         "coprefl:gamma=1.0": [60, 61, 62, 63],
     }
-    assert all(row.values["variance"] == [0.0] * 4 for row in table.rows)
+    assert all((row.values["variance"] == 0).all() for row in table.rows)
     assert (table.name, table.title, table.failed) == ("table", "A tiny comparison", [])
     assert (table.reference, table.tested_against.chosen) == ("coprefl", "gamma=1.0")
     # The tasks of two seeds are different tasks.
@@ -67,7 +68,7 @@ def test_task_numbers_continue_from_seed_to_seed(store, recipe_of):
     assert list(row.curves["task"]) == [6, 7]
     assert list(row.client_rows["task"]) == [6, 6, 7, 7]
     assert list(row.client_rows["correct"]) == [30, 30, 40, 40]
-    assert row.values["accuracy"][6:8] == [30, 40]
+    assert row.values["accuracy"].tolist()[6:8] == [30, 40]
 
 
 def test_notes_state_how_values_were_chosen(store, recipe_of):
@@ -119,7 +120,7 @@ def test_unfinished_report_states_the_number_of_seeds(store, recipe_of):
     )
     assert "seeds" not in random
     assert fedavg.split()[:8] == ["FedAvg", "(1", "of", "3", "seeds)", "55.00", "±", "7.07"]
-    assert cyclic.split()[1:9] == ["0", "of", "3", "seeds"] * 2
+    assert cyclic.split() == ["Cyclic", "(0", "of", "3", "seeds)", NONE, NONE]
 
 
 def test_report_before_any_run_has_nan(store, recipe_of, tmp_path):
@@ -175,7 +176,7 @@ def test_rounds_of_all_phases_are_counted(store, recipe_of):
     keep(store, random, [40, 50])
     keep(store, cyclic, [60, 70], tested=[30] * 4)
     rows = collect(recipe, store, {}).comparisons[0].rows
-    assert [row.values["rounds"][0] for row in rows] == [0, 4]
+    assert [row.values["rounds"].iloc[0] for row in rows] == [0, 4]
 
 
 def pretraining(recipe_of, **keys):
@@ -205,7 +206,7 @@ def test_pretraining_metrics_are_those_of_its_tests(store, recipe_of):
             keep(store, run, tested=tested[run.text, run.settings.seed])
     (table,) = collect(recipe, store, {}).comparisons
     assert table.units == ["seed 0", "seed 1"]
-    fedavg, again, cyclic = (row.values for row in table.rows)
+    fedavg, again, cyclic = (row.values.to_dict("list") for row in table.rows)
     assert fedavg["final"] == again["final"] == [40, 39]
     assert fedavg["best"] == [50, 49]
     assert fedavg["best-round"] == [2, 2]
@@ -226,7 +227,7 @@ def test_value_of_a_seed_is_at_its_first_task(store, recipe_of):
     (table_row,) = table_rows(recipe)
     for run in table_row.reported(table_row.trials()[0]):
         keep(store, run, (70, 80), tested=(10, 20 + run.settings.seed))
-    values = collect(recipe, store, {}).comparisons[0].rows[0].values
+    values = collect(recipe, store, {}).comparisons[0].rows[0].values.to_dict("list")
     np.testing.assert_array_equal(values["final"], [20, math.nan, 21, math.nan])
     assert values["accuracy"] == [70, 80, 70, 80]
 
@@ -280,7 +281,7 @@ def test_seconds_are_the_median_of_rounds_after_the_first(store, recipe_of):
     for stage, seconds in zip(run.client_stages, ("[90.0, 6.0, 1.0, 2.0]", "[90.0]"), strict=True):
         (store.folder(stage) / "seconds.json").write_text(seconds)
     values = collect(recipe, store, {}).comparisons[0].rows[0].values["seconds"]
-    assert values == [2.0, pytest.approx(math.nan, nan_ok=True)]
+    assert values.tolist() == [2.0, pytest.approx(math.nan, nan_ok=True)]
 
 
 def test_starts_that_did_not_learn_are_listed_as_warnings(store, recipe_of, tmp_path):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -76,7 +77,10 @@ def test_answer_uses_the_unit_of_the_metric() -> None:
     values = {"variance": [80.0, 71.0], "worst-10%": [10.0, 20.0]}
     by_metric = {}
     for metric, (first, second) in values.items():
-        rows = [ResultRow("a", "", {metric: [first]}), ResultRow("b", "", {metric: [second]})]
+        rows = [
+            ResultRow("a", "", pd.DataFrame({metric: [first]})),
+            ResultRow("b", "", pd.DataFrame({metric: [second]})),
+        ]
         table = comparison(units=SEEDS[:1], rows=rows, metrics=[metric], paper={}, reference="a")
         by_metric[metric] = answers(table)[:2]
     assert by_metric == {

@@ -11,7 +11,7 @@ import pytest
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import Report, ResultRow, write_report
 from coprefl_flwr.report.figures import FIGURES as EVERY_FIGURE
-from tests.common.comparisons import NASTY, client_rows, comparison, one_unit
+from tests.common.comparisons import NASTY, client_rows, comparison, one_unit, result_row
 
 VOID = {"meta", "img", "link", "br"}
 
@@ -66,7 +66,7 @@ def with_everything() -> Report:
         ResultRow(
             "cyclic+fedavg",
             f"gamma={gamma}",
-            {"accuracy": [70.0 + switch, 71.0, 72.0, 73.0], "variance": [9.0, 8.0, 7.0, 6.0]},
+            pd.DataFrame({"accuracy": [70.0 + switch, 71, 72, 73], "variance": [9, 8, 7, 6]}),
             client_rows("x"),
             rounds("x"),
             pd.DataFrame([{"phase": "downstream", "start": "x", "task": 0, "round": 1,
@@ -124,7 +124,9 @@ def test_page_escapes_special_characters(index: Path) -> None:
 
 
 def test_page_lists_missing_runs_and_figures(tmp_path: Path) -> None:
-    report = Report("t", "", ["a note"], [comparison(), replace(one_unit(), name="b")], ["switch"])
+    report = Report(
+        "t", "", ["a note"], [comparison(), replace(one_unit(), name="b", title="b")], ["switch"]
+    )
     page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
     assert ("h2", "Missing runs") in page.texts
     assert ("li", f"{NASTY}, seed 0, task 1: client 3 sent a NaN") in page.texts
@@ -173,8 +175,7 @@ def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 def test_report_without_any_measurement_has_a_page(tmp_path: Path) -> None:
     """There is a page even if every run failed."""
-    nothing = [math.nan] * 4
-    rows = [ResultRow("coprefl", "", {"accuracy": nothing, "variance": nothing})]
+    rows = [result_row("coprefl", [math.nan] * 4, [math.nan] * 4)]
     report = Report("t", "", [], [comparison(rows=rows, paper={})], FIGURES)
     page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
     assert sum("No data for the figure" in text for _, text in page.texts) == len(FIGURES)

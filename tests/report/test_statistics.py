@@ -6,12 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.statistics import (
     best,
     holm,
     paired,
-    seed_means,
     summarise,
     summarise_task,
     variance_beyond_sampling,
@@ -68,13 +66,6 @@ def test_holm_by_hand() -> None:
     assert [adjusted[name] for name in "abc"] == pytest.approx([0.03, 0.04, 0.04])
     assert math.isnan(adjusted["reference"])
     assert holm(pd.Series({"a": 0.6, "b": 0.7})).to_dict() == {"a": 1, "b": 1}
-
-
-def test_seed_means_by_hand() -> None:
-    values = [1.0, 3.0, math.nan, 8.0, math.nan]
-    means = seed_means(values, ["a", "a", "b", "b", "c"])
-    assert (means["a"], means["b"]) == (2, 8)
-    assert math.isnan(means["c"])
 
 
 def test_variance_beyond_sampling_by_hand() -> None:
@@ -154,15 +145,3 @@ def test_share_of_clients_is_rounded_up_from_its_decimal_value(
     values = np.arange(clients)
     assert worst(values, share) == (counted - 1) / 2
     assert best(values, share) == clients - 1 - (counted - 1) / 2
-
-
-@pytest.mark.parametrize("bad", [[], [50.0, float("nan")], [100.5]])
-def test_wrong_accuracies_are_refused(bad: object) -> None:
-    with pytest.raises(SettingsError, match=r"accurac.*allowed"):
-        summarise_task(bad)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("share", [0, 1.1])
-def test_wrong_share_is_refused(share: float) -> None:
-    with pytest.raises(SettingsError, match=r"share of clients is .*allowed"):
-        worst([50.0], share)
