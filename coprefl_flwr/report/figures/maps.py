@@ -39,7 +39,8 @@ def landscape(comparison: Comparison) -> style.Drawn:
         x, y = steps.index.to_numpy(), steps.columns.to_numpy()
         drawn = panel.contourf(x, y, losses.T, levels=levels, norm=norm, cmap="viridis")
         panel.plot(0, 0, marker="+", color="white", markersize=9, markeredgewidth=1.6)
-        style.title(panel, name, f"loss {losses[len(x) // 2, len(y) // 2]:.3g} at the cross")
+        below = f"loss {losses[len(x) // 2, len(y) // 2]:.3g} at the cross"
+        style.title(panel, name, below, width=16 if columns > 1 else 54)
         panel.set_aspect("equal")
     figure.supxlabel("First direction")
     figure.supylabel("Second direction")
@@ -56,15 +57,13 @@ def similarity(comparison: Comparison) -> style.Drawn:
     """Draw a heat map of normalised similarities: a row per client, a column per backbone."""
     import seaborn as sns
 
-    from coprefl_flwr.report.figures.fonts import drawn
-
     scores = next((r.similarity for r in comparison.rows if r.similarity is not None), None)
     if scores is None:
         raise style.NothingToDrawError("a row with several backbones")
     figure, (panel,) = style.new_figure(1, 1.3 + 0.3 * scores.shape[1])
     sns.heatmap(
-        scores.T, annot=True, fmt=".2f", cmap="Blues", yticklabels=drawn(scores.columns),
-        xticklabels=[textwrap.fill(name, 12) for name in drawn(scores.index)],
+        scores.T, annot=True, fmt=".2f", cmap="Blues", yticklabels=list(scores.columns),
+        xticklabels=[textwrap.fill(name, 12) for name in scores.index],
         cbar_kws={"label": "Normalised similarity"}, ax=panel,
     )  # fmt: skip
     panel.tick_params(axis="x", rotation=0)

@@ -19,6 +19,8 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
 
     There is no polynomial for four or fewer lengths of P1: a cubic goes through any four points.
     """
+    from matplotlib.ticker import MaxNLocator
+
     metric = next((m for m in ("final", "accuracy") if m in comparison.metrics), "")
     rows = [row for row in comparison.rows if metric and row.switch]
     values = [(row.switch, value) for row in rows for value in row.values[metric]]
@@ -32,6 +34,7 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
     if lengths > _ORDER + 1:
         cubic = np.polynomial.Polynomial.fit(means.index, means, _ORDER)
         panel.plot(*cubic.linspace(200), color=style.colours(["cyclic"])["cyclic"][0], zorder=1)
+    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
     style.title(panel, "Length of P1", "mean ± std", "Rounds in P1", f"{which} (%)")
     return figure, (
