@@ -75,7 +75,13 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
     """
     pretrainings = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
     chained, costs, how = {}, {}, made_by()
-    lost, problems = log_problems(study, store)
+    lost, problems_of = lost_replies(study, store), problems(study, store)
+    for stage, line in [*lost.items(), *problems_of.items()]:
+        logger.warning("%s: %s", stage.title, line)
+    troubles: dict[str, list[str]] = {}
+    for stage, problem in problems_of.items():
+        task = "" if stage.task is None else f"task {stage.task}: "
+        troubles.setdefault(stage.start, []).append(f"{task}{problem}")
     for start, stage in pretrainings.items():
         rounds = read_result(store.folder(stage))["rounds"]
         chained[start] = stage.chained(rounds)
@@ -93,8 +99,8 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
         "starts": list(dict.fromkeys(stage.start for stage in study.stages)),
         "chained": chained,
         "costs": costs,
-        "troubles": problems,
-        "warnings": lost,
+        "troubles": {start: "; ".join(lines) for start, lines in troubles.items()},
+        "warnings": [f"{stage.title}: {line}." for stage, line in lost.items()],
         "made": {"versions": versions, **known},
         **({"columns": headings} if headings else {}),
     }
@@ -134,34 +140,23 @@ def _command(settings: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     return f"flwr run . --run-config {shlex.quote(config)}" if config else "flwr run ."
 
 
-def problem_in(store: Store, stage: Stage) -> Problem | None:
-    """Return the Problem of a stage's result, or None. A stage that is not done has no Problem."""
-    return stage.problem(store.folder(stage)) if store.has(stage) else None
+def problems(study: Study, store: Store) -> dict[Stage, Problem]:
+    """Return the finished stages that have a problem, such as divergence."""
+    done = [stage for stage in study.stages if store.has(stage)]
+    found = {stage: stage.problem(store.folder(stage)) for stage in done}
+    return {stage: problem for stage, problem in found.items() if problem}
 
 
-def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Return a phrase with the number of replies that were left out; "" if there are none."""
-    some = [row for row in rounds if row.get("replies-left-out")]
-    if not some:
-        return ""
-    lost, sent = (
-        sum(int(row.get(f"replies-{of}") or 0) for row in some) for of in ("left-out", "asked")
-    )
-    return f"{lost} of {sent} replies were left out in {len(some)} of the {len(rounds)} rounds"
-
-
-def log_problems(study: Study, store: Store) -> tuple[list[str], dict[str, str]]:
-    """Log the stages that diverged, or in which replies were left out.
-
-    Return a sentence on lost replies for each such stage, and {start or method: the problems}.
-    """
-    lost, lines = list[str](), dict[str, list[str]]()
+def lost_replies(study: Study, store: Store) -> dict[Stage, str]:
+    """Return the stages in which replies were left out, each with a phrase on their number."""
+    found = {}
     for stage in study.stages:
-        if line := left_out(store.result(stage)["rounds"]):
-            logger.warning("%s: %s", stage.title, line)
-            lost.append(f"{stage.title}: {line}.")
-        if problem := problem_in(store, stage):
-            logger.warning("%s: %s", stage.title, problem)
-            what = "" if stage.task is None else f"task {stage.task}: "
-            lines.setdefault(stage.start, []).append(f"{what}{problem}")
-    return lost, {start: "; ".join(own) for start, own in lines.items()}
+        rounds = store.result(stage)["rounds"]
+        if some := [row for row in rounds if row.get("replies-left-out")]:
+            lost, asked = (
+                sum(int(row.get(f"replies-{of}") or 0) for row in some)
+                for of in ("left-out", "asked")
+            )
+            of_rounds = f"{len(some)} of the {len(rounds)} rounds"
+            found[stage] = f"{lost} of {asked} replies were left out in {of_rounds}"
+    return found
