@@ -1,17 +1,13 @@
 """Tables as plain text, Markdown, LaTeX and HTML."""
 
-import io
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
 
 from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PAPER, PARTS, P, Table
 
@@ -67,22 +63,15 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _grid(first: object, names: list[str], columns: list[list[str]], width: int) -> list[str]:
-    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    grid.add_column(Text(str(first)), overflow="fold")
-    for heading, *_ in columns:
-        grid.add_column(Text(heading), no_wrap=True)
-    for cells in zip(names, *(column[1:] for column in columns), strict=True):
-        grid.add_row(*map(Text, cells))
-    console = Console(
-        width=width,
-        file=io.StringIO(),
-        color_system=None,
-        force_terminal=False,
-        force_jupyter=False,  # In a notebook it would leave an empty output next to the text.
-    )
-    with console.capture() as shown:
-        console.print(grid)
-    return [line.rstrip() for line in shown.get().splitlines()]
+    """Return the lines of columns of equal widths, after a column of names, which are wrapped."""
+    numbers = ["  " + "  ".join(texts) for texts in zip(*columns, strict=True)]
+    room = max(1, width - cell_len(numbers[0]))
+    wrapped = [textwrap.wrap(name, room) or [""] for name in (str(first), *names)]
+    wide = max(cell_len(part) for parts in wrapped for part in parts)
+    lines = []
+    for (part, *others), texts in zip(wrapped, numbers, strict=True):
+        lines += [(set_cell_size(part, wide) + texts).rstrip(), *others]
+    return [lines[0], "─" * (wide + cell_len(numbers[0])), *lines[1:]]
 
 
 def markdown(*tables: Table) -> str:

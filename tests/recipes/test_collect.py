@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coprefl_flwr.files import write_sums
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.recipe import table_name
@@ -16,7 +15,7 @@ from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.results import problems
 from coprefl_flwr.studies.store import write_result
-from tests.common.recipes import keep, keep_task, result_file
+from tests.common.recipes import keep, result_file
 
 
 def keep_all(store, recipe, accuracy):
@@ -53,31 +52,6 @@ def test_each_value_is_at_its_task_in_the_table(store, recipe_of):
     assert {start for row in table.rows for start in row.curves["start"]} == {
         "random", "fedavg", "coprefl",
     }  # fmt: skip
-
-
-def test_task_numbers_continue_from_seed_to_seed(store, recipe_of):
-    """The last of a seed's 7 tasks has number 6, and the first task of the next seed number 7."""
-    recipe = recipe_of({"tasks": 7}, methods=["random"], reference=None, seeds=[0, 1])
-    (table_row,) = table_rows(recipe)
-    first, second = table_row.reported(table_row.trials()[0])
-    for run in (first, second):
-        keep(store, run)
-    keep_task(store, first, 6, 30)
-    keep_task(store, second, 0, 40)
-    (row,) = collect(recipe, store, {}).comparisons[0].rows
-    assert list(row.curves["task"]) == [6, 7]
-    assert list(row.client_rows["task"]) == [6, 6, 7, 7]
-    assert list(row.client_rows["correct"]) == [30, 30, 40, 40]
-    assert row.values["accuracy"].tolist()[6:8] == [30, 40]
-
-
-def test_notes_state_how_values_were_chosen(store, recipe_of):
-    for select, word in [("validation", "1 validation tasks (seed 100)"), ("test", "select: test")]:
-        (note,) = collect(recipe_of(select=select), store, {}).notes
-        assert word in note
-    plain = recipe_of(methods=["random", "fedavg"], reference=None)
-    assert collect(plain, store, {}).notes == []
-    assert collect(recipe_of(scale="It was cut."), store, {}).notes[0] == "It was cut."
 
 
 def test_missing_results_are_nan_and_listed(store, recipe_of, tmp_path):
@@ -123,16 +97,6 @@ def test_unfinished_report_states_the_number_of_seeds(store, recipe_of):
     assert cyclic.split() == ["Cyclic", "(0", "of", "3", "seeds)", NONE, NONE]
 
 
-def test_report_before_any_run_has_nan(store, recipe_of, tmp_path):
-    recipe = recipe_of()
-    report = collect(recipe, store, {})
-    (table,) = report.comparisons
-    assert [row.name for row in table.rows] == ["random", "fedavg", "coprefl"]
-    assert all(map(math.isnan, table.rows[2].values["accuracy"]))
-    assert table.failed[0] == "coprefl: no value is chosen: no value has a score"
-    assert write_report(report, tmp_path / "report").exists()
-
-
 def test_long_values_are_shortened_in_file_names(store, recipe_of, tmp_path):
     """Before, the report could not be written after all runs: "File name too long"."""
     assert table_name({"model": "a" * 94}) == f"model={'a' * 94}"
@@ -168,15 +132,6 @@ def test_each_combination_has_a_table_with_its_paper(store, recipe_of):
     ]
     assert report.settings["task-method"] == ["fedavg", "fedprox:mu=1"]
     assert report.settings["rounds"] == 3
-
-
-def test_rounds_of_all_phases_are_counted(store, recipe_of):
-    recipe = recipe_of(methods=["random", "cyclic:rounds=1+fedavg"], reference="random")
-    random, cyclic = (row.reported(row.trials()[0])[0] for row in table_rows(recipe))
-    keep(store, random, [40, 50])
-    keep(store, cyclic, [60, 70], tested=[30] * 4)
-    rows = collect(recipe, store, {}).comparisons[0].rows
-    assert [row.values["rounds"].iloc[0] for row in rows] == [0, 4]
 
 
 def pretraining(recipe_of, **keys):
@@ -219,19 +174,6 @@ def test_pretraining_metrics_are_those_of_its_tests(store, recipe_of):
     assert list(table.rows[0].rounds["round"]) == [1, 2, 3, 1, 2, 3]
 
 
-def test_value_of_a_seed_is_at_its_first_task(store, recipe_of):
-    recipe = recipe_of(
-        {"test-every": 1}, methods=["fedavg"], reference=None, metrics=["accuracy", "final"],
-        seeds=[0, 1],
-    )  # fmt: skip
-    (table_row,) = table_rows(recipe)
-    for run in table_row.reported(table_row.trials()[0]):
-        keep(store, run, (70, 80), tested=(10, 20 + run.settings.seed))
-    values = collect(recipe, store, {}).comparisons[0].rows[0].values.to_dict("list")
-    np.testing.assert_array_equal(values["final"], [20, math.nan, 21, math.nan])
-    assert values["accuracy"] == [70, 80, 70, 80]
-
-
 def test_landscape_is_measured_only_for_its_figure(store, recipe_of, monkeypatch):
     calls = []
     grid = pd.DataFrame(np.ones((3, 3)), [-1, 0, 1], [-1, 0, 1])
@@ -259,17 +201,6 @@ def test_gamma_of_a_row_is_that_of_the_phase_that_has_one(store, recipe_of):
     none, *gammas = [row.gamma for row in table.rows]
     assert math.isnan(none)
     assert gammas == [0.5, 0.2, 1.0]
-
-
-def test_failed_validation_run_is_listed(store, recipe_of):
-    recipe = recipe_of()
-    keep_all(store, recipe, lambda start, seed, task: 50)
-    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
-    (lost,) = table_row.selection_runs(table_row.trials()[0])
-    for file in store.folder(lost.main).rglob("*.*"):
-        file.unlink()
-    (table,) = collect(recipe, store, {lost.identity: "no memory"}).comparisons
-    assert table.failed == [f"{lost.name}, on validation tasks: no memory"]
 
 
 def test_seconds_are_the_median_of_rounds_after_the_first(store, recipe_of):
@@ -304,17 +235,6 @@ def test_starts_that_did_not_learn_are_listed_as_warnings(store, recipe_of, tmp_
     ]
     assert report.warnings[1] in write_report(report, tmp_path / "report").read_text()
     assert list(table.rows[4].rounds["chained"]) == [True, True]
-
-
-def test_task_with_a_non_finite_loss_is_a_problem(store, recipe_of):
-    recipe = recipe_of(methods=["random"], reference=None)
-    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
-    keep(store, run, [60, 70])
-    file = result_file(store, run, 1)
-    file.write_text(file.read_text().replace('"loss": 1.0', '"loss": null', 1))
-    write_sums(file.parent, [file.name], {})
-    (row,) = collect(recipe, store, {}).comparisons[0].rows
-    assert row.problems == ["seed 0, task 1: 1 of 2 clients end with a loss that is not finite"]
 
 
 def test_replies_left_out_are_counted(store, recipe_of):

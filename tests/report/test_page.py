@@ -138,18 +138,6 @@ def test_page_lists_missing_runs_and_figures(tmp_path: Path) -> None:
     assert {"participants-20", "b"} <= {str(part.get("id")) for part in page.all("section")}
 
 
-def test_report_written_twice_has_the_same_bytes(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Matplotlib would write this date into a PDF.
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
-    again = write_report(with_everything(), tmp_path).parent
-    files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
-    assert len(files) > 10
-    for path in files:
-        assert (again / path).read_bytes() == (index.parent / path).read_bytes(), path
-
-
 def test_second_report_removes_only_files_of_the_first(tmp_path: Path) -> None:
     """Nothing else is removed: the user's files in the same folder stay."""
     mine = tmp_path / "tables" / "mine.md"
@@ -162,15 +150,6 @@ def test_second_report_removes_only_files_of_the_first(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"tables/next\.md was not written by coprefl"):
         write_report(Report("t", "", [], [replace(comparison(), name="next")]), tmp_path)
     assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-
-
-def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
-    mine = tmp_path / "figures" / "mine.png"
-    mine.parent.mkdir()
-    mine.write_bytes(b"mine")
-    with pytest.raises(SettingsError, match="has files that coprefl did not write"):
-        write_report(Report("t", "", [], [comparison()]), tmp_path)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
 
 
 def test_report_without_any_measurement_has_a_page(tmp_path: Path) -> None:

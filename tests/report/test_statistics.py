@@ -114,26 +114,6 @@ def test_task_metrics_of_ten_clients_by_hand() -> None:
     }
 
 
-def test_task_metrics_of_seven_clients_by_hand() -> None:
-    """By hand, for 7 clients: 10, 20, 30, 40, 60, 80, 90.
-
-    mean = 330 / 7; variance = 21100 / 7 - (330 / 7)² = (7 * 21100 - 330²) / 49 = 38800 / 49.
-    ceil(0.7) = 1: 10; ceil(1.4) = 2: 15; ceil(2.1) = 3: 20; ceil(2.8) = 3: 20; best 1: 90.
-    """
-    assert summarise_task([90, 10, 40, 20, 80, 30, 60]) == pytest.approx(
-        {
-            "accuracy": 330 / 7,
-            "variance": 38800 / 49,
-            "worst-10%": 10.0,
-            "worst-20%": 15.0,
-            "worst-30%": 20.0,
-            "worst-40%": 20.0,
-            "best-10%": 90.0,
-        },
-        rel=1e-12,
-    )
-
-
 @pytest.mark.parametrize(
     ("share", "clients", "counted"),
     [(0.3, 10, 3), (0.1 + 0.2, 10, 3), (0.07, 100, 7), (0.29, 100, 29), (0.3, 11, 4), (1, 9, 9)],

@@ -163,20 +163,6 @@ def test_note_counts_pretraining_values_once_per_seed() -> None:
     assert "| coprefl | 5.00 ± 2.58 | – | 51.00 ± 1.41 |" in text
 
 
-def test_note_counts_only_units_with_values() -> None:
-    """Before, the note on two tasks of one of three seeds was "over 3 seeds"."""
-    units = [f"seed {seed}, task {task}" for seed in range(3) for task in range(2)]
-    values = [1.0, 2.0] + [math.nan] * 4
-    rows = [result_row(name, values, values, unfinished="1 of 3 seeds") for name in "ab"]
-    text = markdown(table(comparison(units=units, rows=rows, paper={}, reference="a")))
-    assert "deviation over 2 tasks of 1 seed; accuracies" in text
-    assert "per row" not in text
-    rows += [result_row("c", [1.0] * 4 + [math.nan] * 2, [1.0] * 4 + [math.nan] * 2)]
-    text = markdown(table(comparison(units=units, rows=rows, paper={}, reference="a")))
-    assert "deviation over 4 tasks of 2 seeds; accuracies" in text
-    assert "a has 2 of 4 values" in text
-
-
 def test_one_unit_has_no_deviation_and_no_test() -> None:
     single = table(one_unit())
     text = markdown(single)
@@ -311,14 +297,6 @@ def test_overview_marks_diverged_rows() -> None:
     accuracy, _ = overviews([flagged(), comparison(name="b", title="B")])
     assert [text[-1] for text in accuracy.cells.iloc[:4, 0]] == ["2", "0", "†", "†"]
     assert "†: diverged or did not learn" in markdown(accuracy)
-
-
-def test_no_cell_is_empty() -> None:
-    """A cell has a dash if the paper's number, p, the measured or the chosen value is missing."""
-    for compared in (comparison(), flagged(), one_unit()):
-        assert (table(compared).cells != "").all(axis=None)
-        assert "| |" not in markdown(table(compared)).replace("  ", " ")
-    assert "– fedmeta: only the paper has this row." in markdown(table(comparison()))
 
 
 def test_search_table_marks_the_chosen_value() -> None:

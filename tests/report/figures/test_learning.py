@@ -52,23 +52,6 @@ def test_bins_have_round_edges_and_include_every_client(
     assert percentage == pytest.approx(100)
 
 
-def test_curves_show_every_start(tmp_path: Path) -> None:
-    path = tmp_path / "curves.png"
-    rows = curve_rows(STARTS)
-    for record in rows:
-        # Equal curves would hide one another.
-        record["loss"] += STARTS.index(record["start"])
-        if record["accuracy"] is not None:
-            record["accuracy"] -= 5 * STARTS.index(record["start"])
-    figures.save(figures.learning_figure(frame(rows)), path)
-    image = pixels(path)
-    assert image.shape == (2 * 675 + 3 * 50, 1200, 3)  # The legend has three lines.
-    for colour, _ in colours(STARTS).values():
-        # In both halves: one line in each panel (the legend is cut off).
-        assert has_colour(image[:675], colour)
-        assert has_colour(image[675:1300], colour)
-
-
 @pytest.mark.parametrize("phase", ["pretraining", "downstream"])
 def test_panel_without_data_is_omitted(phase: str) -> None:
     rows = [row for row in curve_rows(["coprefl"]) if row["phase"] == phase]

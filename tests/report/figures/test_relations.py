@@ -1,7 +1,5 @@
 """Figures of accuracy by the length of the first phase, and of the meta objective."""
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -73,16 +71,6 @@ def test_terms_are_weighted_by_gamma_and_one_minus_gamma() -> None:
         (second, "-gradient"): pytest.approx([0.3, 0.6]),
     }
     assert terms["round"].tolist() == [2, 1] * 4
-
-
-def test_rounds_without_a_meta_objective_are_omitted() -> None:
-    """Rounds of an earlier phase and of a method without a meta objective are left out."""
-    before = pd.DataFrame({"round": [1], "loss": [3.0]})
-    together = pd.concat([before, PRINTED], ignore_index=True)
-    terms = relations.weighted(of_rounds(a=(together, 0.5), b=(before, math.nan)))
-    assert terms["round"].tolist() == [2, 1] * 4
-    assert set(terms["row"]) == {"a"}
-    assert relations.weighted(of_rounds(b=(pd.DataFrame(), 0.5))).empty
 
 
 def test_objective_figure_shows_both_terms_averaged_over_seeds() -> None:
