@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
@@ -187,34 +186,6 @@ def test_landscape_is_measured_only_for_its_figure(store, recipe_of, monkeypatch
     assert [row.landscape is grid for row in table.rows] == [True] * 3
 
 
-def test_gamma_of_a_row_is_that_of_the_phase_that_has_one(store, recipe_of):
-    methods = [
-        "fedavg",
-        "coprefl",
-        {"ours": {"method": "coprefl-std", "gamma": 0.2}},
-        {"after": {"method": "cyclic:rounds=1+coprefl:rounds=2,gamma=1"}},
-    ]
-    recipe = pretraining(recipe_of, methods=methods)
-    for table_row in table_rows(recipe):
-        keep(store, table_row.reported(table_row.trials()[0])[0], tested=(1, 2))
-    (table,) = collect(recipe, store, {}).comparisons
-    none, *gammas = [row.gamma for row in table.rows]
-    assert math.isnan(none)
-    assert gammas == [0.5, 0.2, 1.0]
-
-
-def test_seconds_are_the_median_of_rounds_after_the_first(store, recipe_of):
-    metrics = ["accuracy", "seconds"]
-    recipe = recipe_of(methods=["fedavg"], reference="fedavg", metrics=metrics)
-    keep_all(store, recipe, lambda *_: 50)
-    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
-    # The median of 1, 2 and 6 seconds is 2. A task of one round has no round after the first.
-    for stage, seconds in zip(run.client_stages, ("[90.0, 6.0, 1.0, 2.0]", "[90.0]"), strict=True):
-        (store.folder(stage) / "seconds.json").write_text(seconds)
-    values = collect(recipe, store, {}).comparisons[0].rows[0].values["seconds"]
-    assert values.tolist() == [2.0, pytest.approx(math.nan, nan_ok=True)]
-
-
 def test_starts_that_did_not_learn_are_listed_as_warnings(store, recipe_of, tmp_path):
     """They are no better than the row `random`; the losses are those of another scale."""
     methods = ["random", "fedavg", {"slow": {"method": "fedavg", "learning-rate": 1e-6}},
@@ -299,3 +270,39 @@ def test_without_the_row_random_no_start_is_called_idle(store, recipe_of):
     keep(store, run, [10, 10], losses=[1.792, 20.0])
     problem = "diverged: loss 20.000 (first round: 1.792)"
     assert problems(run.study, store) == {run.main: problem}
+
+
+def test_gamma_of_a_row_is_that_of_the_phase_that_has_one(store, recipe_of):
+    methods = [
+        "fedavg",
+        "coprefl",
+        {"ours": {"method": "coprefl-std", "gamma": 0.2}},
+        {"after": {"method": "cyclic:rounds=1+coprefl:rounds=2,gamma=1"}},
+    ]
+    recipe = pretraining(recipe_of, methods=methods)
+    for table_row in table_rows(recipe):
+        keep(store, table_row.reported(table_row.trials()[0])[0], tested=(1, 2))
+    (table,) = collect(recipe, store, {}).comparisons
+    none, *gammas = [row.gamma for row in table.rows]
+    assert math.isnan(none)
+    assert gammas == [0.5, 0.2, 1.0]
+
+
+def test_failed_validation_run_is_listed(store, recipe_of):
+    recipe = recipe_of()
+    keep_all(store, recipe, lambda start, seed, task: 50)
+    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
+    (lost,) = table_row.selection_runs(table_row.trials()[0])
+    for file in store.folder(lost.main).rglob("*.*"):
+        file.unlink()
+    (table,) = collect(recipe, store, {lost.identity: "no memory"}).comparisons
+    assert table.failed == [f"{lost.name}, on validation tasks: no memory"]
+
+
+def test_rounds_of_all_phases_are_counted(store, recipe_of):
+    recipe = recipe_of(methods=["random", "cyclic:rounds=1+fedavg"], reference="random")
+    random, cyclic = (row.reported(row.trials()[0])[0] for row in table_rows(recipe))
+    keep(store, random, [40, 50])
+    keep(store, cyclic, [60, 70], tested=[30] * 4)
+    rows = collect(recipe, store, {}).comparisons[0].rows
+    assert [row.values["rounds"].iloc[0] for row in rows] == [0, 4]

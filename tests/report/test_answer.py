@@ -89,15 +89,6 @@ def test_answer_uses_the_unit_of_the_metric() -> None:
     }
 
 
-def test_missing_seeds_are_reported_as_missing() -> None:
-    """Before, a recipe of three seeds, of which one is finished, was told to have several."""
-    values = [80.0, math.nan, math.nan]
-    rows = [result_row(name, values, values, unfinished="1 of 3 seeds") for name in "ab"]
-    lines = answers(comparison(units=SEEDS[:3], rows=rows, paper={}, reference="a"))
-    need = "confidence intervals and tests need two of the 3 seeds"
-    assert lines == ["b minus a: +0.00 points.", f"Results of other seeds are missing: {need}."]
-
-
 def test_set_up_summarises_the_given_settings() -> None:
     settings = {"dataset": "glyphs", "clients": 50, "participants": [10, 20], "tasks": 2}
     report = Report("t", "", [], [one_unit()], settings=settings, defaults={"rounds": 20})
@@ -105,3 +96,12 @@ def test_set_up_summarises_the_given_settings() -> None:
     assert set_up(report) == line
     seeded = replace(report, settings={}, provenance={"seeds": "0, 1"})
     assert set_up(seeded) == "rounds = 20; seeds = 0, 1"
+
+
+def test_missing_seeds_are_reported_as_missing() -> None:
+    """Before, a recipe of three seeds, of which one is finished, was told to have several."""
+    values = [80.0, math.nan, math.nan]
+    rows = [result_row(name, values, values, unfinished="1 of 3 seeds") for name in "ab"]
+    lines = answers(comparison(units=SEEDS[:3], rows=rows, paper={}, reference="a"))
+    need = "confidence intervals and tests need two of the 3 seeds"
+    assert lines == ["b minus a: +0.00 points.", f"Results of other seeds are missing: {need}."]

@@ -2,7 +2,7 @@
 
 from coprefl_flwr.report.formats import text
 from coprefl_flwr.report.tables import table
-from tests.common.comparisons import comparison, one_unit
+from tests.common.comparisons import comparison
 
 
 def test_text_has_p_values_next_to_their_metric_with_their_meaning():
@@ -13,7 +13,3 @@ def test_text_has_p_values_next_to_their_metric_with_their_meaning():
     assert "p: two-sided paired t-test against coprefl" in " ".join(shown.split())
     narrow = text(table(comparison(paper={})), 60).splitlines()
     assert [line.count("p (Holm)") for line in narrow if line.startswith("Method")] == [1, 1]
-
-
-def test_text_of_one_seed_has_no_p_values():
-    assert "p (Holm)" not in text(table(one_unit()))

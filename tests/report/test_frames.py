@@ -58,14 +58,6 @@ def test_written_rows_are_read_unchanged(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["rows.jsonl"]
 
 
-def test_infinite_loss_is_written_as_null(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    rows = pd.DataFrame([{**row("a", 0, 0, 5), "loss": math.inf}])
-    frames.write_lines(path, rows, keep="loss")
-    assert json.loads(path.read_text())["loss"] is None
-    assert math.isnan(frames.read_rows(path)["loss"][0])
-
-
 def test_written_rounds_are_read_unchanged(tmp_path: Path) -> None:
     """The line of a round has only the round's metrics; whole numbers stay whole."""
     records = [
@@ -127,14 +119,6 @@ def test_pretraining_summary_by_hand():
     assert (cyclic["final"], cyclic["best"], cyclic["best-round"]) == (50.0, 50.0, 4)
     assert cyclic["models"] == 48
     assert slower["catches-up"] == math.inf
-
-
-def test_untrained_start_sends_nothing():
-    untrained = {"phase": "pretraining", "start": "random", "round": 0, "server-accuracy": 9.0}
-    rounds = frames.frame([*pretraining("fedavg", [1.0]), untrained])
-    summary = frames.pretraining_summary(rounds)
-    assert summary["megabytes"].to_dict() == {"fedavg": 3, "random": 0}
-    assert summary["models"].to_dict() == {"fedavg": 6, "random": 0}
 
 
 def test_start_is_compared_with_the_plain_start_of_its_last_phase():

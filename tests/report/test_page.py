@@ -2,7 +2,6 @@ import math
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -105,14 +104,6 @@ def test_page_needs_no_other_file(index: Path) -> None:
     assert len(pictures) == len(FIGURES)
     assert all(str(picture["src"]).startswith("data:image/svg+xml") for picture in pictures)
     assert all(str(picture["alt"]).endswith(".") for picture in pictures)
-
-
-def test_page_links_to_every_file_of_the_folder(index: Path) -> None:
-    page = Page(index.read_text(encoding="utf-8"))
-    links = {unquote(str(link["href"])) for link in page.all("a")}
-    files = {path for path in index.parent.rglob("*.*") if path.suffix and path != index}
-    names = {str(path.relative_to(index.parent)) for path in files}
-    assert links == names - {".coprefl"}
 
 
 def test_page_escapes_special_characters(index: Path) -> None:

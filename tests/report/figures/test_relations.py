@@ -33,11 +33,6 @@ def test_cubic_fit_goes_through_points_on_a_cubic() -> None:
     assert [float(np.ptp(bar[:, 1])) for bar in bars] == pytest.approx([2 * 2**0.5] * 6)
 
 
-def test_four_points_have_no_cubic_fit() -> None:
-    figure, _ = relations.p1_rounds(lengths([1, 2, 3, 4]))
-    assert all(len(np.asarray(line.get_xdata())) == 4 for line in figure.axes[0].lines)
-
-
 def rounds(level: str, spread: str, values: list[tuple[float, ...]]) -> pd.DataFrame:
     """Return rows of rounds with the metrics that a round reports for the meta objective."""
     names = [f"meta-{name}{of}" for of in ("", "-gradient") for name in (level, spread)]

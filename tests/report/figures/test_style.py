@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib as mpl
 import pytest
 
 from coprefl_flwr.errors import SettingsError
@@ -37,12 +36,6 @@ def test_unknown_format_and_missing_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="the figure has no data; it needs "):
         figures.learning_figure(frame([]))
     assert not list(tmp_path.iterdir())
-
-
-def test_matplotlib_settings_of_the_caller_are_unchanged(tmp_path: Path) -> None:
-    before = dict(mpl.rcParams.copy())
-    figures.save(figures.learning_figure(frame(curve_rows(["coprefl"]))), tmp_path / "a.png")
-    assert dict(mpl.rcParams.copy()) == before
 
 
 def test_figures_do_not_belong_to_pyplot() -> None:
