@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 _SET_UP = ("dataset", "clients", "participants", "rounds")
 _OF_TASKS = ("tasks", "task-classes", "task-clients", "task-rounds")
 _MOST = 8
-"""Maximum number of rows with a sentence each. More rows are grouped by their significance."""
+"""Maximum number of rows with a sentence each; with more rows, the table has to suffice."""
 
 
 def set_up(report: Report) -> str:
@@ -57,30 +57,12 @@ def answers(comparison: Comparison) -> list[str]:
         lines.append(some + line)
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if heading.unit == " %" else heading.unit
-    if len(comparison.rows) > _MOST:
-        lines += _grouped(others, reference, points)
-    else:
+    if len(comparison.rows) <= _MOST:
         lines += [_sentence(row, reference, points) for _, row in others.iterrows()]
     if len(others) and (others["pairs"] < 2).all():
         seeds, what = len({*comparison.seeds}), "confidence intervals and tests"
         missing = f"Results of other seeds are missing: {what} need two of the {seeds} seeds."
         lines.append(missing if seeds > 1 else f"Only one seed: run several seeds to get {what}.")
-    return lines
-
-
-def _grouped(rows: pd.DataFrame, reference: str, points: str) -> list[str]:
-    """Return a sentence on each group of rows: significantly above or below, or not different."""
-    tested = rows[rows["p-holm"].notna()]
-    found = tested[tested["p-holm"] < LEVEL].sort_values("difference", ascending=False)
-    groups = {"above": found[found["difference"] > 0], "below": found[found["difference"] < 0]}
-    lines = []
-    for side, group in groups.items():
-        listed = [f"{row['row']} ({row['difference']:+.2f}{points})" for _, row in group.iterrows()]
-        if listed:
-            test = f"(Holm-corrected p < {LEVEL})"
-            lines.append(f"Significantly {side} {reference} {test}: {', '.join(listed)}.")
-    if others := ", ".join(tested[tested["p-holm"] >= LEVEL]["row"]):
-        lines.append(f"Not significantly different from {reference}: {others}.")
     return lines
 
 

@@ -29,29 +29,6 @@ def test_difference_has_an_interval_and_its_significance() -> None:
     assert answers(few)[1].endswith("2 seeds; not significant (Holm-corrected p = 0.126).")
 
 
-def test_many_rows_are_grouped_by_significance_and_side() -> None:
-    """Seven rows differ by about a point from the reference, one by 9 and one by -9."""
-    base, noise = [70.0, 71.0, 72.0, 73.0], [1.0, -0.9, 1.1, -1.3]
-    rows = [result_row("coprefl", base, [1.0] * 4)]
-    rows += [
-        result_row(f"a{n}", [b + n / 100 * e for b, e in zip(base, noise, strict=True)], [1.0] * 4)
-        for n in range(1, 8)
-    ]
-    far = {"high": 9.0, "low": -9.0}
-    rows += [
-        result_row(name, [b + d + e / 50 for b, e in zip(base, noise, strict=True)], [1.0] * 4)
-        for name, d in far.items()
-    ]
-    lines = answers(comparison(units=SEEDS, rows=rows, paper={}))
-    test = "(Holm-corrected p < 0.05)"
-    assert lines == [
-        "high has the highest accuracy: 80.50 %.",
-        f"Significantly above coprefl {test}: high (+9.00 points).",
-        f"Significantly below coprefl {test}: low (-9.00 points).",
-        "Not significantly different from coprefl: a1, a2, a3, a4, a5, a6, a7.",
-    ]
-
-
 def test_one_seed_has_no_interval() -> None:
     lines = answers(one_unit())
     assert lines[-1].startswith("Only one seed: run several seeds")

@@ -26,7 +26,7 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
     values = [(row.switch, value) for row in rows for value in row.values[metric]]
     points = pd.DataFrame(values, columns=["rounds", "value"]).dropna()
     if (lengths := points["rounds"].nunique()) < 2:
-        raise style.NothingToDrawError("methods with different numbers of rounds of phase P1")
+        return None
     figure, (panel,) = style.new_figure(1, 2.9)
     by_length = points.groupby("rounds")["value"].agg(["mean", "std"])
     means = by_length["mean"]
@@ -48,7 +48,7 @@ def objective(comparison: Comparison) -> style.Drawn:
     """Draw the weighted terms of the meta objective and the norms of their gradients by round."""
     terms = weighted(comparison)
     if terms.empty:
-        raise style.NothingToDrawError("rounds of a method with a meta objective")
+        return None
     looks = style.colours(terms["row"])
     lines = terms[["start", "row", "term"]].drop_duplicates().itertuples(index=False)
     shown = {start: (looks[row][0], style.DASHES[int(term)]) for start, row, term in lines}

@@ -50,18 +50,11 @@ _PALETTE = {
     "coprefl": "#D55E00", "fedavg": "#0072B2", "fedmeta": "#009E73", "qffl": "#CC79A7",
     "cyclic": "#56B4E9", "copreflsgd": "#E69F00", "centralised": "#474747", "random": "#A3A3A3",
 }  # fmt: skip
-Drawn = tuple["Figure", str]
-"""A figure and its caption."""
+Drawn = tuple["Figure", str] | None
+"""A figure and its caption; None if the data have no values that the figure could show."""
 # Lengths of dashes and gaps of solid, dashed and dotted lines.
 DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 1.5), (1.0, 1.0))
 Looks = dict[str, tuple[str, tuple[float, ...]]]  # colour and dashes of each start
-
-
-class NothingToDrawError(SettingsError):
-    """The data have no values that the figure could show."""
-
-    def __init__(self, needed: str) -> None:
-        super().__init__(f"the figure has no data; it needs {needed}")
 
 
 def colours(starts: Iterable[str]) -> Looks:

@@ -33,7 +33,7 @@ def test_figure_is_saved_in_the_format_of_its_suffix(tmp_path: Path, suffix: str
 def test_unknown_format_and_missing_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"bmp.*png, svg, pdf"):
         figures.save(figures.accuracy_figure(client_rows(STARTS)), tmp_path / "a.bmp")
-    with pytest.raises(SettingsError, match="the figure has no data; it needs "):
+    with pytest.raises(SettingsError, match="the figure has no data: it needs "):
         figures.learning_figure(frame([]))
     assert not list(tmp_path.iterdir())
 
