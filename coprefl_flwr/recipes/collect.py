@@ -257,11 +257,8 @@ class _Table:
 
     def _outcome(self, position: int) -> Outcome:
         runs = {str(trial.method): runs[position] for _, trial, runs in self._rows if trial}
-        rows, rounds = frames_of(
-            (start, stage, self.store.result(stage))
-            for start, run in runs.items()
-            for stage in run.study.stages
-        )
+        stages = [(start, stage) for start, run in runs.items() for stage in run.study.stages]
+        rows, rounds = frames_of(stages, self.store)
         settings = Settings.from_config(self.combination)
         about = {
             "seed": self.recipe.seeds[position],

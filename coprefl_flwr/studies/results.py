@@ -5,7 +5,7 @@ import logging
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +25,31 @@ from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.store import Store, read_result
+from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.tasks import Task
 
 logger = logging.getLogger("flwr.coprefl")
-
-Result = Mapping[str, Sequence[Mapping[str, Any]]]
-"""The result of a stage: {"rows": a list of rows, "rounds": a list of rows}."""
 
 
 def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return (a row per client, a row per round) of all stages, grouped by starting model."""
     starts = list(dict.fromkeys(stage.start for stage in study.stages))
     stages = sorted(study.stages, key=lambda stage: starts.index(stage.start))
-    return frames_of((stage.start, stage, read_result(store.folder(stage))) for stage in stages)
+    return frames_of([(stage.start, stage) for stage in stages], store)
 
 
-def frames_of(results: Iterable[tuple[str, Stage, Result]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return (a row per client, a row per round) from (name of the start, stage, its result).
+def frames_of(
+    stages: Iterable[tuple[str, Stage]], store: Store
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return (a row per client, a row per round) of stages, each given with its start's name.
 
     Rows of clients are those of tasks and personalised methods. Your own kind of stage may have
     rows in its `result.json` too: they are not part of a report.
     """
     rows, rounds = list[dict[str, Any]](), list[dict[str, Any]]()
-    for start, stage, result in results:
+    for start, stage in stages:
+        result = store.result(stage)
         rows += [{**row, "start": start} for row in result["rows"] if stage.has_client_rows]
         rounds += [{**row, "start": start} for row in result["rounds"]]
     return frame(rows, ROW), frame(rounds, OF_A_ROUND)
@@ -83,7 +83,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
         task = "" if stage.task is None else f"task {stage.task}: "
         troubles.setdefault(stage.start, []).append(f"{task}{problem}")
     for start, stage in pretrainings.items():
-        rounds = read_result(store.folder(stage))["rounds"]
+        rounds = store.result(stage)["rounds"]
         chained[start] = stage.chained(rounds)
         if not stage.is_external:
             step_size, gradients = cost(stage, len(rounds))
@@ -91,7 +91,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
             costs[start] = {key: n for key, n in of_start.items() if math.isfinite(n)}
     measuring = [stage for stage in study.stages if isinstance(stage, Task | PersonalStage)]
     headings = {key: text for stage in measuring for key, text in stage.metrics.headings.items()}
-    known = {key: how[key] for key in ("commit", "machine") if key in how}
+    made = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
     return {
         "title": "Starting models" if pretrainings else "Personalised methods",
@@ -101,7 +101,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
         "costs": costs,
         "troubles": {start: "; ".join(lines) for start, lines in troubles.items()},
         "warnings": [f"{stage.title}: {line}." for stage, line in lost.items()],
-        "made": {"versions": versions, **known},
+        "made": {"versions": versions, **made},
         **({"columns": headings} if headings else {}),
     }
 

@@ -1,13 +1,10 @@
 """Files and arguments with wrong content: a one-line error for each, before any work."""
 
-import pickle
-
 import pytest
 import torch
 from torch import nn
 
 import coprefl_flwr as cp
-from coprefl_flwr.cli import main
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
@@ -86,23 +83,6 @@ def test_model_json_that_does_not_fit_its_weights_is_refused(tmp_path, change, l
     save_model(tmp_path, model_arrays(network), about | change)
     with pytest.raises(SettingsError, match=line):
         load_backbone(str(tmp_path))
-
-
-# ---- a recipe's folder --------------------------------------------------------------------------
-
-
-def test_report_leaves_out_a_damaged_landscape(tiny_images, tmp_path, caplog):
-    settings = {"tasks": 1, "rounds": 1, "model": "femnist-cnn"}
-    keys = {"methods": ["random", "fedavg"], "reference": "fedavg", "figures": ["landscape"]}
-    recipe = write_recipe(tmp_path / "a.yaml", tiny_recipe(tiny_images, settings, **keys))
-    out = str(tmp_path / "out")
-    assert main(["run", str(recipe), "--out", out, "--workers", "1"]) == 0
-    (file,) = (tmp_path / "models").glob("fedavg-*/landscape.safetensors")
-    file.write_bytes(pickle.dumps([1]))
-    assert main(["report", out]) == 0
-    (line,) = [one for one in caplog.messages if "landscape.safetensors" in one]
-    assert "damaged" in line
-    assert line.endswith("remove it, then it is computed again")
 
 
 # ---- a user's task method -----------------------------------------------------------------------
