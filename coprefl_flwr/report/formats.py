@@ -167,7 +167,12 @@ def html(table: Table) -> str:
     best = table.best.reset_index(drop=True).reindex(columns=cells.columns, fill_value=False)
     classes = classes.mask(best, classes + " best")
     if {*parts} == {"", HERE}:
-        cells.columns = classes.columns = cells.columns.get_level_values(0)
+        heads = cells.columns.get_level_values(0)
+    else:  # The names are headings of the second line, next to the parts of the others.
+        labels = cells.columns.tolist()
+        lines = [(heading, part) if part else ("", heading) for heading, part in labels]
+        heads = pd.MultiIndex.from_tuples(lines)
+    cells.columns = classes.columns = heads
     styler = cells.style.hide(axis="index").set_td_classes(classes)
     styler = styler.format(escape="html").format_index(escape="html", axis="columns")
     page = styler.to_html(table_uuid=re.sub(r"\W+", "-", table.title))
