@@ -169,9 +169,8 @@ def html(table: Table) -> str:
     if {*parts} == {"", HERE}:
         heads = cells.columns.get_level_values(0)
     else:  # The names are headings of the second line, next to the parts of the others.
-        labels = cells.columns.tolist()
-        lines = [(heading, part) if part else ("", heading) for heading, part in labels]
-        heads = pd.MultiIndex.from_tuples(lines)
+        names = [("", str(name)) for name in table.cells.index.names]
+        heads = pd.MultiIndex.from_tuples([*names, *table.columns])
     cells.columns = classes.columns = heads
     styler = cells.style.hide(axis="index").set_td_classes(classes)
     styler = styler.format(escape="html").format_index(escape="html", axis="columns")
