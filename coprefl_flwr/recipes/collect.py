@@ -37,21 +37,18 @@ logger = logging.getLogger("flwr.coprefl")
 def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
     """Return a report of the recipe's results in the store. The report names the missing runs."""
     tables = [_Table(recipe, store, failed, combination) for combination in recipe.combinations()]
-    warnings = list(dict.fromkeys(line for table in tables for line in table.warnings()))
-    runs = [run for table in tables for run in table.runs()]
-    unreached = [line for table in tables for line in table.unreached()]
     return Report(
         title=recipe.title,
         source=recipe.source,
         command="coprefl run FOLDER/recipe.yaml",
-        notes=[*recipe.notes, *notes.how(recipe), *unreached],
-        warnings=warnings,
-        comparisons=[table.comparison() for table in tables],
+        notes=[*recipe.notes, *notes.how(recipe), *(n for of in tables for n in of.unreached())],
+        warnings=list(dict.fromkeys(line for table in tables for line in table.warnings())),
+        comparisons=[table.comparison for table in tables],
         figures=recipe.figures,
         settings=notes.set_here(recipe),
         defaults=notes.left_alone(recipe),
         methods={name: text for table in tables for name, text in table.methods().items()},
-        provenance=notes.provenance(recipe, store, runs),
+        provenance=notes.provenance(recipe, store, [run for of in tables for run in of.runs()]),
     )
 
 
@@ -64,10 +61,6 @@ def _result_or_none(what: str, make: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def _figure(kind: str, kinds: Sequence[str], make: Callable[..., Any], *args: Any) -> Any:
-    return _result_or_none(f"the figure {kind}", make, *args) if kind in kinds else None
-
-
 @functools.lru_cache(maxsize=64)
 def _warn_once(line: str) -> None:
     logger.warning("%s", line)
@@ -75,13 +68,8 @@ def _warn_once(line: str) -> None:
 
 def _gamma(stage: Stage) -> float:
     """Return gamma, the weight of the meta objective's first term; nan if a method has none."""
-    phases = stage.phases if isinstance(stage, Pretraining) else []
-    gammas = [phase.values["gamma"] for phase in phases if "gamma" in phase.values]
+    gammas = [phase.values["gamma"] for phase in stage.phases if "gamma" in phase.values]
     return float(gammas[-1]) if gammas else math.nan
-
-
-def _name(row: TableRow, shown: Trial) -> str:
-    return f"{row.label}:{shown.chosen}" if shown.chosen else row.label
 
 
 class _Candidate(NamedTuple):
@@ -107,26 +95,20 @@ class _Table:
     failed: Failures
     combination: Mapping[str, Value]
 
+    @functools.cached_property
     def comparison(self) -> Comparison:
-        """Return the table's data: its rows with their results."""
+        """The table's data: its rows with their results."""
         recipe, printed = self.recipe, self.recipe.paper_table(self.combination)
         compared = {key: self.combination[key] for key in recipe.compared}
         paper = recipe.source.rpartition(", Table")[0] or recipe.source
         of_table = f"Table {printed.table}" if printed and printed.table else ""
         source = ", ".join(filter(None, [paper, of_table])) if of_table else recipe.source
-        units = self._units()
-        missing = dict.fromkeys(recipe.metrics, [math.nan] * len(units))
         return Comparison(
             name=table_name(compared),
             title=", ".join(f"{key} = {value}" for key, value in compared.items()) or recipe.title,
             metrics=recipe.metrics,
-            units=units,
-            rows=[
-                self._measured(row, trial, runs)
-                if trial
-                else ResultRow(row.label, "", missing, unfinished=self._of_seeds(runs))
-                for row, trial, runs in self._rows
-            ],
+            units=self._units,
+            rows=[self._measured(*line) for line in self._rows],
             reference=recipe.reference,
             paper=printed.rows if printed else {},
             source=source if printed else "",
@@ -135,13 +117,6 @@ class _Table:
             scored=notes.scored(recipe),
             headings={f"{METRIC}{name}": text for name, *text in recipe.own_metrics.values()},
         )
-
-    def _units(self) -> list[str]:
-        """Return the units of the values: the tasks of each seed, or the seeds if no tasks."""
-        settings, seeds = Settings.from_config(self.combination), self.recipe.seeds
-        tasks = range(settings.tasks if settings.study == STARTS else 0)
-        of_tasks = [f"seed {seed}, task {task}" for seed in seeds for task in tasks]
-        return of_tasks or [f"seed {seed}" for seed in seeds]
 
     @functools.cached_property
     def _rows(self) -> list[tuple[TableRow, Trial | None, list[Run]]]:
@@ -185,8 +160,8 @@ class _Table:
             f"{row.label}, seed {seed}: the loss did not fall to {wanted} (stop-at-loss) in "
             f"{run.main.rounds} rounds; the results are those after the last round."
             for row, trial, runs in self._rows
-            for seed, run, starts in zip(self.recipe.seeds, runs, self._values, strict=False)
-            if trial and starts[str(trial.method)][0].get(STOPPED) == math.inf
+            for seed, run, outcome in zip(self.recipe.seeds, runs, self._outcomes, strict=False)
+            if trial and outcome.about["costs"][str(trial.method)].get(STOPPED) == math.inf
         ]
 
     def runs(self) -> list[Run]:
@@ -196,16 +171,15 @@ class _Table:
 
     def methods(self) -> dict[str, str]:
         """Return {row: a text with the method and the settings of each phase}."""
-        shown = [(_name(row, trial), runs[0]) for row, trial, runs in self._rows if trial]
-        return {name: notes.phases(run.main) for name, run in shown}
+        lines = zip(self.comparison.rows, self._rows, strict=True)
+        return {shown.name: notes.phases(runs[0].main) for shown, (*_, runs) in lines if runs}
 
     def warnings(self) -> list[str]:
         """Return a line for each training that diverged or did not learn, or ignored replies."""
         return [
-            f"{_name(row, trial)}, {line}."
-            for row, trial, runs in self._rows
-            if trial
-            for line in self._problems(trial, runs) + notes.lost_replies(self.store, runs)
+            f"{shown.name}, {line}."
+            for shown, (*_, runs) in zip(self.comparison.rows, self._rows, strict=True)
+            for line in [*shown.problems, *notes.lost_replies(self.store, runs)]
         ]
 
     def _problems(self, trial: Trial, runs: Sequence[Run]) -> list[str]:
@@ -234,24 +208,31 @@ class _Table:
             for candidate in self._candidates
         ]
 
-    def _measured(self, row: TableRow, chosen: Trial, runs: Sequence[Run]) -> ResultRow:
-        start, label = str(chosen.method), row.label
-        kinds = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
-        units = [unit for of_seed in self._values for unit in of_seed[start]]
-        result = result_row(start, self._outcomes)
+    def _measured(self, row: TableRow, chosen: Trial | None, runs: Sequence[Run]) -> ResultRow:
+        label, unfinished = row.label, self._of_seeds(runs)
+        if chosen is None:
+            nothing = pd.DataFrame(math.nan, self._units, list(self.recipe.metrics))
+            return ResultRow(label, "", nothing, unfinished=unfinished)
+        measures = {"landscape": loss_around, "noise": image_with_noise}
+        wanted = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
+        drawn = {
+            kind: _result_or_none(f"the figure {kind}", measure, self.store, runs[0])
+            for kind, measure in measures.items()
+            if kind in wanted
+        }
+        result = result_row(str(chosen.method), self._outcomes, self.recipe.metrics, self._values)
         return replace(
             result,
             label=label,
             chosen=chosen.chosen,
-            values={m: [unit.get(m, math.nan) for unit in units] for m in self.recipe.metrics},
             client_rows=result.client_rows.assign(start=label),
             curves=result.curves.assign(start=label),
             switch=runs[0].main.phase_switch,
-            landscape=_figure("landscape", kinds, loss_around, self.store, runs[0]),
-            noised=_figure("noise", kinds, image_with_noise, self.store, runs[0]),
+            landscape=drawn.get("landscape"),
+            noised=drawn.get("noise"),
             similarity=self._similarity(row, chosen),
             gamma=_gamma(runs[0].main),
-            unfinished=self._of_seeds(runs),
+            unfinished=unfinished,
             problems=self._problems(chosen, runs),
         )
 
@@ -260,26 +241,28 @@ class _Table:
         done, seeds = sum(self.store.done(run.study.stages) for run in runs), len(self.recipe.seeds)
         return f"{done} of {seeds} seed{'s' * (seeds != 1)}" if done < seeds else ""
 
+    @property
+    def _units(self) -> list[str]:
+        return [unit for outcome in self._outcomes for unit in outcome.units]
+
     @functools.cached_property
     def _outcomes(self) -> list[Outcome]:
         """The results of all starts, per seed. Two rows may have one start under two labels."""
         return [self._outcome(position) for position, _ in enumerate(self.recipe.seeds)]
 
     @functools.cached_property
-    def _values(self) -> list[dict[str, list[dict[str, float]]]]:
-        """The values of every start and unit, per seed."""
-        return [outcome.values(self.recipe.metrics) for outcome in self._outcomes]
+    def _values(self) -> pd.DataFrame:
+        """The values of every start and unit."""
+        return pd.concat([outcome.values(self.recipe.metrics) for outcome in self._outcomes])
 
     def _outcome(self, position: int) -> Outcome:
         runs = {str(trial.method): runs[position] for _, trial, runs in self._rows if trial}
-        rows, rounds = frames_of(
-            (start, stage, self.store.result(stage))
-            for start, run in runs.items()
-            for stage in run.study.stages
-        )
+        stages = [(start, stage) for start, run in runs.items() for stage in run.study.stages]
+        rows, rounds = frames_of(stages, self.store)
+        settings = Settings.from_config(self.combination)
         about = {
             "seed": self.recipe.seeds[position],
-            "tasks": max((len(run.client_stages) for run in runs.values()), default=0),
+            "tasks": settings.tasks if settings.study == STARTS else 0,
             "starts": list(runs),
             "costs": {start: self._of_start(run) for start, run in runs.items()},
             "chained": {
@@ -322,9 +305,8 @@ class _Table:
         alone = [replace(row, combination={**self.combination, "backbones": n}) for n in names]
         runs = [table_row.reported(chosen)[0] for table_row in [*alone, row]]
         folders = [self.store.folder(run.main) for run in runs]
-        if not all(self.store.done(run.study.stages) for run in runs) or not all(
-            (f / LOCAL).exists() for f in folders
-        ):
+        done = all(self.store.done(run.study.stages) for run in runs)
+        if not done or not all((folder / LOCAL).exists() for folder in folders):
             return None
         clients = [row.get("domain", "") for row in self.store.result(runs[-1].main)["rows"]]
         backbones = [Path(backbone.partition("=")[2] or backbone).stem for backbone in names]

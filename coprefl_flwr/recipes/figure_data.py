@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from coprefl_flwr.arrays import Arrays, weights_of
-from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.models import load_saved_model
@@ -82,12 +80,8 @@ def _stored(
             ordered = map(np.ascontiguousarray, arrays)
             write_atomically(file, save(dict(zip(names, ordered, strict=True))))
         return arrays
-    try:
-        content = load_file(file)
-        return [content[name] for name in names]
-    except (SafetensorError, KeyError) as error:
-        why = f"{one_line(error)}; remove it, then it is computed again"
-        raise SettingsError(f"{file} is damaged: {why}") from error
+    content = load_file(file)
+    return [content[name] for name in names]
 
 
 # ---- the loss around a model ---------------------------------------------------------------------
@@ -168,9 +162,6 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> Floats:
     prototypes of each backbone's run, and `fused` those of the run with all backbones: arrays of
     shape (C, d) by client.
     """
-    for prototypes in alone:
-        if {n: a.shape for n, a in prototypes.items()} != {n: a.shape for n, a in fused.items()}:
-            raise SettingsError("the runs have different clients or classes")
     clients = sorted(fused, key=int)
     scores = np.array(
         [

@@ -1,6 +1,6 @@
 """Notes of a report: how values were chosen, training problems, and provenance of the results."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,8 @@ from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.studies.results import left_out, problem_in, without_folders
+from coprefl_flwr.studies import results
+from coprefl_flwr.studies.results import without_folders
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import ABOUT, RESULT, Store
@@ -71,23 +72,21 @@ def scored(recipe: Recipe) -> str:
 
 def problems(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs that diverged."""
-    checks = [(run, stage, problem_in(store, stage)) for run, stage in _stages(runs)]
-    return [f"{_place(run, stage)}: {problem}" for run, stage, problem in checks if problem]
+    return _lines(runs, [results.problems(run.study, store) for run in runs])
 
 
 def lost_replies(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs in which clients' replies were ignored."""
-    checks = [(run, stage, left_out(store.result(stage)["rounds"])) for run, stage in _stages(runs)]
-    return [f"{_place(run, stage)}: {lost}" for run, stage, lost in checks if lost]
+    return _lines(runs, [results.lost_replies(run.study, store) for run in runs])
 
 
-def _stages(runs: Sequence[Run]) -> list[tuple[Run, Stage]]:
-    return [(run, stage) for run in runs for stage in run.study.stages]
-
-
-def _place(run: Run, stage: Stage) -> str:
-    task = "" if stage.task is None else f", task {stage.task}"
-    return f"seed {run.settings.seed}{task}"
+def _lines(runs: Sequence[Run], of_runs: Sequence[Mapping[Stage, str]]) -> list[str]:
+    lines = []
+    for run, of_stages in zip(runs, of_runs, strict=True):
+        for stage, line in of_stages.items():
+            task = "" if stage.task is None else f", task {stage.task}"
+            lines.append(f"seed {run.settings.seed}{task}: {line}")
+    return lines
 
 
 # ---- provenance of the results -------------------------------------------------------------------
@@ -98,7 +97,7 @@ def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, s
 
     These facts are stored with the results, so a report that is written again has the same text.
     """
-    folders = sorted({store.folder(stage) for _, stage in _stages(runs)})
+    folders = sorted({store.folder(stage) for run in runs for stage in run.study.stages})
     done = [folder for folder in folders if (folder / RESULT).exists()]
     abouts = [read_json(folder / ABOUT) for folder in done if (folder / ABOUT).exists()]
     packages = [about["versions"].items() for about in abouts if "versions" in about]

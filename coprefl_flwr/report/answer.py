@@ -1,7 +1,6 @@
 """Sentences of a report: the set-up of the runs, and their results with confidence intervals."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,44 +10,29 @@ from coprefl_flwr.report.comparison import Comparison, Report, numbers
 from coprefl_flwr.report.tables import DAGGER, LEVEL, ranked
 
 CONFIDENCE = 0.95
+_SET_UP = ("dataset", "clients", "participants", "rounds")
+_OF_TASKS = ("tasks", "task-classes", "task-clients", "task-rounds")
 _MOST = 8
-"""Maximum number of rows with a sentence each. More rows are grouped by their significance."""
+"""Maximum number of rows with a sentence each; with more rows, the table has to suffice."""
 
 
 def set_up(report: Report) -> str:
     """Return one line on data, clients, rounds, tasks and seeds, from the report's settings."""
     settings = {**report.defaults, **report.settings}
-    first = [
-        _shown(settings, "dataset", "{}"),
-        _shown(settings, "clients", "{} clients")
-        + _shown(settings, "participants", " ({} per round)"),
-        _shown(settings, "rounds", "{} rounds"),
-    ]
-    tasks = [
-        _shown(settings, "tasks", "{} tasks") + _shown(settings, "task-classes", " of {} classes"),
-        _shown(settings, "task-clients", "{} clients"),
-        _shown(settings, "task-rounds", "{} rounds"),
-    ]
-    with_tasks = tasks if settings.get("tasks") else []
-    parts = [", ".join(filter(None, part)) for part in (first, with_tasks)]
-    parts.append(_seeds(report.provenance.get("seeds", "")))
-    return "; ".join(filter(None, parts))
+    keys = [*_SET_UP, *(_OF_TASKS if settings.get("tasks") else ())]
+    known = {key: settings[key] for key in keys if settings.get(key)}
+    if seeds := report.provenance.get("seeds"):
+        known["seeds"] = seeds
+    return "; ".join(f"{key} = {value_text(value)}" for key, value in known.items())
 
 
-def _seeds(text: str) -> str:
-    """Return "seed 0", "seeds 0, 2", or for many consecutive seeds "20 seeds (1000 to 1019)"."""
-    seeds = [int(seed) for seed in text.split(", ") if seed]
-    if len(seeds) > 5 and seeds == list(range(seeds[0], seeds[0] + len(seeds))):
-        return f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]})"
-    return f"seed{'s' * (len(seeds) > 1)} {text}" if text else ""
-
-
-def _shown(settings: Mapping[str, Any], key: str, text: str) -> str:
-    value = settings.get(key)
+def value_text(value: Any) -> str:
+    """Return a setting's value as text: as in a recipe, or "not set"; lists with commas."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, value))
     if value is None or value == "":
-        return ""
-    text = text.removesuffix("s") if value == 1 else text
-    return text.format(" or ".join(map(str, value)) if isinstance(value, list) else value)
+        return "not set"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def answers(comparison: Comparison) -> list[str]:
@@ -73,30 +57,12 @@ def answers(comparison: Comparison) -> list[str]:
         lines.append(some + line)
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if heading.unit == " %" else heading.unit
-    if len(comparison.rows) > _MOST:
-        lines += _grouped(others, reference, points)
-    else:
+    if len(comparison.rows) <= _MOST:
         lines += [_sentence(row, reference, points) for _, row in others.iterrows()]
     if len(others) and (others["pairs"] < 2).all():
         seeds, what = len({*comparison.seeds}), "confidence intervals and tests"
         missing = f"Results of other seeds are missing: {what} need two of the {seeds} seeds."
         lines.append(missing if seeds > 1 else f"Only one seed: run several seeds to get {what}.")
-    return lines
-
-
-def _grouped(rows: pd.DataFrame, reference: str, points: str) -> list[str]:
-    """Return a sentence on each group of rows: significantly above or below, or not different."""
-    tested = rows[rows["p-holm"].notna()]
-    found = tested[tested["p-holm"] < LEVEL].sort_values("difference", ascending=False)
-    groups = {"above": found[found["difference"] > 0], "below": found[found["difference"] < 0]}
-    lines = []
-    for side, group in groups.items():
-        listed = [f"{row['row']} ({row['difference']:+.2f}{points})" for _, row in group.iterrows()]
-        if listed:
-            test = f"(Holm-corrected p < {LEVEL})"
-            lines.append(f"Significantly {side} {reference} {test}: {', '.join(listed)}.")
-    if others := ", ".join(tested[tested["p-holm"] >= LEVEL]["row"]):
-        lines.append(f"Not significantly different from {reference}: {others}.")
     return lines
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.named import display_names
 from coprefl_flwr.report.columns import ColumnSpec, column
-from coprefl_flwr.report.statistics import Summary, holm, paired, seed_means, summarise
+from coprefl_flwr.report.statistics import Summary, holm, paired, summarise
 
 Floats = npt.NDArray[np.float64]
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
@@ -41,15 +41,15 @@ class SearchEntry:
 class ResultRow:
     """A row of a table: the results of one start, or of one choice of its searched settings.
 
-    A missing value is nan: a run failed, or the metric is about the pre-training, so that only one
-    task of each seed has the value. Infinity means "never" (catches-up). The rows of the DataFrames
-    are described in `report.frames`. Tasks of different seeds have different numbers. Each
-    DataFrame may be empty.
+    `values` has a row per unit of the comparison and a column per metric. A missing value is nan: a
+    run failed, or the metric is about the pre-training, so that only one task of each seed has the
+    value. Infinity means "never" (catches-up). The rows of the other DataFrames are described in
+    `report.frames`. Tasks of different seeds have different numbers. Each may be empty.
     """
 
     label: str  # the name of the row, e.g. "coprefl"
     chosen: str  # the values that a search chose, "gamma=0.5,mu=0.1"; "" if there was no search
-    values: Mapping[str, Sequence[float]]  # metric -> a value per unit of the comparison
+    values: pd.DataFrame
     client_rows: pd.DataFrame = field(default_factory=pd.DataFrame)  # a row per client
     rounds: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its pre-training, with "seed"
     curves: pd.DataFrame = field(default_factory=pd.DataFrame)  # rounds of its downstream tasks
@@ -78,7 +78,7 @@ class Comparison:
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
     title: str  # title of the table, e.g. "participants = 20"
     metrics: Sequence[str]  # the columns, as `is_column` allows
-    units: Sequence[str]  # units of the values, e.g. "seed 0, task 0"
+    units: Sequence[str]  # the seeds and their tasks, e.g. "seed 0, task 0", or "seed 0"
     rows: Sequence[ResultRow]  # with unique names
     reference: str  # name or label of the row that the other rows are tested against
     paper: Mapping[str, Printed] = field(default_factory=dict)
@@ -102,9 +102,8 @@ class Comparison:
 
     @property
     def seeds(self) -> list[str]:
-        """The seed of each unit, e.g. "seed 0". A unit with another name counts as a seed."""
-        named = all(unit.startswith("seed ") for unit in self.units)
-        return [unit.partition(",")[0] if named else unit for unit in self.units]
+        """The seed of each unit, e.g. "seed 0"."""
+        return [unit.partition(",")[0] for unit in self.units]
 
     def short_name(self, row: ResultRow) -> str:
         """Return a row's label, or its name if other rows have the same label."""
@@ -161,14 +160,6 @@ class Report:
     )
     warnings: Sequence[str] = ()  # important notes, e.g. on trainings that did not learn
 
-    def __post_init__(self) -> None:
-        """Raise a SettingsError if two comparisons would write the same files."""
-        # Names in lower case, as some file systems ignore case.
-        names = [comparison.name.lower() for comparison in self.comparisons]
-        for name in names:
-            if names.count(name) > 1:
-                raise SettingsError(f"two comparisons are named {name!r}: names must differ")
-
 
 # ---- the numbers of a comparison ----------------------------------------------------------------
 
@@ -183,7 +174,7 @@ def numbers(comparison: Comparison) -> pd.DataFrame:
     and "never" is the number of units whose value is infinite. Missing numbers are nan.
     """
     known = {name for row in comparison.rows for name in (row.name, row.label)}
-    nothing = dict.fromkeys(comparison.metrics, [math.nan] * len(comparison.units))
+    nothing = pd.DataFrame(math.nan, list(comparison.units), list(comparison.metrics))
     unmeasured = [ResultRow(label, "", nothing) for label in comparison.paper if label not in known]
     rows = [*comparison.rows, *unmeasured]
     entries = [_entry(comparison, metric, row) for row in rows for metric in comparison.metrics]
@@ -194,14 +185,14 @@ def numbers(comparison: Comparison) -> pd.DataFrame:
 
 def _entry(comparison: Comparison, metric: str, row: ResultRow) -> dict[str, Any]:
     printed = comparison.paper_of(row)
-    mean, std, n = summarise(row.values[metric])
-    known = [value for value in row.values[metric] if not math.isnan(value)]
+    known = row.values[metric].dropna()
+    mean, std, n = summarise(known)
     less, p = _over_seeds(comparison, metric, row)
     paper_mean, paper_std = printed.get(metric, (math.nan, None))
     return {
         "comparison": comparison.name, "row": row.name, "label": row.label, "chosen": row.chosen,
         "metric": metric, "mean": mean, "std": std, "n": n,
-        "median": float(np.median(known)) if known else math.nan, "never": known.count(math.inf),
+        "median": float(known.median()), "never": int(np.isinf(known).sum()),
         "difference": less.mean, "difference-std": less.std, "pairs": less.n,
         "p": p if comparison.column(metric).tested else math.nan, "p-holm": math.nan,
         "paper-mean": float(paper_mean),
@@ -211,20 +202,31 @@ def _entry(comparison: Comparison, metric: str, row: ResultRow) -> dict[str, Any
 
 
 def _over_seeds(comparison: Comparison, metric: str, row: ResultRow) -> tuple[Summary, float]:
-    """Return the difference from the reference, and its p-value, over means of common units."""
-    reference, seeds = comparison.tested_against.values[metric], comparison.seeds
-    pairs = list(zip(row.values[metric], reference, strict=True))
-    both = [at for at, pair in enumerate(pairs) if math.isfinite(pair[0] + pair[1])]
-    common = [seeds[at] for at in both]
-    here, there = (seed_means([pairs[at][side] for at in both], common) for side in (0, 1))
-    return paired(list(here.values()), list(there.values()))
+    """Return the difference from the reference, and its p-value, over means of common units.
+
+    The tasks of a seed share a pre-training, so their values are not independent. Differences are
+    therefore tested over the means of seeds.
+    """
+    pairs = pd.DataFrame(
+        {
+            "seed": comparison.seeds,
+            "row": row.values[metric].to_numpy(),
+            "reference": comparison.tested_against.values[metric].to_numpy(),
+        }
+    )
+    common = pairs[np.isfinite(pairs["row"] + pairs["reference"])]
+    by_seed = [of_seed for _, of_seed in common.groupby("seed", sort=False)]
+    here, there = (
+        [summarise(of_seed[side]).mean for of_seed in by_seed] for side in ("row", "reference")
+    )
+    return paired(here, there)
 
 
 def units(comparison: Comparison) -> pd.DataFrame:
     """Return the content of `units.csv`: a row per measured row and unit, with all metrics."""
     parts = []
     for row in comparison.rows:
-        values = {name: row.values[name] for name in comparison.metrics}
         labels = {"comparison": comparison.name, "row": row.name, "label": row.label}
+        values = row.values[list(comparison.metrics)].reset_index(drop=True)
         parts.append(pd.DataFrame({**labels, "unit": list(comparison.units), **values}))
     return pd.concat(parts)

@@ -1,17 +1,15 @@
-"""Tables as plain text, Markdown and LaTeX; `page.html.md` has the HTML form."""
+"""Tables as plain text, Markdown, LaTeX and HTML."""
 
-import io
+import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pandas as pd
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
 
-from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PARTS, P, Table
+from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PAPER, PARTS, P, Table
 
 TEXT_WIDTH = 80  # characters of a line of plain text, at most
 LOG_WIDTH = 68  # the same in the log, where each line begins with its level
@@ -29,15 +27,18 @@ def text(table: Table, width: int = TEXT_WIDTH) -> str:
 
     Columns that do not fit are in another table below. Long names are wrapped.
     """
-    mark = f" {DAGGER}"
-    names = [":".join(part for part in name if part not in ("", NONE)) for name in table.names]
-    names = [name.replace(mark, "") + mark * (mark in name) for name in names]
+    cells = table.texts(str, "{}*")
+    names = [_joined(name) for name in table.names]
     metrics: list[list[list[str]]] = []  # Each with the column of its p-values, if there is one.
-    for at, (heading, part) in enumerate(table.columns):
+    for heading, part in table.columns:
+        column = [heading if part == HERE else part, *cells[heading, part]]
+        star = " " * bool(table.best[heading, part].any())
+        column = [text if text.endswith("*") else text + star for text in column]
+        column = [text.rjust(max(map(len, column))) for text in column]
         if part == HERE:
-            metrics.append([_aligned(heading, table, at)])
+            metrics.append([column])
         elif part == P:
-            metrics[-1].append(_aligned(P, table, at))
+            metrics[-1].append(column)
     room = width - min(_NAMES_WIDTH, max(map(cell_len, names)))
     groups: list[list[list[str]]] = [[]]
     for columns in metrics:
@@ -47,58 +48,44 @@ def text(table: Table, width: int = TEXT_WIDTH) -> str:
         groups[-1] += columns
     lines = [table.title, ""] if table.title else []
     for group in groups:
-        lines += [*_grid(table.cells.index.names[0], names, group, width), ""]
-    notes = " ".join(table.sentences("*", HERE, P))
+        lines += [*_grid(cells.index.names[0], names, group, width), ""]
+    notes = " ".join(table.sentences("*"))
     return "\n".join(lines + textwrap.wrap(notes, width)).rstrip("\n")
 
 
-def _aligned(heading: str, table: Table, at: int) -> list[str]:
-    """Return a column's heading and cells, padded to one width, with ± and stars aligned."""
-    cells = [line[at] for line in table.lines()]
-    deviations = [text.partition(" ± ")[2] for _, text, _ in cells]
-    wide = max(map(len, deviations))
-    room = " " * (wide + len(" ± ") if wide else 0)
-    star = " " * (table.best is not None)
-    texts = [heading + star]
-    for (_, cell, best), deviation in zip(cells, deviations, strict=True):
-        mean = cell.partition(" ± ")[0]
-        cell = f"{mean} ± {deviation:>{wide}}" if deviation else f"{mean}{room}"
-        texts.append(cell + ("*" if best else star))
-    width = max(map(cell_len, texts))
-    return [" " * (width - cell_len(text)) + text for text in texts]
+def _joined(parts: Sequence[str]) -> str:
+    """Return the names of a row as one name, whose mark does not begin a line."""
+    mark = f" {DAGGER}"
+    name = ":".join(part for part in parts if part not in ("", NONE))
+    if cell_len(name) > _NAMES_WIDTH:
+        name = name.replace(",", ", ")  # A long name is wrapped at spaces.
+    return name.replace(mark, "") + mark * (mark in name)
 
 
 def _grid(first: object, names: list[str], columns: list[list[str]], width: int) -> list[str]:
-    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    grid.add_column(Text(str(first)), overflow="fold")
-    for heading, *_ in columns:
-        grid.add_column(Text(heading), no_wrap=True)
-    for cells in zip(names, *(column[1:] for column in columns), strict=True):
-        grid.add_row(*map(Text, cells))
-    console = Console(
-        width=width,
-        file=io.StringIO(),
-        color_system=None,
-        force_terminal=False,
-        force_jupyter=False,  # In a notebook it would leave an empty output next to the text.
-    )
-    with console.capture() as shown:
-        console.print(grid)
-    return [line.rstrip() for line in shown.get().splitlines()]
+    """Return the lines of columns of equal widths, after a column of names, which are wrapped."""
+    numbers = ["  " + "  ".join(texts) for texts in zip(*columns, strict=True)]
+    room = max(1, width - cell_len(numbers[0]))
+    wrapped = [textwrap.wrap(name, room) or [""] for name in (str(first), *names)]
+    wide = max(cell_len(part) for parts in wrapped for part in parts)
+    lines = []
+    for (part, *others), texts in zip(wrapped, numbers, strict=True):
+        lines += [(set_cell_size(part, wide) + texts).rstrip(), *others]
+    return [lines[0], "─" * (wide + cell_len(numbers[0])), *lines[1:]]
 
 
 def markdown(*tables: Table) -> str:
     """Return tables in Markdown, one below the other, each with title, notes and failed runs."""
     lines = []
     for table in tables:
-        heads = [*table.cells.index.names, *(h if p == HERE else p for h, p in table.columns)]
-        names = len(table.cells.index.names)
+        cells = table.texts(escaped, "**{}**")
+        heads = [*cells.index.names, *(h if p == HERE else p for h, p in table.columns)]
+        names = cells.index.nlevels
         lines += [f"## {escaped(table.title)}", ""] if table.title else []
         lines += [_bars(map(escaped, map(str, heads)))]
         lines += ["|" + ":--|" * names + "--:|" * (len(heads) - names)]
-        for row_names, line in zip(table.names, table.lines(), strict=True):
-            cells = [f"**{escaped(t)}**" if best else escaped(t) for _, t, best in line]
-            lines.append(_bars([*map(escaped, row_names), *cells]))
+        for of_row, texts in zip(table.names, cells.to_numpy(), strict=True):
+            lines.append(_bars([*map(escaped, of_row), *texts]))
         if table.notes:
             lines += ["", escaped(" ".join(table.sentences("bold")))]
         if table.failed:
@@ -137,28 +124,55 @@ def latex(*tables: Table) -> str:
 
 
 def _environment(table: Table) -> str:
+    cells = table.texts(_for_latex, r"\textbf{{{}}}")
     heads = [heading for heading, part in table.columns if part == HERE]
-    names = len(table.cells.index.names)
+    names = cells.index.nlevels
     lines = []
-    for row_names, line in zip(table.names, table.lines(), strict=True):
-        by_part: dict[str, dict[int, str]] = {part: {} for part in PARTS}
-        metric = -1  # Two metrics may have the same heading.
-        for (_, part), (_, cell, best) in zip(table.columns, line, strict=True):
-            metric += part == HERE
-            shown = cell.translate(_LATEX)
-            by_part[part][metric] = rf"\textbf{{{shown}}}" if best else shown
-        for part, cells in by_part.items():
-            if part == HERE or {*cells.values()} - {NONE.translate(_LATEX)}:
-                below = [rf"\quad {part}", *[""] * (names - 1)]
-                first = [name.translate(_LATEX) for name in row_names] if part == HERE else below
-                lines.append([*first, *(cells.get(number, "") for number in range(len(heads)))])
-    titles = [str(head).translate(_LATEX) for head in [*table.cells.index.names, *heads]]
+    for of_row, texts in zip(table.names, cells.to_dict("records"), strict=True):
+        for part in PARTS:
+            shown = [texts.get((heading, part), "") for heading in heads]
+            if part == HERE:
+                lines.append([*map(_for_latex, of_row), *shown])
+            elif {*shown} - {"", _for_latex(NONE)}:
+                lines.append([rf"\quad {part}", *[""] * (names - 1), *shown])
+    titles = [_for_latex(str(head)) for head in [*cells.index.names, *heads]]
     styler = pd.DataFrame(lines, columns=pd.Index(titles)).style.hide(axis="index")
     caption = f"{table.title or table.label}. {' '.join(table.sentences('bold'))}"
     return styler.to_latex(
         hrules=True,
-        caption=caption.translate(_LATEX),
+        caption=_for_latex(caption),
         label=f"tab:{table.label}",  # Not escaped: a label is never typeset.
         column_format="l" * names + "r" * len(heads),
         position_float="centering",
     )
+
+
+def _for_latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+def html(table: Table) -> str:
+    """Return a table in HTML, without its style.
+
+    Cells have the classes "text" (names of rows), "group" (measured numbers), "aside" (p-values and
+    the paper's numbers) and "best".
+    """
+    cells = table.cells.reset_index()
+    if table.reference is not None:
+        is_reference = cells.index == table.reference
+        cells[cells.columns[0]] += np.where(is_reference, " (reference)", "")
+    parts = cells.columns.get_level_values(1)
+    of_parts = {"": "text", HERE: "group", PAPER: "aside", P: "aside"}
+    classes = pd.DataFrame([[of_parts[part] for part in parts]] * len(cells), columns=cells.columns)
+    best = table.best.reset_index(drop=True).reindex(columns=cells.columns, fill_value=False)
+    classes = classes.mask(best, classes + " best")
+    if {*parts} == {"", HERE}:
+        heads = cells.columns.get_level_values(0)
+    else:  # The names are headings of the second line, next to the parts of the others.
+        names = [("", str(name)) for name in table.cells.index.names]
+        heads = pd.MultiIndex.from_tuples([*names, *table.columns])
+    cells.columns = classes.columns = heads
+    styler = cells.style.hide(axis="index").set_td_classes(classes)
+    styler = styler.format(escape="html").format_index(escape="html", axis="columns")
+    page = styler.to_html(table_uuid=re.sub(r"\W+", "-", table.title))
+    return page.partition("</style>\n")[2]  # The style is empty.

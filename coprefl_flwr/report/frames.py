@@ -8,17 +8,22 @@ pre-training), round, and the metrics of the round (nan for a missing metric).
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import damaged, read_bytes, write_atomically
+from coprefl_flwr.files import read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.columns import ACCURACY_OF, SENT, START_LOSS, STD_CLIENTS, TO_REACH
+from coprefl_flwr.report.columns import (
+    ACCURACY_OF,
+    MEASURED,
+    START_LOSS,
+    STD_CLIENTS,
+    TO_REACH,
+)
 from coprefl_flwr.report.statistics import (
     BEYOND,
     METRICS,
@@ -27,14 +32,15 @@ from coprefl_flwr.report.statistics import (
     variance_beyond_sampling,
 )
 
-PHASES = ("pretraining", "downstream", "personalised", "diagnosis", START_LOSS)
-"""Phases of the package's rounds. Other phases are the user's measurements."""
+DOWNSTREAM, PERSONALISED, DIAGNOSIS = "downstream", "personalised", "diagnosis"
+PHASES = ("pretraining", DOWNSTREAM, PERSONALISED, DIAGNOSIS)
+"""Phases of the package's rounds. Other phases are measurements of a starting model."""
 
 OF_A_ROUND = ("phase", "start", "task", "round")
 """Columns that identify the round of a row."""
 
 TASK_METRICS = (*METRICS, BEYOND)
-"""Names of the metrics that `one_task` returns."""
+"""The metrics of a task over its clients that `summary` has."""
 
 PRETRAINING = ("rounds", "final", "best", "best-round", "catches-up", "models", "megabytes")
 """Names of the numbers that `pretraining_summary` returns for a start."""
@@ -45,9 +51,12 @@ ROW = ("start", "task", "client", "n", "correct", "loss")
 metrics."""
 
 
-def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return records as a DataFrame; a column of integers stays one if some values are missing."""
-    data = pd.DataFrame(records)
+def frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Return records as a DataFrame; a column of integers stays one if some values are missing.
+
+    `columns` are the columns without records.
+    """
+    data = pd.DataFrame(records, columns=None if records else list(columns))
     for name in data.columns[data.isna().any()]:
         values = [r[name] for r in records if r.get(name) is not None]
         if all(type(value) is int for value in values):
@@ -55,65 +64,39 @@ def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return data
 
 
-def write_rows(path: str | Path, rows: pd.DataFrame) -> None:
-    """Write rows of clients, atomically; a loss that is not finite becomes null."""
-    _write_lines(path, records(rows, keep="loss"))
+def write_lines(path: str | Path, data: pd.DataFrame, keep: str) -> None:
+    """Write a JSON line per row, atomically; infinite values become null.
+
+    Missing values are left out, except in the column `keep`, where they are null.
+    """
+    rows = [
+        {str(key): value for key, value in row.items() if key == keep or not pd.isna(value)}
+        for row in data.to_dict("records")
+    ]
+    absent = (math.inf, -math.inf)
+    rows = [{k: None if pd.isna(v) or v in absent else v for k, v in r.items()} for r in rows]
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
+    write_atomically(path, "".join(lines).encode())
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
-    """Read rows of clients; a null loss is nan.
-
-    Raises a SettingsError if the file is missing, or for its first bad line, with its number.
-    """
+    """Read rows of clients; a null loss is nan. Raises a SettingsError if the file is missing."""
     rows = _read(Path(path))
     return pd.DataFrame(rows, columns=None if rows else list(ROW)).astype({"loss": float})
 
 
-def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
-    """Write rows of rounds, atomically, without missing metrics; infinite values become null."""
-    _write_lines(path, records(rounds, keep="task"))
-
-
 def read_rounds(path: str | Path) -> pd.DataFrame:
-    """Read rows of rounds; a SettingsError if the file is missing or is not JSON Lines."""
-    return frame(_read(Path(path)))
+    """Read rows of rounds. Raises a SettingsError if the file is missing."""
+    return frame(_read(Path(path)), OF_A_ROUND)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in read_bytes(path).splitlines()]
 
 
 def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with a column accuracy, in percent; a SettingsError if there are no rows."""
-    if rows.empty:
-        raise SettingsError("there are no result rows: at least one is needed")
+    """Return the rows of clients with a column accuracy, in percent."""
     return rows.assign(accuracy=100 * rows["correct"] / rows["n"])
-
-
-def one_task(rows: pd.DataFrame) -> dict[str, float]:
-    """Return every metric of `TASK_METRICS`, and the user metrics, of one task.
-
-    `rows` are rows with accuracies. A user metric is the mean over the clients that have a value.
-    """
-    beyond = variance_beyond_sampling(rows["accuracy"], rows["n"])
-    own = {name: float(rows[name].astype(float).mean()) for name in own_metrics(rows)}
-    return {**summarise_task(rows["accuracy"]), BEYOND: beyond, **own}
-
-
-def values_of_task(
-    rows: pd.DataFrame, rounds: Sequence[Mapping[str, Any]], metrics: Iterable[str]
-) -> dict[str, float]:
-    """Return the results of one task of a start, or of one personalised method, by column.
-
-    `rows` are the rows of its clients, and `rounds` its rounds in order. `metrics` may have columns
-    of the cost to reach an accuracy (`columns.TO_REACH`), which are computed only if listed.
-    """
-    rows = accuracies(rows)
-    values = one_task(rows)
-    values[STD_CLIENTS] = math.sqrt(values["variance"])
-    if "domain" in rows:
-        for name, of_domain in rows.groupby("domain")["accuracy"]:
-            values[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
-    for metric in metrics:
-        if reached := TO_REACH.fullmatch(metric):
-            values[metric] = _cost_to_reach(rounds, reached[1], float(reached[2]))
-    return values | {key: rounds[-1][key] for key in SENT if rounds and key in rounds[-1]}
 
 
 def own_metrics(rows: pd.DataFrame) -> list[str]:
@@ -122,10 +105,26 @@ def own_metrics(rows: pd.DataFrame) -> list[str]:
 
 
 def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per start and task, as they first appear: start, task, and `one_task`."""
+    """Return a row per start and task, as they first appear, from rows of clients.
+
+    The columns are start, task, the metrics over the task's clients (the keys of
+    `report.columns.COLUMNS`), the accuracy of each domain ("accuracy@NAME"), and the mean of each
+    user metric ("metric:NAME") over the clients that have a value.
+    """
     groups = accuracies(rows).groupby(["start", "task"], sort=False)
-    entries = [{"start": start, "task": task, **one_task(part)} for (start, task), part in groups]
-    return pd.DataFrame(entries)
+    entries = [{"start": start, "task": task, **_of_task(part)} for (start, task), part in groups]
+    return frame(entries, ["start", "task", "accuracy"])
+
+
+def _of_task(rows: pd.DataFrame) -> dict[str, float]:
+    """Return the metrics of one task, from rows with accuracies."""
+    values = summarise_task(rows["accuracy"])
+    values[BEYOND] = variance_beyond_sampling(rows["accuracy"], rows["n"])
+    values[STD_CLIENTS] = math.sqrt(values["variance"])
+    if "domain" in rows:
+        for name, of_domain in rows.groupby("domain")["accuracy"]:
+            values[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
+    return values | {name: float(rows[name].astype(float).mean()) for name in own_metrics(rows)}
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -148,11 +147,11 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     """Return a row per pre-trained start, in order of first appearance, from rows of rounds.
 
-    The columns are "start" and those of `PRETRAINING`. "models" and "megabytes" count the traffic
-    of a deployment, down and up. "final" and "best" are test accuracies in percent, and
-    "best-round" is the round of the best accuracy. "catches-up" of a start such as "cyclic+fedavg"
-    is the first round whose accuracy is at least the best accuracy of "fedavg" alone; infinity
-    means never. Missing numbers are nan.
+    The index is the start, and the columns are those of `PRETRAINING`. "models" and "megabytes"
+    count the traffic of a deployment, down and up. "final" and "best" are test accuracies in
+    percent, and "best-round" is the round of the best accuracy. "catches-up" of a start such as
+    "cyclic+fedavg" is the first round whose accuracy is at least the best accuracy of "fedavg"
+    alone; infinity means never. Missing numbers are nan.
     """
     models, sent = ["models-down", "models-up"], ["client-bytes-down", "client-bytes-up"]
     numbers = ["server-accuracy", *models, *sent]
@@ -172,7 +171,7 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
             final = accuracy[accuracy.index.max()]
             entry |= {"final": final, "best": accuracy.max(), "best-round": accuracy.idxmax()}
         entries.append(entry)
-    return pd.DataFrame(entries, columns=["start", *PRETRAINING]).astype({"catches-up": float})
+    return pd.DataFrame(entries, columns=["start", *PRETRAINING]).set_index("start").astype(float)
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
@@ -187,41 +186,31 @@ def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
     return float(min(good.index[good], default=math.inf))
 
 
-def _cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: float) -> float:
-    """Return the "rounds" or "megabytes" until the clients' mean accuracy is this percentage.
+def cost_to_reach(rounds: pd.DataFrame, metric: str) -> float:
+    """Return the rounds or megabytes until the clients' mean accuracy is a percentage.
 
-    The result is infinite if the clients never reach the accuracy.
+    `rounds` are the rounds of one task in order. `metric` is a column such as rounds-to-60% (see
+    `columns.TO_REACH`). The result is infinite if the clients never reach the accuracy.
     """
-    sent = 0.0
-    for row in rounds:
-        sent += row.get("client-bytes-down", math.nan) + row.get("client-bytes-up", math.nan)
-        if (row.get("accuracy") or -math.inf) >= accuracy:
-            return float(row["round"]) if what == "rounds" else sent / 1e6
-    return math.inf
+    match = TO_REACH.fullmatch(metric)
+    assert match
+    numbers = rounds.reindex(columns=["accuracy", "client-bytes-down", "client-bytes-up"])
+    accuracy, *sent = (numbers[name].astype(float) for name in numbers)
+    good = accuracy >= float(match[2])
+    if not good.any():
+        return math.inf
+    first = good.to_numpy().argmax()
+    megabytes = (sent[0] + sent[1]).iloc[: first + 1].sum(skipna=False) / 1e6
+    return float(rounds["round"].iloc[first] if match[1] == "rounds" else megabytes)
 
 
-def records(data: pd.DataFrame, keep: str = "") -> list[dict[str, Any]]:
-    """Return rows as dicts of Python's types; infinite values become None.
+def measured(rounds: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per start with its loss and the numbers of the user's measurements, by column.
 
-    Missing values are left out, except in the column `keep`, where they are None.
+    The index is the start. The numbers of measurements are in the columns "measured:NAME".
     """
-    rows = [
-        {str(key): value for key, value in row.items() if key == keep or not pd.isna(value)}
-        for row in data.to_dict("records")
-    ]
-    absent = (math.inf, -math.inf)
-    return [{k: None if pd.isna(v) or v in absent else v for k, v in r.items()} for r in rows]
-
-
-def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON Lines, atomically."""
-    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
-    write_atomically(path, "".join(lines).encode())
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON Lines file; a SettingsError if it is none."""
-    try:
-        return [json.loads(line) for line in read_bytes(path).splitlines()]
-    except json.JSONDecodeError as error:
-        raise damaged(path, str(error)) from error
+    rows = rounds[~rounds["phase"].isin(PHASES)].drop(columns=["phase", "task", "round"])
+    numbers = rows.groupby("start", sort=False).first().dropna(axis="columns", how="all")
+    return numbers.astype(float).rename(
+        columns=lambda name: name if name == START_LOSS else f"{MEASURED}{name}"
+    )

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,12 +14,9 @@ from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.report import columns, frames
 from coprefl_flwr.report.columns import DIAGNOSTICS, MEASURED, START_LOSS
 from coprefl_flwr.report.comparison import Comparison, Report, ResultRow
-from coprefl_flwr.report.frames import pretraining_summary
+from coprefl_flwr.report.frames import DIAGNOSIS, DOWNSTREAM, PERSONALISED
 from coprefl_flwr.report.page import FOLDER, write_report
 from coprefl_flwr.report.training_checks import CHAINED, Problem, not_learnt
-
-PERSONALISED = "personalised"
-"""The phase of the rounds of personalised methods."""
 
 ROWS, ROUNDS, ABOUT = "rows.jsonl", "rounds.jsonl", "about.json"
 
@@ -49,16 +45,18 @@ class Outcome:
 
     @classmethod
     def read(cls, folder: Path) -> "Outcome":
-        """Read the results in a folder; a SettingsError if they are missing or not JSON."""
+        """Read the results in a folder; a SettingsError if they are missing."""
         about = read_json(folder / ABOUT) if (folder / ABOUT).exists() else {}
-        rows = frames.read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame()
+        rows = frames.frame([], frames.ROW)
+        if (folder / ROWS).exists():
+            rows = frames.read_rows(folder / ROWS)
         return cls(rows, frames.read_rounds(folder / ROUNDS), about)
 
     def write(self, folder: Path) -> Path:
         """Write the frames and their report into a folder; return the page's path."""
-        frames.write_rounds(folder / ROUNDS, self.rounds)
+        frames.write_lines(folder / ROUNDS, self.rounds, keep="task")
         if not self.rows.empty:
-            frames.write_rows(folder / ROWS, self.rows)
+            frames.write_lines(folder / ROWS, self.rows, keep="loss")
         text = json.dumps(dict(self.about), indent=1, default=str)
         write_atomically(folder / ABOUT, text.encode())
         return write_report(report_of([self]), folder / FOLDER)
@@ -66,26 +64,24 @@ class Outcome:
     @property
     def starts(self) -> list[str]:
         """The starting models, or the personalised methods."""
-        parts = [frame for frame in (self.rows, self.rounds) if not frame.empty]
-        seen = [str(start) for frame in parts for start in frame["start"]]
-        return list(dict.fromkeys([*self.about.get("starts", []), *seen]))
+        seen = [*self.rows["start"], *self.rounds["start"]]
+        return list(dict.fromkeys([*self.about.get("starts", []), *map(str, seen)]))
 
     @property
     def personalised(self) -> bool:
         """Whether every client has its own model."""
-        return not self.rounds.empty and bool(self.rounds["phase"].eq(PERSONALISED).any())
+        return bool(self.rounds["phase"].eq(PERSONALISED).any())
 
     @property
     def tasks(self) -> list[int]:
         """The tasks that starts are trained for; a personalised method counts as one."""
-        seen = [] if self.rows.empty else self.rows["task"].unique().tolist()
-        return list(range(self.about["tasks"])) if "tasks" in self.about else sorted(seen)
+        if "tasks" in self.about:
+            return list(range(self.about["tasks"]))
+        return sorted(self.rows["task"].unique().tolist())
 
     @functools.cached_property
     def not_learnt(self) -> dict[str, Problem]:
         """The problem of each start that did not learn, by start."""
-        if self.rows.empty:
-            return {}
         tasks = frames.task_metrics(self.rows)
         return not_learnt(tasks.pivot(index="task", columns="start", values="accuracy"))
 
@@ -101,44 +97,47 @@ class Outcome:
         tasks = [] if self.personalised else self.tasks
         return [f"{seed}, task {task}" for task in tasks] or [seed]
 
-    def values(self, metrics: Iterable[str] = ()) -> dict[str, list[dict[str, float]]]:
-        """Return the numbers of each start, per unit: {start: [{column: number}, ...]}.
+    def values(self, metrics: Iterable[str] = ()) -> pd.DataFrame:
+        """Return a row per start and unit, with a column per metric; missing numbers are nan.
 
-        The numbers of a pre-training are in the first unit. Columns that need further computation
-        are included only if they are in `metrics`. Missing numbers are left out.
+        The index has the levels "start" and "unit". The numbers of a pre-training are at the first
+        unit. Columns that need further computation (`columns.TO_REACH`) are included only if they
+        are in `metrics`.
         """
-        by_start: dict[str, list[dict[str, float]]] = {}
-        rounds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-        for row in frames.records(self.rounds):
-            phase = row.get("phase", "")
-            task = 0 if phase == PERSONALISED else row.get("task", -1)
-            rounds.setdefault((phase, row["start"], task), []).append(row)
-        clients = self.rows.reindex(columns=[*dict.fromkeys(["start", "task", *self.rows])])
-        phase = PERSONALISED if self.personalised else "downstream"
-        for start in self.starts:
-            by_start[start] = [{} for _ in self.units]
-            for unit, task in zip(by_start[start], self.tasks, strict=False):
-                rows = clients[clients["start"].eq(start) & clients["task"].eq(task)]
-                if not rows.empty:
-                    unit |= frames.values_of_task(
-                        rows, rounds.get((phase, start, task), []), metrics
-                    )
-                    if seconds := self.about.get("seconds", {}).get(start):
-                        unit[columns.SECONDS] = seconds[self.tasks.index(task)]
-                    for row in rounds.get(("diagnosis", start, task), []):
-                        unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
-        for entry in pretraining_summary(self.rounds).to_dict("records"):
-            start = entry.pop("start")
-            by_start[start][0].update({str(key): float(value) for key, value in entry.items()})
-        for start, costs in self.about.get("costs", {}).items():
-            by_start[start][0].update(costs)
-        for (phase, start, _), (row, *_) in rounds.items():
-            if phase == START_LOSS and START_LOSS in row:
-                by_start[start][0][START_LOSS] = row[START_LOSS]
-            elif phase not in frames.PHASES:
-                numbers = {key: value for key, value in row.items() if key not in frames.OF_A_ROUND}
-                by_start[start][0] |= {f"{MEASURED}{key}": value for key, value in numbers.items()}
-        return by_start
+        keys, tasks = ["start", "task"], self.tasks or [0]
+        of_starts = self._of_starts()
+        of_starts.index = pd.MultiIndex.from_product([of_starts.index, tasks[:1]], names=keys)
+        # A personalised method has no tasks.
+        rounds = self.rounds.assign(task=self.rounds["task"].fillna(0).astype(int))
+        curves = rounds[rounds["phase"].isin([DOWNSTREAM, PERSONALISED])]
+        last = {columns.SENT: curves, tuple(DIAGNOSTICS): rounds[rounds["phase"] == DIAGNOSIS]}
+        parts: list[pd.DataFrame | pd.Series[Any]] = [
+            of_phase.drop_duplicates(keys, keep="last").set_index(keys).reindex(columns=names)
+            for names, of_phase in last.items()
+        ]
+        reach = [metric for metric in metrics if columns.TO_REACH.fullmatch(metric)]
+        costs = [
+            [*key, *(frames.cost_to_reach(of_task, metric) for metric in reach)]
+            for key, of_task in curves.groupby(keys, sort=False)
+        ]
+        seconds = [
+            [start, *of_task]
+            for start, of_start in self.about.get("seconds", {}).items()
+            for of_task in zip(tasks, of_start, strict=False)
+        ]
+        parts.append(pd.DataFrame(costs, columns=[*keys, *reach]).set_index(keys))
+        parts.append(pd.DataFrame(seconds, columns=[*keys, columns.SECONDS]).set_index(keys))
+        index = pd.MultiIndex.from_product([self.starts, tasks], names=keys)
+        measured = frames.task_metrics(self.rows).set_index(keys).join(parts)
+        values = measured.reindex(index).join(of_starts).infer_objects()
+        names = ["start", "unit"]
+        return values.set_axis(pd.MultiIndex.from_product([self.starts, self.units], names=names))
+
+    def _of_starts(self) -> pd.DataFrame:
+        """Return the numbers of the starts and their pre-trainings: a row per start."""
+        costs = pd.DataFrame.from_dict(self.about.get("costs", {}), orient="index", dtype=float)
+        numbers = costs.combine_first(frames.pretraining_summary(self.rounds))
+        return numbers.join(frames.measured(self.rounds), how="outer")
 
 
 def report_of(outcomes: Sequence[Outcome]) -> Report:
@@ -153,14 +152,12 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
             raise SettingsError("the runs must have the same methods, datasets and clients")
     _check_seeds_and_settings([outcome.about for outcome in outcomes])
     seeds = [str(outcome.about["seed"]) for outcome in outcomes if "seed" in outcome.about]
-    of_each = [outcome.values() for outcome in outcomes]
-    values = {start: [u for values in of_each for u in values[start]] for start in first.starts}
+    values = pd.concat([outcome.values() for outcome in outcomes])
     domains = list(dict.fromkeys(map(str, first.rows.get("domain", []))))
     wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
     wanted += [f"{columns.ACCURACY_OF}{domain}" for domain in domains] if len(domains) > 1 else []
     wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
-    numbers = pd.DataFrame([unit for of_start in values.values() for unit in of_start])
-    known = [str(name) for name in numbers.dropna(axis="columns", how="all")]
+    known = [str(name) for name in values.dropna(axis="columns", how="all")]
     wanted += [name for name in known if name.startswith(MEASURED)]
     metrics = [name for name in dict.fromkeys(wanted) if name in known] or ["rounds"]
     title = first.about.get("title", "Starting models")
@@ -171,11 +168,9 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         units=[unit for outcome in outcomes for unit in outcome.units],
         rows=[
             replace(
-                result_row(start, outcomes),
-                values={m: [unit.get(m, math.nan) for unit in units] for m in metrics},
-                problems=_problems(start, outcomes),
+                result_row(start, outcomes, metrics, values), problems=_problems(start, outcomes)
             )
-            for start, units in values.items()
+            for start in first.starts
         ],
         reference=first.starts[0],
         headings=first.about.get("columns", {}),
@@ -228,22 +223,24 @@ def _problems(start: str, outcomes: Sequence[Outcome]) -> list[str]:
     return [f"seed {seed}: {line}" if len(outcomes) > 1 else line for seed, line in lines if line]
 
 
-def result_row(start: str, outcomes: Sequence[Outcome]) -> ResultRow:
-    """Return a row with DataFrames but no values. Tasks are numbered on from study to study."""
-    parts: dict[str, list[pd.DataFrame]] = {"rows": [], "rounds": [], "curves": []}
-    before = 0
+def result_row(
+    start: str, outcomes: Sequence[Outcome], metrics: Sequence[str], values: pd.DataFrame
+) -> ResultRow:
+    """Return the row of a start with these metrics; `values` are those of all outcomes.
+
+    Tasks are numbered on from study to study.
+    """
+    rows, rounds, before = [], [], 0
     for outcome in outcomes:
-        seed = outcome.about.get("seed", 0)
-        chained = outcome.about.get("chained", {}).get(start, [])
-        if not outcome.rows.empty:
-            rows = outcome.rows[outcome.rows["start"] == start]
-            parts["rows"].append(rows.assign(task=rows["task"] + before))
-        if not outcome.rounds.empty:
-            rounds = outcome.rounds[outcome.rounds["start"] == start]
-            rounds = rounds.assign(seed=seed, **{CHAINED: rounds["round"].isin(chained)})
-            curves = rounds[rounds["phase"] == "downstream"]
-            parts["curves"].append(curves.assign(task=curves["task"] + before))
-            parts["rounds"].append(rounds[rounds["phase"].isin(["pretraining", PERSONALISED])])
-        before += len(outcome.tasks)
-    rows, rounds, curves = (pd.concat(part) if part else pd.DataFrame() for part in parts.values())
-    return ResultRow(start, "", {}, rows, rounds, curves)
+        of_clients = outcome.rows[outcome.rows["start"] == start]
+        of_start = outcome.rounds[outcome.rounds["start"] == start]
+        chained = of_start["round"].isin(outcome.about.get("chained", {}).get(start, []))
+        of_start = of_start.assign(seed=outcome.about.get("seed", 0), **{CHAINED: chained})
+        rows.append(of_clients.assign(task=of_clients["task"] + before))
+        rounds.append(of_start.assign(task=of_start["task"] + before))
+        before += len(outcome.units)
+    every = pd.concat(rounds)
+    of_training = every[every["phase"].isin(["pretraining", PERSONALISED])]
+    curves = every[every["phase"] == DOWNSTREAM]
+    of_metrics = values.loc[[start]].droplevel("start").reindex(columns=list(metrics))
+    return ResultRow(start, "", of_metrics, pd.concat(rows), of_training, curves)

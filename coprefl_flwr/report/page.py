@@ -10,10 +10,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from coprefl_flwr.files import replace_files
 from coprefl_flwr.report import tables
-from coprefl_flwr.report.answer import answers, set_up
+from coprefl_flwr.report.answer import answers, set_up, value_text
 from coprefl_flwr.report.comparison import Comparison, Report, numbers, units
 from coprefl_flwr.report.figures import Picture, draw
-from coprefl_flwr.report.formats import TEXT_WIDTH, latex, markdown, text
+from coprefl_flwr.report.formats import TEXT_WIDTH, html, latex, markdown, text
 from coprefl_flwr.report.tables import Table
 
 FOLDER, PAGE = "report", "report.html"
@@ -95,7 +95,9 @@ def _provenance(report: Report) -> list[Table]:
         "Methods": report.methods,
     }
     return [
-        tables.simple(title, "Name", {"Value": list(map(_value, values.values()))}, list(values))
+        tables.simple(
+            title, "Name", {"Value": list(map(value_text, values.values()))}, list(values)
+        )
         for title, values in parts.items()
         if values
     ]
@@ -118,13 +120,5 @@ def _page(report: Report, sections: list[Section]) -> str:
         notes=[*report.notes, *missing],
         sections=sections,
         provenance=_provenance(report),
+        html=html,
     )
-
-
-def _value(value: Any) -> str:
-    """Return a setting's value as text: as in a recipe, or "not set"; lists with commas."""
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_value, value))
-    if value is None or value == "":
-        return "not set"
-    return str(value).lower() if isinstance(value, bool) else str(value)

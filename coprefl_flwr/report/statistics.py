@@ -7,7 +7,7 @@ variance over clients (ddof=0).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -15,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import scipy  # Imports scipy.stats at its first use, which takes half a second.
-
-from coprefl_flwr.errors import SettingsError
 
 
 def worst(accuracies: npt.ArrayLike, share: float) -> float:
@@ -44,12 +42,6 @@ METRICS: dict[str, Measure] = {
 def summarise_task(accuracies: npt.ArrayLike) -> dict[str, float]:
     """Return every metric of `METRICS` for the clients of one task, in that order."""
     values = np.asarray(accuracies, dtype=np.float64)
-    if values.ndim != 1 or values.size == 0:
-        raise SettingsError(
-            f"accuracies have shape {values.shape}; allowed: one number per client, at least one"
-        )
-    for outside in values[~((values >= 0) & (values <= 100))]:
-        raise SettingsError(f"an accuracy is {outside}; allowed: percentages from 0 to 100")
     return {name: measure(values) for name, measure in METRICS.items()}
 
 
@@ -75,8 +67,6 @@ def variance_beyond_sampling(accuracies: npt.ArrayLike, samples: npt.ArrayLike) 
 
 def _count(share: float, clients: int) -> int:
     """Return ceil(share * clients), at least 1, without the rounding error of a decimal share."""
-    if not 0 < share <= 1:
-        raise SettingsError(f"share of clients is {share}; allowed: above 0, up to 1")
     # 0.07 * 100 is 7.000000000000001 in floating point, and its ceiling 8.
     return max(1, math.ceil(round(share * clients, 9)))
 
@@ -89,9 +79,10 @@ class Summary(NamedTuple):
     n: int
 
 
-def summarise(values: Sequence[float]) -> Summary:
+def summarise(values: npt.ArrayLike) -> Summary:
     """Summarise the values that are not nan. With an infinite value, std is nan."""
-    known = np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
+    numbers = np.asarray(values, dtype=np.float64)
+    known = numbers[~np.isnan(numbers)]
     if not known.size:
         return Summary(math.nan, math.nan, 0)
     mean = float(np.mean(known))
@@ -99,7 +90,7 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(mean, float(np.std(known, ddof=1)) if spread else math.nan, known.size)
 
 
-def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary, float]:
+def paired(values: npt.ArrayLike, reference: npt.ArrayLike) -> tuple[Summary, float]:
     """Return the difference values - reference over common units, and p of a paired t-test.
 
     The test is two-sided; its hypothesis is that the mean difference is 0. The p-value is nan if
@@ -111,18 +102,6 @@ def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary
     if difference.n < 2 or difference.std <= 1e-12 * float(np.max(np.abs(pairs))):
         return difference, math.nan
     return difference, float(scipy.stats.ttest_rel(*pairs).pvalue)
-
-
-def seed_means(values: Iterable[float], seeds: Iterable[str]) -> dict[str, float]:
-    """Return the mean of each seed's values that are not nan; nan if a seed has no such value.
-
-    The tasks of a seed share a pre-training, so their values are not independent. Differences are
-    therefore tested over the means of seeds.
-    """
-    by_seed: dict[str, list[float]] = {}
-    for value, seed in zip(values, seeds, strict=True):
-        by_seed.setdefault(seed, []).append(value)
-    return {seed: summarise(of_seed).mean for seed, of_seed in by_seed.items()}
 
 
 def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":

@@ -1,15 +1,15 @@
 """Tables: DataFrames of texts, with marks on the best cells, and with notes."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
-from coprefl_flwr.report.columns import Better, ColumnSpec
+from coprefl_flwr.report.columns import Better
 from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
-from coprefl_flwr.report.frames import TASK_METRICS
 
 HERE, PAPER, P = "here", "paper", "p (Holm)"
 PARTS = (HERE, PAPER, P)
@@ -33,8 +33,8 @@ class Table:
     """
 
     cells: pd.DataFrame
-    best: pd.DataFrame | None = None  # which cells are marked, of the same shape; None: not marked
-    notes: Sequence[tuple[str, str]] = ()  # pairs (sentence, part of the table)
+    best: pd.DataFrame  # which cells are marked, of the same shape
+    notes: Sequence[str] = ()
     title: str = ""
     label: str = ""  # LaTeX label of the table
     failed: Sequence[str] = ()  # a line per run that is missing
@@ -46,34 +46,25 @@ class Table:
         return [list(name) if isinstance(name, tuple) else [name] for name in self.cells.index]
 
     @property
-    def marked(self) -> pd.DataFrame:
-        """Whether each cell is marked as best, with the shape of `cells`."""
-        return self.cells.map(lambda _: False) if self.best is None else self.best
-
-    @property
     def columns(self) -> list[tuple[str, str]]:
         """The heading and the part of each column."""
         return cast("list[tuple[str, str]]", self.cells.columns.tolist())
 
-    def lines(self) -> list[list[tuple[str, str, bool]]]:
-        """Return each row's cells: the part of the column, the text, and whether it is marked."""
-        parts = [part for _, part in self.columns]
-        return [
-            list(zip(parts, texts, marks, strict=True))
-            for texts, marks in zip(self.cells.to_numpy(), self.marked.to_numpy(), strict=True)
-        ]
+    def texts(self, change: Callable[[str], str], mark: str) -> pd.DataFrame:
+        """Return the changed texts; the best are formatted by `mark`, such as "**{}**"."""
+        cells = self.cells.map(change)
+        return cells.mask(self.best, cells.map(mark.format))
 
-    def sentences(self, mark: str, *parts: str) -> list[str]:
-        """Return all notes, or the notes on some parts; `mark` is the mark of the best numbers."""
-        of_parts = [text for text, about in self.notes if not parts or about in parts]
-        return [text.replace(MARK, mark) for text in of_parts]
+    def sentences(self, mark: str) -> list[str]:
+        """Return the notes; `mark` is the mark of the best numbers."""
+        return [note.replace(MARK, mark) for note in self.notes]
 
 
 def simple(title: str, name: str, columns: Mapping[str, Sequence[str]], rows: Any) -> Table:
     """Return a table of texts by heading, without marks; `rows` are the rows' names."""
     index = pd.Index(rows, name=name, dtype=object)
-    cells = {(heading, HERE): list(texts) for heading, texts in columns.items()}
-    return Table(pd.DataFrame(cells, index), title=title)
+    cells = pd.DataFrame({(heading, HERE): list(of) for heading, of in columns.items()}, index)
+    return Table(cells, cells.map(lambda _: False), title=title)
 
 
 # ---- the tables of a comparison -----------------------------------------------------------------
@@ -92,16 +83,17 @@ def tables(comparison: Comparison) -> list[Table]:
 def table(comparison: Comparison, first: bool = True) -> Table:
     """Return all metrics as one table. Only the `first` table of a comparison has all notes."""
     data = numbers(comparison)
-    reference, unstarted = comparison.tested_against.name, _unstarted(comparison)
     parts = [
         _column(comparison, str(metric), of_metric)
         for metric, of_metric in data.groupby("metric", sort=False)
     ]
     lines = data[["row", "label", "chosen"]].drop_duplicates()
-    part = {row.name: f" ({row.unfinished})" for row in comparison.rows if row.unfinished}
-    dagger = {row.name: f" {DAGGER}" for row in comparison.rows if row.problems}
+    more = {
+        row.name: f" ({row.unfinished})" * bool(row.unfinished) + f" {DAGGER}" * bool(row.problems)
+        for row in comparison.rows
+    }
     labels = [
-        f"{label}{part.get(row, '') * (row not in unstarted)}{dagger.get(row, '')}"
+        f"{label}{more.get(row, '')}"
         for row, label in zip(lines["row"], lines["label"], strict=True)
     ]
     index = pd.Index(labels, name="Method")
@@ -111,36 +103,22 @@ def table(comparison: Comparison, first: bool = True) -> Table:
     cells, best = (
         pd.concat([part[at] for part in parts], axis=1).set_axis(index, axis=0) for at in (0, 1)
     )
-    title, rows = comparison.title or comparison.name, list(lines["row"])
+    title, reference = comparison.title or comparison.name, comparison.tested_against.name
     return Table(
         cells,
-        best.astype(bool),
-        _notes(comparison, data, cells, marked=bool(best.any(axis=None)), first=first),
+        best,
+        _notes(comparison, data, marked=bool(best.any(axis=None)), first=first),
         title if first else f"{title}: training and costs",
         comparison.name if first else f"{comparison.name}-costs",
         comparison.failed,
-        rows.index(reference) if data["p-holm"].notna().any() else None,
+        list(lines["row"]).index(reference) if data["p-holm"].notna().any() else None,
     )
-
-
-def _unstarted(comparison: Comparison) -> dict[str, str]:
-    """Return {row: "0 of 3 seeds"} for the rows without a finished run."""
-    wanted = set(comparison.metrics) & set(TASK_METRICS)
-    return {
-        row.name: row.unfinished
-        for row in comparison.rows
-        if row.unfinished.startswith("0 of ")
-        and all(math.isnan(value) for metric in wanted for value in row.values[metric])
-    }
 
 
 def _column(
     comparison: Comparison, metric: str, data: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the cells of a metric's columns, and whether each cell is marked as best.
-
-    A row without a finished run shows its number of finished seeds instead of a value.
-    """
+    """Return the cells of a metric's columns, and whether each cell is marked as best."""
     heading = comparison.column(metric)
     values = data[["mean", "std"]]
     whole = heading.decimals == 1 and (values.isna() | (values % 1 == 0)).all(axis=None)
@@ -149,14 +127,11 @@ def _column(
     if not heading.tested:  # Costs that are the same for every seed.
         stds = stds.where(stds.round(decimals) > 0)
     here = [shown(mean, std, decimals) for mean, std in zip(data["mean"], stds, strict=True)]
-    for at, (row, n, median, never) in enumerate(
-        data[["row", "n", "median", "never"]].itertuples(index=False)
-    ):
-        if n == 0:
-            here[at] = _unstarted(comparison).get(row, NONE)
-        elif 0 < never < n:
-            some = f"{shown(median, spec=decimals)} " if math.isfinite(median) else ""
-            here[at] = f"{some}(never: {never} of {n})"
+    counts = data[["n", "median", "never"]].itertuples(index=False)
+    for at, (n, median, never) in enumerate(counts):
+        if 0 < never < n:
+            of_all = f"median {shown(median, spec=decimals)} " if math.isfinite(median) else ""
+            here[at] = f"{of_all}(never: {never} of {n})"
     # Tested metrics have two decimals, as in the papers; costs have all their decimals.
     spec = ".2f" if heading.tested else ",.10g"
     paper = [
@@ -240,19 +215,20 @@ def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
         if (cells == NONE).any(axis=None):
             notes.append(f"{NONE}: no such row in this table, or no value; see its notes.")
         title = f"{heading.title}, all tables"
-        of_here = [(note, HERE) for note in notes]
-        overview_tables.append(Table(cells, best.eq(True), of_here, title))
+        overview_tables.append(Table(cells, best.eq(True), notes, title))
     return overview_tables
 
 
 def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a metric's cells, a dagger after failed trainings, and which cells are best."""
-    of_metric, rows = table(replace(comparison, metrics=[metric], paper={})), comparison.rows
-    names = [comparison.short_name(row) for row in rows]
+    of_metric = numbers(replace(comparison, metrics=[metric], paper={}))
+    parts = _column(comparison, metric, of_metric)
+    names = [comparison.short_name(row) for row in comparison.rows]
     head = pd.MultiIndex.from_tuples([(comparison.title or comparison.name, HERE)])
-    texts = of_metric.cells.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
-    daggers = pd.Series([DAGGER * bool(row.problems) for row in rows], names)
-    best = of_metric.marked.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
+    texts, best = (
+        part.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0) for part in parts
+    )
+    daggers = pd.Series([DAGGER * bool(row.problems) for row in comparison.rows], names)
     return texts.add(daggers, axis=0), best
 
 
@@ -280,91 +256,74 @@ def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
     )
     cells = pd.DataFrame({(heading, HERE): texts for heading, texts in columns.items()}, rows)
     best = cells.map(lambda text: text == "chosen")
-    return Table(cells, best, [(note, HERE) for note in notes], "Search")
+    return Table(cells, best, notes, "Search")
 
 
 # ---- notes below a table ------------------------------------------------------------------------
 
 
-def _notes(
-    comparison: Comparison, data: pd.DataFrame, cells: pd.DataFrame, *, marked: bool, first: bool
-) -> list[tuple[str, str]]:
+def _notes(comparison: Comparison, data: pd.DataFrame, *, marked: bool, first: bool) -> list[str]:
     """Return the notes of a table; `marked`: some numbers are marked as best."""
     units = _measured(comparison)
-    lines = [_values(comparison, units, marked), *_missing(comparison, data, len(units))]
-    notes = [(text, HERE) for text in [*lines, *_absent(comparison, data)]]
+    notes = [_values(comparison, units, marked), *_missing(comparison, data, len(units))]
     rows = [f"{row.name}: {'; '.join(row.problems)}" for row in comparison.rows if row.problems]
     headings = dict.fromkeys(map(comparison.column, comparison.metrics))
-    meant = [f"{heading.title}: {heading.meaning}" for heading in headings if heading.meaning]
-    if meant:
-        notes.append(("; ".join(meant) + ".", "cost"))
-    if (data["never"].between(1, data["n"] - 1)).any():
-        example = "never: 2 of 9: the target was never reached in two of nine cases"
-        notes.append((f"{example}; the number before it is the median of all nine.", HERE))
+    if meant := [f"{heading.title}: {heading.meaning}" for heading in headings if heading.meaning]:
+        notes.append("; ".join(meant) + ".")
     if rows and first:
-        notes.append((f"{DAGGER}: never marked as best. {'. '.join(rows)}.", HERE))
+        notes.append(f"{DAGGER}: never marked as best. {'. '.join(rows)}.")
     if data["p-holm"].notna().any():
-        notes.append((_test(comparison), P))
+        notes.append(_test(comparison))
     elif first and len(set(comparison.seeds)) < 2:
-        line = "Only one seed: no standard deviation and no significance test."
-        if len(comparison.units) > 1:
-            line = "Only one seed, and its tasks share a pre-trained model: no significance test."
-        notes.append((line, HERE))
+        why = ", and its tasks share a pre-trained model" * (len(comparison.units) > 1)
+        notes.append(f"Only one seed{why}: no significance test.")
     if comparison.paper:
-        notes.append((f"paper: numbers printed in {comparison.source or 'the paper'}.", PAPER))
-    if data["chosen"].any() and not data["chosen"].all() and first:
-        notes.append((f"{NONE} below Chosen: the row has no searched values.", "chosen"))
-    without = {
-        P: "the reference row, fewer than two seeds, or the same difference in all seeds.",
-        PAPER: "not printed in the paper.",
-    }
-    for part, why in without.items():
-        if (cells.loc[:, cells.columns.get_level_values(1) == part] == NONE).any(axis=None):
-            notes.append((f"{NONE} below {part}: {why}", part))
+        notes.append(f"paper: numbers printed in {comparison.source or 'the paper'}.")
     return notes
 
 
 def _measured(comparison: Comparison) -> list[str]:
     """Return the units of which a row has a value; the seeds of values of the pre-trainings."""
-    seeds, rows = comparison.seeds, comparison.rows
-    columns = [row.values[metric] for row in rows for metric in comparison.metrics]
-    known = [[at for at, value in enumerate(of) if not math.isnan(value)] for of in columns]
-    found = sorted({at for of in known for at in of}) or range(len(seeds))
-    once = all(len({seeds[at] for at in of}) == len(of) for of in known)
-    if once and len({*seeds}) < len(seeds):
-        return list(dict.fromkeys(seeds[at] for at in found))
-    return [comparison.units[at] for at in found]
+    seeds, metrics = np.array(comparison.seeds), list(comparison.metrics)
+    known = np.stack([row.values[metrics].notna().to_numpy() for row in comparison.rows])
+    once = all(known[:, seeds == seed].sum(axis=1).max() < 2 for seed in {*comparison.seeds})
+    names = list(comparison.seeds if once else comparison.units)
+    found = [names[at] for at in np.flatnonzero(known.any(axis=(0, 2)))] or names
+    return list(dict.fromkeys(found)) if once else found
 
 
-def _absent(comparison: Comparison, data: pd.DataFrame) -> list[str]:
-    """Return a note with the reasons why rows have no value in some columns."""
-    names = {row.name for row in comparison.rows}
-    why: dict[str, list[str]] = {}  # reason: rows
-    for row, of_row in data[data["n"] == 0].groupby("row", sort=False):
-        metrics = list(of_row["metric"])
-        if row in _unstarted(comparison):
-            continue
-        if row not in names:
-            why.setdefault("only the paper has this row", []).append(str(row))
-        elif set(TASK_METRICS) & set(metrics):
-            why.setdefault(ColumnSpec.missing, []).append(str(row))
-        else:
-            titles: dict[str, list[str]] = {}
-            for heading in map(comparison.column, metrics):
-                titles.setdefault(heading.missing, []).append(heading.title)
-            for reason, headings in titles.items():
-                why.setdefault(f"{reason} ({', '.join(headings)})", []).append(str(row))
+def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str]:
+    """Return notes on metrics with fewer values than units, and on rows with fewer or no values."""
+    most = data.groupby("metric", sort=False)["n"].max()
+    part = most[(most > 0) & (most < units)]
+    notes = [
+        f"{', '.join(comparison.column(str(metric)).title for metric in alike.index)}: "
+        f"{_count(n, 'value')} per row."
+        for n, alike in part.groupby(part, sort=False)
+    ]
+    fewer = data.assign(most=data["metric"].map(most)).query("0 < n < most")
+    for row, of_row in fewer.groupby("row", sort=False).first().iterrows():
+        counts = f"{of_row['n']} of {of_row['most']} values"
+        notes.append(f"{row} has {counts}, so it is not marked as best.")
+    finished = {row.name: not row.unfinished for row in comparison.rows}
+    why: dict[str, dict[str, None]] = {}  # reason: rows
+    for row, metric in data[data["n"] == 0][["row", "metric"]].itertuples(index=False):
+        reason = comparison.column(metric).missing
+        if row not in finished:
+            reason = "only the paper has this row"
+        if finished.get(row, True):
+            why.setdefault(reason, {})[row] = None
     lines = [f"{', '.join(rows)}: {reason}" for reason, rows in why.items()]
-    return [f"{NONE} {'; '.join(lines)}."] if lines else []
+    return [*notes, f"{NONE} {'; '.join(lines)}."] if lines else notes
 
 
 def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     """Return a note on the values: mean and deviation, number of units, and percent signs."""
     what = "Mean ± sample standard deviation over" if len(units) > 1 else "Values of"
-    kind, seeds = _kind(units), len({unit.partition(",")[0] for unit in units})
-    text = f"{what} {_count(seeds if kind == 'seed' else len(units), kind)}"
-    if kind == "task":
-        text += f" of {_count(seeds, 'seed')}"
+    seeds = len({unit.partition(",")[0] for unit in units})
+    text = f"{what} {_count(seeds, 'seed')}"
+    if _are_tasks(units):
+        text = f"{what} {_count(len(units), 'task')} of {_count(seeds, 'seed')}"
     headings = map(comparison.column, comparison.metrics)
     tested = [heading for heading in headings if heading.tested]
     if any(heading.title.endswith("%") for heading in tested):
@@ -379,46 +338,22 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     return f"{text}."
 
 
-def _kind(units: Iterable[str]) -> str:
-    """Return the kind of units: "task" for tasks of seeds, "seed", or "unit" for other names."""
-    tasks = {", task " in unit for unit in units}
-    if len(tasks) > 1 or not all(unit.startswith("seed ") for unit in units):
-        return "unit"
-    return "task" if True in tasks else "seed"
+def _are_tasks(units: Sequence[str]) -> bool:
+    return ", task " in units[0]
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str]:
-    """Return notes on metrics with fewer values than units, and on rows with missing values."""
-    here = data[data["row"].isin([row.name for row in comparison.rows])]
-    most = here.groupby("metric", sort=False)["n"].max()
-    part = most[(most > 0) & (most < units)]
-    notes = [
-        f"{', '.join(comparison.column(str(metric)).title for metric in alike.index)}: "
-        f"{_count(n, 'value')} per row."
-        for n, alike in part.groupby(part, sort=False)
-    ]
-    here = here.assign(most=here["metric"].map(most)).query("0 < n < most")
-    unmarked = ", so it is not marked as best" * any(
-        comparison.column(str(m)).tested for m in most.index
-    )
-    for row, fewer in here.groupby("row", sort=False).first().iterrows():
-        notes.append(f"{row} has {fewer['n']} of {fewer['most']} values{unmarked}.")
-    return notes
-
-
 def _test(comparison: Comparison) -> str:
-    kind, reference = _kind(comparison.units), comparison.tested_against.name
-    over = f"{kind}s that both rows have"
-    if kind == "task":
+    over = "seeds that both rows have"
+    if _are_tasks(comparison.units):
         over = (
             "seeds, each by its mean over the tasks that both rows have (the tasks of one seed "
             "share a pre-trained model)"
         )
     return (
-        f"p: two-sided paired t-test against {reference} over the {over}, "
+        f"p: two-sided paired t-test against {comparison.tested_against.name} over the {over}, "
         "Holm-corrected over the rows of the column."
     )

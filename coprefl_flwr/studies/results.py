@@ -5,7 +5,7 @@ import logging
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.report import text_tables
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.formats import LOG_WIDTH
-from coprefl_flwr.report.frames import frame
+from coprefl_flwr.report.frames import OF_A_ROUND, ROW, frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.training_checks import Problem
 from coprefl_flwr.studies.costs import cost
@@ -25,34 +25,34 @@ from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.store import Store, read_result
+from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.tasks import Task
 
 logger = logging.getLogger("flwr.coprefl")
-
-Result = Mapping[str, Sequence[Mapping[str, Any]]]
-"""The result of a stage: {"rows": a list of rows, "rounds": a list of rows}."""
 
 
 def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return (a row per client, a row per round) of all stages, grouped by starting model."""
     starts = list(dict.fromkeys(stage.start for stage in study.stages))
     stages = sorted(study.stages, key=lambda stage: starts.index(stage.start))
-    return frames_of((stage.start, stage, read_result(store.folder(stage))) for stage in stages)
+    return frames_of([(stage.start, stage) for stage in stages], store)
 
 
-def frames_of(results: Iterable[tuple[str, Stage, Result]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return (a row per client, a row per round) from (name of the start, stage, its result).
+def frames_of(
+    stages: Iterable[tuple[str, Stage]], store: Store
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return (a row per client, a row per round) of stages, each given with its start's name.
 
     Rows of clients are those of tasks and personalised methods. Your own kind of stage may have
     rows in its `result.json` too: they are not part of a report.
     """
     rows, rounds = list[dict[str, Any]](), list[dict[str, Any]]()
-    for start, stage, result in results:
+    for start, stage in stages:
+        result = store.result(stage)
         rows += [{**row, "start": start} for row in result["rows"] if stage.has_client_rows]
         rounds += [{**row, "start": start} for row in result["rounds"]]
-    return frame(rows), frame(rounds)
+    return frame(rows, ROW), frame(rounds, OF_A_ROUND)
 
 
 def write_results(study: Study, store: Store) -> None:
@@ -75,9 +75,15 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
     """
     pretrainings = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
     chained, costs, how = {}, {}, made_by()
-    lost, problems = log_problems(study, store)
+    lost, problems_of = lost_replies(study, store), problems(study, store)
+    for stage, line in [*lost.items(), *problems_of.items()]:
+        logger.warning("%s: %s", stage.title, line)
+    troubles: dict[str, list[str]] = {}
+    for stage, problem in problems_of.items():
+        task = "" if stage.task is None else f"task {stage.task}: "
+        troubles.setdefault(stage.start, []).append(f"{task}{problem}")
     for start, stage in pretrainings.items():
-        rounds = read_result(store.folder(stage))["rounds"]
+        rounds = store.result(stage)["rounds"]
         chained[start] = stage.chained(rounds)
         if not stage.is_external:
             step_size, gradients = cost(stage, len(rounds))
@@ -85,7 +91,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
             costs[start] = {key: n for key, n in of_start.items() if math.isfinite(n)}
     measuring = [stage for stage in study.stages if isinstance(stage, Task | PersonalStage)]
     headings = {key: text for stage in measuring for key, text in stage.metrics.headings.items()}
-    known = {key: how[key] for key in ("commit", "machine") if key in how}
+    made = {key: how[key] for key in ("commit", "machine") if key in how}
     versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
     return {
         "title": "Starting models" if pretrainings else "Personalised methods",
@@ -93,9 +99,9 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
         "starts": list(dict.fromkeys(stage.start for stage in study.stages)),
         "chained": chained,
         "costs": costs,
-        "troubles": problems,
-        "warnings": lost,
-        "made": {"versions": versions, **known},
+        "troubles": {start: "; ".join(lines) for start, lines in troubles.items()},
+        "warnings": [f"{stage.title}: {line}." for stage, line in lost.items()],
+        "made": {"versions": versions, **made},
         **({"columns": headings} if headings else {}),
     }
 
@@ -134,34 +140,23 @@ def _command(settings: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
     return f"flwr run . --run-config {shlex.quote(config)}" if config else "flwr run ."
 
 
-def problem_in(store: Store, stage: Stage) -> Problem | None:
-    """Return the Problem of a stage's result, or None. A stage that is not done has no Problem."""
-    return stage.problem(store.folder(stage)) if store.has(stage) else None
+def problems(study: Study, store: Store) -> dict[Stage, Problem]:
+    """Return the finished stages that have a problem, such as divergence."""
+    done = [stage for stage in study.stages if store.has(stage)]
+    found = {stage: stage.problem(store.folder(stage)) for stage in done}
+    return {stage: problem for stage, problem in found.items() if problem}
 
 
-def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Return a phrase with the number of replies that were left out; "" if there are none."""
-    some = [row for row in rounds if row.get("replies-left-out")]
-    if not some:
-        return ""
-    lost, sent = (
-        sum(int(row.get(f"replies-{of}") or 0) for row in some) for of in ("left-out", "asked")
-    )
-    return f"{lost} of {sent} replies were left out in {len(some)} of the {len(rounds)} rounds"
-
-
-def log_problems(study: Study, store: Store) -> tuple[list[str], dict[str, str]]:
-    """Log the stages that diverged, or in which replies were left out.
-
-    Return a sentence on lost replies for each such stage, and {start or method: the problems}.
-    """
-    lost, lines = list[str](), dict[str, list[str]]()
+def lost_replies(study: Study, store: Store) -> dict[Stage, str]:
+    """Return the stages in which replies were left out, each with a phrase on their number."""
+    found = {}
     for stage in study.stages:
-        if line := left_out(store.result(stage)["rounds"]):
-            logger.warning("%s: %s", stage.title, line)
-            lost.append(f"{stage.title}: {line}.")
-        if problem := problem_in(store, stage):
-            logger.warning("%s: %s", stage.title, problem)
-            what = "" if stage.task is None else f"task {stage.task}: "
-            lines.setdefault(stage.start, []).append(f"{what}{problem}")
-    return lost, {start: "; ".join(own) for start, own in lines.items()}
+        rounds = store.result(stage)["rounds"]
+        if some := [row for row in rounds if row.get("replies-left-out")]:
+            lost, asked = (
+                sum(int(row.get(f"replies-{of}") or 0) for row in some)
+                for of in ("left-out", "asked")
+            )
+            of_rounds = f"{len(some)} of the {len(rounds)} rounds"
+            found[stage] = f"{lost} of {asked} replies were left out in {of_rounds}"
+    return found

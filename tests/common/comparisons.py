@@ -15,7 +15,8 @@ ACCURACIES = {"fedavg": [70.0, 72.0, 74.0, 76.0], "coprefl": [75.0, 75.0, 80.0, 
 def result_row(
     label: str, accuracy: list[float], variance: list[float], chosen: str = "", **more: Any
 ) -> ResultRow:
-    return ResultRow(label, chosen, {"accuracy": accuracy, "variance": variance}, **more)
+    values = pd.DataFrame({"accuracy": accuracy, "variance": variance})
+    return ResultRow(label, chosen, values, **more)
 
 
 def comparison(**changes: Any) -> Comparison:

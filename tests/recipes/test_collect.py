@@ -5,17 +5,16 @@ import os
 
 import numpy as np
 import pandas as pd
-import pytest
 
-from coprefl_flwr.files import write_sums
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.recipe import table_name
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
-from coprefl_flwr.studies.results import log_problems
+from coprefl_flwr.report.tables import NONE
+from coprefl_flwr.studies.results import problems
 from coprefl_flwr.studies.store import write_result
-from tests.common.recipes import keep, keep_task, result_file
+from tests.common.recipes import keep, result_file
 
 
 def keep_all(store, recipe, accuracy):
@@ -36,12 +35,12 @@ def test_each_value_is_at_its_task_in_the_table(store, recipe_of):
     report = collect(recipe, store, {})
     (table,) = report.comparisons
     assert table.units == ["seed 0, task 0", "seed 0, task 1", "seed 1, task 0", "seed 1, task 1"]
-    assert {row.name: row.values["accuracy"] for row in table.rows} == {
+    assert {row.name: row.values["accuracy"].tolist() for row in table.rows} == {
         "random": [20, 21, 22, 23],
         "fedavg": [40, 41, 42, 43],
         "coprefl:gamma=1.0": [60, 61, 62, 63],
     }
-    assert all(row.values["variance"] == [0.0] * 4 for row in table.rows)
+    assert all((row.values["variance"] == 0).all() for row in table.rows)
     assert (table.name, table.title, table.failed) == ("table", "A tiny comparison", [])
     assert (table.reference, table.tested_against.chosen) == ("coprefl", "gamma=1.0")
     # The tasks of two seeds are different tasks.
@@ -52,31 +51,6 @@ def test_each_value_is_at_its_task_in_the_table(store, recipe_of):
     assert {start for row in table.rows for start in row.curves["start"]} == {
         "random", "fedavg", "coprefl",
     }  # fmt: skip
-
-
-def test_task_numbers_continue_from_seed_to_seed(store, recipe_of):
-    """The last of a seed's 7 tasks has number 6, and the first task of the next seed number 7."""
-    recipe = recipe_of({"tasks": 7}, methods=["random"], reference=None, seeds=[0, 1])
-    (table_row,) = table_rows(recipe)
-    first, second = table_row.reported(table_row.trials()[0])
-    for run in (first, second):
-        keep(store, run)
-    keep_task(store, first, 6, 30)
-    keep_task(store, second, 0, 40)
-    (row,) = collect(recipe, store, {}).comparisons[0].rows
-    assert list(row.curves["task"]) == [6, 7]
-    assert list(row.client_rows["task"]) == [6, 6, 7, 7]
-    assert list(row.client_rows["correct"]) == [30, 30, 40, 40]
-    assert row.values["accuracy"][6:8] == [30, 40]
-
-
-def test_notes_state_how_values_were_chosen(store, recipe_of):
-    for select, word in [("validation", "1 validation tasks (seed 100)"), ("test", "select: test")]:
-        (note,) = collect(recipe_of(select=select), store, {}).notes
-        assert word in note
-    plain = recipe_of(methods=["random", "fedavg"], reference=None)
-    assert collect(plain, store, {}).notes == []
-    assert collect(recipe_of(scale="It was cut."), store, {}).notes[0] == "It was cut."
 
 
 def test_missing_results_are_nan_and_listed(store, recipe_of, tmp_path):
@@ -119,17 +93,7 @@ def test_unfinished_report_states_the_number_of_seeds(store, recipe_of):
     )
     assert "seeds" not in random
     assert fedavg.split()[:8] == ["FedAvg", "(1", "of", "3", "seeds)", "55.00", "±", "7.07"]
-    assert cyclic.split()[1:9] == ["0", "of", "3", "seeds"] * 2
-
-
-def test_report_before_any_run_has_nan(store, recipe_of, tmp_path):
-    recipe = recipe_of()
-    report = collect(recipe, store, {})
-    (table,) = report.comparisons
-    assert [row.name for row in table.rows] == ["random", "fedavg", "coprefl"]
-    assert all(map(math.isnan, table.rows[2].values["accuracy"]))
-    assert table.failed[0] == "coprefl: no value is chosen: no value has a score"
-    assert write_report(report, tmp_path / "report").exists()
+    assert cyclic.split() == ["Cyclic", "(0", "of", "3", "seeds)", NONE, NONE]
 
 
 def test_long_values_are_shortened_in_file_names(store, recipe_of, tmp_path):
@@ -169,15 +133,6 @@ def test_each_combination_has_a_table_with_its_paper(store, recipe_of):
     assert report.settings["rounds"] == 3
 
 
-def test_rounds_of_all_phases_are_counted(store, recipe_of):
-    recipe = recipe_of(methods=["random", "cyclic:rounds=1+fedavg"], reference="random")
-    random, cyclic = (row.reported(row.trials()[0])[0] for row in table_rows(recipe))
-    keep(store, random, [40, 50])
-    keep(store, cyclic, [60, 70], tested=[30] * 4)
-    rows = collect(recipe, store, {}).comparisons[0].rows
-    assert [row.values["rounds"][0] for row in rows] == [0, 4]
-
-
 def pretraining(recipe_of, **keys):
     """Return a recipe without tasks: two labels of one start, and another start."""
     methods = [
@@ -205,7 +160,7 @@ def test_pretraining_metrics_are_those_of_its_tests(store, recipe_of):
             keep(store, run, tested=tested[run.text, run.settings.seed])
     (table,) = collect(recipe, store, {}).comparisons
     assert table.units == ["seed 0", "seed 1"]
-    fedavg, again, cyclic = (row.values for row in table.rows)
+    fedavg, again, cyclic = (row.values.to_dict("list") for row in table.rows)
     assert fedavg["final"] == again["final"] == [40, 39]
     assert fedavg["best"] == [50, 49]
     assert fedavg["best-round"] == [2, 2]
@@ -216,19 +171,6 @@ def test_pretraining_metrics_are_those_of_its_tests(store, recipe_of):
     assert [row.switch for row in table.rows] == [0, 0, 1]
     assert list(table.rows[0].rounds["seed"]) == [0, 0, 0, 1, 1, 1]
     assert list(table.rows[0].rounds["round"]) == [1, 2, 3, 1, 2, 3]
-
-
-def test_value_of_a_seed_is_at_its_first_task(store, recipe_of):
-    recipe = recipe_of(
-        {"test-every": 1}, methods=["fedavg"], reference=None, metrics=["accuracy", "final"],
-        seeds=[0, 1],
-    )  # fmt: skip
-    (table_row,) = table_rows(recipe)
-    for run in table_row.reported(table_row.trials()[0]):
-        keep(store, run, (70, 80), tested=(10, 20 + run.settings.seed))
-    values = collect(recipe, store, {}).comparisons[0].rows[0].values
-    np.testing.assert_array_equal(values["final"], [20, math.nan, 21, math.nan])
-    assert values["accuracy"] == [70, 80, 70, 80]
 
 
 def test_landscape_is_measured_only_for_its_figure(store, recipe_of, monkeypatch):
@@ -242,45 +184,6 @@ def test_landscape_is_measured_only_for_its_figure(store, recipe_of, monkeypatch
     assert calls == []
     (table,) = collect(pretraining(recipe_of, figures=["landscape"]), store, {}).comparisons
     assert [row.landscape is grid for row in table.rows] == [True] * 3
-
-
-def test_gamma_of_a_row_is_that_of_the_phase_that_has_one(store, recipe_of):
-    methods = [
-        "fedavg",
-        "coprefl",
-        {"ours": {"method": "coprefl-std", "gamma": 0.2}},
-        {"after": {"method": "cyclic:rounds=1+coprefl:rounds=2,gamma=1"}},
-    ]
-    recipe = pretraining(recipe_of, methods=methods)
-    for table_row in table_rows(recipe):
-        keep(store, table_row.reported(table_row.trials()[0])[0], tested=(1, 2))
-    (table,) = collect(recipe, store, {}).comparisons
-    none, *gammas = [row.gamma for row in table.rows]
-    assert math.isnan(none)
-    assert gammas == [0.5, 0.2, 1.0]
-
-
-def test_failed_validation_run_is_listed(store, recipe_of):
-    recipe = recipe_of()
-    keep_all(store, recipe, lambda start, seed, task: 50)
-    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
-    (lost,) = table_row.selection_runs(table_row.trials()[0])
-    for file in store.folder(lost.main).rglob("*.*"):
-        file.unlink()
-    (table,) = collect(recipe, store, {lost.identity: "no memory"}).comparisons
-    assert table.failed == [f"{lost.name}, on validation tasks: no memory"]
-
-
-def test_seconds_are_the_median_of_rounds_after_the_first(store, recipe_of):
-    metrics = ["accuracy", "seconds"]
-    recipe = recipe_of(methods=["fedavg"], reference="fedavg", metrics=metrics)
-    keep_all(store, recipe, lambda *_: 50)
-    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
-    # The median of 1, 2 and 6 seconds is 2. A task of one round has no round after the first.
-    for stage, seconds in zip(run.client_stages, ("[90.0, 6.0, 1.0, 2.0]", "[90.0]"), strict=True):
-        (store.folder(stage) / "seconds.json").write_text(seconds)
-    values = collect(recipe, store, {}).comparisons[0].rows[0].values["seconds"]
-    assert values == [2.0, pytest.approx(math.nan, nan_ok=True)]
 
 
 def test_starts_that_did_not_learn_are_listed_as_warnings(store, recipe_of, tmp_path):
@@ -303,17 +206,6 @@ def test_starts_that_did_not_learn_are_listed_as_warnings(store, recipe_of, tmp_
     ]
     assert report.warnings[1] in write_report(report, tmp_path / "report").read_text()
     assert list(table.rows[4].rounds["chained"]) == [True, True]
-
-
-def test_task_with_a_non_finite_loss_is_a_problem(store, recipe_of):
-    recipe = recipe_of(methods=["random"], reference=None)
-    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
-    keep(store, run, [60, 70])
-    file = result_file(store, run, 1)
-    file.write_text(file.read_text().replace('"loss": 1.0', '"loss": null', 1))
-    write_sums(file.parent, [file.name], {})
-    (row,) = collect(recipe, store, {}).comparisons[0].rows
-    assert row.problems == ["seed 0, task 1: 1 of 2 clients end with a loss that is not finite"]
 
 
 def test_replies_left_out_are_counted(store, recipe_of):
@@ -369,14 +261,48 @@ def test_report_has_the_provenance_without_folders(store, recipe_of, tmp_path):
     assert "secret" not in page
 
 
-def test_without_the_row_random_no_start_is_called_idle(store, recipe_of, caplog):
+def test_without_the_row_random_no_start_is_called_idle(store, recipe_of):
     """The loss stays at that of guessing, ln 6, which another loss could have too."""
     recipe = recipe_of(methods=["fedavg"], reference=None)
     (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [10, 10], losses=[1.792, 1.792])
     assert collect(recipe, store, {}).warnings == []
     keep(store, run, [10, 10], losses=[1.792, 20.0])
-    with caplog.at_level("WARNING", "flwr.coprefl"):
-        (line,) = log_problems(run.study, store)[1].values()
-    assert line == "diverged: loss 20.000 (first round: 1.792)"
-    assert caplog.messages == [f"{run.main.title}: {line}"]
+    problem = "diverged: loss 20.000 (first round: 1.792)"
+    assert problems(run.study, store) == {run.main: problem}
+
+
+def test_gamma_of_a_row_is_that_of_the_phase_that_has_one(store, recipe_of):
+    methods = [
+        "fedavg",
+        "coprefl",
+        {"ours": {"method": "coprefl-std", "gamma": 0.2}},
+        {"after": {"method": "cyclic:rounds=1+coprefl:rounds=2,gamma=1"}},
+    ]
+    recipe = pretraining(recipe_of, methods=methods)
+    for table_row in table_rows(recipe):
+        keep(store, table_row.reported(table_row.trials()[0])[0], tested=(1, 2))
+    (table,) = collect(recipe, store, {}).comparisons
+    none, *gammas = [row.gamma for row in table.rows]
+    assert math.isnan(none)
+    assert gammas == [0.5, 0.2, 1.0]
+
+
+def test_failed_validation_run_is_listed(store, recipe_of):
+    recipe = recipe_of()
+    keep_all(store, recipe, lambda start, seed, task: 50)
+    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
+    (lost,) = table_row.selection_runs(table_row.trials()[0])
+    for file in store.folder(lost.main).rglob("*.*"):
+        file.unlink()
+    (table,) = collect(recipe, store, {lost.identity: "no memory"}).comparisons
+    assert table.failed == [f"{lost.name}, on validation tasks: no memory"]
+
+
+def test_rounds_of_all_phases_are_counted(store, recipe_of):
+    recipe = recipe_of(methods=["random", "cyclic:rounds=1+fedavg"], reference="random")
+    random, cyclic = (row.reported(row.trials()[0])[0] for row in table_rows(recipe))
+    keep(store, random, [40, 50])
+    keep(store, cyclic, [60, 70], tested=[30] * 4)
+    rows = collect(recipe, store, {}).comparisons[0].rows
+    assert [row.values["rounds"].iloc[0] for row in rows] == [0, 4]

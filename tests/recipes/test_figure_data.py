@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.figure_data import direction, filter_normalised, landscape, similarities
 
 
@@ -90,8 +89,3 @@ def test_similarities_by_hand():
     other = {"10": np.array([y, y]), "0": np.array([y, x]), "2": np.array([y, y])}
     scores = similarities([first, other], fused)
     assert scores == pytest.approx(np.array([[1 / 2, 1 / 3, 2 / 3], [1 / 2, 2 / 3, 1 / 3]]))
-
-
-def test_similarities_of_other_clients_are_refused():
-    with pytest.raises(SettingsError, match="the runs have different clients or classes"):
-        similarities([{"0": np.ones((2, 2))}], {"1": np.ones((2, 2))})

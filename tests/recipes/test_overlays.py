@@ -337,7 +337,7 @@ class Finished:
         recipe, self.store = read_recipe(out / "recipe.yaml"), Store(out.parent / "models")
         self.report = collect(recipe, self.store, {})
         rows = self.report.comparisons[0].rows
-        self.values = {row.label: {k: v[0] for k, v in row.values.items()} for row in rows}
+        self.values = {row.label: row.values.iloc[0].to_dict() for row in rows}
         by_row = {row.row.label: row.reported(row.trials()[0]) for row in table_rows(recipe)}
         self.runs = {label: runs[0] for label, runs in by_row.items()}
 

@@ -1,13 +1,7 @@
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report import Report
 from tests.common.comparisons import comparison, result_row
-
-
-def test_two_comparisons_of_one_file_name_are_refused() -> None:
-    with pytest.raises(SettingsError, match="two comparisons are named 'participants-20'"):
-        Report("title", "", [], [comparison(), comparison(name="Participants-20")])
 
 
 def test_rows_with_one_label_are_distinguished_by_their_choice() -> None:

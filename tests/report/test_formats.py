@@ -1,17 +1,8 @@
 """Tables as text."""
 
 from coprefl_flwr.report.formats import text
-from coprefl_flwr.report.tables import simple, table
-from tests.common.comparisons import comparison, one_unit
-
-
-def test_text_table_in_a_notebook_displays_no_second_output(monkeypatch):
-    """Earlier, each table displayed an empty HTML output next to the text that is printed."""
-    displayed = []
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr("rich.jupyter.display", lambda *output: displayed.append(output))
-    assert "random" in text(simple("", "Method", {"Rounds": ["3"]}, ["random"]))
-    assert displayed == []
+from coprefl_flwr.report.tables import table
+from tests.common.comparisons import comparison
 
 
 def test_text_has_p_values_next_to_their_metric_with_their_meaning():
@@ -22,7 +13,3 @@ def test_text_has_p_values_next_to_their_metric_with_their_meaning():
     assert "p: two-sided paired t-test against coprefl" in " ".join(shown.split())
     narrow = text(table(comparison(paper={})), 60).splitlines()
     assert [line.count("p (Holm)") for line in narrow if line.startswith("Method")] == [1, 1]
-
-
-def test_text_of_one_seed_has_no_p_values():
-    assert "p (Holm)" not in text(table(one_unit()))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import frames
 from tests.common.comparisons import row, two_starts
 
@@ -54,25 +53,9 @@ def test_written_rows_are_read_unchanged(tmp_path: Path) -> None:
     rows = two_starts()
     rows[0]["start"] = "gr\u00fcn\u2028"
     path = tmp_path / "new" / "rows.jsonl"
-    frames.write_rows(path, pd.DataFrame(rows))
+    frames.write_lines(path, pd.DataFrame(rows), keep="loss")
     pd.testing.assert_frame_equal(frames.read_rows(path), pd.DataFrame(rows))
     assert os.listdir(path.parent) == ["rows.jsonl"]
-
-
-def test_infinite_loss_is_written_as_null(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    frames.write_rows(path, pd.DataFrame([{**row("a", 0, 0, 5), "loss": math.inf}]))
-    assert json.loads(path.read_text())["loss"] is None
-    assert math.isnan(frames.read_rows(path)["loss"][0])
-
-
-def test_unreadable_line_is_refused_with_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    frames.write_rows(path, pd.DataFrame([row("a", 0, 0, 5)]))
-    path.write_text(path.read_text() + '{"start": "a"\n')
-    with pytest.raises(SettingsError, match=r"rows\.jsonl is damaged: ") as caught:
-        frames.read_rows(path)
-    assert "\n" not in str(caught.value)
 
 
 def test_written_rounds_are_read_unchanged(tmp_path: Path) -> None:
@@ -83,7 +66,7 @@ def test_written_rounds_are_read_unchanged(tmp_path: Path) -> None:
         {"phase": "downstream", "start": "a", "task": 1, "round": 1, "loss": math.inf},
     ]
     path = tmp_path / "rounds.jsonl"
-    frames.write_rounds(path, frames.frame(records))
+    frames.write_lines(path, frames.frame(records), keep="task")
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         *records[:2], {**records[2], "loss": None},
     ]  # fmt: skip
@@ -91,11 +74,6 @@ def test_written_rounds_are_read_unchanged(tmp_path: Path) -> None:
     assert read["task"].tolist() == [pd.NA, 0, 1]
     assert read["accuracy"][1] == 50
     assert read["loss"].isna().all()
-
-
-def test_missing_rows_are_refused() -> None:
-    with pytest.raises(SettingsError, match="there are no result rows"):
-        frames.summary(pd.DataFrame())
 
 
 def pretraining(start, accuracies, models=4.0):
@@ -126,10 +104,14 @@ ROUNDS = [
 
 
 def test_pretraining_summary_by_hand():
-    fedavg, cyclic, slower = frames.pretraining_summary(frames.frame(ROUNDS)).to_dict("records")
+    summary = frames.pretraining_summary(frames.frame(ROUNDS))
+    assert list(summary.index) == [
+        f"{phases}fedavg" for phases in ("", "cyclic:rounds=2+", "cyclic:rounds=1+")
+    ]
+    fedavg, cyclic, slower = summary.to_dict("records")
     assert math.isnan(fedavg.pop("catches-up"))
     assert fedavg == {
-        "start": "fedavg", "rounds": 4, "models": 24.0, "megabytes": 12.0, "final": 35.0,
+        "rounds": 4, "models": 24.0, "megabytes": 12.0, "final": 35.0,
         "best": 40.0, "best-round": 3,
     }  # fmt: skip
     # In round 3, cyclic reaches the best accuracy of FedAvg alone; the slower start never does.
@@ -139,19 +121,10 @@ def test_pretraining_summary_by_hand():
     assert slower["catches-up"] == math.inf
 
 
-def test_untrained_start_sends_nothing():
-    untrained = {"phase": "pretraining", "start": "random", "round": 0, "server-accuracy": 9.0}
-    summary = frames.pretraining_summary(
-        frames.frame([*pretraining("fedavg", [1.0]), untrained])
-    ).set_index("start")
-    assert summary["megabytes"].to_dict() == {"fedavg": 3, "random": 0}
-    assert summary["models"].to_dict() == {"fedavg": 6, "random": 0}
-
-
 def test_start_is_compared_with_the_plain_start_of_its_last_phase():
     def catches_up(*starts):
         rounds = frames.frame([row for start in starts for row in pretraining(start, [10.0, 20.0])])
-        return frames.pretraining_summary(rounds).set_index("start")["catches-up"]
+        return frames.pretraining_summary(rounds)["catches-up"]
 
     two = ("fedavg:q=1", "fedavg:q=2")
     assert catches_up(*two, "cyclic+fedavg:q=2")["cyclic+fedavg:q=2"] == 2

@@ -9,7 +9,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.columns import ColumnSpec
-from coprefl_flwr.report.frames import frame
+from coprefl_flwr.report.frames import OF_A_ROUND, ROW, frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from tests.common.comparisons import two_starts
 from tests.common.figures import curve_rows
@@ -36,7 +36,7 @@ def personalised(domains: str = "aabb", seed: int = 0, **methods: list[int]) -> 
 def values(outcome: Outcome, *more: Outcome) -> dict[str, dict[str, list[float]]]:
     """Return {start: {column: one value per unit}} of the report."""
     (table,) = report_of([outcome, *more]).comparisons
-    return {row.name: {key: list(of) for key, of in row.values.items()} for row in table.rows}
+    return {row.name: row.values.to_dict("list") for row in table.rows}
 
 
 def test_personalised_metrics_by_hand() -> None:
@@ -130,7 +130,7 @@ def test_report_of_a_folder_has_the_same_bytes(tmp_path: Path) -> None:
 def test_metrics_of_the_user_keep_their_titles(tmp_path: Path) -> None:
     rows = pd.DataFrame(two_starts()).assign(**{"metric:top3": 0.5})
     about = {"columns": {"metric:top3": ("Top three", "lower")}}
-    page = Outcome(rows, pd.DataFrame(), about).write(tmp_path)
+    page = Outcome(rows, frame([], OF_A_ROUND), about).write(tmp_path)
     assert ">Top three</th>" in page.read_text(encoding="utf-8")
     (comparison,) = report_of([Outcome.read(tmp_path)]).comparisons
     assert comparison.column("metric:top3") == ColumnSpec("Top three", "lower")
@@ -138,11 +138,6 @@ def test_metrics_of_the_user_keep_their_titles(tmp_path: Path) -> None:
 
 def test_run_without_tasks_and_rounds_has_a_report(tmp_path: Path) -> None:
     """Random weights without tasks give neither rows of clients nor rows of rounds."""
-    empty = Outcome(pd.DataFrame(), pd.DataFrame(), {"starts": ["random"]})
+    empty = Outcome(frame([], ROW), frame([], OF_A_ROUND), {"starts": ["random"]})
     assert "random" in empty.write(tmp_path).read_text(encoding="utf-8")
     assert Outcome.read(tmp_path).starts == ["random"]
-
-
-def test_incomplete_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"rounds\.jsonl cannot be read: No such file"):
-        Outcome.read(tmp_path)

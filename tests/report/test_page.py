@@ -2,7 +2,6 @@ import math
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,7 @@ import pytest
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import Report, ResultRow, write_report
 from coprefl_flwr.report.figures import FIGURES as EVERY_FIGURE
-from tests.common.comparisons import NASTY, client_rows, comparison, one_unit
+from tests.common.comparisons import NASTY, client_rows, comparison, one_unit, result_row
 
 VOID = {"meta", "img", "link", "br"}
 
@@ -66,7 +65,7 @@ def with_everything() -> Report:
         ResultRow(
             "cyclic+fedavg",
             f"gamma={gamma}",
-            {"accuracy": [70.0 + switch, 71.0, 72.0, 73.0], "variance": [9.0, 8.0, 7.0, 6.0]},
+            pd.DataFrame({"accuracy": [70.0 + switch, 71, 72, 73], "variance": [9, 8, 7, 6]}),
             client_rows("x"),
             rounds("x"),
             pd.DataFrame([{"phase": "downstream", "start": "x", "task": 0, "round": 1,
@@ -107,14 +106,6 @@ def test_page_needs_no_other_file(index: Path) -> None:
     assert all(str(picture["alt"]).endswith(".") for picture in pictures)
 
 
-def test_page_links_to_every_file_of_the_folder(index: Path) -> None:
-    page = Page(index.read_text(encoding="utf-8"))
-    links = {unquote(str(link["href"])) for link in page.all("a")}
-    files = {path for path in index.parent.rglob("*.*") if path.suffix and path != index}
-    names = {str(path.relative_to(index.parent)) for path in files}
-    assert links == names - {".coprefl"}
-
-
 def test_page_escapes_special_characters(index: Path) -> None:
     page = Page(index.read_text(encoding="utf-8"))
     assert ("h1", f"Title {NASTY}") in page.texts
@@ -124,7 +115,9 @@ def test_page_escapes_special_characters(index: Path) -> None:
 
 
 def test_page_lists_missing_runs_and_figures(tmp_path: Path) -> None:
-    report = Report("t", "", ["a note"], [comparison(), replace(one_unit(), name="b")], ["switch"])
+    report = Report(
+        "t", "", ["a note"], [comparison(), replace(one_unit(), name="b", title="b")], ["switch"]
+    )
     page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
     assert ("h2", "Missing runs") in page.texts
     assert ("li", f"{NASTY}, seed 0, task 1: client 3 sent a NaN") in page.texts
@@ -134,18 +127,6 @@ def test_page_lists_missing_runs_and_figures(tmp_path: Path) -> None:
     links = {str(link["href"]) for link in page.all("a")}
     assert {"#participants-20", "#b", "tables/overview.md", "tables/b.tex"} <= links
     assert {"participants-20", "b"} <= {str(part.get("id")) for part in page.all("section")}
-
-
-def test_report_written_twice_has_the_same_bytes(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Matplotlib would write this date into a PDF.
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
-    again = write_report(with_everything(), tmp_path).parent
-    files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
-    assert len(files) > 10
-    for path in files:
-        assert (again / path).read_bytes() == (index.parent / path).read_bytes(), path
 
 
 def test_second_report_removes_only_files_of_the_first(tmp_path: Path) -> None:
@@ -162,19 +143,9 @@ def test_second_report_removes_only_files_of_the_first(tmp_path: Path) -> None:
     assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
 
 
-def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
-    mine = tmp_path / "figures" / "mine.png"
-    mine.parent.mkdir()
-    mine.write_bytes(b"mine")
-    with pytest.raises(SettingsError, match="has files that coprefl did not write"):
-        write_report(Report("t", "", [], [comparison()]), tmp_path)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
-
-
 def test_report_without_any_measurement_has_a_page(tmp_path: Path) -> None:
     """There is a page even if every run failed."""
-    nothing = [math.nan] * 4
-    rows = [ResultRow("coprefl", "", {"accuracy": nothing, "variance": nothing})]
+    rows = [result_row("coprefl", [math.nan] * 4, [math.nan] * 4)]
     report = Report("t", "", [], [comparison(rows=rows, paper={})], FIGURES)
     page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
     assert sum("No data for the figure" in text for _, text in page.texts) == len(FIGURES)

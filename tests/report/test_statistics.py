@@ -6,12 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.statistics import (
     best,
     holm,
     paired,
-    seed_means,
     summarise,
     summarise_task,
     variance_beyond_sampling,
@@ -70,13 +68,6 @@ def test_holm_by_hand() -> None:
     assert holm(pd.Series({"a": 0.6, "b": 0.7})).to_dict() == {"a": 1, "b": 1}
 
 
-def test_seed_means_by_hand() -> None:
-    values = [1.0, 3.0, math.nan, 8.0, math.nan]
-    means = seed_means(values, ["a", "a", "b", "b", "c"])
-    assert (means["a"], means["b"]) == (2, 8)
-    assert math.isnan(means["c"])
-
-
 def test_variance_beyond_sampling_by_hand() -> None:
     """50 % of 5 samples and 100 % of 3 samples, by hand.
 
@@ -123,26 +114,6 @@ def test_task_metrics_of_ten_clients_by_hand() -> None:
     }
 
 
-def test_task_metrics_of_seven_clients_by_hand() -> None:
-    """By hand, for 7 clients: 10, 20, 30, 40, 60, 80, 90.
-
-    mean = 330 / 7; variance = 21100 / 7 - (330 / 7)² = (7 * 21100 - 330²) / 49 = 38800 / 49.
-    ceil(0.7) = 1: 10; ceil(1.4) = 2: 15; ceil(2.1) = 3: 20; ceil(2.8) = 3: 20; best 1: 90.
-    """
-    assert summarise_task([90, 10, 40, 20, 80, 30, 60]) == pytest.approx(
-        {
-            "accuracy": 330 / 7,
-            "variance": 38800 / 49,
-            "worst-10%": 10.0,
-            "worst-20%": 15.0,
-            "worst-30%": 20.0,
-            "worst-40%": 20.0,
-            "best-10%": 90.0,
-        },
-        rel=1e-12,
-    )
-
-
 @pytest.mark.parametrize(
     ("share", "clients", "counted"),
     [(0.3, 10, 3), (0.1 + 0.2, 10, 3), (0.07, 100, 7), (0.29, 100, 29), (0.3, 11, 4), (1, 9, 9)],
@@ -154,15 +125,3 @@ def test_share_of_clients_is_rounded_up_from_its_decimal_value(
     values = np.arange(clients)
     assert worst(values, share) == (counted - 1) / 2
     assert best(values, share) == clients - 1 - (counted - 1) / 2
-
-
-@pytest.mark.parametrize("bad", [[], [50.0, float("nan")], [100.5]])
-def test_wrong_accuracies_are_refused(bad: object) -> None:
-    with pytest.raises(SettingsError, match=r"accurac.*allowed"):
-        summarise_task(bad)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("share", [0, 1.1])
-def test_wrong_share_is_refused(share: float) -> None:
-    with pytest.raises(SettingsError, match=r"share of clients is .*allowed"):
-        worst([50.0], share)

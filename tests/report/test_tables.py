@@ -2,14 +2,15 @@
 import math
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from coprefl_flwr.report import ResultRow, text_tables
 from coprefl_flwr.report.columns import column
-from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers, units
+from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
 from coprefl_flwr.report.formats import latex, markdown
 from coprefl_flwr.report.tables import NONE, overviews, search_table, table, tables
-from tests.common.comparisons import NASTY, UNITS, comparison, one_unit, result_row
+from tests.common.comparisons import NASTY, comparison, one_unit, result_row
 
 METRICS = ["accuracy", "variance"]  # the metrics of the made-up comparison
 SEEDS = [f"seed {seed}" for seed in range(4)]  # as units: enough for significant differences
@@ -62,12 +63,6 @@ def test_row_has_means_deviations_and_p_values() -> None:
     assert cell(comparison(), fedmeta, "accuracy", "paper") == "82.45 ± 2.61"
 
 
-def test_row_with_missing_units_is_never_best() -> None:
-    for metric in METRICS:
-        assert best(comparison(units=SEEDS), metric) == [False, True, False, False]
-        assert entry(comparison(), NASTY, metric)["n"] == 3
-
-
 def test_only_significant_differences_are_bold() -> None:
     """Two seeds give no significant difference here; four do, whichever row is the reference."""
     for metric in METRICS:
@@ -81,7 +76,7 @@ def test_only_significant_differences_are_bold() -> None:
     assert note in markdown(table(comparison(units=SEEDS))).replace("\\", "")
     assert "bold" not in markdown(table(comparison()))
     assert "| coprefl | gamma=0.5 | **78.00 ± 3.56** |" in markdown(table(decided))
-    line = f"CoPreFL:gamma=0.5  78.00 ± 3.56*         {NONE}   35.00 ±  5.77*"
+    line = f"CoPreFL:gamma=0.5  78.00 ± 3.56*         {NONE}   35.00 ± 5.77*"
     assert line in text_tables(decided)
     assert r"coprefl & gamma=0.5 & \textbf{78.00 $\pm$ 3.56} &" in latex(table(decided))
     close = result_row("fedprox", [74.0, 76.0, 79.0, 81.5], [31.0, 29.0, 41.0, 39.5])
@@ -89,32 +84,31 @@ def test_only_significant_differences_are_bold() -> None:
     assert best(third, "accuracy") == [False] * 4  # FedProx is not significantly worse.
 
 
-def test_no_row_is_best_if_all_are_equal() -> None:
-    rows = [result_row(name, [70.001] * 4, [1.0] * 4) for name in ("a", "coprefl")]
-    equal = comparison(rows=rows)
-    assert not any(mark for metric in METRICS for mark in best(equal, metric))
-
-
 def test_costs_have_no_p_value_and_infinity_is_never() -> None:
     rows = [
-        ResultRow("fedavg", "", {"models": [1e4, 2e4], "catches-up": [math.nan, math.nan]}),
-        ResultRow("coprefl", "", {"models": [3e4, 5e4], "catches-up": [math.inf, math.inf]}),
+        ResultRow(
+            "fedavg", "", pd.DataFrame({"models": [1e4, 2e4], "catches-up": [math.nan, math.nan]})
+        ),
+        ResultRow(
+            "coprefl", "", pd.DataFrame({"models": [3e4, 5e4], "catches-up": [math.inf, math.inf]})
+        ),
     ]
     costs = table(
         comparison(
             metrics=["models", "catches-up"], units=["seed 0", "seed 1"], rows=rows, paper={}
         )
     )
-    assert costs.lines()[0][0] == ("here", "15,000 ± 7,071", False)
-    assert costs.lines()[1][1] == ("here", "never", False)
+    assert costs.cells.iloc[0, 0] == "15,000 ± 7,071"
+    assert costs.cells.iloc[1, 1] == "never"
+    assert not costs.best.any(axis=None)
     assert [part for _, part in costs.cells] == ["here", "here"]
 
 
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ([3.0, 4.0, math.inf, 6.0], "5.0 (never: 1 of 4)"),
-        ([3.0, math.inf, math.nan, 5.0], "5.0 (never: 1 of 3)"),
+        ([3.0, 4.0, math.inf, 6.0], "median 5.0 (never: 1 of 4)"),
+        ([3.0, math.inf, math.nan, 5.0], "median 5.0 (never: 1 of 3)"),
         ([3.0, math.inf, math.inf, math.inf], "(never: 3 of 4)"),
         ([math.inf] * 4, "never"),
         ([3.0, 4.0, 5.0, 6.0], "4.5 ± 1.3"),
@@ -122,19 +116,9 @@ def test_costs_have_no_p_value_and_infinity_is_never() -> None:
 )
 def test_metric_with_some_infinite_values_shows_the_median_and_their_number(values, text) -> None:
     """An infinite mean would hide that most units reached the target."""
-    rows = [ResultRow("coprefl", "", {"rounds-to-50%": values})]
+    rows = [ResultRow("coprefl", "", pd.DataFrame({"rounds-to-50%": values}))]
     shown = table(comparison(metrics=["rounds-to-50%"], units=SEEDS, rows=rows, paper={}))
-    assert shown.lines()[0][0] == ("here", text, False)
-    explained = any("median" in note for note in shown.sentences("bold"))
-    assert explained == ("never:" in text)
-
-
-def test_note_describes_the_significance_test() -> None:
-    note = markdown(table(comparison())).replace("\\", "")
-    assert "over 4 tasks of 2 seeds; accuracies in %" in note
-    assert "has 3 of 4 values, so it is not marked as best." in note
-    assert "paired t-test against coprefl:gamma=0.5 over the seeds, each by its mean" in note
-    assert "paper: numbers printed in CoPreFL, AAAI text, Table 1(a)." in note
+    assert shown.cells.iloc[0, 0] == text
 
 
 def test_note_counts_pretraining_values_once_per_seed() -> None:
@@ -144,8 +128,14 @@ def test_note_counts_pretraining_values_once_per_seed() -> None:
     """
     nan = math.nan
     rows = [
-        ResultRow("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "final": [nan] * 4}),
-        ResultRow("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "final": [50.0, nan, 52, nan]}),
+        ResultRow(
+            "random", "", pd.DataFrame({"accuracy": [1.0, 2.0, 3.0, 4.0], "final": [nan] * 4})
+        ),
+        ResultRow(
+            "coprefl",
+            "",
+            pd.DataFrame({"accuracy": [2.0, 4.0, 6.0, 8.0], "final": [50.0, nan, 52, nan]}),
+        ),
     ]
     text = markdown(table(comparison(metrics=["accuracy", "final"], rows=rows, paper={})))
     assert "Final accuracy %: 2 values per row." in text
@@ -153,25 +143,11 @@ def test_note_counts_pretraining_values_once_per_seed() -> None:
     assert "| coprefl | 5.00 ± 2.58 | – | 51.00 ± 1.41 |" in text
 
 
-def test_note_counts_only_units_with_values() -> None:
-    """Before, the note on two tasks of one of three seeds was "over 3 seeds"."""
-    units = [f"seed {seed}, task {task}" for seed in range(3) for task in range(2)]
-    values = [1.0, 2.0] + [math.nan] * 4
-    rows = [result_row(name, values, values, unfinished="1 of 3 seeds") for name in "ab"]
-    text = markdown(table(comparison(units=units, rows=rows, paper={}, reference="a")))
-    assert "deviation over 2 tasks of 1 seed; accuracies" in text
-    assert "per row" not in text
-    rows += [result_row("c", [1.0] * 4 + [math.nan] * 2, [1.0] * 4 + [math.nan] * 2)]
-    text = markdown(table(comparison(units=units, rows=rows, paper={}, reference="a")))
-    assert "deviation over 4 tasks of 2 seeds; accuracies" in text
-    assert "a has 2 of 4 values" in text
-
-
 def test_one_unit_has_no_deviation_and_no_test() -> None:
     single = table(one_unit())
     text = markdown(single)
     assert "| fedavg | 70.00 | 40.00 |" in text
-    assert "Only one seed: no standard deviation and no significance test." in text
+    assert "Only one seed: no significance test." in text
     assert "Holm" not in text
     assert numbers(one_unit())["p-holm"].isna().all()
 
@@ -184,14 +160,6 @@ def test_tasks_of_one_seed_give_no_significance_test() -> None:
     text = markdown(table(same_seed))
     assert "Only one seed, and its tasks share a pre-trained model: no significance test." in text
     assert "t-test" not in text
-
-
-def test_units_without_seeds_are_paired_one_by_one() -> None:
-    """fedavg minus coprefl over four runs: mean -5, std √2, t = -5 √2, 3 degrees of freedom."""
-    other_units = comparison(units=["a, 1", "a, 2", "b, 1", "b, 2"])
-    of_fedavg = entry(other_units, "fedavg", "accuracy")
-    assert of_fedavg["pairs"] == 4
-    assert of_fedavg["p"] == pytest.approx(0.0058, abs=5e-5)
 
 
 def test_latex_escapes_special_characters() -> None:
@@ -207,9 +175,13 @@ def test_costs_have_their_table() -> None:
     """Costs have one value per seed, not per task; a start without pre-training has none."""
     nan = math.nan
     rows = [
-        ResultRow("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "models": [nan] * 4}),
         ResultRow(
-            "coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "models": [6.0, nan, 8.0, nan]}
+            "random", "", pd.DataFrame({"accuracy": [1.0, 2.0, 3.0, 4.0], "models": [nan] * 4})
+        ),
+        ResultRow(
+            "coprefl",
+            "",
+            pd.DataFrame({"accuracy": [2.0, 4.0, 6.0, 8.0], "models": [6.0, nan, 8.0, nan]}),
         ),
     ]
     with_costs = comparison(metrics=["models", "accuracy"], rows=rows, paper={}, title="T")
@@ -217,10 +189,10 @@ def test_costs_have_their_table() -> None:
     assert (accuracy.title, accuracy.label) == ("T", "participants-20")
     assert (costs.title, costs.label) == ("T: training and costs", "participants-20-costs")
     assert [heading for heading, _ in costs.cells] == ["Models sent"]
-    assert [text for ((_, text, _),) in costs.lines()] == [NONE, "7 ± 1"]
+    assert costs.cells.iloc[:, 0].tolist() == [NONE, "7 ± 1"]
     notes = " ".join(costs.sentences("*"))
     assert notes.startswith("Mean ± sample standard deviation over 2 seeds.")
-    assert "random: nothing was trained (Models sent)." in notes
+    assert "random: nothing was trained." in notes
     assert [each.label for each in tables(comparison())] == ["participants-20"]
 
 
@@ -239,13 +211,6 @@ def test_results_csv_has_the_numbers_and_their_source() -> None:
     ]  # fmt: skip
     assert math.isnan(coprefl["p"])
     assert (fedmeta["row"], fedmeta["n"], fedmeta["paper-mean"]) == ("fedmeta", 0, 82.45)
-
-
-def test_units_csv_has_one_line_per_row_and_unit() -> None:
-    data = units(comparison())
-    assert data["unit"].tolist() == UNITS * 3
-    assert data["label"].tolist()[::4] == ["fedavg", "coprefl", NASTY]
-    assert data["accuracy"].tolist()[8:] == pytest.approx([90, math.nan, 90, 90], nan_ok=True)
 
 
 def test_overview_has_one_column_per_comparison() -> None:
@@ -301,20 +266,6 @@ def test_row_worse_than_the_reference_is_never_best() -> None:
         assert [best(compared, metric) for metric in METRICS] == [[False] * 3] * 2
 
 
-def test_overview_marks_diverged_rows() -> None:
-    accuracy, _ = overviews([flagged(), comparison(name="b", title="B")])
-    assert [text[-1] for text in accuracy.cells.iloc[:4, 0]] == ["2", "0", "†", "†"]
-    assert "†: diverged or did not learn" in markdown(accuracy)
-
-
-def test_no_cell_is_empty() -> None:
-    """A cell has a dash if the paper's number, p, the measured or the chosen value is missing."""
-    for compared in (comparison(), flagged(), one_unit()):
-        assert (table(compared).cells != "").all(axis=None)
-        assert "| |" not in markdown(table(compared)).replace("  ", " ")
-    assert "– fedmeta: only the paper has this row." in markdown(table(comparison()))
-
-
 def test_search_table_marks_the_chosen_value() -> None:
     tried = [
         SearchEntry("coprefl", "gamma=0.0", 61.5, chosen=False, problem="seed 100: diverged"),
@@ -327,3 +278,11 @@ def test_search_table_marks_the_chosen_value() -> None:
     assert "| qffl | q=1 | – | no |" in text
     assert "– qffl with q=1: no memory." in text
     assert "† coprefl with gamma=0.0: seed 100: diverged" in text
+
+
+def test_note_describes_the_significance_test() -> None:
+    note = markdown(table(comparison())).replace("\\", "")
+    assert "over 4 tasks of 2 seeds; accuracies in %" in note
+    assert "has 3 of 4 values, so it is not marked as best." in note
+    assert "paired t-test against coprefl:gamma=0.5 over the seeds, each by its mean" in note
+    assert "paper: numbers printed in CoPreFL, AAAI text, Table 1(a)." in note

@@ -12,7 +12,7 @@ from coprefl_flwr.report.comparison import Comparison
 from coprefl_flwr.report.figures import learning, maps, relations
 from coprefl_flwr.report.figures.learning import accuracy_figure as accuracy_figure
 from coprefl_flwr.report.figures.learning import learning_figure as learning_figure
-from coprefl_flwr.report.figures.style import Drawn, NothingToDrawError, content_of
+from coprefl_flwr.report.figures.style import Drawn, content_of
 from coprefl_flwr.report.figures.style import save as save
 
 
@@ -34,10 +34,9 @@ def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
     pictures = []
     rows = ", ".join(row.name for row in comparison.rows)
     for kind in kinds:
-        try:
-            figure, caption = FIGURES[kind](comparison)
-        except NothingToDrawError:
+        if not (drawn := FIGURES[kind](comparison)):
             continue
+        figure, caption = drawn
         content = {suffix: content_of(figure, suffix) for suffix in ("png", "pdf", "svg")}
         address = f"data:image/svg+xml;base64,{b64encode(content.pop('svg')).decode()}"
         name = f"figures/{comparison.name}-{kind}"

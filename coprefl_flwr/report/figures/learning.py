@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.comparison import Comparison, ResultRow
 from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.frames import accuracies as with_accuracies
@@ -24,7 +25,7 @@ def accuracies(comparison: Comparison) -> style.Drawn:
     parts = [row.client_rows.assign(start=row.name) for row in comparison.rows]
     rows = pd.concat(parts, ignore_index=True)
     if rows.empty:
-        raise style.NothingToDrawError("results of clients")
+        return None
     return accuracy_figure(rows), (
         "Accuracies of the tasks' clients, pooled over tasks. Line: mean; dotted line: lowest mean "
         "of all panels. Mean and variance are computed per task and averaged over tasks, as in the "
@@ -36,7 +37,11 @@ def curves(comparison: Comparison) -> style.Drawn:
     """Draw the learning curves of the pre-training and of the tasks."""
     frames = [(row.name, part) for row in comparison.rows for part in (row.rounds, row.curves)]
     rounds = pd.concat([part.assign(start=name) for name, part in frames], ignore_index=True)
-    return learning_figure(rounds), (
+    try:
+        figure = learning_figure(rounds)
+    except SettingsError:
+        return None
+    return figure, (
         "Learning curves: the training (its test accuracy if tested, else its loss), and the mean "
         "accuracy of the tasks' clients. Bands: ± one sample standard deviation. In a chain, "
         "clients train one model one after the other; its loss is compared with no other."
@@ -88,7 +93,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
 
     A line is the mean over the seeds or tasks that have a value for the round. A band shows one
     sample standard deviation on either side, if there are at most 5 lines. A panel without data is
-    left out. Raises `NothingToDrawError` if no panel has data.
+    left out. Raises a SettingsError if no panel has data.
     """
     columns = ["phase", "start", "round", "seed", "task", "loss", "accuracy", "server-accuracy"]
     rounds = rounds.reindex(columns=[*columns, CHAINED])
@@ -106,7 +111,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     }
     drawn = {texts: values for texts, values in drawn.items() if not values.empty}
     if not drawn:
-        raise style.NothingToDrawError("rows with a training loss or a downstream accuracy")
+        raise SettingsError("the figure has no data: it needs a loss or an accuracy of rounds")
     shown = style.colours(pd.concat(drawn.values()).sort_index()["start"])
     errorbar = "sd" if len(shown) <= _BANDS else None
     figure, panels = style.new_figure(len(drawn), 2.7)
@@ -154,7 +159,7 @@ def switch(comparison: Comparison) -> style.Drawn:
     """
     tested = pd.concat([_tested(row) for row in comparison.rows], ignore_index=True)
     if tested.empty:
-        raise style.NothingToDrawError("runs with test-every")
+        return None
     shown = style.colours(tested["start"])
     smooth = pd.concat(_smoothed(of_start) for _, of_start in tested.groupby("start", sort=False))
     last = int(tested["round"].max())

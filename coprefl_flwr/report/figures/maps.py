@@ -26,7 +26,7 @@ def landscape(comparison: Comparison) -> style.Drawn:
     grids = [np.ma.masked_invalid(losses.to_numpy()) for losses in maps.values()]
     finite = np.concatenate([np.empty(0), *(losses.compressed() for losses in grids)])
     if not finite.size:
-        raise style.NothingToDrawError("landscapes with finite losses")
+        return None
     low, high = finite.min(), finite.max()
     high = max(high, low + max(1e-6, abs(low) * 1e-6))
     steep = 0 < low < high / _STEEP
@@ -39,7 +39,8 @@ def landscape(comparison: Comparison) -> style.Drawn:
         x, y = steps.index.to_numpy(), steps.columns.to_numpy()
         drawn = panel.contourf(x, y, losses.T, levels=levels, norm=norm, cmap="viridis")
         panel.plot(0, 0, marker="+", color="white", markersize=9, markeredgewidth=1.6)
-        style.title(panel, name, f"loss {losses[len(x) // 2, len(y) // 2]:.3g} at the cross")
+        below = f"loss {losses[len(x) // 2, len(y) // 2]:.3g} at the cross"
+        style.title(panel, name, below, width=16 if columns > 1 else 54)
         panel.set_aspect("equal")
     figure.supxlabel("First direction")
     figure.supylabel("Second direction")
@@ -56,15 +57,13 @@ def similarity(comparison: Comparison) -> style.Drawn:
     """Draw a heat map of normalised similarities: a row per client, a column per backbone."""
     import seaborn as sns
 
-    from coprefl_flwr.report.figures.fonts import drawn
-
     scores = next((r.similarity for r in comparison.rows if r.similarity is not None), None)
     if scores is None:
-        raise style.NothingToDrawError("a row with several backbones")
+        return None
     figure, (panel,) = style.new_figure(1, 1.3 + 0.3 * scores.shape[1])
     sns.heatmap(
-        scores.T, annot=True, fmt=".2f", cmap="Blues", yticklabels=drawn(scores.columns),
-        xticklabels=[textwrap.fill(name, 12) for name in drawn(scores.index)],
+        scores.T, annot=True, fmt=".2f", cmap="Blues", yticklabels=list(scores.columns),
+        xticklabels=[textwrap.fill(name, 12) for name in scores.index],
         cbar_kws={"label": "Normalised similarity"}, ax=panel,
     )  # fmt: skip
     panel.tick_params(axis="x", rotation=0)
@@ -79,7 +78,7 @@ def noise(comparison: Comparison) -> style.Drawn:
     """Draw an image (C, H, W) without and with noise; pixel values are clipped to 0..1."""
     images = next((row.noised for row in comparison.rows if row.noised is not None), None)
     if images is None:
-        raise style.NothingToDrawError("a row with noise on images")
+        return None
     figure, panels = style.new_figure(2, 2.6, 2)
     for panel, name, image in zip(panels, ("without noise", "with noise"), images, strict=True):
         shown = np.clip(np.moveaxis(image, 0, -1), 0, 1)

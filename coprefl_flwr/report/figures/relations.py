@@ -19,12 +19,14 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
 
     There is no polynomial for four or fewer lengths of P1: a cubic goes through any four points.
     """
+    from matplotlib.ticker import MaxNLocator
+
     metric = next((m for m in ("final", "accuracy") if m in comparison.metrics), "")
     rows = [row for row in comparison.rows if metric and row.switch]
     values = [(row.switch, value) for row in rows for value in row.values[metric]]
     points = pd.DataFrame(values, columns=["rounds", "value"]).dropna()
     if (lengths := points["rounds"].nunique()) < 2:
-        raise style.NothingToDrawError("methods with different numbers of rounds of phase P1")
+        return None
     figure, (panel,) = style.new_figure(1, 2.9)
     by_length = points.groupby("rounds")["value"].agg(["mean", "std"])
     means = by_length["mean"]
@@ -32,6 +34,7 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
     if lengths > _ORDER + 1:
         cubic = np.polynomial.Polynomial.fit(means.index, means, _ORDER)
         panel.plot(*cubic.linspace(200), color=style.colours(["cyclic"])["cyclic"][0], zorder=1)
+    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
     style.title(panel, "Length of P1", "mean ± std", "Rounds in P1", f"{which} (%)")
     return figure, (
@@ -45,7 +48,7 @@ def objective(comparison: Comparison) -> style.Drawn:
     """Draw the weighted terms of the meta objective and the norms of their gradients by round."""
     terms = weighted(comparison)
     if terms.empty:
-        raise style.NothingToDrawError("rounds of a method with a meta objective")
+        return None
     looks = style.colours(terms["row"])
     lines = terms[["start", "row", "term"]].drop_duplicates().itertuples(index=False)
     shown = {start: (looks[row][0], style.DASHES[int(term)]) for start, row, term in lines}

@@ -36,6 +36,11 @@ _SETTINGS: dict[Any, Any] = {
     # The same figure is always the same bytes; PDF files have TrueType fonts, as journals require.
     "svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42,
 }  # fmt: skip
+# Fonts with the letters of other scripts, of which matplotlib takes those that are installed.
+_OTHER_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Microsoft YaHei", "Malgun Gothic",
+    "PingFang SC", "Hiragino Sans", "Arial Unicode MS",
+)  # fmt: skip
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 # Okabe and Ito's colour-blind-safe palette, with two changes. Grey replaces yellow, which is too
@@ -45,18 +50,11 @@ _PALETTE = {
     "coprefl": "#D55E00", "fedavg": "#0072B2", "fedmeta": "#009E73", "qffl": "#CC79A7",
     "cyclic": "#56B4E9", "copreflsgd": "#E69F00", "centralised": "#474747", "random": "#A3A3A3",
 }  # fmt: skip
-Drawn = tuple["Figure", str]
-"""A figure and its caption."""
+Drawn = tuple["Figure", str] | None
+"""A figure and its caption; None if the data have no values that the figure could show."""
 # Lengths of dashes and gaps of solid, dashed and dotted lines.
 DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 1.5), (1.0, 1.0))
 Looks = dict[str, tuple[str, tuple[float, ...]]]  # colour and dashes of each start
-
-
-class NothingToDrawError(SettingsError):
-    """The data have no values that the figure could show."""
-
-    def __init__(self, needed: str) -> None:
-        super().__init__(f"the figure has no data; it needs {needed}")
 
 
 def colours(starts: Iterable[str]) -> Looks:
@@ -84,8 +82,11 @@ def colours(starts: Iterable[str]) -> Looks:
 def settings() -> Iterator[None]:
     """Return a context, or a decorator, with Matplotlib's settings for these figures."""
     from matplotlib import rc_context
+    from matplotlib.font_manager import fontManager
 
-    with rc_context(_SETTINGS):
+    installed = fontManager.get_font_names()
+    families = ["DejaVu Sans", *(font for font in _OTHER_FONTS if font in installed)]
+    with rc_context({**_SETTINGS, "font.family": families}):
         yield
 
 
@@ -96,19 +97,30 @@ def new_figure(
 
     Further options are those of matplotlib's `Figure.subplots`.
     """
-    from coprefl_flwr.report.figures.fonts import ReadableFigure
+    from matplotlib.figure import Figure
 
     rows = -(-count // columns)
-    figure = ReadableFigure((_WIDTH, height * rows), layout="constrained")
+    figure = Figure((_WIDTH, height * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
     for panel in panels[count:]:
         panel.remove()
     return figure, panels[:count]
 
 
-def title(panel: "Axes", name: str, below: str, xlabel: str = "", ylabel: str = "") -> None:
-    """Write a panel's title, its name above a line on the drawn data, and the axes' labels."""
-    name = textwrap.fill(name, _ACROSS - 6)
+def title(
+    panel: "Axes",
+    name: str,
+    below: str,
+    xlabel: str = "",
+    ylabel: str = "",
+    width: int = _ACROSS - 6,
+) -> None:
+    """Write a panel's title, its name above a line on the drawn data, and the axes' labels.
+
+    A name of more than `width` characters is wrapped.
+    """
+    if len(name) > width:
+        name = textwrap.fill(re.sub("[,:]", r"\g<0> ", name), width)
     panel.set_title(name, loc="left", pad=16, fontweight="bold", parse_math=False)
     panel.annotate(
         below, (0, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points"

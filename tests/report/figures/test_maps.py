@@ -5,9 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pytest
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.figures import maps
 from tests.common.comparisons import comparison, result_row
 
@@ -44,6 +42,6 @@ def test_first_direction_is_horizontal() -> None:
     assert (lowest.y0, lowest.y1) == (-1, 1)
 
 
-def test_landscape_without_finite_losses_is_refused() -> None:
-    with pytest.raises(SettingsError, match="finite losses"):
-        drawn({"a": landscape(np.full((3, 3), math.nan))})
+def test_landscape_without_finite_losses_is_not_drawn() -> None:
+    row = result_row("a", [1.0], [1.0], landscape=landscape(np.full((3, 3), math.nan)))
+    assert maps.landscape(comparison(rows=[row])) is None
