@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 
 from coprefl_flwr.errors import SettingsError
@@ -89,7 +90,9 @@ def display_names(texts: Iterable[str]) -> dict[str, str]:
         for text, own in options.items():
             differ = [option for option in own if option not in shared]
             names[text] = f"{name}:{','.join(differ)}" if differ else name
-    return names
+    # The same options may be those of different phases.
+    counts = Counter(names.values())
+    return {text: name if counts[name] == 1 else text for text, name in names.items()}
 
 
 def as_file_name(text: str, signs: str) -> str:
