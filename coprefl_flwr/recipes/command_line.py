@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError, say, unknown, waiting
+from coprefl_flwr.errors import SettingsError, say, unknown
 from coprefl_flwr.files import (
     LOCK,
     alone,
@@ -36,7 +36,7 @@ from coprefl_flwr.recipes.listing import (
     wanted_of,
 )
 from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
+from coprefl_flwr.recipes.plan import hours, plan_of, plan_text
 from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
@@ -125,18 +125,18 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
     write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
     if recipe.own_metrics:
         write_atomically(out / COLUMNS, json.dumps(recipe.own_metrics, indent=1).encode())
-    logger.info("%s: %s; results go to %s", recipe.title, totals(recipe, store), store.root)
+    done = [all(is_done(store.root / key) for key in run.keys) for run in runs]
+    finished = f"{sum(done)} of {len(done)} runs are finished"
+    logger.info("%s: %s; results go to %s", recipe.title, finished, store.root)
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Print the computing, traffic and disk space that a recipe needs."""
-    workers, _ = wanted_workers(options.workers)
+    """Print the runs, rounds, step sizes and bytes of a recipe, and measure its rounds."""
     recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
-    out = options.out or Path("outputs") / options.recipe.stem
-    plan = plan_of(recipe, Store((options.models or out.parent / "models").resolve()))
-    with waiting("measuring how long a round takes"):
-        paces = {name: pace(computing) for name, computing in plan.computing.items()}
-    say(plan_text(recipe, plan, paces, workers))
+    plan = plan_of(recipe)
+    say(plan_text(recipe, plan))
+    for line in hours(plan):
+        say(line)
 
 
 def report(options: argparse.Namespace) -> None:

@@ -30,7 +30,6 @@ from coprefl_flwr.recipes.recipe import (
 )
 from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.schema import Paper, RecipeFile, choices_type, validated
-from coprefl_flwr.recipes.search import check_installed
 from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import COLUMNS, STEP_SIZE, is_column
 from coprefl_flwr.report.comparison import Printed
@@ -272,7 +271,6 @@ def _check_searched(recipe: Recipe) -> None:
             why = "select: all reports every value" if searched else "no setting has several values"
             problem = f"search-by: {recipe.search_by}: no value is searched, because {why}"
             raise SettingsError(f"{problem}; set search-by: {EVERY}", "search-by")
-        check_installed(recipe.search_by)
         if searched and recipe.select == VALIDATION and recipe.validation_seed in recipe.seeds:
             problem = f"validation-seed = {recipe.validation_seed} is also in `seeds`: change one"
             raise SettingsError(problem, "validation-seed")

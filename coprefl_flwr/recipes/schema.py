@@ -161,7 +161,7 @@ def _seeds(value: Any) -> list[Any]:
 
 
 Select = Literal["validation", "test", "all"]
-SearchBy = Literal["all", "halving", "optuna"]
+SearchBy = Literal["all", "halving"]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 AtLeast0 = Annotated[int, Strict(), Field(ge=0)]
 AtLeast1 = Annotated[int, Strict(), Field(ge=1)]
@@ -183,7 +183,6 @@ class Overlay(_Part):
     search: Options | None = None
     select: Select | None = None
     search_by: SearchBy | None = None
-    search_trials: AtLeast1 | None = None
     seeds: Seeds | None = None
     metrics: Texts | None = None
     reference: Text | None = None
@@ -238,7 +237,6 @@ class RecipeFile(_Part):
         "(test), or not at all (all: each value is a row)",
     )
     search_by: SearchBy = "all"
-    search_trials: AtLeast1 = Field(10, description="trials of each row with `search-by: optuna`")
     validation_tasks: AtLeast1 = 2
     validation_seed: AtLeast0 = 100
     reference: Text | None = Field(None, description="label of the row to compare with")
