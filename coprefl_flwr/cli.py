@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     models = "folder of the stored results (default: models next to --out)"
     output.add_argument("--models", type=Path, metavar="DIR", help=models)
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
-    trackers = run.add_argument_group("trackers")
+    trackers = run.add_argument_group("trackers").add_mutually_exclusive_group()
     trackers.add_argument(
         "--tensorboard", metavar="DIR", help="log metrics to a TensorBoard folder"
     )

@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.federation.run import Hook
-from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes.execute import attempt
 from coprefl_flwr.recipes.recipe import Recipe
@@ -27,6 +26,7 @@ from coprefl_flwr.report.formats import text
 from coprefl_flwr.report.tables import NONE, simple
 from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.costs import cost, sent
+from coprefl_flwr.studies.method import START
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import machine
 from coprefl_flwr.studies.settings import TaskDataSettings, TaskSettings
@@ -148,7 +148,7 @@ def _kinds(row: TableRow) -> list[Run]:
     """Return a run for each kind of round of a row: of its tasks, and of each phase."""
     others = [f"{key}={row.combination[key]}" for key in row.recipe.compared]
     phases = row.trials()[0].method.trained
-    methods = [("tasks", RANDOM), *((phase.without_folders, phase) for phase in phases)]
+    methods = [("tasks", START), *((phase.without_folders, phase) for phase in phases)]
     return [
         replace(
             Run.of(row.combination, method, row.recipe.seeds[0]),

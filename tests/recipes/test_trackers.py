@@ -25,15 +25,6 @@ def test_tracker_without_its_package_is_refused(extra, tmp_path, monkeypatch):
         tracker_of({extra: "there"}, tmp_path)
 
 
-def test_wandb_without_a_key_is_refused(tmp_path, monkeypatch):
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "no-wandb"))
-    with pytest.raises(SettingsError, match="--wandb: no API key: run `wandb login`"):
-        tracker_of({"wandb": "tiny"}, tmp_path)
-
-
 def written(folder):
     """Return {metric: [(round, value)]} of the event files of a stage."""
     by_stage = {}

@@ -52,19 +52,6 @@ def test_text_that_is_not_plain_yaml_is_refused_with_its_line(text, message):
     assert refusal(text).startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("text", "is_about_spaces"),
-    [
-        ("a: 1\n\tb: 2\n", True),
-        ("a:\n  b: 1\n c: 2\n", True),
-        ("a: [1, 2\n", False),
-    ],
-)
-def test_error_of_indentation_or_colons_has_a_hint(text, is_about_spaces):
-    hint = "; indent with spaces; a key needs a space after its colon; "
-    assert (hint in refusal(text)) == is_about_spaces
-
-
 def test_yaml_tags_run_no_code(tmp_path):
     mark = tmp_path / "mark"
     tag = "!!python/object/apply:pathlib.Path.touch"
