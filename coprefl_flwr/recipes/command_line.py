@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.execute import Make, executor, run_recipe, wanted_workers
+from coprefl_flwr.recipes.execute import executor, run_recipe
 from coprefl_flwr.recipes.listing import (
     FAILED,
     PLACE,
@@ -71,37 +70,24 @@ def run(options: argparse.Namespace) -> int:
     suffix = "".join(f"-{mark}" for mark in marks if mark)
     out = options.out or Path("outputs") / f"{options.recipe.stem}{suffix}"
     models = options.models or out.parent / "models"
-    wanted_workers(options.workers)
     check_place("--out", out)
     check_place("--models", models)
     check_own(out, "--out")
     check_own(out / REPORT, "--out")
     tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
-    with alone(out / LOCK, f"--out {out}: another `coprefl run` writes there: choose another"):
-        failed = _run_all(out, store, recipe, runs, executor(store, options.workers, tracker))
+    in_use = f"--out {out}: another `coprefl run` writes there: choose another"
+    with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
+        _begin(out, store, recipe, runs)
+        failed = run_recipe(recipe, store, make)
+        write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
+        _report(collect(recipe, store, failed), out)
     if len(recipe.seeds) == 1 and not failed:
         say("next: add --set 'seeds=[0, 1, 2]' to test the differences over three seeds")
     for identity, problem in failed.items():
         key, *_ = identity.split("/")  # As `coprefl show` takes it.
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _run_all(
-    out: Path,
-    store: Store,
-    recipe: Recipe,
-    runs: Sequence[Run],
-    executing: AbstractContextManager[Make],
-) -> dict[str, str]:
-    """Execute the runs, and write the report into a locked folder; return {run's key: error}."""
-    _begin(out, store, recipe, runs)
-    with executing as make:
-        failed = run_recipe(recipe, store, make)
-    write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
-    _report(collect(recipe, store, failed), out)
-    return failed
 
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:

@@ -55,8 +55,7 @@ class Row:
     """
 
     label: str
-    deciding: int = 0  # number of runs that choose values
-    reported: int = 0  # number of reported runs
+    runs: int = 0
     step_sizes: list[float] = field(default_factory=list)
     sent: float = 0.0
     rounds: Counter[Run] = field(default_factory=Counter)
@@ -73,14 +72,11 @@ class Plan:
     missing: str
     counted: set[object] = field(default_factory=set)  # identities of stages
 
-    def add(self, row: Row, runs: Sequence[Run], kinds: Sequence[Run]) -> int:
-        """Add runs to a row; return the number of runs with stages that were not counted yet.
+    def add(self, row: Row, run: Run, of_tasks: Run, *of_phases: Run) -> bool:
+        """Add a run to a row; return whether it has stages that were not counted yet.
 
-        `kinds` are the kinds of the rounds of tasks and of each phase.
+        `of_tasks` and `of_phases` are the kinds of the rounds of tasks and of each phase.
         """
-        return sum([self._add_run(row, run, *kinds) for run in runs])
-
-    def _add_run(self, row: Row, run: Run, of_tasks: Run, *of_phases: Run) -> bool:
         before, without_tasks = len(self.counted), replace(run.settings, **OF_TASKS)
         for stage in run.study.stages:
             identity = (without_tasks if stage.task is None else run.settings, stage.path)
@@ -117,9 +113,7 @@ def plan_of(recipe: Recipe) -> Plan:
     for of_table in of_tables:
         with recipe.placing(of_table.row):
             row, kinds = rows[of_table.label], _kinds(of_table)
-            deciding, reported = _runs(of_table)
-            row.deciding += plan.add(row, deciding, kinds)
-            row.reported += plan.add(row, reported, kinds)
+            row.runs += sum([plan.add(row, run, *kinds) for run in _runs(of_table)])
     return plan
 
 
@@ -133,15 +127,14 @@ def _missing(rows: Sequence[TableRow]) -> str:
     return ""
 
 
-def _runs(row: TableRow) -> tuple[list[Run], list[Run]]:
+def _runs(row: TableRow) -> list[Run]:
     """Return the runs that choose a value, and the reported runs."""
     trials = row.trials()
     short = [run for trial in trials for run in row.short_runs(trial)]
     finalists = trials[: max(1, len(trials) // PART)] if short else trials
-    whole = [run for trial in finalists for run in row.selection_runs(trial)]
-    if not row.validated:
-        return short, whole
-    return short + (whole if not row.is_decided(finalists) else []), row.reported(trials[0])
+    whole = [] if row.is_decided(finalists) else finalists
+    scored = [run for trial in whole for run in row.selection_runs(trial)]
+    return short + scored + (row.reported(trials[0]) if row.validated else [])
 
 
 def _kinds(row: TableRow) -> list[Run]:
@@ -212,7 +205,7 @@ def hours(plan: Plan) -> Iterator[str]:
 def plan_text(recipe: Recipe, plan: Plan) -> str:
     """Return a plan as text, without hours."""
     cells = {
-        "Runs": [_of_both(row) for row in plan.rows],
+        "Runs": [f"{row.runs:,}" for row in plan.rows],
         "Rounds": [f"{row.rounds.total():,}" for row in plan.rows],
         "Step size": [_range(row.step_sizes) for row in plan.rows],
         "MB sent": [
@@ -220,18 +213,14 @@ def plan_text(recipe: Recipe, plan: Plan) -> str:
         ],
     }
     notes = (
-        "Runs: runs that choose searched values + reported runs. Rounds: of pre-trainings and "
-        "tasks. Step size: the sum of the learning rates of a pre-training. MB sent: by a "
-        "deployment, without evaluations. A dash: it is not known."
+        "Runs: with those that choose searched values. Rounds: of pre-trainings and tasks. Step "
+        "size: the sum of the learning rates of a pre-training. MB sent: by a deployment, without "
+        "evaluations. A dash: it is not known."
     )
     table = simple("", "Method", cells, [row.label for row in plan.rows])
     heading = ", ".join(filter(None, [recipe.title, recipe.source, recipe.protocol]))
     lines = [textwrap.fill(heading, WIDTH), "", text(table, WIDTH), "", textwrap.fill(notes, WIDTH)]
     return "\n".join(lines)
-
-
-def _of_both(row: Row) -> str:
-    return f"{row.deciding} + {row.reported}" if row.deciding else f"{row.reported}"
 
 
 def _range(values: Sequence[float]) -> str:

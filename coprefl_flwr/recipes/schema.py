@@ -194,7 +194,10 @@ class PrintedTable(_Part):
 
 
 class Paper(_Part):
-    """The tables that the paper printed, and their columns."""
+    """The tables that the paper printed, and their columns.
+
+    Tables and rows that the recipe does not have are left out.
+    """
 
     columns: Texts
     tables: list[PrintedTable] = Field(min_length=1)

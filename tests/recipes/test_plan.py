@@ -77,22 +77,22 @@ def test_plan_of_personalised_methods_has_the_bytes_that_runs_send(personal_of, 
     ("keys", "runs", "rounds"),
     [
         # Three runs with one task each choose a value; two seeds with two tasks each report it.
-        ({"seeds": [0, 1]}, (3, 2), 3 * (3 + 2) + 2 * (3 + 2 * 2)),
-        ({"select": "test"}, (0, 3), 3 * (3 + 2 * 2)),
+        ({"seeds": [0, 1]}, 3 + 2, 3 * (3 + 2) + 2 * (3 + 2 * 2)),
+        ({"select": "test"}, 3, 3 * (3 + 2 * 2)),
         # A quarter of three rounds and of two rounds is one round. The remaining value needs no
         # further run to be chosen.
-        ({"search_by": "halving"}, (3, 1), 3 * (1 + 1) + 3 + 2 * 2),
+        ({"search_by": "halving"}, 3 + 1, 3 * (1 + 1) + 3 + 2 * 2),
     ],
 )
 def test_runs_and_rounds_of_a_searched_row_by_hand(recipe_of, keys, runs, rounds):
     (row,) = plan_of(recipe_of(methods=GAMMAS, **keys)).rows
-    assert ((row.deciding, row.reported), row.rounds.total()) == (runs, rounds)
+    assert (row.runs, row.rounds.total()) == (runs, rounds)
 
 
 def test_start_of_two_tables_is_counted_once(recipe_of):
     """Both tables have the start's three rounds; their two tasks have two and three rounds."""
     (row,) = plan_of(recipe_of({"task-rounds": [2, 3]}, methods=["fedavg"])).rows
-    assert (row.reported, row.rounds.total()) == (2, 3 + 2 * 2 + 2 * 3)
+    assert (row.runs, row.rounds.total()) == (2, 3 + 2 * 2 + 2 * 3)
     # Three rounds, each with two steps of 0.05.
     assert row.step_sizes == [pytest.approx(0.3)]
 
@@ -102,7 +102,7 @@ def test_plan_without_the_data_has_runs_rounds_and_step_sizes(recipe_of):
     methods = ["fedavg", {"epochs": {"method": "fedavg", "local-epochs": 2}}]
     plan = plan_of(recipe_of({**settings, "local-steps": ""}, methods=methods))
     steps, epochs = plan.rows
-    assert (steps.reported, steps.rounds.total()) == (1, 3 + 2 * 2)
+    assert (steps.runs, steps.rounds.total()) == (1, 3 + 2 * 2)
     assert steps.step_sizes == [pytest.approx(3 * 5 * 0.05)]
     assert all(map(math.isnan, [steps.sent, epochs.sent, *epochs.step_sizes]))
     (line,) = hours(plan)
@@ -122,7 +122,7 @@ def test_plan_command_prints_the_runs_and_times(tiny_images, tmp_path, capsys, m
     text = capsys.readouterr().out
     lines = {line.split("  ")[0].strip(): line.split() for line in text.splitlines()}
     assert max(map(len, text.splitlines())) <= 80
-    assert lines["coprefl"][1:5] == ["2", "+", "2", str(2 * (5 + 2) + 2 * (5 + 2 * 2))]
+    assert lines["coprefl"][1:3] == ["4", str(2 * (5 + 2) + 2 * (5 + 2 * 2))]
     assert lines["random"][1:4] == ["2", "8", "0"]
     assert "- tasks: 3.6e+03" in text
     rounds = 2 * (5 + 2) + 2 * (5 + 2 * 2) + 8 + 2 * (5 + 2 * 2)
