@@ -44,6 +44,7 @@ from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
+from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import Store, is_done, read_result
 from coprefl_flwr.testing import check_methods
 
@@ -188,7 +189,8 @@ def show(options: argparse.Namespace) -> None:
     for phase in runs[folder]["phases"] or [{"method": "random"}]:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
         say(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
-    say(f"  model {settings['model']}, seed {settings['seed']}")
+    trained = "model" if settings["study"] == STARTS else "backbones"
+    say(f"  {trained} {settings[trained]}, seed {settings['seed']}")
     for stage in [folder, *sorted(folder.glob("tasks/*"))]:
         result, name = read_result(stage), "" if stage == folder else f"task {stage.name}, "
         if result["rounds"]:

@@ -144,16 +144,13 @@ def test_runs_are_listed_and_shown(whole, capsys):
     assert main(["show", key, "--models", str(folder / "models")]) == 0
     shown = capsys.readouterr().out
     assert "backbones pixels, seed" in shown
-    assert "client 1, noisy: " in shown
+    assert " % over 2 clients" in shown
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            ["select=validation"],
-            "'ours' has searched values, but a personalised study has no validation",
-        ),
+        (["select=validation"], "'ours' has searched values, but there are no validation tasks"),
         (["metrics=[accuracy, std]"], "metrics: unknown value 'std'"),
     ],
 )

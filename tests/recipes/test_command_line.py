@@ -63,13 +63,6 @@ def test_wrong_recipe_or_command_is_refused_in_one_line(row, tiny_images, refuse
         assert row["at"] in text.splitlines()[number - 1]
 
 
-def test_parser_refuses_an_unknown_scale_or_command(path, tmp_path):
-    for arguments in (["run", str(path), "--scale", "tiny"], ["ran"]):
-        with pytest.raises(SystemExit, match="2"):
-            main(arguments)
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_run_writes_its_results_and_models_into_outputs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = ["run", "tiny.yaml", "--set", "methods=[random]", "--set", "figures=[]"]
@@ -213,24 +206,6 @@ def test_second_run_into_a_folder_in_use_is_refused(path, tmp_path, capsys):
         line = refusal(["run", path, "--out", out], capsys)
     assert line == f"--out {out}: another `coprefl run` writes there: choose another"
     assert [path.name for path in out.iterdir()] == [LOCK]
-
-
-def test_damaged_result_is_not_reported_and_made_again_once_removed(done, tmp_path, capsys):
-    copied = shutil.copytree(done, tmp_path / "outputs")
-    recipe, out = done.parent / "tiny.yaml", copied / "tiny"
-    (result,) = (copied / "models").glob("fedavg-*/tasks/*/result.json")
-    whole = result.read_bytes()
-    result.write_bytes(whole.replace(b'"correct": 1', b'"correct": 2', 1))
-    assert result.read_bytes() != whole
-    for command in (["report", out], ["run", recipe, "--out", out]):
-        line = refusal(command, capsys)
-        assert "result.json is damaged: its checksum is not the one in SHA256SUMS" in line
-        assert f"{result.parent.name}, and run the same command again" in line
-    shutil.rmtree(result.parent)
-    assert main(["run", str(recipe), "--out", str(out)]) == 0
-    assert result.read_bytes() == whole
-    text = (out / "report" / "tables" / "table.md").read_text()
-    assert text == (done / "tiny" / "report" / "tables" / "table.md").read_text()
 
 
 def test_report_against_another_reference(done, capsys):

@@ -140,16 +140,6 @@ def test_recipe_without_optional_keys_has_defaults(read):
     assert untested.metrics == ("final", "best", "best-round", "models", *BUDGETS)
 
 
-def test_stored_recipe_is_read_as_the_same_recipe(read, tmp_path):
-    recipe = read(changes=["rounds=5", "seeds=[7]"])
-    path = tmp_path / "kept.yaml"
-    path.write_text(recipe.to_yaml())
-    again = read_recipe(path)
-    assert again.to_yaml() == recipe.to_yaml()
-    for name in ("settings", "seeds", "paper"):
-        assert getattr(again, name) == getattr(recipe, name)
-
-
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())["texts"]
 
 

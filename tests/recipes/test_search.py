@@ -59,15 +59,6 @@ def test_validation_classes_of_a_task_dataset_are_separate(recipe_of, tiny_image
     assert not both[0] & both[1]
 
 
-def test_run_that_two_tables_need_is_made_once(recipe_of):
-    recipe = recipe_of({"task-rounds": [2, 3], "task-evaluate-every": 1}, select="test")
-    runs = check_runs(recipe)
-    assert len(runs) == 2 * (1 + 1 + 2)
-    assert len({run.key for run in runs}) == 1 + 1 + 2
-    alike = recipe_of(methods=["fedavg", {"again": {"method": "fedavg:rounds=3"}}], reference=None)
-    assert len(check_runs(alike)) == 1
-
-
 # ---- what is chosen ------------------------------------------------------------------------------
 
 
@@ -227,17 +218,6 @@ def test_halving_by_test_drops_failed_trials(halving_recipe, store):
     names = [f"coprefl:gamma={gamma}" for gamma in ("0.0", "0.5", "1.0")]
     assert calls == [[(name, 2) for name in names], [(names[1], 8)], [(names[1], 8)]]
     assert [trial.chosen for trial in table_rows(recipe)[0].shown(store)] == ["gamma=0.5"]
-
-
-def test_halving_has_the_runs_of_a_whole_search(halving_recipe):
-    """Halving finds the results of a whole search for the runs that halving runs to the end."""
-    halved, whole = (
-        halving_recipe(methods=[{"coprefl": {"gamma": [0, 1]}}], search_by=by)
-        for by in ("halving", "all")
-    )
-    keys = [{run.keys for run in check_runs(recipe)} for recipe in (halved, whole)]
-    assert keys[1] < keys[0]
-    assert len(keys[0] - keys[1]) == 2
 
 
 def test_killed_halving_ends_with_the_same_bytes(tiny_images, tmp_path, monkeypatch, capsys):
