@@ -78,8 +78,8 @@ def parser() -> argparse.ArgumentParser:
     output = run.add_argument_group("output")
     out = "folder of the report (default: outputs/RECIPE[-PROTOCOL])"
     output.add_argument("--out", type=Path, metavar="DIR", help=out)
-    models = "folder of the stored results (default: models next to --out)"
-    output.add_argument("--models", type=Path, metavar="DIR", help=models)
+    results = "folder of the stored results (default: models next to --out)"
+    output.add_argument("--models", type=Path, metavar="DIR", help=results)
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
     trackers = run.add_argument_group("trackers").add_mutually_exclusive_group()
     trackers.add_argument(

@@ -25,12 +25,11 @@ from coprefl_flwr.recipes.recipe import (
     own_metrics,
     with_needs,
 )
-from coprefl_flwr.recipes.runs import ROLES, Run
+from coprefl_flwr.recipes.runs import ROLES
 from coprefl_flwr.recipes.schema import Paper, RecipeFile, choices_type, validated
 from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import COLUMNS, STEP_SIZE, is_column
 from coprefl_flwr.report.comparison import Printed
-from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import STARTS, Settings
 
@@ -67,7 +66,7 @@ def read_recipe(
     role = ROLES[str(settings.get("study", (STARTS,))[0])]
     rows, search = _rows(tree, role, places), tree.get("search", {})
     trained = {key for row in rows for key in row.method.keys(row.role)}
-    if changes:  # They may leave out the methods that have an option.
+    if changes and search:  # They may leave out the methods that have an option.
         tree = {**tree, "search": {key: search[key] for key in search if key in trained}}
     for key in tree.get("search", {}):
         if key not in trained:
@@ -104,7 +103,6 @@ def read_recipe(
     recipe = Recipe.model_construct(**(dict(file) | derived))
     _check_searched(recipe)
     _check_equal(recipe)
-    _check_studies(recipe)
     return recipe
 
 
@@ -243,14 +241,3 @@ def _check_equal(recipe: Recipe) -> None:
         if recipe.equal == STEP_SIZE and recipe.reference_method is None:
             problem = f"equal: {STEP_SIZE}: the reference, {recipe.reference}, has searched values"
             raise SettingsError(f"{problem}: name another method", "reference", "protocol")
-
-
-def _check_studies(recipe: Recipe) -> None:
-    """Raise a SettingsError if a combination of settings cannot be run. Data are not checked."""
-    for combination in recipe.combinations():
-        with recipe.placing():
-            Settings.from_config(combination)
-        for row in recipe.rows:
-            with recipe.placing(row):
-                for trial in row.trials():
-                    build(Run.of(combination, trial.method, 0).settings)

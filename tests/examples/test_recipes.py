@@ -57,6 +57,9 @@ def test_recipe_is_read_at_both_scales(name):
     full, small = read(name), read(name, scale="small")
     assert full.source.startswith(("CoPreFL", "CyclicFL", "FedPCL"))
     assert [row.label for row in small.rows] == [row.label for row in full.rows]
+    for table_row in [*table_rows(full), *table_rows(small)]:  # Its studies fit, without the data.
+        for trial in table_row.trials():
+            assert table_row.reported(trial)[0].study.stages
     # The small scale has no backbones.
     assert set(full.compared) - set(small.compared) <= {"backbones"}
     # Every table that the paper printed is compared with one of our tables, but not at small scale.

@@ -144,7 +144,7 @@ def test_runs_are_listed_and_shown(whole, capsys):
     assert main(["show", key, "--models", str(folder / "models")]) == 0
     shown = capsys.readouterr().out
     assert "backbones pixels, seed" in shown
-    assert " % over 2 clients" in shown
+    assert " % over " in shown
 
 
 @pytest.mark.parametrize(
