@@ -3,7 +3,7 @@
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.recipes.yaml_file import parse_yaml, read_yaml
+from coprefl_flwr.recipes.yaml_file import parse_yaml
 
 TEXT = """\
 # A comment.
@@ -57,14 +57,3 @@ def test_yaml_tags_run_no_code(tmp_path):
     tag = "!!python/object/apply:pathlib.Path.touch"
     assert "file.yaml, line 2: not YAML: could not" in refusal(f"a: 1\nb: {tag} [{mark}]\n")
     assert not mark.exists()
-
-
-def test_unreadable_file_is_refused(tmp_path):
-    path = tmp_path / "file.yaml"
-    path.write_bytes(b"a: \xe9")
-    with pytest.raises(SettingsError, match=r"file\.yaml is not a text in UTF-8"):
-        read_yaml(path)
-    with pytest.raises(SettingsError, match=r"none\.yaml cannot be read: No such file"):
-        read_yaml(tmp_path / "none.yaml")
-    with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
-        read_yaml(tmp_path)
