@@ -188,7 +188,7 @@ def hours(plan: Plan) -> Iterator[str]:
     Without the data, yield only a line that says so.
     """
     if plan.missing:
-        yield f"No seconds and megabytes, because the data are not there: {plan.missing}"
+        yield f"No seconds and megabytes: the data are not there, or do not fit: {plan.missing}"
         return
     yield f"Seconds of a round, measured in one thread on {machine()}:"
     total = 0.0

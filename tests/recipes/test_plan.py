@@ -106,7 +106,7 @@ def test_plan_without_the_data_has_runs_rounds_and_step_sizes(recipe_of):
     assert steps.step_sizes == [pytest.approx(3 * 5 * 0.05)]
     assert all(map(math.isnan, [steps.sent, epochs.sent, *epochs.step_sizes]))
     (line,) = hours(plan)
-    assert line.startswith("No seconds and megabytes, because the data are not there: dataset ")
+    assert line.startswith("No seconds and megabytes: the data are not there, or do not fit: ")
 
 
 def test_round_is_measured(recipe_of, personal_of):
