@@ -14,7 +14,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test test-all lint types tests fast-tests ray-tests with-flower lowest-tests slow-tests slow-ray-tests mistakes newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check costs startbench clean
+.PHONY: help install quickstart tables test test-all lint types tests fast-tests ray-tests with-flower lowest-tests slow-tests slow-ray-tests mistakes newest deployment-test chaos benchmarks beside-peers docs notebooks docs-examples release-check startbench clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -28,7 +28,6 @@ help:
 	@echo "make beside-peers   FedAvg next to other packages, into docs/peers.md (an hour)"
 	@echo "make startbench   every start of the package under one rule, five settings (many hours; says them first)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
-	@echo "make costs        measure what the recipes cost at the paper's size, into their page (some minutes)"
 	@echo "make docs         build the site into site/, with warnings as errors"
 	@echo "make notebooks    run examples/notebooks and write what they show into docs/notebooks (some minutes)"
 	@echo "make docs-examples   run the commands of the methods' pages, cut down (some minutes)"
@@ -92,10 +91,6 @@ release-check: install
 tables: install
 	python -m docs.tables
 	python -m tests.records.methods
-
-costs: export OMP_NUM_THREADS = 1
-costs: install
-	python -m docs.costs
 
 BEGAN := $(shell date +%s)
 MINUTES = @echo "$@: $$(( ($$(date +%s) - $(BEGAN) + 30) / 60 )) minutes"

@@ -3,7 +3,7 @@
     coprefl new NAME
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
                [--set KEY=VALUE] [--workers N]
-    coprefl plan RECIPE [as run]
+    coprefl plan RECIPE [--scale small] [--protocol NAME] [--set KEY=VALUE]
     coprefl report DIR [DIR ...] [--reference NAME]
     coprefl list [DIR]
     coprefl show RUN
@@ -75,8 +75,13 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("name", type=Path, help="name of the new recipe; writes NAME.yaml")
     run = add("run", "run a recipe and write its report", "run first.yaml --set seeds=[0,1,2]")
     _add_recipe(run)
+    output = run.add_argument_group("output")
+    out = "folder of the report (default: outputs/RECIPE[-PROTOCOL])"
+    output.add_argument("--out", type=Path, metavar="DIR", help=out)
+    results = "folder of the stored results (default: models next to --out)"
+    output.add_argument("--models", type=Path, metavar="DIR", help=results)
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
-    trackers = run.add_argument_group("trackers")
+    trackers = run.add_argument_group("trackers").add_mutually_exclusive_group()
     trackers.add_argument(
         "--tensorboard", metavar="DIR", help="log metrics to a TensorBoard folder"
     )
@@ -85,11 +90,8 @@ def parser() -> argparse.ArgumentParser:
     trackers.add_argument("--wandb", metavar="PROJECT", help="log metrics to Weights & Biases")
     own = "log metrics to your own tracker: module:NAME or file.py:NAME"
     trackers.add_argument("--tracker", metavar="PLACE", help=own)
-    summary = "estimate the runs, hours and disk space of a recipe before it is run"
-    plan = add("plan", summary, "plan first.yaml --workers 4")
-    _add_recipe(plan)
-    shared = "processes for which the hours are estimated (default: 1)"
-    plan.add_argument("--workers", type=int, default=1, metavar="N", help=shared)
+    summary = "count the runs and rounds of a recipe, and measure a round of each kind"
+    _add_recipe(add("plan", summary, "plan first.yaml"))
     summary = "write the report of finished results again, or print a table of several studies"
     report = add("report", summary, "report outputs/first")
     report.add_argument("out", type=Path, nargs="+", help=REPORT_HELP)
@@ -124,11 +126,6 @@ def _add_recipe(command: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed
     )
-    output = command.add_argument_group("output")
-    out = "folder of the report (default: outputs/RECIPE[-PROTOCOL])"
-    output.add_argument("--out", type=Path, metavar="DIR", help=out)
-    models = "folder of the stored results (default: models next to --out)"
-    output.add_argument("--models", type=Path, metavar="DIR", help=models)
 
 
 class _Version(argparse.Action):

@@ -100,24 +100,23 @@ def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     return interpolate(images, size=size, mode="bilinear", antialias=True)
 
 
-def load_backbone(name: str, weights: bool = True) -> Backbone:
+def load_backbone(name: str) -> Backbone:
     """Load a backbone by its name, which has one of three forms.
 
     "resnet18" is the name of a torchvision network; the weights are torchvision's default weights,
     which are downloaded if they are missing. "resnet18=FILE" is a torchvision network with the
     weights of a file (.pth, .pt or .safetensors); the images are assumed to have the size and
     normalisation of torchvision's default weights. A path is the folder of a model that
-    `save_model` wrote, or the `model.safetensors` in it. If `weights` is false, a torchvision
-    network has random weights, and no file is needed. Raises a SettingsError if the name is
+    `save_model` wrote, or the `model.safetensors` in it. Raises a SettingsError if the name is
     unknown, or if the weights cannot be loaded or do not fit the network.
     """
     try:
-        return Backbone.of(*_network_and_images(name, weights))
+        return Backbone.of(*_network_and_images(name))
     except SettingsError as error:
         raise SettingsError(f"backbone '{name}': {error}", "backbones") from error
 
 
-def _network_and_images(name: str, weights: bool) -> tuple[nn.Module, Sequence[int], Any, Any]:
+def _network_and_images(name: str) -> tuple[nn.Module, Sequence[int], Any, Any]:
     """Return (network, shape of its training images, their mean, their std) for a backbone."""
     architecture, equals, file = name.partition("=")
     path = expanded(name)
@@ -132,8 +131,6 @@ def _network_and_images(name: str, weights: bool) -> tuple[nn.Module, Sequence[i
     trained = models.get_model_weights(architecture).DEFAULT
     preprocessing = trained.transforms()
     input_format = (3, *(preprocessing.crop_size * 2)[:2]), preprocessing.mean, preprocessing.std
-    if not weights:
-        return models.get_model(architecture), *input_format
     if equals:
         return _from_file(architecture, expanded(file)), *input_format
     try:

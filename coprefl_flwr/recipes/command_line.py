@@ -6,11 +6,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError, say, unknown, waiting
+from coprefl_flwr.errors import SettingsError, say, unknown
 from coprefl_flwr.files import (
     LOCK,
     alone,
@@ -23,24 +22,22 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.execute import Failures, Make, executor, run_recipe, wanted_workers
+from coprefl_flwr.recipes.execute import executor, run_recipe
 from coprefl_flwr.recipes.listing import (
     FAILED,
     PLACE,
     RECIPE,
-    REPORTED,
     RUNS,
     listing,
     runs_in,
     store_of,
-    wanted_of,
 )
 from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
+from coprefl_flwr.recipes.plan import hours, plan_of, plan_text
 from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
-from coprefl_flwr.recipes.search import check_runs, table_rows
+from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.report import Report, text_tables, write_report
 from coprefl_flwr.report.formats import terminal_width
@@ -48,7 +45,7 @@ from coprefl_flwr.report.frames import accuracies, frame
 from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.settings import STARTS
-from coprefl_flwr.studies.store import RESULT, Store, is_done, read_result
+from coprefl_flwr.studies.store import Store, is_done, read_result
 from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
@@ -61,16 +58,9 @@ COLUMNS = "columns.json"
 def new(options: argparse.Namespace) -> None:
     """Write a first recipe, with every key explained, to NAME.yaml."""
     name: Path = options.name
-    if name.name in ("", ".."):
-        raise SettingsError(f"{str(name)!r} cannot name a recipe: give a name such as mine.yaml")
     path = name if name.suffix in (".yaml", ".yml") else name.with_name(f"{name.name}.yaml")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(TEMPLATE.read_text(encoding="utf-8"))
-    except FileExistsError as error:
-        raise SettingsError(f"{path} exists already: choose another name") from error
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
+    with path.open("x", encoding="utf-8") as file:
+        file.write(TEMPLATE.read_text(encoding="utf-8"))
     say(f"wrote {path}; run it with `coprefl run {path}`")
 
 
@@ -81,37 +71,24 @@ def run(options: argparse.Namespace) -> int:
     suffix = "".join(f"-{mark}" for mark in marks if mark)
     out = options.out or Path("outputs") / f"{options.recipe.stem}{suffix}"
     models = options.models or out.parent / "models"
-    wanted_workers(options.workers)
     check_place("--out", out)
     check_place("--models", models)
     check_own(out, "--out")
     check_own(out / REPORT, "--out")
     tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
-    with alone(out / LOCK, f"--out {out}: another `coprefl run` writes there: choose another"):
-        failed = _run_all(out, store, recipe, runs, executor(store, options.workers, tracker))
+    in_use = f"--out {out}: another `coprefl run` writes there: choose another"
+    with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
+        _begin(out, store, recipe, runs)
+        failed = run_recipe(recipe, store, make)
+        write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
+        _report(collect(recipe, store, failed), out)
     if len(recipe.seeds) == 1 and not failed:
         say("next: add --set 'seeds=[0, 1, 2]' to test the differences over three seeds")
     for identity, problem in failed.items():
         key, *_ = identity.split("/")  # As `coprefl show` takes it.
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _run_all(
-    out: Path,
-    store: Store,
-    recipe: Recipe,
-    runs: Sequence[Run],
-    executing: AbstractContextManager[Make],
-) -> dict[str, str]:
-    """Execute the runs, and write the report into a locked folder; return {run's key: error}."""
-    _begin(out, store, recipe, runs)
-    with executing as make:
-        failed = run_recipe(recipe, store, make)
-    write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
-    _report(_collected(out, recipe, store, failed), out)
-    return failed
 
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
@@ -122,21 +99,21 @@ def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
     (out / FAILED).unlink(missing_ok=True)  # Written again when all runs have ended.
-    write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
+    write_atomically(out / RUNS, json.dumps([run.keys for run in runs]).encode())
     if recipe.own_metrics:
         write_atomically(out / COLUMNS, json.dumps(recipe.own_metrics, indent=1).encode())
-    logger.info("%s: %s; results go to %s", recipe.title, totals(recipe, store), store.root)
+    done = [all(is_done(store.root / key) for key in run.keys) for run in runs]
+    finished = f"{sum(done)} of {len(done)} runs are finished"
+    logger.info("%s: %s; results go to %s", recipe.title, finished, store.root)
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Print the computing, traffic and disk space that a recipe needs."""
-    workers, _ = wanted_workers(options.workers)
+    """Print the runs, rounds, step sizes and bytes of a recipe, and measure its rounds."""
     recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
-    out = options.out or Path("outputs") / options.recipe.stem
-    plan = plan_of(recipe, Store((options.models or out.parent / "models").resolve()))
-    with waiting("measuring how long a round takes"):
-        paces = {name: pace(computing) for name, computing in plan.computing.items()}
-    say(plan_text(recipe, plan, paces, workers))
+    plan = plan_of(recipe)
+    say(plan_text(recipe, plan))
+    for line in hours(plan):
+        say(line)
 
 
 def report(options: argparse.Namespace) -> None:
@@ -163,7 +140,7 @@ def report(options: argparse.Namespace) -> None:
         if not store.root.is_dir():
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
         lost = read_json(out / FAILED) if (out / FAILED).exists() else {}
-        _report(_tested(_collected(out, recipe, store, lost), options), out)
+        _report(_tested(collect(recipe, store, lost), options), out)
 
 
 def _tested(report: Report, options: argparse.Namespace) -> Report:
@@ -171,25 +148,6 @@ def _tested(report: Report, options: argparse.Namespace) -> Report:
     if options.reference is None:
         return report
     return replace(report, comparisons=[c.against(options.reference) for c in report.comparisons])
-
-
-def _collected(out: Path, recipe: Recipe, store: Store, failed: Failures) -> Report:
-    """Return the report of a recipe's folder.
-
-    The keys of results contain hashes of the files that the recipe names. Raises a SettingsError if
-    the folder lists results that are finished, but that are not under the recipe's keys any more.
-    """
-    wanted = read_json(out / RUNS) if (out / RUNS).exists() else []
-    listed = {key for run in wanted if run["for"] == REPORTED for key in run["stages"]}
-    rows = [(row, trial) for row in table_rows(recipe) for trial in row.trials()]
-    now = {key for row, trial in rows for run in row.reported(trial) for key in run.keys}
-    if any(is_done(store.root / key) for key in listed - now):
-        changed = "a file that the recipe names, or this package, changed after the run began"
-        raise SettingsError(
-            f"{out}: {changed}, so the results are not those of the recipe any more; the report is "
-            "left as it is; `coprefl run` runs the changed recipe"
-        )
-    return collect(recipe, store, failed)
 
 
 def _report(report: Report, out: Path) -> None:
@@ -226,33 +184,22 @@ def show(options: argparse.Namespace) -> None:
         names = ", ".join(folder.name for folder in matches)
         raise SettingsError(f"'{options.name}' matches {len(matches)} runs: name one of {names}")
     (folder,) = matches
-    about = runs[folder]
+    settings = runs[folder]["settings"]
     say(folder)
-    for phase in about["phases"] or [{"method": "random"}]:
+    for phase in runs[folder]["phases"] or [{"method": "random"}]:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
         say(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
-    settings, trained = about["settings"], f"backbones {about['settings']['backbones']}"
-    if settings["study"] == STARTS:
-        trained = f"{settings['model']}, {about.get('num-classes', '?')} classes"
-    say(f"  {trained}, seed {settings['seed']}")
-    _show_results(folder)
-
-
-def _show_results(folder: Path) -> None:
-    """Print the last round, each client's accuracy, and each task's mean accuracy."""
-    result = read_result(folder)
-    if result["rounds"]:
-        last = {k: v for k, v in result["rounds"][-1].items() if isinstance(v, int | float)}
-        say(f"  after round {last.pop('round', '?')}:")
-        for key, value in last.items():
-            say(f"    {key} = {value:.6g}")
-    for _, row in accuracies(frame(result["rows"])).iterrows() if result["rows"] else ():
-        name = f", {row['domain']}" if "domain" in row else ""
-        say(f"  client {row['client']}{name}: {row['accuracy']:.1f} %")
-    for file in sorted(folder.glob(f"tasks/*/{RESULT}")):
-        rows = accuracies(frame(read_result(file.parent)["rows"]))
-        number, mean = file.parent.name.partition("-")[0], rows["accuracy"].mean()
-        say(f"  task {number}: {mean:.1f} % over {len(rows)} clients")
+    trained = "model" if settings["study"] == STARTS else "backbones"
+    say(f"  {trained} {settings[trained]}, seed {settings['seed']}")
+    for stage in [folder, *sorted(folder.glob("tasks/*"))]:
+        result, name = read_result(stage), "" if stage == folder else f"task {stage.name}, "
+        if result["rounds"]:
+            last = {k: v for k, v in result["rounds"][-1].items() if isinstance(v, float)}
+            numbers = ", ".join(f"{key} = {value:.4g}" for key, value in last.items())
+            say(f"  {name}last round: {numbers}")
+        if result["rows"]:
+            mean = accuracies(frame(result["rows"]))["accuracy"].mean()
+            say(f"  {name}{mean:.1f} % over {len(result['rows'])} clients")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {

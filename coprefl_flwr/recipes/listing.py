@@ -1,16 +1,11 @@
 """List the contents of an output folder: recipes, their runs, and studies of `flwr run`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, read_text
-from coprefl_flwr.recipes.recipe import Recipe
-from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.page import FOLDER, PAGE
 from coprefl_flwr.studies.known_methods import Methods
@@ -18,31 +13,10 @@ from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import ABOUT, RESULT, Store
 
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
-"""Files of a recipe's folder: the recipe, the path of the store, and the list of its runs."""
+"""Files of a recipe's folder: the recipe, the path of the store, and the stages of each run."""
 
 FAILED = "failed.json"
 """File with the errors of failed runs, written when `coprefl run` has ended."""
-
-REPORTED, VALIDATION, TRIAL = "reported", "validation", "trial"
-
-
-def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
-    """Return the purpose of each run by key: reported, or a run that chooses values.
-
-    A short run that equals a full run, such as one of one round, has the full run's purpose.
-    """
-    kinds = dict.fromkeys((run.key for run in runs), VALIDATION)
-    kinds |= {run.key: REPORTED for run in runs if run.settings.seed in recipe.seeds}
-    row_trials = [(row, trial) for row in table_rows(recipe) for trial in row.trials()]
-    whole = {run.key for row, trial in row_trials for run in row.selection_runs(trial)}
-    trials = {run.key for row, trial in row_trials for run in row.short_runs(trial)}
-    return kinds | dict.fromkeys(trials - whole, TRIAL)
-
-
-def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the content of the file `RUNS`: the key, purpose and stage folders of each run."""
-    known = purposes(recipe, runs)
-    return [{"run": run.key, "for": known[run.key], "stages": list(run.keys)} for run in runs]
 
 
 def store_of(folder: Path) -> Store:
@@ -66,14 +40,12 @@ def listing(outputs: Path) -> str:
     if not outputs.is_dir():
         raise SettingsError(f"there is no folder {outputs}")
     folders = [path.parent for path in sorted(outputs.glob(f"*/{RECIPE}"))]
-    roots = {folder: store_of(folder).root for folder in folders}
-    shared = [outputs / "models", *roots.values()]
+    shared = [outputs / "models", *(store_of(folder).root for folder in folders)]
     stores = {root.resolve(): root for root in reversed(shared) if root.is_dir()}
-    runs = ("run", "method", "seed", "tasks", "used by")
     parts = [
         _table("Recipes", ("folder", "state", "title"), list(map(_recipe, folders))),
         *(
-            _table(f"Runs of recipes, in {root}", runs, _runs(root, _users(roots, root)))
+            _table(f"Runs of recipes, in {root}", ("run", "method", "seed", "tasks"), _runs(root))
             for root in stores.values()
         ),
         _table("Studies of flwr run", ("folder", "state", "seed", "method"), _studies(outputs)),
@@ -83,12 +55,8 @@ def listing(outputs: Path) -> str:
 
 def _recipe(folder: Path) -> list[str]:
     """Return a line of the table of recipes: folder, state and title."""
-    try:
-        state = _state(folder)
-        tree, _ = read_yaml(folder / RECIPE)
-        return [str(folder), state, str(tree["title"])]
-    except (SettingsError, KeyError, TypeError) as error:  # Written by another version, or by hand.
-        return [str(folder), "cannot be read", str(error)]
+    tree, _ = read_yaml(folder / RECIPE)
+    return [str(folder), _state(folder), str(tree["title"])]
 
 
 def _state(folder: Path) -> str:
@@ -102,49 +70,29 @@ def _state(folder: Path) -> str:
     if ended and (folder / FOLDER / PAGE).exists():
         return "reported"
     store = store_of(folder).root
-    runs = [run["stages"] for run in read_json(folder / RUNS)]
-    done = [all((store / key / RESULT).exists() for key in keys) for keys in runs]
+    done = [
+        all((store / key / RESULT).exists() for key in keys) for keys in read_json(folder / RUNS)
+    ]
     return f"{sum(done)} of {len(done)} run{'s' * (len(done) != 1)}"
 
 
-def _users(roots: Mapping[Path, Path], models: Path) -> dict[str, list[str]]:
-    """Return the names of the recipes that use each run: {key: ["NAME", "NAME (validation)"]}.
-
-    `roots` is the folder of the results of each recipe, by the recipe's folder.
-    """
-    users: dict[str, list[str]] = {}
-    for folder, root in roots.items():
-        if not (folder / RUNS).exists() or root.resolve() != models.resolve():
-            continue
-        for run in read_json(folder / RUNS):
-            own = run["for"] == REPORTED
-            name = folder.name if own else f"{folder.name} ({run['for']})"
-            users.setdefault(run["run"], []).append(name)
-    return users
-
-
-def _runs(models: Path, users: Mapping[str, list[str]]) -> list[list[str]]:
+def _runs(models: Path) -> list[list[str]]:
     lines = []
     for folder, about in runs_in(models).items():
         settings, tasks = about["settings"], len(list(folder.glob(f"tasks/*/{RESULT}")))
         method, seed = Methods.read(settings["method"]).without_folders, str(settings["seed"])
         kind = str(tasks) if settings["study"] == STARTS else "personalised"
-        # A run has no users if the folder of its recipe was removed.
-        used = ", ".join(users.get(folder.name, ["no recipe in this folder"]))
-        lines.append([folder.name, method, seed, kind, used])
+        lines.append([folder.name, method, seed, kind])
     return lines
 
 
 def _studies(outputs: Path) -> list[list[str]]:
     lines = []
     for file in sorted(outputs.glob("*/settings.yaml")):
-        try:
-            settings = yaml.safe_load(read_text(file))
-            about = [str(settings["seed"]), Methods.read(str(settings["method"])).without_folders]
-        except (ValueError, KeyError, yaml.YAMLError):  # Written by another version, or by hand.
-            about = ["?", "its settings.yaml cannot be read"]
+        settings, _ = read_yaml(file)
         state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"
-        lines.append([str(file.parent), state, *about])
+        method = Methods.read(settings["method"]).without_folders
+        lines.append([str(file.parent), state, str(settings["seed"]), method])
     return lines
 
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.files import read_json
-from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
+from coprefl_flwr.recipes.recipe import HALVING, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
@@ -41,12 +40,6 @@ def how(recipe: Recipe) -> list[str]:
         return notes
     if recipe.search_by == HALVING:
         notes.append(BY_HALVING)
-    if recipe.search_by == OPTUNA:
-        # The proposed values depend on the version.
-        notes.append(
-            f"Searched by Optuna {version('optuna')} (TPE sampler, seed {recipe.validation_seed}): "
-            f"at most {recipe.search_trials} trials per row, each proposed from earlier scores."
-        )
     if recipe.select == VALIDATION:
         notes.append(
             f"Searched values were chosen by the mean accuracy on {recipe.validation_tasks} "

@@ -58,9 +58,6 @@ def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> 
             overlay = merge(overlay, {"settings": stop})
             places.copy((*keys, "below"), (*keys, "settings", "stop-at-loss"))
         places.copy(keys, ())
-        for label in _part(overlay, "methods").keys() - _part(tree, "methods").keys():
-            with places.at("methods", label):
-                raise SettingsError(unknown("method", label, _part(tree, "methods")))
         tree = merge(tree, overlay)
     tree = merge(tree, {"protocol": name or None})
     for change in changes:
@@ -95,16 +92,13 @@ def _part(tree: Any, *keys: str | int) -> Tree:
 def _protocol(tree: Tree, name: str) -> str:
     """Return the protocol of a recipe: `name`, or the applied one, or the first; "" for none."""
     known = _part(tree, "protocols")
-    if name and name not in known:
-        raise SettingsError(f"--protocol: {unknown('protocol', name, known)}")
-    if (applied := tree.get("protocol", name)) not in (name, *known):
-        raise SettingsError(f"protocol: {unknown('protocol', str(applied), known)}")
-    if name or "protocol" in tree or not known:
-        return name or tree.get("protocol", "")
-    first, *others = known
-    also = ", ".join(others) or "none"
-    logger.info("protocol %s, the first; others (--protocol NAME): %s", first, also)
-    return first
+    chosen = name or tree.get("protocol") or next(iter(known), "")
+    if chosen not in ("", *known):
+        raise SettingsError(f"--protocol: {unknown('protocol', str(chosen), known)}")
+    if chosen and not name and "protocol" not in tree:
+        others = ", ".join(other for other in known if other != chosen) or "none"
+        logger.info("protocol %s, the first; others (--protocol NAME): %s", chosen, others)
+    return chosen
 
 
 def _changed(tree: Tree, change: str, places: Places) -> Tree:
@@ -141,10 +135,10 @@ def _by_label(entries: Any, places: Places) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for at, entry in enumerate(entries if isinstance(entries, list) else [entries]):
         with places.at("methods", at):
-            labelled = {entry: None} if isinstance(entry, str) else entry
-            label, *others = (labelled or ("", "")) if isinstance(labelled, dict) else ("", "")
-            options = {} if others or labelled[label] is None else labelled[label]
-            if others or not isinstance(options, dict):
+            label, options = entry, dict[str, Any]()
+            if isinstance(entry, dict) and len(entry) == 1:
+                ((label, options),) = entry.items()
+            if not (isinstance(label, str) and isinstance(options, dict)):
                 raise SettingsError("a method must be NAME, or LABEL: {OPTION: VALUE}")
             if label in rows:
                 raise SettingsError(f"methods contains '{label}' twice: give them different labels")

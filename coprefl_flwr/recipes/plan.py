@@ -1,261 +1,231 @@
-"""`coprefl plan`: the costs of a recipe's runs, row by row, before the runs start.
+"""`coprefl plan`: the runs and rounds of a recipe and what they cost, before they start.
 
-Costs are counted by stage. A stage that two rows need counts for the first row. Stages that are in
-the store are not counted. As long as no searched value is chosen, the best value so far is counted
-as the reported one, or else the first value. Hours are the counts times seconds per gradient and
-per output, from a client's round that is measured on this machine.
+The whole recipe is counted, also what is stored already. A stage that two rows need counts for the
+first row. Before a searched value is chosen, the first value is counted as the reported one. Hours
+are the rounds times the seconds of one round of each kind, which is run on this machine.
 """
 
-import logging
 import math
 import textwrap
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import numpy as np
-import torch
-
-from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.data import Samples, TensorDataset
-from coprefl_flwr.errors import one_line
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.machine import one_thread
-from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, default_device
-from coprefl_flwr.models import model_arrays
+from coprefl_flwr.federation.run import Hook
+from coprefl_flwr.options import declared
+from coprefl_flwr.recipes.execute import attempt
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.search import TableRow, choose, table_rows
+from coprefl_flwr.recipes.search import PART, TableRow, table_rows
 from coprefl_flwr.report.formats import text
 from coprefl_flwr.report.tables import NONE, simple
-from coprefl_flwr.studies.costs import (
-    Computing,
-    Counts,
-    computing_features,
-    computing_of,
-    counts_of,
-    counts_of_features,
-    total,
-)
-from coprefl_flwr.studies.personalised import PersonalStage
+from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.studies.costs import cost, sent
+from coprefl_flwr.studies.method import START
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import machine
+from coprefl_flwr.studies.settings import TaskDataSettings, TaskSettings
+from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store
-
-logger = logging.getLogger("flwr.coprefl")
 
 WIDTH = 80
 
-SECONDS = 0.5
-"""Duration of the measured round and of the measured evaluation, at most (approximate)."""
+SAMPLES = 1000
+"""Number of samples of a client in step sizes that do not depend on it."""
 
-CONFIG: dict[str, str | int | float | bool | bytes] = {
-    "run": "", "population": "", "server-round": 1, "attempt": 0, "client": 0, "seed": 0,
-}  # fmt: skip
-"""Config of the message that a client gets in a round."""
-
-Paces = Mapping[str, tuple[float, float]]
-"""Seconds on one core per gradient and per output, by the name of the computing network."""
+OF_TASKS = {
+    option.name: option.default
+    for group in (TaskDataSettings, TaskSettings)
+    for option in declared(group).values()
+}
+"""The settings on which only tasks depend, with their defaults."""
 
 
 @dataclass
 class Row:
-    """Costs of a row of the recipe's tables, summed over all tables."""
+    """Runs and rounds of a row of the recipe's tables, summed over all tables.
+
+    `step_sizes` are the summed step sizes of its pre-trainings. `sent` are the bytes of all rounds.
+    `rounds` has the number of rounds of each kind; a kind is a run whose first rounds are of it.
+    """
 
     label: str
-    deciding: int = 0  # number of unfinished runs that choose values
-    reported: int = 0  # number of unfinished reported runs
-    work: list[tuple[str, Counts]] = field(default_factory=list)  # (network's name, its counts)
-
-    @property
-    def counts(self) -> Counts:
-        """The counts of all networks together."""
-        return total(counts for _, counts in self.work)
-
-    def seconds(self, paces: Paces) -> float:
-        """Return the row's computing time on one core, in seconds."""
-        parts = [(counts, *paces[name]) for name, counts in self.work]
-        return math.fsum(counts.gradients * g + counts.outputs * o for counts, g, o in parts)
+    runs: int = 0
+    step_sizes: list[float] = field(default_factory=list)
+    sent: float = 0.0
+    rounds: Counter[Run] = field(default_factory=Counter)
 
 
 @dataclass
 class Plan:
-    """Costs of the runs of a recipe whose results are not in the store."""
+    """The rows of a recipe. `missing` is the error of data that are not there, or "".
 
-    store: Store
+    Without the data, bytes and some step sizes are nan.
+    """
+
     rows: list[Row]
-    computing: dict[str, Computing] = field(default_factory=dict)  # by name
-    counted: set[str] = field(default_factory=set)  # keys of stages and features
-    done: set[str] = field(default_factory=set)  # keys of stages that are in the store
+    missing: str
+    counted: set[object] = field(default_factory=set)  # identities of stages
 
-    @property
-    def together(self) -> Row:
-        """The sum of all rows."""
-        return Row(
-            "total",
-            sum(row.deciding for row in self.rows),
-            sum(row.reported for row in self.rows),
-            [part for row in self.rows for part in row.work],
-        )
+    def add(self, row: Row, run: Run, of_tasks: Run, *of_phases: Run) -> bool:
+        """Add a run to a row; return whether it has stages that were not counted yet.
 
-    def add(self, row: Row, runs: Iterable[Run]) -> int:
-        """Add the costs of runs; return the number of runs that are not finished."""
-        return sum([self._add_run(row, run) for run in runs])
-
-    def _add_run(self, row: Row, run: Run) -> bool:
-        before = len(self.counted)
+        `of_tasks` and `of_phases` are the kinds of the rounds of tasks and of each phase.
+        """
+        before, without_tasks = len(self.counted), replace(run.settings, **OF_TASKS)
         for stage in run.study.stages:
-            key = stage.key
-            if self.store.has(stage):
-                self.done.add(key)
+            identity = (without_tasks if stage.task is None else run.settings, stage.path)
+            if identity in self.counted:
                 continue
-            if key not in self.counted:
-                self._count(row, key, computing_of(stage), counts_of(stage))
-            if isinstance(stage, PersonalStage):
-                key = f"features/{stage.features()}"
-                if key not in self.counted and not self.store.shared(stage.features()).exists():
-                    self._count(row, key, computing_features(stage), counts_of_features(stage))
+            self.counted.add(identity)
+            row.sent += math.nan if self.missing else sent(stage)
+            if isinstance(stage, Pretraining):
+                row.step_sizes.append(self._step_size(stage))
+            if stage.task is not None:
+                row.rounds[of_tasks] += stage.rounds
+                continue
+            for kind, phase in zip(of_phases, stage.phases, strict=False):
+                row.rounds[kind] += phase.training.rounds
         return len(self.counted) > before
 
-    def _count(self, row: Row, key: str, computing: Computing, counts: Counts) -> None:
-        self.counted.add(key)
-        self.computing.setdefault(computing.name, computing)
-        row.work.append((computing.name, counts))
+    def _step_size(self, stage: Pretraining) -> float:
+        """Return the summed step size of a pre-training; nan if it depends on missing data."""
+        by_data = any(
+            phase.uses_server_data or phase.training.local_epochs is not None
+            for phase in stage.phases
+        )
+        if by_data and self.missing:
+            return math.nan
+        return cost(stage, sizes=() if by_data else [SAMPLES]).step_size
 
 
-def plan_of(recipe: Recipe, store: Store) -> Plan:
-    """Return the costs of the runs of a recipe whose results are not in the store yet.
-
-    Raises a SettingsError for a run with wrong settings, or a dataset that is missing.
-    """
-    plan = Plan(store, [Row(row.label) for row in recipe.rows])
-    rows = {row.label: row for row in plan.rows}
-    for table_row in table_rows(recipe):
-        with recipe.placing(table_row.row):
-            _add_row(plan, table_row, rows[table_row.label])
+def plan_of(recipe: Recipe) -> Plan:
+    """Return the plan of a recipe, whose data need not be there."""
+    # The classes of validation runs are drawn from the data, and change no cost.
+    of_tables = [replace(row, draws_classes=False) for row in table_rows(recipe)]
+    rows = {row.label: Row(row.label) for row in recipe.rows}
+    plan = Plan(list(rows.values()), _missing(of_tables))
+    for of_table in of_tables:
+        with recipe.placing(of_table.row):
+            row, kinds = rows[of_table.label], _kinds(of_table)
+            row.runs += sum([plan.add(row, run, *kinds) for run in _runs(of_table)])
     return plan
 
 
-def _add_row(plan: Plan, table_row: TableRow, row: Row) -> None:
-    """Add the costs of one row of one table."""
-    short = [run for trial in table_row.trials() for run in table_row.short_runs(trial)]
-    row.deciding += plan.add(row, short)
-    trials = table_row.expected(plan.store)
-    if table_row.validated:
-        if not table_row.is_decided(trials):
-            runs = [run for trial in trials for run in table_row.selection_runs(trial)]
-            row.deciding += plan.add(row, runs)
-        trials = [choose(plan.store, table_row) or trials[0]]
-    row.reported += plan.add(row, [run for trial in trials for run in table_row.reported(trial)])
+def _missing(rows: Sequence[TableRow]) -> str:
+    """Return the error of data that are not there, or ""."""
+    try:
+        for row in rows:
+            row.reported(row.trials()[0])[0].study.check()
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
+def _runs(row: TableRow) -> list[Run]:
+    """Return the runs that choose a value, and the reported runs."""
+    trials = row.trials()
+    short = [run for trial in trials for run in row.short_runs(trial)]
+    finalists = trials[: max(1, len(trials) // PART)] if short else trials
+    whole = [] if row.is_decided(finalists) else finalists
+    scored = [run for trial in whole for run in row.selection_runs(trial)]
+    return short + scored + (row.reported(trials[0]) if row.validated else [])
+
+
+def _kinds(row: TableRow) -> list[Run]:
+    """Return a run for each kind of round of a row: of its tasks, and of each phase."""
+    others = [f"{key}={row.combination[key]}" for key in row.recipe.compared]
+    phases = row.trials()[0].method.trained
+    methods = [("tasks", START), *((phase.without_folders, phase) for phase in phases)]
+    return [
+        replace(
+            Run.of(row.combination, method, row.recipe.seeds[0]),
+            label=", ".join([label, *others]),
+        )
+        for label, method in methods
+    ]
 
 
 # ---- hours ---------------------------------------------------------------------------------------
 
 
-def pace(computing: Computing) -> tuple[float, float]:
-    """Measure a client's round; return the seconds on one core per gradient and per output.
+class _MeasuredError(Exception):
+    """Ends a run whose round is measured."""
 
-    The round has five steps and an evaluation of one batch, or fewer samples if these would take
-    more than about half a second.
+
+def seconds_of(run: Run) -> float:
+    """Return the seconds of a round: the second round of a run, because the first one loads data.
+
+    Raises a SettingsError if the run fails.
     """
+    seconds = list[float]()
+
+    @contextmanager
+    def followed(stage: Stage) -> Iterator[Sequence[Hook]]:
+        def hook(report: RoundReport) -> None:
+            seconds.append(report.seconds)
+            if report.round == min(2, stage.rounds):
+                raise _MeasuredError
+
+        yield [hook]
+
     one_thread()
-    clock = time.process_time if default_device().type == "cpu" else time.perf_counter
-    module, training = computing.network(), computing.training or LocalTraining()
-    parameters = list(model_arrays(module).values())
-    training = replace(training, local_epochs=1, local_steps=None, max_local_steps=None)
+    with TemporaryDirectory() as folder:
+        problem = attempt(run, Store(Path(folder), checkpoints=False), followed)
+    if not seconds:
+        raise SettingsError(f"{run.name}: {problem}")
+    return seconds[-1]
 
-    def client(n: int) -> TorchClient:
-        values = np.random.default_rng(0).standard_normal((n, *computing.shape), dtype=np.float32)
-        labels = np.arange(n) % 2
-        drawn = TensorDataset(torch.from_numpy(values), labels=labels, classes=("0", "1"))
-        inputs = computing.text or drawn
-        samples = Samples(inputs, np.arange(n) % len(inputs.labels), labels)
-        return TorchClient(module, samples, test=samples, training=training)
 
-    def of_a_sample(call: Callable[[TorchClient], object], most: int) -> float:
-        def seconds(n: int) -> float:
-            torch_client, ends = client(n), [clock()]
-            while len(ends) < 5 and ends[-1] - ends[0] < SECONDS:
-                call(torch_client)
-                ends.append(clock())
-            return min(np.diff(ends))
+def hours(plan: Plan) -> Iterator[str]:
+    """Measure a round of each kind; yield a line for each, and then a line with the hours.
 
-        n = int(np.clip(2 * SECONDS / max(seconds(2), 1e-9), 2, most))  # BatchNorm needs two.
-        return seconds(n) / n
-
-    output = of_a_sample(lambda trained: trained.evaluate(parameters, CONFIG), EVALUATION_BATCH)
-    most = 5 * training.samples_per_step
-    if not computing.training:
-        return 0.0, output
-    return of_a_sample(lambda trained: trained.fit(parameters, CONFIG), most), output
+    Without the data, yield only a line that says so.
+    """
+    if plan.missing:
+        yield f"No seconds and megabytes: the data are not there, or do not fit: {plan.missing}"
+        return
+    yield f"Seconds of a round, measured in one thread on {machine()}:"
+    total = 0.0
+    for kind, rounds in sum((row.rounds for row in plan.rows), Counter[Run]()).items():
+        seconds = seconds_of(kind)
+        total += rounds * seconds
+        yield f"- {kind.name}: {seconds:.2g}"
+    yield f"All rounds: {total / 3600:.2g} hours with one worker, without evaluations."
 
 
 # ---- the plan as text --------------------------------------------------------------------------
 
 
-def plan_text(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
-    """Return a plan as text."""
-    rows = [*plan.rows, *([plan.together] if len(plan.rows) > 1 else [])]
-    shown = [figures(row, paces) for row in rows]
-    cells = {title: [texts[title] for texts in shown] for title in shown[0]}
-    table = simple("", "Method", cells, [row.label for row in rows])
-    hours = plan.together.seconds(paces) / 3600
-    wall = f" ({_hours(hours / workers)} h with {workers} workers on {workers} cores)"
-    notes = [
-        ", ".join(filter(None, [recipe.title, recipe.source, recipe.protocol])),
-        "Runs: runs that choose searched values + reported runs. Steps: of SGD or Adam. Gradients: "
-        "of one sample's loss each. Outputs: samples in evaluations, losses and features. Sent: by "
-        "a deployment, without evaluations. Before a searched value is chosen, the best one so "
-        "far is counted, or else the first.",
-        f"{len(plan.done):,} stages are finished and not counted." * bool(plan.done),
-        "A dash: a method does not state how many gradients it computes." * math.isnan(hours),
-        f"Total: {_hours(hours)} core hours{wall * (workers > 1)}, estimated from a measured round "
-        f"of one client on {machine()}:" * bool(paces),
-        *(f"- {n}: {g:.2g} s per gradient, {o:.2g} s per output" for n, (g, o) in paces.items()),
-    ]
-    first, *more = [textwrap.fill(note, WIDTH) for note in notes if note]
-    return "\n".join([first, "", text(table, WIDTH), "", *more])
-
-
-def figures(row: Row, paces: Paces) -> dict[str, str]:
-    """Return the printed costs of a row, by the title of the column."""
-    counts = row.counts
-    return {
-        "Runs": _runs(row),
-        "Steps": _many(counts.steps),
-        "Gradients": _many(counts.gradients),
-        "Outputs": _many(counts.outputs),
-        "Sent": f"{_many(counts.sent)}B",
-        "Disk": f"{_many(counts.disk)}B",
-        "Core h": _hours(row.seconds(paces) / 3600),
+def plan_text(recipe: Recipe, plan: Plan) -> str:
+    """Return a plan as text, without hours."""
+    cells = {
+        "Runs": [f"{row.runs:,}" for row in plan.rows],
+        "Rounds": [f"{row.rounds.total():,}" for row in plan.rows],
+        "Step size": [_range(row.step_sizes) for row in plan.rows],
+        "MB sent": [
+            NONE if math.isnan(row.sent) else f"{row.sent / 1e6:,.1f}" for row in plan.rows
+        ],
     }
+    notes = (
+        "Runs: with those that choose searched values. Rounds: of pre-trainings and tasks. Step "
+        "size: the sum of the learning rates of a pre-training. MB sent: by a deployment, without "
+        "evaluations. A dash: it is not known."
+    )
+    table = simple("", "Method", cells, [row.label for row in plan.rows])
+    heading = ", ".join(filter(None, [recipe.title, recipe.source, recipe.protocol]))
+    lines = [textwrap.fill(heading, WIDTH), "", text(table, WIDTH), "", textwrap.fill(notes, WIDTH)]
+    return "\n".join(lines)
 
 
-def totals(recipe: Recipe, store: Store) -> str:
-    """Return one line with the costs of a recipe, for the log before its runs."""
-    try:
-        plan = plan_of(recipe, store)
-    except Exception as error:  # The recipe was checked: it is run even if costs are unknown.
-        logger.debug("the plan", exc_info=True)
-        return f"the costs are not known ({one_line(error)})"
-    whole = plan.together
-    gradients, outputs = _many(whole.counts.gradients), _many(whole.counts.outputs)
-    done = f", {len(plan.done):,} stages are already done" if plan.done else ""
-    return f"{_runs(whole)} runs to execute, {gradients} gradients, {outputs} evaluations{done}"
-
-
-def _runs(row: Row) -> str:
-    return f"{row.deciding} + {row.reported}" if row.deciding else f"{row.reported}"
-
-
-def _many(number: float) -> str:
-    """Return a number rounded to three digits, with its prefix: "1.23 M"."""
-    if math.isnan(number):
+def _range(values: Sequence[float]) -> str:
+    """Return the smallest and the largest value; one number if they are equal."""
+    if not values or math.isnan(math.fsum(values)):
         return NONE
-    number = float(f"{number:.3g}")  # Rounded before the prefix is chosen: 999,700 is 1 M.
-    power = min(int(math.log10(max(number, 1)) // 3), 5)
-    return f"{number / 1000**power:.3g} {('', 'k', 'M', 'G', 'T', 'P')[power]}".strip()
-
-
-def _hours(hours: float) -> str:
-    if math.isnan(hours):
-        return NONE
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
+    ends = dict.fromkeys(f"{value:.4g}" for value in (min(values), max(values)))
+    return " to ".join(ends)

@@ -14,8 +14,7 @@ methods:                      # the rows of a table; a list of values is searche
   - coprefl: {gamma: [0, 0.5, 1]}
 search: {learning-rate: [0.01, 0.001]}   # for every method that has it
 select: validation            # or test (the papers' way), or all (each value is a row)
-search-by: halving            # runs only the best quarter of the values for all rounds; or all, or
-                              # optuna: `search-trials` values per row (default 10)
+search-by: halving            # runs only the best quarter of the values for all rounds; or all
 reference: coprefl            # the row that the other rows are tested against
 seeds: [0, 1, 2]              # a list: [2] is one seed, [0, 1] are two seeds
 metrics: [accuracy, variance] # the columns
@@ -78,9 +77,9 @@ VALIDATION, TEST, ALL = "validation", "test", "all"
 If no value is chosen, each value is a row.
 """
 
-SEARCHES = EVERY, HALVING, OPTUNA = "all", "halving", "optuna"
-"""The searched values that are run to the end: all values, the best values after a quarter of
-the rounds, or the values that Optuna proposes."""
+EVERY, HALVING = "all", "halving"
+"""The searched values that are run to the end: all values, or the best values after a quarter of
+the rounds."""
 
 FULL, SMALL = "full", "small"
 

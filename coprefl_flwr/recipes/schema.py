@@ -7,8 +7,7 @@ too, when their methods are known (see `load`).
 
 import functools
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import (
@@ -60,19 +59,15 @@ def _unique(values: list[Any]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-Listing = Callable[[Any], list[Any]]
-
-
-def several(one: Any, fewest: int = 1, listed: Listing = _listed, meaning: str = "") -> Any:
+def several(one: Any, fewest: int = 1, meaning: str = "") -> Any:
     """Return the Pydantic type of a tuple of different values of the type `one`.
 
-    A file has a list of at least `fewest` such values, or a single value without brackets. The
-    function `listed` makes a list of both.
+    A file has a list of at least `fewest` such values, or a single value without brackets.
     """
     schema = TypeAdapter(one).json_schema()
     values = schema.get("anyOf", [schema])
     array = {"type": "array", "items": {"anyOf": values}, "minItems": fewest}
-    values_type = Annotated[list[one], BeforeValidator(listed), Field(min_length=fewest)]
+    values_type = Annotated[list[one], BeforeValidator(_listed), Field(min_length=fewest)]
     schema = {"description": meaning} if meaning else {}
     schema["anyOf"] = [*values, array]
     return Annotated[values_type, AfterValidator(_unique), WithJsonSchema(schema)]
@@ -103,14 +98,6 @@ def option_type(*options: Option) -> Any:
     """Return the Pydantic type of the values of an option, which several methods may declare."""
     option = options[0]
 
-    def listed(entry: Any) -> list[Any]:
-        """Return the values in an entry; refuse a list of integers that could be classes."""
-        numbers = [value for value in _listed(entry) if type(value) is int]
-        if COUNT in option.takes and len(numbers) > 1:
-            texts = [str(number) for number in numbers]
-            raise ValueError(f"write [{numbers}] for these classes, or {texts} to compare numbers")
-        return _listed(entry)
-
     def typed(value: Any) -> Value:
         if isinstance(value, dict) and "method" in value:  # A method within a method.
             inner = {key: entry for key, entry in value.items() if key != "method"}
@@ -120,7 +107,7 @@ def option_type(*options: Option) -> Any:
 
     one = Annotated[Any, AfterValidator(typed), WithJsonSchema(option_schema(options))]
     meaning = option.meaning + (f" ({option.unit})" if option.unit else "")
-    return several(one, listed=listed, meaning=meaning)
+    return several(one, meaning=meaning)
 
 
 def choices_type(options: Mapping[str, Option]) -> Any:
@@ -153,20 +140,13 @@ Options: Any = _options_type()
 # ---- the parts of a file -------------------------------------------------------------------------
 
 
-def _seeds(value: Any) -> list[Any]:
-    """Return a list of seeds; refuse a number above 0, which may be a seed or a number of seeds."""
-    if type(value) is int and value > 0:
-        raise ValueError(f"write [{value}] for the single seed {value}, or [0, 1] for two seeds")
-    return _listed(value)
-
-
 Select = Literal["validation", "test", "all"]
-SearchBy = Literal["all", "halving", "optuna"]
+SearchBy = Literal["all", "halving"]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 AtLeast0 = Annotated[int, Strict(), Field(ge=0)]
 AtLeast1 = Annotated[int, Strict(), Field(ge=1)]
 Texts: Any = several(Text)
-Seeds: Any = several(AtLeast0, listed=_seeds)
+Seeds: Any = several(AtLeast0)
 
 
 class _Part(BaseModel):
@@ -183,7 +163,6 @@ class Overlay(_Part):
     search: Options | None = None
     select: Select | None = None
     search_by: SearchBy | None = None
-    search_trials: AtLeast1 | None = None
     seeds: Seeds | None = None
     metrics: Texts | None = None
     reference: Text | None = None
@@ -215,7 +194,10 @@ class PrintedTable(_Part):
 
 
 class Paper(_Part):
-    """The tables that the paper printed, and their columns."""
+    """The tables that the paper printed, and their columns.
+
+    Tables and rows that the recipe does not have are left out.
+    """
 
     columns: Texts
     tables: list[PrintedTable] = Field(min_length=1)
@@ -238,7 +220,6 @@ class RecipeFile(_Part):
         "(test), or not at all (all: each value is a row)",
     )
     search_by: SearchBy = "all"
-    search_trials: AtLeast1 = Field(10, description="trials of each row with `search-by: optuna`")
     validation_tasks: AtLeast1 = 2
     validation_seed: AtLeast0 = 100
     reference: Text | None = Field(None, description="label of the row to compare with")
@@ -277,28 +258,21 @@ def validated(kind: Any, value: Any, places: Places, keys: Keys = ()) -> Any:
 
 
 def _refuse(kind: Any, error: Mapping[str, Any]) -> NoReturn:
-    """Raise a SettingsError with Pydantic's message, the key and the value, or the nearest name."""
+    """Raise a SettingsError with Pydantic's message and the key, or with the nearest name."""
     names = [key for key in error["loc"] if isinstance(key, str)] or ["a recipe"]
-    key, why = names[-1], error["type"]
-    if why == "extra_forbidden" and kind is not RecipeFile:
+    key, problem = names[-1], error.get("ctx", {}).get("error")
+    if isinstance(problem, SettingsError):
+        raise problem
+    if error["type"] != "extra_forbidden":
+        value = "" if error["type"] == "missing" else f" = {excerpt(error['input'])}"
+        raise SettingsError(f"{'.'.join(names)}{value}: {error['msg']}")
+    if kind is not RecipeFile:
         raise SettingsError(unknown("setting", key, kind.__annotations__))
-    if why == "extra_forbidden" and not {"settings", "where"} & {*names}:
-        raise SettingsError(unknown("key", key, _EVERY_KEY))
-    if why == "extra_forbidden":
+    if {"settings", "where"} & {*names}:
         if key in ELSEWHERE:
             raise SettingsError(f"'{key}' is no setting of a recipe: use {ELSEWHERE[key]}")
         check_known(key)
-    problem = error.get("ctx", {}).get("error")
-    if isinstance(problem, SettingsError):
-        raise problem
-    if why == "literal_error":
-        allowed = re.findall("'(.*?)'", error["ctx"]["expected"])
-        raise SettingsError(f"{key}: {unknown('value', str(error['input']), allowed)}")
-    if why == "missing":
-        raise SettingsError(f"{'.'.join(names)}: {error['msg']}")
-    if why in ("dict_type", "model_type"):
-        problem = "must be a mapping (key: value)"
-    raise SettingsError(f"{key} = {excerpt(error['input'])}: {problem or error['msg']}")
+    raise SettingsError(unknown("key", key, _EVERY_KEY))
 
 
 # ---- JSON Schema ---------------------------------------------------------------------------------

@@ -2,19 +2,17 @@
 
 Values are chosen on validation runs: the same pre-training with a separate seed, and tasks whose
 classes no reported task has. The reported runs of all seeds then use the chosen value. There are
-three searches. "all" runs every value for all rounds. "halving" runs every value for a quarter of
-the rounds, and then the best quarter of the values for all rounds. "optuna" lets Optuna's TPE
-sampler propose one value after the other. A search reads all scores from the store, so an
-interrupted search continues. The key of a run does not depend on the search.
+two searches. "all" runs every value for all rounds. "halving" runs every value for a quarter of
+the rounds, and then the best quarter of the values for all rounds. A search reads all scores from
+the store, so an interrupted search continues. The key of a run does not depend on the search.
 """
 
 import functools
-import importlib.util
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,16 +20,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes.recipe import (
-    ALL,
-    EVERY,
-    HALVING,
-    OPTUNA,
-    VALIDATION,
-    Recipe,
-    RecipeRow,
-    Trial,
-)
+from coprefl_flwr.recipes.recipe import ALL, HALVING, VALIDATION, Recipe, RecipeRow, Trial
 from coprefl_flwr.recipes.runs import Run, with_step_size
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.frames import frame, task_metrics
@@ -44,12 +33,6 @@ One = TypeVar("One")
 PART = 4
 """Halving first runs 1 / PART of the rounds, and then runs 1 / PART of the values to the end."""
 
-AT_RANDOM = 4
-"""Optuna draws the first 1 / AT_RANDOM of its trials at random."""
-
-AGAIN = 100
-"""Number of repeated proposals in a row after which the first untried value is used instead."""
-
 
 @dataclass(frozen=True)
 class TableRow:
@@ -58,6 +41,7 @@ class TableRow:
     recipe: Recipe
     combination: Mapping[str, Value]  # the settings of the table
     row: RecipeRow
+    draws_classes: bool = True  # Whether validation runs have classes that are drawn from the data.
 
     @property
     def searched(self) -> bool:
@@ -70,9 +54,9 @@ class TableRow:
         return self.searched and self.recipe.select == VALIDATION
 
     @property
-    def search_by(self) -> str:
-        """The search of the row's values; "all" if the row has no search."""
-        return self.recipe.search_by if self.searched else EVERY
+    def halves(self) -> bool:
+        """Whether the values are searched by halving."""
+        return self.searched and self.recipe.search_by == HALVING
 
     @property
     def label(self) -> str:
@@ -99,9 +83,10 @@ class TableRow:
         """
         if not self.validated:
             return self.reported(trial)
-        config = dict(self.combination)
-        classes = ",".join(map(str, self.validation_classes))
-        config |= {"downstream-classes": f"list:{classes}", "tasks": self.recipe.validation_tasks}
+        config = {**self.combination, "tasks": self.recipe.validation_tasks}
+        if self.draws_classes:
+            classes = ",".join(map(str, self.validation_classes))
+            config["downstream-classes"] = f"list:{classes}"
         if not config.get("task-dataset"):
             config["pretraining-classes"] = ""  # All classes that the tasks do not have.
         return [self._run(config, trial, self.recipe.validation_seed)]
@@ -133,14 +118,11 @@ class TableRow:
 
     def batches(self, store: Store) -> Iterator[list[Run]]:
         """Yield batches of runs. Each batch depends on the results of the earlier batches."""
-        if self.search_by == OPTUNA:
-            yield from map(self.selection_runs, self._proposed(store))
-        else:
-            if short := [run for trial in self.trials() for run in self.short_runs(trial)]:
-                yield short
-            finalists = self.finalists(store)
-            if not self.is_decided(finalists):
-                yield [run for trial in finalists for run in self.selection_runs(trial)]
+        if short := [run for trial in self.trials() for run in self.short_runs(trial)]:
+            yield short
+        finalists = self.finalists(store)
+        if not self.is_decided(finalists):
+            yield [run for trial in finalists for run in self.selection_runs(trial)]
         if self.searched and (chosen := choose(store, self)):
             yield self.reported(chosen)
 
@@ -151,30 +133,21 @@ class TableRow:
         and of its tasks, or of a personalised method. A short run is a separate run: a value that
         is then run to the end starts from round 1.
         """
-        halving = self.search_by == HALVING
-        return [shortened(run) for run in self.selection_runs(trial)] if halving else []
+        return [shortened(run) for run in self.selection_runs(trial)] if self.halves else []
 
     def finalists(self, store: Store) -> list[Trial]:
         """Return the trials that are run to the end; the scores in the store decide which.
 
-        With halving these are the best quarter, in the recipe's order; with Optuna, its proposals.
+        With halving these are the best quarter, in the recipe's order.
         """
         trials = self.trials()
-        if self.search_by == HALVING:
-            return best(trials, [mean_score(store, self.short_runs(trial)) for trial in trials])
-        return list(self._proposed(store)) if self.search_by == OPTUNA else trials
-
-    def expected(self, store: Store) -> list[Trial]:
-        """Return the trials that will be run to the end, or, if unknown, an equal number."""
-        if self.search_by != HALVING:
-            return self.finalists(store)
-        trials = self.trials()
-        done = [store.done(run.study.stages) for trial in trials for run in self.short_runs(trial)]
-        return (all(done) and self.finalists(store)) or trials[: max(1, len(trials) // PART)]
+        if not self.halves:
+            return trials
+        return best(trials, [mean_score(store, self.short_runs(trial)) for trial in trials])
 
     def is_decided(self, finalists: Sequence[Trial]) -> bool:
         """Return whether one trial is left after halving, which is chosen without more runs."""
-        return self.search_by == HALVING and self.validated and len(finalists) == 1
+        return self.halves and self.validated and len(finalists) == 1
 
     def runs_by_trial(self, store: Store) -> dict[Trial, list[Run]]:
         """Return the selection runs of each trial, by the scores that the store has so far.
@@ -185,17 +158,8 @@ class TableRow:
         decided = self.is_decided(finalists)
         return {
             trial: self.selection_runs(trial) if trial in finalists and not decided else []
-            for trial in (finalists if self.search_by == OPTUNA else self.trials())
+            for trial in self.trials()
         }
-
-    def _proposed(self, store: Store) -> Iterator[Trial]:
-        """Yield the trials that Optuna proposes, each after the scores of earlier trials."""
-
-        def scored(trial: Trial) -> float:
-            return mean_score(store, self.selection_runs(trial))
-
-        recipe = self.recipe
-        return optuna_trials(self.row, recipe.search_trials, recipe.validation_seed, scored)
 
     def _run(self, config: Mapping[str, Value], trial: Trial, seed: int) -> Run:
         """Return a trial's run, with changed rounds if the protocol wants equal step sizes."""
@@ -254,7 +218,7 @@ def choose(store: Store, row: TableRow) -> Trial | None:
     return None if np.isnan(scores).all() else finalists[int(np.nanargmax(scores))]
 
 
-# ---- the searches --------------------------------------------------------------------------------
+# ---- halving -------------------------------------------------------------------------------------
 
 
 def quarter(rounds: int) -> int:
@@ -283,49 +247,3 @@ def best(trials: Sequence[One], scores: Sequence[float]) -> list[One]:
     scored = [at for at, value in enumerate(scores) if not math.isnan(value)]
     first = sorted(scored, key=lambda at: -scores[at])[: max(1, len(trials) // PART)]
     return [trials[at] for at in sorted(first)]
-
-
-def optuna_trials(
-    row: RecipeRow, number: int, seed: int, score: Callable[[Trial], float]
-) -> Iterator[Trial]:
-    """Yield at most `number` trials that Optuna proposes, each once.
-
-    `score` returns the score of a trial, nan if the trial failed, before the next proposal.
-    """
-    import optuna
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=-(-number // AT_RANDOM))
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    # The sampler treats near indices as similar: numbers are sorted, words are categories.
-    ordered: dict[str, list[Value]] = {}
-    space: dict[str, Any] = {}
-    for key, values in row.options.items():
-        ordered[key], space[key] = list(values), CategoricalDistribution(range(len(values)))
-        if all(type(value) in (int, float) for value in values):
-            ordered[key], space[key] = sorted(values), IntDistribution(0, len(values) - 1)
-    combinations = itertools.product(*row.options.values())
-    untried = dict(zip(combinations, row.trials(), strict=True))
-    scores: dict[tuple[Value, ...], float] = {}
-    again = 0
-    while untried and len(scores) < number:
-        proposal = study.ask(space)
-        values = tuple(ordered[key][at] for key, at in proposal.params.items())
-        if trial := untried.pop(values, None):
-            again = 0
-            yield trial
-            scores[values] = score(trial)
-        elif (again := again + 1) == AGAIN:
-            first = zip(ordered, next(iter(untried)), strict=True)
-            study.enqueue_trial({key: ordered[key].index(value) for key, value in first})
-        failed = math.isnan(scores[values])
-        state = optuna.trial.TrialState.FAIL if failed else None
-        study.tell(proposal, None if failed else scores[values], state=state)
-
-
-def check_installed(search_by: str) -> None:
-    """Raise a SettingsError if the search needs Optuna and Optuna is not installed."""
-    if search_by == OPTUNA and importlib.util.find_spec("optuna") is None:
-        problem = "search-by: optuna needs Optuna: pip install 'coprefl-flwr[optuna]'"
-        raise SettingsError(problem, "search-by")

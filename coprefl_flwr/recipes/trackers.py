@@ -29,27 +29,22 @@ Write = Callable[[dict[str, float], int], object]
 def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
     """Return the tracker that the options of `coprefl run` name, or else one without hooks.
 
-    `out` is the recipe's folder. Raises a SettingsError if two trackers are named, if a package or
-    a key is missing, or if the user's tracker is not found.
+    `out` is the recipe's folder. Raises a SettingsError if a package is missing, or if the user's
+    tracker is not found.
     """
-    named = [option for option in (*_OPENED, "tracker") if options.get(option)]
-    if not named:
-        return unfollowed
-    if len(named) > 1:
-        raise SettingsError(f"{' and '.join(f'--{option}' for option in named)}: use one of them")
-    option, place = named[0], str(options[named[0]])
-    if option == "tracker":
-        place = plugins.resolved(place, Path.cwd())
+    if own := options.get("tracker"):
+        place = plugins.resolved(own, Path.cwd())
         plugins.find("tracker", place)
         return partial(_own, place, out)
-    if importlib.util.find_spec(option) is None:
-        package = f"pip install 'coprefl-flwr[{option}]'"
-        raise SettingsError(f"--{option} needs the package {option}: {package}")
-    if option == "wandb":
-        _check_key()
-    elif "://" not in place:
-        place = str(Path(place).resolve())
-    return partial(_followed, _OPENED[option], place, out)
+    named = {option: options[option] for option in _OPENED if options.get(option)}
+    for option, place in named.items():
+        if importlib.util.find_spec(option) is None:
+            package = f"pip install 'coprefl-flwr[{option}]'"
+            raise SettingsError(f"--{option} needs the package {option}: {package}")
+        if option != "wandb" and "://" not in place:
+            place = str(Path(place).resolve())
+        return partial(_followed, _OPENED[option], place, out)
+    return unfollowed
 
 
 @contextmanager
@@ -59,9 +54,6 @@ def _own(place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
     If a hook has a method `close`, it is called when the stage ends, also after an error.
     """
     track = plugins.call(place, plugins.find("tracker", place), (out,))
-    if not callable(track):
-        problem = "called with the output folder, a tracker must return a function of a stage"
-        raise SettingsError(f"{place}: {problem}")
     hooks = tuple(track(stage))
     with ExitStack() as stack:
         for hook in reversed(hooks):
@@ -151,12 +143,3 @@ def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
 
 _OPENED: dict[str, Opened] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
 """Built-in trackers by the option of `coprefl run` that names one; `--tracker` is for user code."""
-
-
-def _check_key() -> None:
-    """Raise a SettingsError if Weights & Biases has no API key and would ask for it in a run."""
-    import wandb
-
-    quiet = os.environ.get("WANDB_MODE") in ("offline", "disabled")
-    if not quiet and not wandb.login(verify=False, prompt=False):
-        raise SettingsError("--wandb: no API key: run `wandb login`, or set WANDB_MODE=offline")

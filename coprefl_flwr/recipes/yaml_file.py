@@ -37,10 +37,6 @@ _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")  # YAML 1.1 reads 1e-3 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
 
-# Messages of the parser for a tab, a wrong indentation, or a misplaced colon.
-_SPACING = re.compile(r"\\t|mapping values are not allowed|expected (':'|<block end>)")
-_HINT = "; indent with spaces; a key needs a space after its colon; quote a value with ': ' in it"
-
 
 @dataclass
 class Places:
@@ -96,8 +92,7 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", error)).split())
-        hint = _HINT if _SPACING.search(problem) else ""
-        raise SettingsError(f"{name}{line}: not YAML: {problem}{hint}") from error
+        raise SettingsError(f"{name}{line}: not YAML: {problem}") from error
     numbers = _numbers(root, ()) if root else ()
     return value, {keys: f"{name}, line {number}" for keys, number in numbers}
 

@@ -245,7 +245,7 @@ class PersonalData:
     def networks(self) -> tuple[Backbone, ...]:
         """The frozen networks; () for `pixels` and `scratch`."""
         text = self.options.backbones
-        return _loaded(text, True, str(content_hashes(_files_of(text))))
+        return _loaded(text, str(content_hashes(_files_of(text))))
 
     def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size and with the normalisation of the first dataset.
@@ -294,14 +294,14 @@ def _files_of(backbones: str) -> list[str]:
 # All methods of a study, and all studies of a recipe, share the networks.
 @functools.lru_cache(maxsize=2)
 @about_settings("backbones")
-def _loaded(text: str, weights: bool, _: str) -> tuple[Backbone, ...]:
+def _loaded(text: str, _: str) -> tuple[Backbone, ...]:
     """Return the frozen networks of a setting `backbones`; () for `pixels` and `scratch`."""
     names = text.split()
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
     if not names or (alone and len(names) > 1):
         allowed = f"name networks, or else only {PIXELS} or only {SCRATCH}"
         raise SettingsError(f"backbones = {text}: {allowed}")
-    return () if alone else tuple(load_backbone(name, weights) for name in names)
+    return () if alone else tuple(load_backbone(name) for name in names)
 
 
 FEATURE_FILE = re.compile(r"[0-9]+-(train|test)\.npy")

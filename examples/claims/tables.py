@@ -101,7 +101,7 @@ def left_out(file: Path, run: Mapping[str, Any], path: Path, protocol: str) -> s
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, str]:
     """Return all settings that affect a recipe's results except the seeds, without folder names."""
-    keys = ("scale", "methods", "search", "select", "search-by", "search-trials")
+    keys = ("scale", "methods", "search", "select", "search-by")
     given = recipe["settings"] | {key: recipe[key] for key in keys if key in recipe}
     texts = {key: json.dumps(given[key], sort_keys=True) for key in given if key != "data-dir"}
     return {key: re.sub(r'[^\s":]*/', "", text) for key, text in texts.items()}

@@ -10,8 +10,6 @@ import pytest
 
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import run as rounds_run
-from coprefl_flwr.federation.checkpoint import write_checkpoint
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCKS, SUMS
 from coprefl_flwr.grids import LocalGrid
@@ -103,41 +101,6 @@ def test_recipe_killed_twice_ends_with_the_same_bytes(
     assert len({entry[1:] for entry in again}) <= len(stops)
     assert {entry[2:] for entry in again} <= {STOPS[stop][2:] for stop in stops}
     assert not Counter(whole[1].seen) - sent
-
-
-def die(*_):
-    raise Killed
-
-
-def test_round_killed_before_its_checkpoint_is_stored_once(whole, recipe_of, store, monkeypatch):
-    """The process dies in the pre-training's second round, and in a task's first."""
-    (run,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
-    for number in (2, 3):
-        writes = iter([write_checkpoint] * (number - 1))
-
-        def dying(path, checkpoint, writes=writes):
-            next(writes, die)(path, checkpoint)
-
-        monkeypatch.setattr(rounds_run, "write_checkpoint", dying)
-        with pytest.raises(Killed):
-            Executor(store)([run])
-    monkeypatch.setattr(rounds_run, "write_checkpoint", write_checkpoint)
-    assert Executor(store)([run]) == {}
-    assert files(store.folder(run.main)) == files(whole[0] / "models" / run.key)
-
-
-def test_run_continues_with_other_settings_that_are_not_in_its_name(recipe_of, store, monkeypatch):
-    settings = {"tasks": 0}
-    (run,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
-    monkeypatch.setattr(execute, "LocalGrid", Witness(("train", "fedavg", "pretrain", 2)))
-    with pytest.raises(Killed):
-        Executor(store)([run])
-    settings |= {"max-failed-rounds": 9, "timeout": 9.0, "checkpoint-every": 9}
-    (again,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
-    witness = Witness()
-    monkeypatch.setattr(execute, "LocalGrid", witness)
-    assert Executor(store)([again]) == {}
-    assert [number for _, _, number in witness.rounds()] == [2, 3]
 
 
 def test_runs_that_two_recipes_need_are_made_once(whole, tiny_images, tmp_path, monkeypatch):
@@ -337,19 +300,6 @@ def test_finished_runs_are_cleaned_and_damaged_models_refused(recipe_of, store, 
     with executor(store, None) as make:
         assert make(runs) == {}
     assert files(store.root) == whole
-
-
-def test_files_that_another_process_writes_are_kept(recipe_of, store):
-    runs = check_runs(recipe_of(methods=["random"], reference=None))
-    assert Executor(store)(runs) == {}
-    stage = runs[0].study.stages[1]
-    half = store.folder(stage) / ".result.json.1.coprefl-part"
-    with store.locked(stage):
-        half.touch()
-        assert Executor(store)(runs) == {}
-        assert half.exists()
-    assert Executor(store)(runs) == {}
-    assert not half.exists()
 
 
 def test_missing_task_of_a_finished_run_is_made_again(recipe_of, store, monkeypatch):

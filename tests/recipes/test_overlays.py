@@ -117,11 +117,6 @@ def test_first_protocol_is_the_default(recipe_of, caplog):
     assert "protocol printed, the first; others (--protocol NAME): ratio" in caplog.text
 
 
-def test_empty_protocol_has_the_runs_of_a_recipe_without_protocols(recipe_of):
-    plain = {run.key for run in check_runs(recipe_of(None))}
-    assert {run.key for run in check_runs(recipe_of(protocols(printed={})))} == plain
-
-
 # ---- small ---------------------------------------------------------------------------------------
 
 LARGE = """\
@@ -210,27 +205,6 @@ def test_small_of_a_protocol_is_merged_over_the_protocol(cut):
     assert recipe.effective["protocols"] == {"long": {"because": "a reason"}}
     plain = cut(protocol="plain", protocols=of)
     assert (plain.settings["tasks"], plain.settings["rounds"]) == ((3,), (6,))
-
-
-def test_reference_that_small_removes_is_replaced_by_the_last_value(cut):
-    keys = {"select": "all", "search": None, "methods": [{"coprefl": {"gamma": [0.0, 0.5, 1.0]}}]}
-    small = {"settings": {"dataset": "glyphs"}, "methods": {"coprefl": {"gamma": [0.0, 0.5]}}}
-    small["reference"] = None
-    recipe = cut(paper=None, reference="coprefl:gamma=1.0", small=small, **keys)
-    assert recipe.reference == "coprefl:gamma=0.5"
-
-
-def test_changes_replace_the_values_of_small(cut, tmp_path):
-    small = {"settings": {"rounds": 6, "local-steps": 3}, "seeds": [3]}
-    changes = ["rounds=9", "seeds=[0, 1, 2]", "local-steps="]
-    recipe = cut(changes, paper=None, small=small)
-    assert recipe.settings["rounds"] == (9,)
-    assert recipe.seeds == (0, 1, 2)
-    assert recipe.settings["local-steps"] == ("",)
-    (tmp_path / "stored.yaml").write_text(recipe.to_yaml())
-    again = read_recipe(tmp_path / "stored.yaml")
-    for key in ("settings", "notes", "paper", "rows"):
-        assert getattr(again, key) == getattr(recipe, key)
 
 
 # ---- equal step sizes ----------------------------------------------------------------------------

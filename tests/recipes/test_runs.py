@@ -175,12 +175,6 @@ def test_names_change_with_the_version_of_a_method_alone(base, monkeypatch):
     assert (task[0] != model[0], task[1] != model[1]) == (False, True)
 
 
-def test_run_has_the_settings_of_its_recipe(base):
-    of = run(base, "coprefl:gamma=0.25")
-    assert str(of.settings.method) == "coprefl:gamma=0.25"
-    assert of.study.config["checkpoint-every"] == 1  # A crash loses at most one round.
-
-
 def test_run_waits_for_another_process_with_the_same_run(base, tmp_path, caplog):
     """The other process is a thread with the same lock file."""
     caplog.set_level(logging.INFO, "flwr.coprefl")

@@ -1,21 +1,14 @@
-"""The runs of a recipe, and how searched values are chosen: from all, by halving, by Optuna."""
-
-import functools
-import sys
-from collections import Counter
+"""The runs of a recipe, and how searched values are chosen: from all, or by halving."""
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.execute import run_recipe
-from coprefl_flwr.recipes.listing import purposes
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import (
     best,
     check_runs,
     choose,
-    optuna_trials,
     quarter,
     shortened,
     table_rows,
@@ -64,15 +57,6 @@ def test_validation_classes_of_a_task_dataset_are_separate(recipe_of, tiny_image
     assert classes(deciding)[0] == classes(reported)[0]
     both = [set(classes(runs)[1]) for runs in (deciding, reported)]
     assert not both[0] & both[1]
-
-
-def test_run_that_two_tables_need_is_made_once(recipe_of):
-    recipe = recipe_of({"task-rounds": [2, 3], "task-evaluate-every": 1}, select="test")
-    runs = check_runs(recipe)
-    assert len(runs) == 2 * (1 + 1 + 2)
-    assert len({run.key for run in runs}) == 1 + 1 + 2
-    alike = recipe_of(methods=["fedavg", {"again": {"method": "fedavg:rounds=3"}}], reference=None)
-    assert len(check_runs(alike)) == 1
 
 
 # ---- what is chosen ------------------------------------------------------------------------------
@@ -215,19 +199,8 @@ def test_halving_chooses_the_best_of_the_validation_runs_to_the_end(halving_reci
     ]
     (table_row,) = table_rows(recipe)
     assert choose(store, table_row).chosen == "gamma=0.5"
-    # All runs that may be needed are checked before, and each run is listed with its purpose.
-    runs = check_runs(recipe)
-    assert len(runs) == 8 + 8 + 2 * 8
-    counts = Counter(purposes(recipe, runs).values())
-    assert counts == {"trial": 8, "validation": 8, "reported": 16}
-
-
-def test_trial_that_is_also_a_reported_run_counts_as_reported(halving_recipe):
-    """A quarter of eight rounds is two, another value's rounds; a quarter of one round is one."""
-    for values, expected in (([1, 2, 8], ["reported"] * 3), ([2, 8], ["reported"] * 2 + ["trial"])):
-        methods = [{"coprefl": {"gamma": 0.5, "rounds": values}}]
-        recipe = halving_recipe(select="test", methods=methods, reference=None)
-        assert sorted(purposes(recipe, check_runs(recipe)).values()) == expected
+    # All runs that may be needed are checked before.
+    assert len(check_runs(recipe)) == 8 + 8 + 2 * 8
 
 
 def test_halving_by_test_drops_failed_trials(halving_recipe, store):
@@ -245,17 +218,6 @@ def test_halving_by_test_drops_failed_trials(halving_recipe, store):
     names = [f"coprefl:gamma={gamma}" for gamma in ("0.0", "0.5", "1.0")]
     assert calls == [[(name, 2) for name in names], [(names[1], 8)], [(names[1], 8)]]
     assert [trial.chosen for trial in table_rows(recipe)[0].shown(store)] == ["gamma=0.5"]
-
-
-def test_halving_has_the_runs_of_a_whole_search(halving_recipe):
-    """Halving finds the results of a whole search for the runs that halving runs to the end."""
-    halved, whole = (
-        halving_recipe(methods=[{"coprefl": {"gamma": [0, 1]}}], search_by=by)
-        for by in ("halving", "all")
-    )
-    keys = [{run.keys for run in check_runs(recipe)} for recipe in (halved, whole)]
-    assert keys[1] < keys[0]
-    assert len(keys[0] - keys[1]) == 2
 
 
 def test_killed_halving_ends_with_the_same_bytes(tiny_images, tmp_path, monkeypatch, capsys):
@@ -285,131 +247,3 @@ def test_killed_halving_ends_with_the_same_bytes(tiny_images, tmp_path, monkeypa
     again = Witness()
     assert run_command(path, tmp_path / "killed" / "out", again, monkeypatch) == 0
     assert again.seen == []
-
-
-# ---- Optuna --------------------------------------------------------------------------------------
-
-GAMMAS = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]
-RATES = [0.001, 0.003, 0.01, 0.03, 0.1]
-MANY = {"coprefl": {"gamma": GAMMAS, "meta-learning-rate": RATES}}
-
-
-@pytest.fixture
-def optuna_recipe(recipe_of):
-    """Return a function that makes a tiny recipe searched by Optuna, with some keys changed."""
-    return functools.partial(recipe_of, search_by="optuna")
-
-
-def options(start):
-    pairs = [pair.split("=") for pair in str(start).partition(":")[2].split(",")]
-    return {key: float(value) for key, value in pairs}
-
-
-def accuracy(values):
-    """Return the accuracy of values: highest at gamma = 0.3 and meta-learning-rate = 0.03."""
-    far = abs(values["gamma"] - 0.3), abs(values["meta-learning-rate"] - 0.03)
-    return round(90 - 50 * far[0] - 500 * far[1])
-
-
-def maker(store, calls, fails=()):
-    """Return a function that puts runs into the store; runs with a gamma in `fails` fail."""
-
-    def make(runs):
-        failed = {}
-        for run in runs:
-            if store.done(run.study.stages):
-                continue
-            values = options(str(run.settings.method))
-            calls.append((run.settings.seed, values))
-            if values["gamma"] in fails:
-                failed[run.identity] = "it broke"
-            else:
-                keep(store, run, [accuracy(values)] * run.settings.tasks)
-        return failed
-
-    return make
-
-
-def test_optuna_makes_the_number_of_trials_and_the_best_is_chosen(optuna_recipe, store):
-    recipe = optuna_recipe(methods=[MANY], search_trials=12)
-    calls = []
-    assert run_recipe(recipe, store, maker(store, calls)) == {}
-    trials = [values for seed, values in calls if seed == recipe.validation_seed]
-    assert len({tuple(values.items()) for values in trials}) == 12
-    (table_row,) = table_rows(recipe)
-    best = max(trials, key=accuracy)
-    assert calls[-1] == (0, best)
-    chosen = choose(store, table_row)
-    assert chosen in table_row.trials()
-    assert options(chosen.method) == best
-    # The store gives the same trials again.
-    assert [options(trial.method) for trial in table_row.runs_by_trial(store)] == trials
-    # The runs have the same keys as the runs of a search of all values.
-    whole = optuna_recipe(methods=[MANY], search_by="all")
-    assert {run.keys for run in check_runs(recipe)} == {run.keys for run in check_runs(whole)}
-
-
-def test_optuna_tries_each_value_once_in_an_order_of_the_seed(optuna_recipe):
-    recipe = optuna_recipe(methods=[MANY])
-    (row,) = recipe.rows
-
-    def order(seed, trials=55):
-        chosen = optuna_trials(row, trials, seed, lambda trial: len(str(trial.method)) % 7)
-        return [str(trial.method) for trial in chosen]
-
-    assert order(1, 10) == order(1, 10) != order(2, 10)
-    assert sorted(order(1)) == sorted(str(trial.method) for trial in row.trials())
-
-
-def test_optuna_prefers_high_scores(optuna_recipe):
-    (row,) = optuna_recipe(methods=[MANY]).rows
-    worth = {trial: accuracy(options(trial.method)) for trial in row.trials()}
-
-    def tried(sign):
-        """Return the accuracies of 20 trials, of which the first 5 are drawn at random."""
-        trials = optuna_trials(row, 20, 0, lambda trial: sign * worth[trial])
-        return [worth[trial] for trial in trials]
-
-    high, low = tried(1), tried(-1)
-    assert high[:5] == low[:5]
-    assert sum(high) > sum(low) + 20
-
-
-def test_failed_trials_are_left_out_and_tried_once(optuna_recipe, store):
-    recipe = optuna_recipe(methods=[MANY], search_trials=8)
-    calls = []
-    first = next(optuna_trials(recipe.rows[0], 8, recipe.validation_seed, lambda _: 0.0))
-    gamma = options(first.method)["gamma"]
-    assert run_recipe(recipe, store, maker(store, calls, fails=[gamma]))
-    trials = [tuple(values.items()) for seed, values in calls if seed == 100]
-    assert len(trials) == len(set(trials)) == 8
-    (table_row,) = table_rows(recipe)
-    assert options(choose(store, table_row).method)["gamma"] != gamma
-
-
-def test_search_by_optuna_needs_the_package(optuna_recipe, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(SettingsError, match=r"line \d+: search-by: optuna needs Optuna: pip"):
-        optuna_recipe()
-    assert optuna_recipe(search_by="all").search_trials == 10
-
-
-def test_killed_optuna_search_ends_with_the_same_bytes(tiny_images, tmp_path, monkeypatch):
-    settings = {"rounds": 2, "task-rounds": 1, "tasks": 1}
-    methods = [{"coprefl": {"gamma": [0, 0.5, 1]}}]
-    content = tiny_recipe(
-        tiny_images, settings, methods=methods, search_by="optuna", search_trials=2
-    )
-    path = write_recipe(tmp_path / "tiny.yaml", content)
-
-    whole = Witness()
-    assert run_command(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
-    # Two trials, then the reported run: each has three rounds, one of them in a task.
-    assert len(whole.rounds()) == 3 * (2 + 1)
-    table = (tmp_path / "whole/out/report/tables/table-search.md").read_text()
-    assert table.count("gamma=") == 2
-    killed = whole.rounds()[4]
-    with pytest.raises(Killed):
-        run_command(path, tmp_path / "killed" / "out", Witness(("train", *killed)), monkeypatch)
-    assert run_command(path, tmp_path / "killed" / "out", Witness(), monkeypatch) == 0
-    assert files(tmp_path / "killed") == files(tmp_path / "whole")

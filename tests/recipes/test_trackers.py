@@ -1,6 +1,5 @@
 """Metrics for TensorBoard, MLflow and Weights & Biases, written during a run."""
 
-import pickle
 import sys
 
 import pytest
@@ -9,29 +8,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes import execute
-from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.trackers import tracker_of
-from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.store import read_result
 from tests.common.checks import Killed
 from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 
-@pytest.mark.parametrize("extra", ["tensorboard", "mlflow", "wandb"])
-def test_tracker_without_its_package_is_refused(extra, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, extra, None)
-    line = f"--{extra} needs the package {extra}: pip install 'coprefl-flwr.{extra}.'"
+def test_tracker_without_its_package_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    line = "--mlflow needs the package mlflow: pip install 'coprefl-flwr.mlflow.'"
     with pytest.raises(SettingsError, match=line):
-        tracker_of({extra: "there"}, tmp_path)
-
-
-def test_wandb_without_a_key_is_refused(tmp_path, monkeypatch):
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "no-wandb"))
-    with pytest.raises(SettingsError, match="--wandb: no API key: run `wandb login`"):
-        tracker_of({"wandb": "tiny"}, tmp_path)
+        tracker_of({"mlflow": "there"}, tmp_path)
 
 
 def written(folder):
@@ -73,15 +60,6 @@ def test_tensorboard_has_every_metric_of_every_round(tiny_images, tmp_path, monk
     metrics = {key for key, value in rounds[0].items() if isinstance(value, float | int)}
     assert set(by_stage) == metrics - {"round"}
     assert [number for number, _ in written(killed)["evaluate-loss"]] == [1, 2]
-
-
-def test_tensorboard_round_is_on_the_disk_before_the_stage_ends(tmp_path):
-    """A killed process loses no finished round, and trackers can be sent to other processes."""
-    tracker = pickle.loads(pickle.dumps(tracker_of({"tensorboard": str(tmp_path)}, tmp_path)))
-    stage = Run.of({}, "fedavg", 0).main
-    with tracker(stage) as (hook,):
-        hook(RoundReport(1, 2, {}, {"loss": 1.5}, None, 0.1))
-        assert written(tmp_path / stage.key) == {"loss": [(1, 1.5)]}
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.recipes.yaml_file import parse_yaml, read_yaml
+from coprefl_flwr.recipes.yaml_file import parse_yaml
 
 TEXT = """\
 # A comment.
@@ -52,32 +52,8 @@ def test_text_that_is_not_plain_yaml_is_refused_with_its_line(text, message):
     assert refusal(text).startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("text", "is_about_spaces"),
-    [
-        ("a: 1\n\tb: 2\n", True),
-        ("a:\n  b: 1\n c: 2\n", True),
-        ("a: [1, 2\n", False),
-    ],
-)
-def test_error_of_indentation_or_colons_has_a_hint(text, is_about_spaces):
-    hint = "; indent with spaces; a key needs a space after its colon; "
-    assert (hint in refusal(text)) == is_about_spaces
-
-
 def test_yaml_tags_run_no_code(tmp_path):
     mark = tmp_path / "mark"
     tag = "!!python/object/apply:pathlib.Path.touch"
     assert "file.yaml, line 2: not YAML: could not" in refusal(f"a: 1\nb: {tag} [{mark}]\n")
     assert not mark.exists()
-
-
-def test_unreadable_file_is_refused(tmp_path):
-    path = tmp_path / "file.yaml"
-    path.write_bytes(b"a: \xe9")
-    with pytest.raises(SettingsError, match=r"file\.yaml is not a text in UTF-8"):
-        read_yaml(path)
-    with pytest.raises(SettingsError, match=r"none\.yaml cannot be read: No such file"):
-        read_yaml(tmp_path / "none.yaml")
-    with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
-        read_yaml(tmp_path)
