@@ -128,10 +128,9 @@ class Checkpoint:
     """The state of a run after round `round`, from which the run can continue.
 
     `arrays` are the global arrays, `state` is the method's state, and `options` are the options of
-    the strategy. `versions` is {client id: version of the client's committed state}. `bound` is
-    {client id: node id}, if nodes name their clients. `most_clients` is the largest number of
-    clients that were connected at the same time. `lines` describes the lines of the history
-    that are already in the history's file.
+    the strategy. `versions` is {client id: version of the client's committed state}.
+    `most_clients` is the largest number of clients that were connected at the same time. `lines`
+    describes the lines of the history that are already in the history's file.
     """
 
     round: int
@@ -140,7 +139,6 @@ class Checkpoint:
     history: History
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
-    bound: dict[int, int] = field(default_factory=dict)
     most_clients: int = 0
     lines: HistoryLines = field(default_factory=HistoryLines)
 
@@ -230,8 +228,6 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "state": state,
         "options": checkpoint.options,
         "versions": checkpoint.versions,
-        # As texts: Flower's node ids have 64 bits without a sign, which JSON's readers cannot keep.
-        "bound": {client: str(node) for client, node in checkpoint.bound.items()},
         "most-clients": checkpoint.most_clients,
         "history": {"bytes": lines.size, "sha256": lines.sum.hexdigest()},
     }
@@ -256,7 +252,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             history=history,
             options=dict(header["options"]),
             versions={int(client): version for client, version in header["versions"].items()},
-            bound={int(client): int(node) for client, node in header["bound"].items()},
             most_clients=int(header["most-clients"]),
             lines=lines,
         )

@@ -108,8 +108,8 @@ class Run:
         self.arrays, self.first = start.arrays, start.round + 1
         self.history, self.state, self.lines = start.history, start.state, start.lines
         self.versions = Versions(dict(start.versions), dict(start.versions))
-        known = start.bound, start.most_clients
-        self.transport = Transport(self.grid, self.strategy, self.timeout, *known)
+        most = start.most_clients
+        self.transport = Transport(self.grid, self.strategy, self.timeout, most)
         self.evaluation: Replies | None = None
         self._logged: set[str] = set()
         self._stateful: set[int] = set()
@@ -132,7 +132,6 @@ class Run:
             flower_log.info("")
             flower_log.info("[ROUND %s/%s]", done, self.num_rounds)
             self._one_round(done)
-        self.transport.end()
         arrays = to_record(self.arrays, copy=False)
         result = RunResult(arrays, history=self.history, evaluation=self.evaluation)
         self.history.put_into(result)
@@ -173,9 +172,10 @@ class Run:
                 arrays, metrics = self._attempt(self.context(server_round, attempt))
                 break
             except RoundFailedError as failure:
+                shared = self.transport.tally.shared_error()
                 self.log_tally()
                 self.state = before
-                if shared := self.transport.shared_error():
+                if shared:
                     raise RunFailedError(f"round {server_round}: {shared}") from None
                 logger.warning(
                     "round %s, attempt %s failed: %s", server_round, attempt + 1, failure
@@ -186,8 +186,7 @@ class Run:
         self.end_round(server_round, attempt, arrays, metrics)
 
     def begin_round(self) -> None:
-        """Clear the list of the previous round's failures, and reset the traffic counts."""
-        self.transport.new_round()
+        """Reset the traffic counts."""
         self.transport.traffic = Traffic(nbytes(self.arrays))
 
     def context(self, server_round: int, attempt: int = 0) -> RoundContext:
@@ -211,8 +210,8 @@ class Run:
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
         """Send the messages of an exchange and return the combined replies."""
         messages = self.messages(ctx, exchange, config)
-        within = self.transport.patience(m.metadata.dst_node_id for m in messages)
-        sent = self.grid.send_and_receive(messages, timeout=within) if messages else []
+        limit = self.timeout
+        sent = self.grid.send_and_receive(messages, timeout=limit) if messages else []
         return self.collect(exchange, sent)
 
     def messages(
@@ -327,7 +326,6 @@ class Run:
                 self.history,
                 self.strategy.options(),
                 self.versions.committed,
-                self.transport.roster.bound,
                 self.transport.most_clients,
                 self.lines,
             )

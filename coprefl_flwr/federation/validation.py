@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation.aggregation import LossMoments, Metrics, PerClient, Rule, finite_metric
+from coprefl_flwr.federation.aggregation import Metrics, Rule, finite_metric
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.messages import NodeReply
 from coprefl_flwr.options import check_declared, option
@@ -106,20 +106,6 @@ def _check_range(metrics: Metrics, name: str, limits: Range) -> None:
     if not limits[0] <= value <= limits[1]:
         allowed = f"must be between {limits[0]:g} and {limits[1]:g}"
         raise ValueError(f"metric '{name}' is {value:g}; it {allowed}")
-
-
-def no_model(exchange: Exchange) -> str:
-    """Return a text for error messages: the kind of reply, and the remedy.
-
-    It is used for replies that are not a model, so that a client-side mod must not change them.
-    """
-    rule = exchange.combine.of if isinstance(exchange.combine, PerClient) else exchange.combine
-    if isinstance(rule, LossMoments):
-        return "a gradient: set clip= and noise= of query_reply instead"
-    if exchange.of_models:
-        return "a sum over clients: let every node be one client"
-    what = "other arrays" if rule.sums else "only metrics"
-    return f"{what}: remove the mod"
 
 
 def check_reply(exchange: Exchange, bounds: Bounds, reply: NodeReply) -> None:

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import records_of
-from coprefl_flwr.errors import EXITS
+from coprefl_flwr.errors import EXITS, one_line
 from coprefl_flwr.federation.flower import enter_run, name_message
 from coprefl_flwr.federation.machine import keep_freed_memory
 from coprefl_flwr.federation.messages import place
@@ -116,10 +116,9 @@ def run_app(client_app: ClientAppFn, message: Message, context: Context) -> Mess
         if reply.metadata.reply_to_message_id == message.metadata.message_id:
             return reply
         # A Flower mod that refuses the app's reply replies to that reply, not to the message.
-        stray = Error(2, "ValueError: its reply belongs to no message that it received")
+        stray = Error(2, "its reply belongs to no message that it received")
         return Message(reply.error if reply.has_error() else stray, reply_to=message)
     except (Exception, *EXITS) as error:
         logger.debug("%s", traceback.format_exc())
         # 2 is Flower's code of an exception in the ClientApp.
-        reason = f"{type(error)}:<{str(error)!r}>{place(error)}"
-        return Message(Error(2, reason), reply_to=message)
+        return Message(Error(2, one_line(error) + place(error)), reply_to=message)

@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord, Error, Message, RecordDict
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import NUMPY, Arrays, from_record, records_of, to_record
 from coprefl_flwr.errors import RunFailedError, SettingsError, one_line, shorten
-from coprefl_flwr.federation.flower import check_cluster, enter_run, without_colours
+from coprefl_flwr.federation.flower import enter_run, without_colours
 from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, run_app
 
@@ -212,8 +212,7 @@ class RayGrid(LocalGrid):
 def connect(cpus: int) -> bool:
     """Join the cluster that RAY_ADDRESS names, or start Ray on this machine for `cpus` processes.
 
-    Return whether this call has started Ray. Raises a SettingsError if `cpus` is less than 1, and a
-    RunFailedError if the cluster does not run any more.
+    Return whether this call has started Ray. Raises a SettingsError if `cpus` is less than 1.
     """
     if cpus < 1:
         raise SettingsError(f"nodes = {cpus}: must be at least 1")
@@ -234,7 +233,6 @@ def connect(cpus: int) -> bool:
     if ray.is_initialized():
         return False
     if "RAY_ADDRESS" in os.environ:
-        check_cluster()
         ray.init(logging_level=logging.WARNING)
         return False
     # If this process is killed, its Ray ends too. Two of Ray's processes would then try for a

@@ -108,7 +108,6 @@ def checkpoint():
         history=History(train={1: {"loss": 1 / 3}}, traffic={1: {"models-up": 2.5}}),
         options={"strategy": "FedAvg"},
         versions={11: "3-0", 4: "2-1"},
-        bound={11: 2**64 - 5},  # Flower draws ids of nodes below 2^64.
         most_clients=7,
     )
 
@@ -124,7 +123,6 @@ def test_checkpoint_is_read_as_it_was_written(tmp_path):
     assert back.history.train == {1: {"loss": 1 / 3}}
     assert back.history.traffic == {1: {"models-up": 2.5}}
     assert back.versions == {11: "3-0", 4: "2-1"}
-    assert back.bound == {11: 2**64 - 5}
     assert back.most_clients == 7
     assert back.round == 3
 

@@ -182,27 +182,8 @@ def test_silent_node_is_asked_again_only_after_it_has_reconnected(caplog):
     strategy = FedAvg(min_available_nodes=2, clients=6, evaluate_every=0)
     strategy.start(grid, to_record(START), 4, timeout=9, hooks=[hook])
     assert grid.nodes_asked == (2, 3, 2, 2, 2, 3)
-    line = "node 3 did not answer within 300 s and is not asked again until it disconnects"
+    line = "node 3 did not answer within 9 s and is not asked again until it disconnects"
     assert line in caplog.text
-
-
-def test_node_that_restarts_while_it_is_asked_is_asked_again(monkeypatch, caplog):
-    """Its program may have been restarted while it was asked."""
-    monkeypatch.setattr(transport, "ASK_AGAIN", 0.0)
-    asked = []
-
-    class Restarting(LocalGrid):
-        def _handle(self, message):
-            reply = super()._handle(message)
-            if message.metadata.message_type == "query.roster":
-                asked.append(message.metadata.dst_node_id)
-                if asked.count(3) == 1 and asked[-1] == 3:
-                    return Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
-            return reply
-
-    app = client_app(lambda _, i: Counter(i))
-    FedAvg(min_available_nodes=2).start(Restarting(app, nodes=2), to_record(START), 1, timeout=5)
-    assert asked == [2, 3, 3]
 
 
 def test_error_from_the_superlink_is_attributed_to_the_node_that_was_asked(caplog):
@@ -390,11 +371,10 @@ def test_a_node_without_a_roster_is_named_by_its_id(caplog):
     assert operators_lines(caplog)[0] == "train: 1 of 2 (node 3: timeout); 2 clients in all"
 
 
-def test_a_round_with_fewer_clients_than_wanted_at_first_warns_once(caplog):
-    """Node 3 is silent from round 1 on, in which only the evaluation can tell."""
+def test_fewer_clients_than_wanted_at_first_are_a_warning(caplog):
+    """Node 3 is silent from round 1 on; the number of clients stays the same afterwards."""
     grid = Deaf(client_app(lambda _, i: Counter(i)), nodes=2)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         FedAvg(min_available_nodes=2).start(grid, to_record(START), 3)
     few = [r.getMessage() for r in caplog.records if "min_available_nodes" in r.getMessage()]
-    line = "connected clients: 1, fewer than min_available_nodes = 2"
-    assert few == [line] * 3
+    assert few == ["connected clients: 1, fewer than min_available_nodes = 2"]
