@@ -10,17 +10,13 @@ client's arrays in each sum. The coefficient depends only on the metrics of that
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, is_buffer
 
 Metrics = Mapping[str, float]
-
-BLOCK = 1 << 14
-"""Elements of a large array that are added at once, so that they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,14 @@ class Rule:
     def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
         """Return the coefficient of a client's buffers in a sum; weights have `coefficient`."""
         return coefficient
+
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
+        """Return {name of a sum: (coefficient of the client's weights, of its buffers)}.
+
+        Raises a ValueError if a metric that the rule needs is missing or not finite.
+        """
+        coefficients = self.coefficients({**metrics, "client": client})
+        return {n: (c, self.buffer_coefficient(metrics, c)) for n, c in coefficients.items()}
 
     def __str__(self) -> str:
         parameters = [str(getattr(self, parameter.name)) for parameter in fields(self)]
@@ -205,8 +209,8 @@ class Accumulator:
 
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
         """Add one client's arrays to the sums, with the coefficients that the rule gives."""
-        for name, weight in self.rule.coefficients({**metrics, "client": client}).items():
-            self._add(name, arrays, weight, self.rule.buffer_coefficient(metrics, weight))
+        for name, weights in self.rule.weights(client, metrics).items():
+            self._add(name, arrays, *weights)
 
     def merge(self, sums: Mapping[str, Arrays]) -> None:
         """Add the sums in a node's reply, which the node made by the same rule.
@@ -223,28 +227,8 @@ class Accumulator:
         for key, array in arrays.items():
             averaged = is_buffer(key, self.sent.get(key, array), self.buffers)
             factor = buffer_weight if averaged else weight
+            product = np.asarray(np.multiply(array, factor, dtype=np.float64))
             if key in sums:
-                _add_product(sums[key], array, factor)
+                np.add(sums[key], product, out=sums[key])
             else:
-                sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64))
-
-
-def _add_product(total: npt.NDArray[np.float64], array: npt.NDArray[Any], factor: float) -> None:
-    """Add factor * array to `total` in place; both are computed in float64."""
-    if factor == 1:  # As for gradients and for nodes' sums.
-        np.add(total, array, out=total, dtype=np.float64)
-    elif array.size <= BLOCK:
-        np.add(total, np.multiply(array, factor, dtype=np.float64), out=total)
-    else:
-        # The product of a whole large array would be written to memory and read again.
-        both = np.nditer(
-            [total, array],
-            ["external_loop", "buffered"],
-            [["readwrite"], ["readonly"]],
-            op_dtypes=[np.float64, np.float64],
-            casting="same_kind",
-            buffersize=BLOCK,
-        )
-        with both:
-            for sums, numbers in both:
-                np.add(sums, numbers * factor, out=sums)
+                sums[key] = product

@@ -83,7 +83,8 @@ def run_clients(
             own = messages.config_of(config, position)
             client = make_client(client_id, own)
             arrays, metrics = call_client(client, method, start, {**own, "client": client_id})
-            bounds.check(arrays, metrics, template, rule)
+            checked = NodeReply({client_id: metrics}, {ARRAYS: arrays}, alone=True)
+            bounds.check(checked, template, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
             sums, of_clients = groups.setdefault(
                 names, (Accumulator(rule, template, bounds.buffers), {})

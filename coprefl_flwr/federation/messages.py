@@ -76,11 +76,6 @@ class NodeReply:
     failed: dict[int, str] = field(default_factory=dict)
     alone: bool = False
 
-    @property
-    def clients(self) -> list[int]:
-        """Ids of the clients that did not fail, ascending."""
-        return sorted(self.metrics)
-
 
 def request(
     records: Mapping[str, ArrayRecord],
@@ -126,7 +121,7 @@ def hosted_reply(reply: NodeReply) -> RecordDict:
     lists = {name: values.tolist() for name, values in table(reply.metrics).items()}
     records = reply.records.items()
     content = RecordDict({name: to_record(arrays, copy=False) for name, arrays in records})
-    content["metrics"] = MetricRecord({"clients": reply.clients, **lists})
+    content["metrics"] = MetricRecord({"clients": sorted(reply.metrics), **lists})
     if reply.failed:
         failed, reasons = list(reply.failed), list(reply.failed.values())
         content["failed"] = ConfigRecord({"clients": failed, "reasons": reasons})
@@ -156,18 +151,25 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
     return content
 
 
-def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True) -> NodeReply:
+def read_reply(message: Message, clients: Sequence[int], arrays: bool = True) -> NodeReply:
     """Parse a node's reply to a request for `clients`; `arrays` tells whether to read its arrays.
 
     The reply may be that of a hosting node (`hosted_reply`) or of a single client (`plain_reply`).
-    Raises a ValueError with a message of one line if the reply has neither form.
+    Its arrays are taken out of the message, to free memory: the grid may keep the message.
+    Raises a ValueError with a message of one line if the reply has neither form or is an error.
     """
+    if message.has_error():
+        raise ValueError(reason(message))
+    content = message.content
     metric_records = records_of(content, MetricRecord)
     if len(metric_records) != 1:
         raise ValueError(f"{len(metric_records)} MetricRecords in the reply, not one")
     columns: dict[str, Any] = dict(*metric_records.values())
-    array_records = records_of(content, ArrayRecord) if arrays else {}
-    records = {name: from_record(record, copy=False) for name, record in array_records.items()}
+    records: dict[str, Arrays] = {}
+    for name, record in records_of(content, ArrayRecord).items():
+        del content[name]
+        if arrays:
+            records[name] = from_record(record, copy=False)
     ids = columns.get("clients")
     if not isinstance(ids, list):  # The reply of a node that is one client.
         if len(clients) != 1:
@@ -184,7 +186,11 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
         for client, value in zip(order, map(float, values), strict=True):
             if not (math.isnan(value) and name.startswith(METRIC)):
                 metrics[client][name] = value
-    failed = _failures(content)
+    failed: dict[int, str] = {}
+    if "failed" in (configs := records_of(content, ConfigRecord)):
+        lists: Any = configs["failed"]
+        reasons = zip(lists["clients"], lists["reasons"], strict=True)
+        failed = {int(str(client)): shorten(str(why)) for client, why in reasons}
     if not set(failed) <= set(clients) - set(order):
         raise ValueError(f"failures of clients {sorted(failed)}, expected: {list(clients)}")
     lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
@@ -197,18 +203,6 @@ def size_of_arrays(message: Message) -> int:
         return 0
     records = records_of(message.content, ArrayRecord).values()
     return sum(size_of(array) for record in records for array in record.values())
-
-
-def _failures(content: RecordDict) -> dict[int, str]:
-    """Return {client id: reason of its failure} from the reply's record `failed`."""
-    if "failed" not in (records := records_of(content, ConfigRecord)):
-        return {}
-    failed = records["failed"]
-    clients, reasons = failed["clients"], failed["reasons"]
-    if not isinstance(clients, list) or not isinstance(reasons, list):
-        raise ValueError("the record 'failed' has no lists")
-    failures = zip(clients, reasons, strict=True)
-    return {int(str(client)): shorten(str(why)) for client, why in failures}
 
 
 # ---- why a client failed -------------------------------------------------------------------------

@@ -4,14 +4,15 @@ import json
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, records_of, to_record
+from coprefl_flwr.arrays import Arrays, cast, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line, shorten
 from coprefl_flwr.federation import messages, validation
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
@@ -68,8 +69,6 @@ class Transport:
         self._refused: dict[int, str] = {}
         self._names: dict[int, str] = {}
         self._connected = 0
-        self._sent: list[Message] = []
-        self._shares: dict[int, list[int]] = {}
         # Shared with later strategies on the same grid: a busy node is still busy for them.
         self.silent = _SILENT.setdefault(grid, set())
         # A simulation's grid looks for replies more often.
@@ -171,7 +170,8 @@ class Transport:
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
         with plain_log():  # Flower's wrappers do not call `start`, which enters this context too.
             answers = self.grid.send_and_receive(questions, timeout=self.timeout)
-        replies = dict(_by_node(answers, questions))
+        asked = _asked(questions)
+        replies = {asked[reply.metadata.reply_to_message_id]: reply for reply in answers}
         self._mark_silent(nodes, replies)
         return {node: replies[node] for node in nodes if node in replies}
 
@@ -191,56 +191,74 @@ class Transport:
             logger.warning(line, clients, least)
         self._connected = clients
 
-    def prepare(
-        self, exchange: Exchange, config: MessageConfig, versions: Versions
-    ) -> list[Message]:
-        """Return the messages of an exchange: one for each node that hosts some of its clients."""
-        sent = {messages.ARRAYS: exchange.arrays, **exchange.extra}
-        # Shared memory: the round's generator does not change the arrays while it waits.
-        records = {name: to_record(arrays, copy=False) for name, arrays in sent.items()}
-        self._bounds = replace(
+    def exchange(self, exchange: Exchange, config: MessageConfig, versions: Versions) -> Replies:
+        """Send the messages of an exchange to the nodes, and return the combined replies.
+
+        `config` holds the settings for all clients. Each failure is logged in one line. Raises a
+        RoundFailedError if there are fewer good replies than the exchange needs.
+        """
+        chained = isinstance(exchange.combine, Chain)
+        shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
+        reached = {client for share in shares.values() for client in share}
+        bounds = replace(
             self.strategy.bounds,
             positive=(*self.strategy.bounds.positive, *exchange.positive),
             buffers=tuple(self.strategy.buffers),
         )
-        chained = isinstance(exchange.combine, Chain)
-        self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
-        returned: MessageConfig = {}
-        if exchange.returned:
-            returned = {messages.RETURNED: list(exchange.returned)}
+        sent = self._requests(exchange, shares, config, versions, bounds)
+        self.traffic.count_down(exchange, len(reached), sent)
+        received = self.grid.send_and_receive(sent, timeout=self.timeout) if sent else []
+        replies: dict[int, NodeReply] = {}
+        nodes = _asked(sent)
+        for message in received:
+            node = nodes[message.metadata.reply_to_message_id]
+            self.traffic.wire_bytes_up += messages.size_of_arrays(message)
+            try:
+                reply = messages.read_reply(message, shares[node], exchange.combine.sums)
+                bounds.check(reply, exchange.template, exchange.combine)
+            except Exception as error:  # Whatever a node sends must not end the run.
+                why = shorten(one_line(error))
+                if messages.MOD in why and not _is_model(exchange, shares[node]):
+                    why = f"{why}; the answer is not one client's model: see docs/how-to/privacy.md"
+                reply = NodeReply(failed=dict.fromkeys(shares[node], why))
+            replies[node] = reply
+        self._mark_silent(shares, set(replies))
+        validation.leave_out_other_names(replies)
+        self.tally.add(exchange, reached, replies.values())
+        return self._combined(exchange, replies)
+
+    def _requests(
+        self,
+        exchange: Exchange,
+        shares: Mapping[int, Sequence[int]],
+        config: MessageConfig,
+        versions: Versions,
+        bounds: validation.Bounds,
+    ) -> list[Message]:
+        """Return the messages of an exchange: one for each node, with the ids of its clients."""
+        sent = {messages.ARRAYS: exchange.arrays, **exchange.extra}
+        # Shared memory: the round's generator does not change the arrays while it waits.
+        records = {name: to_record(arrays, copy=False) for name, arrays in sent.items()}
         no_model = {messages.NO_MODEL: ArrayRecord()}
-        self._sent = []
-        for node, share in self._shares.items():
+        config = {**config, **exchange.config}
+        if exchange.returned:
+            config[messages.RETURNED] = list(exchange.returned)
+        requests = []
+        for node, share in shares.items():
             of_share = [versions.of(client) if exchange.stateful else {} for client in share]
             content = messages.request(
                 records if _is_model(exchange, share) else {**records, **no_model},
-                {**config, **exchange.config, **returned},
+                config,
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
                 of_clients={name: [values[name] for values in of_share] for name in of_share[0]},
-                bounds=json.dumps(asdict(self._bounds)),
+                bounds=json.dumps(asdict(bounds)),
             )
-            self._sent.append(Message(content, node, exchange.action))
-        reached = {client for share in self._shares.values() for client in share}
-        self.traffic.count_down(exchange, len(reached), self._sent)
-        return self._sent
+            requests.append(Message(content, node, exchange.action))
+        return requests
 
-    def collect(self, exchange: Exchange, received: Iterable[Message]) -> Replies:
-        """Combine the replies to the messages that the last `prepare` made for `exchange`.
-
-        Each failure is logged in one line. Raises a RoundFailedError if there are fewer good
-        replies than the exchange needs.
-        """
-        replies: dict[int, NodeReply] = {}
-        for node, message in _by_node(received, self._sent):
-            if node in self._shares and node not in replies:
-                replies[node] = self._read(exchange, message, node)
-                self.traffic.wire_bytes_up += messages.size_of_arrays(message)
-                _empty(message)
-        self._mark_silent(self._shares, replies)
-        validation.leave_out_other_names(replies)
-        asked = {client for share in self._shares.values() for client in share}
-        self.tally.add(exchange, asked, replies.values())
+    def _combined(self, exchange: Exchange, replies: Mapping[int, NodeReply]) -> Replies:
+        """Log why clients failed; return the combined replies of the others."""
         failed = [(n, *lost) for n in sorted(replies) for lost in replies[n].failed.items()]
         if exchange.needed != 0 and (shared := self.tally.shared_error()):
             raise RoundFailedError(shared)
@@ -248,9 +266,10 @@ class Transport:
             logger.warning("client %s on node %s is left out: %s", client, node, why)
         if len(failed) > MOST_WARNINGS:
             logger.warning("%s: %d more such lines", exchange.action, len(failed) - MOST_WARNINGS)
-        good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
+        good = sorted((r for r in replies.values() if r.metrics), key=lambda r: min(r.metrics))
         count = sum(len(reply.metrics) for reply in good)
-        self.traffic.count_up(exchange, good)
+        names = next(iter(good[0].records.values()), {}) if good else {}
+        self.traffic.count_up(exchange, count, list(names))
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
@@ -258,21 +277,6 @@ class Transport:
             raise RoundFailedError(f"{counts}, needed: {needed}{why and f'; {why}'}")
         combined = combine_replies(exchange, good, self.strategy.buffers)
         return replace(combined, reductions=self.strategy.metric_reductions)
-
-    def _read(self, exchange: Exchange, message: Message, node: int) -> NodeReply:
-        """Parse and check one node's reply; if it is invalid, all clients of the node failed."""
-        share = self._shares[node]
-        if message.has_error():
-            why = reason(message)
-            if messages.MOD in why and not _is_model(exchange, share):
-                why = f"{why}; the answer is not one client's model: see docs/how-to/privacy.md"
-            return NodeReply(failed=dict.fromkeys(share, why))
-        try:
-            reply = messages.read_reply(message.content, share, exchange.combine.sums)
-            validation.check_reply(exchange, self._bounds, reply)
-        except Exception as error:  # Whatever a node sends must not end the run.
-            return NodeReply(failed=dict.fromkeys(share, shorten(one_line(error))))
-        return reply
 
     def _mark_silent(self, nodes: Collection[int], heard: Collection[int]) -> None:
         until = "is not asked again until it disconnects and connects again"
@@ -286,19 +290,9 @@ def _is_model(exchange: Exchange, share: Sequence[int]) -> bool:
     return exchange.of_models and len(share) == 1
 
 
-def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
-    """Yield (node asked, reply); an error reply may come from the SuperLink instead of the node."""
-    addressed = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
-    for reply in replies:
-        metadata = reply.metadata
-        yield addressed.get(metadata.reply_to_message_id, metadata.src_node_id), reply
-
-
-def _empty(message: Message) -> None:
-    """Delete the arrays of a parsed reply, to free memory: the grid may keep the message."""
-    if not message.has_error():
-        for name in records_of(message.content, ArrayRecord):
-            del message.content[name]
+def _asked(sent: Sequence[Message]) -> dict[str, int]:
+    """Return {message id: node id}: an error reply may come from the SuperLink, not the node."""
+    return {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
 
 
 def combine_replies(
@@ -323,7 +317,7 @@ def combine_replies(
         # One array at a time, so that there is no second model in float64.
         for name, sent in exchange.template.items():
             mean = sums[name] / (samples if is_buffer(name, sent, buffers) else weight)
-            arrays |= cast_like({name: mean}, {name: sent})
+            arrays[name] = cast(np.asarray(mean), sent.dtype)
     if isinstance(rule, Chain) and per_client:
         arrays = cast_like(accumulator.sums["last"], exchange.template)
     return Replies(tuple(sorted(per_client)), messages.table(per_client), arrays, accumulator.sums)

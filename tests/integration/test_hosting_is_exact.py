@@ -213,14 +213,15 @@ def test_second_node_with_the_same_client_is_left_out(caplog):
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = FedAvg(participants=2, min_available_nodes=2).start(grid, to_record(START), 3)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [3, 3, 3])
-    assert "node 2 reported the client first and keeps it" in caplog.text
+    assert "node 4 does not get client 0: node 2 named it first" in caplog.text
 
 
-def test_nodes_without_clients_end_the_run_in_one_line(caplog):
+def test_nodes_without_clients_end_the_run_in_one_line(monkeypatch):
     """No node reports its clients: the run fails with a one-line error and does not hang."""
+    monkeypatch.setattr("coprefl_flwr.federation.transport.OWN_NODES_WAIT", 0.01)
     app = renamed(client_app(lambda _, i: InPlace()), {2: None, 3: None})
     grid = LocalGrid(app, nodes=2)
-    with pytest.raises(RunFailedError, match=r"no node could report its .*: start the node with"):
+    with pytest.raises(RunFailedError, match=r"node 2 is left out: .*: start the node with"):
         FedAvg().start(grid, to_record(START), 1)
 
 
