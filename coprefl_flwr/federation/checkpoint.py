@@ -168,20 +168,14 @@ def continue_from(
     """Return the state from which a run starts: the arrays `initial`, or the checkpoint at `path`.
 
     Raises a SettingsError if an existing checkpoint would be overwritten; if the checkpoint has
-    another model, other options, or a round after `num_rounds`; or if an option cannot be written
-    into a checkpoint.
+    another model, other options, or a round after `num_rounds`.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
         raise SettingsError("resume = True: set checkpoint, the file to resume from")
     if path is None:
         return beginning
-    try:  # As JSON returns them: tuples become lists.
-        written: dict[str, Any] = json.loads(json.dumps(dict(options)))
-    except (TypeError, ValueError) as error:
-        allowed = "only numbers, texts, and lists and mappings of them"
-        line = f"options of the strategy cannot be written into a checkpoint: {one_line(error)}"
-        raise SettingsError(f"{line}; allowed are {allowed}") from error
+    written: dict[str, Any] = json.loads(json.dumps(dict(options)))  # Tuples become lists.
     if not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from flwr.app import Message
-from flwr.common.logger import console_handler, update_console_handler
+from flwr.common.logger import update_console_handler
 from flwr.supercore.task_identity import TaskIdentity
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
@@ -38,19 +38,6 @@ def enter_run(run_id: int, node_id: int) -> None:
 def name_message(message: Message, message_id: str) -> None:
     """Set the id of a message, to which its reply refers; Flower's grids do this when they send."""
     message.metadata.__dict__["_message_id"] = message_id
-
-
-def _not_twice(record: logging.LogRecord) -> bool:
-    """Return False for a line that a handler of Python's root logger writes to the console too."""
-    handlers = [h for h in logging.getLogger().handlers if record.levelno >= h.level]
-    streams = [getattr(handler, "stream", None) for handler in handlers]
-    # A progress display puts a proxy in front of the stream.
-    files = {getattr(stream, "rich_proxied_file", stream) for stream in streams} - {None}
-    twice = files & {sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__}
-    return not (twice and logging.getLogger("flwr").propagate)
-
-
-console_handler.addFilter(_not_twice)
 
 
 class _Ending:

@@ -239,16 +239,10 @@ class Run:
         if exchange.action != "evaluate":
             without_arrays = replace(replies, arrays={}, sums={})
             self._training.setdefault(exchange.action, []).append(without_arrays)
-        if isinstance(exchange.combine, LossMoments) and replies.clients:
-            self._check_query(replies)
-        return replies
-
-    def _check_query(self, replies: Replies) -> None:
-        """Warn if CoPreFL's meta objective of these replies has no variance, or no gradient."""
-        if len(replies.clients) == 1:
-            self._warn_once("the query had one reply: the variance in CoPreFL's objective is 0")
-        if not any(a.any() for arrays in replies.sums.values() for a in arrays.values()):
+        sums = [a for arrays in replies.sums.values() for a in arrays.values()]
+        if isinstance(exchange.combine, LossMoments) and sums and not any(a.any() for a in sums):
             self._warn_once("all query gradients are 0: the round is FedAvg; is the loss right?")
+        return replies
 
     def _warn_once(self, line: str) -> None:
         """Log a warning, unless this run has logged it before."""

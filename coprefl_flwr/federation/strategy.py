@@ -52,25 +52,6 @@ FEDPROX = (
 )
 """Warning if the clients are functions of an app."""
 
-FLOWER_ARGUMENTS = {
-    "proximal_mu": "mu",
-    "eta": "global_learning_rate",
-    "server_learning_rate": "global_learning_rate",
-    "beta_1": "beta1",
-    "beta_2": "beta2",
-    "eta_l": "the learning rate in your clients' training",
-    "client_learning_rate": "the learning rate in your clients' training",
-    "train_loss_key": "the metrics that QFFLClient reports",
-    "weighted_by_key": "the metric num-examples, the weight of a client",
-    "arrayrecord_key": "nothing: it is always 'arrays'",
-    "configrecord_key": "nothing: it is always 'config'",
-    "min_evaluate_nodes": "fraction_evaluate, the fraction of the clients that evaluates",
-    "min_train_nodes": "participants, the clients of a round",
-    "train_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
-    "evaluate_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
-}
-"""{argument of Flower's strategies: its replacement in this package}."""
-
 
 class HeadLayer(NamedTuple):
     """The last linear layer of a network: the names of its module, weight and bias.
@@ -127,18 +108,12 @@ class RoundStrategy(Strategy, RunStrategy):
     `AGGREGATION`."""
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Raise a SettingsError for unknown arguments, with the replacements of Flower's."""
+        """Raise a SettingsError for unknown arguments, with the nearest names."""
         parameters = dict(inspect.signature(cls.__init__).parameters)
         parameters.pop("self", None)
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return super().__new__(cls)
-        if others := [name for name in options if name not in parameters]:
-            lines = [
-                f"instead of Flower's '{name}' use {FLOWER_ARGUMENTS[name]}"
-                if name in FLOWER_ARGUMENTS
-                else unknown("option", name, parameters)
-                for name in others
-            ]
+        others = [name for name in options if name not in parameters]
+        if others and all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
+            lines = [unknown("option", name, parameters) for name in others]
             raise SettingsError(f"{cls.__name__}: {'; '.join(lines)}", *others)
         return super().__new__(cls)
 
@@ -161,13 +136,8 @@ class RoundStrategy(Strategy, RunStrategy):
         if not self.robust:
             return
         if not self.averages:
-            own = self.name or type(self).__name__
-            known = ", ".join(sorted(_that_average(RoundStrategy.__subclasses__())))
-            raise SettingsError(
-                f"aggregation = {self.aggregation}: {own} allows only the mean; methods that allow "
-                f"a robust rule: {known}",
-                "aggregation",
-            )
+            problem = f"{self.name or type(self).__name__} allows only the mean"
+            raise SettingsError(f"aggregation = {self.aggregation}: {problem}", "aggregation")
         if self.participants is not None:
             self.robust.check(self.participants)
 
@@ -386,9 +356,3 @@ RUN_OPTIONS: tuple[str, ...] = tuple(
 def of_run(strategy: RoundStrategy) -> dict[str, Any]:
     """Return {name: value} of the options of the run, as set in this strategy."""
     return {name: getattr(strategy, name) for name in RUN_OPTIONS}
-
-
-def _that_average(classes: Sequence[type[RoundStrategy]]) -> set[str]:
-    """Return the names of the methods that average, among these classes and their subclasses."""
-    names = {method.name for method in classes if method.averages and method.name}
-    return names.union(*(_that_average(method.__subclasses__()) for method in classes))

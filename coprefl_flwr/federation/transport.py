@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, cast, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line, shorten
-from coprefl_flwr.federation import messages, validation
+from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
@@ -24,6 +24,7 @@ from coprefl_flwr.federation.flower import plain_log
 from coprefl_flwr.federation.messages import MessageConfig, NodeReply, reason
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
 from coprefl_flwr.federation.tally import Tally
+from coprefl_flwr.federation.validation import Bounds
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -68,7 +69,6 @@ class Transport:
         self.traffic, self.tally = Traffic(), Tally()
         self._refused: dict[int, str] = {}
         self._names: dict[int, str] = {}
-        self._connected = 0
         # Shared with later strategies on the same grid: a busy node is still busy for them.
         self.silent = _SILENT.setdefault(grid, set())
         # A simulation's grid looks for replies more often.
@@ -102,7 +102,6 @@ class Transport:
             clients = self.roster.clients()
             self.most_clients = max(self.most_clients, len(clients))
             if nodes and (self.roster.shared is not None or len(clients) >= needed):
-                self._warn_of_few(len(clients))
                 if self.roster.of_functions and not self.begun:
                     self.strategy.check_functions()
                 self.begun = True
@@ -183,21 +182,14 @@ class Transport:
             return f"node {self._names.get(node) or node}"
         return f"partition {client}" if roster.per_node == 1 else f"client {client}"
 
-    def _warn_of_few(self, clients: int) -> None:
-        """Warn if the number of connected clients has fallen below `min_available_nodes`."""
-        least = self.strategy.min_available_nodes
-        if self.roster.shared is None and clients < least and clients != self._connected:
-            line = "connected clients: %d, fewer than min_available_nodes = %d"
-            logger.warning(line, clients, least)
-        self._connected = clients
-
     def exchange(self, exchange: Exchange, config: MessageConfig, versions: Versions) -> Replies:
         """Send the messages of an exchange to the nodes, and return the combined replies.
 
         `config` holds the settings for all clients. Each failure is logged in one line. Raises a
         RoundFailedError if there are fewer good replies than the exchange needs.
         """
-        chained = isinstance(exchange.combine, Chain)
+        rule, template = exchange.combine, exchange.template
+        chained = isinstance(rule, Chain)
         shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
         reached = {client for share in shares.values() for client in share}
         bounds = replace(
@@ -214,8 +206,8 @@ class Transport:
             node = nodes[message.metadata.reply_to_message_id]
             self.traffic.wire_bytes_up += messages.size_of_arrays(message)
             try:
-                reply = messages.read_reply(message, shares[node], exchange.combine.sums)
-                bounds.check(reply, exchange.template, exchange.combine)
+                reply = messages.read_reply(message, shares[node], rule.sums)
+                bounds.check(reply.metrics, reply.records, template, rule, alone=reply.alone)
             except Exception as error:  # Whatever a node sends must not end the run.
                 why = shorten(one_line(error))
                 if messages.MOD in why and not _is_model(exchange, shares[node]):
@@ -223,7 +215,6 @@ class Transport:
                 reply = NodeReply(failed=dict.fromkeys(shares[node], why))
             replies[node] = reply
         self._mark_silent(shares, set(replies))
-        validation.leave_out_other_names(replies)
         self.tally.add(exchange, reached, replies.values())
         return self._combined(exchange, replies)
 
@@ -233,7 +224,7 @@ class Transport:
         shares: Mapping[int, Sequence[int]],
         config: MessageConfig,
         versions: Versions,
-        bounds: validation.Bounds,
+        bounds: Bounds,
     ) -> list[Message]:
         """Return the messages of an exchange: one for each node, with the ids of its clients."""
         sent = {messages.ARRAYS: exchange.arrays, **exchange.extra}
@@ -320,4 +311,11 @@ def combine_replies(
             arrays[name] = cast(np.asarray(mean), sent.dtype)
     if isinstance(rule, Chain) and per_client:
         arrays = cast_like(accumulator.sums["last"], exchange.template)
+    if rule.partial:  # An array that a client left out, such as a gradient, is 0.
+        returned = {name for arrays in accumulator.sums.values() for name in arrays}
+        for of_sum in accumulator.sums.values():
+            missing = {
+                name: np.zeros(exchange.template[name].shape) for name in returned - of_sum.keys()
+            }
+            of_sum |= missing
     return Replies(tuple(sorted(per_client)), messages.table(per_client), arrays, accumulator.sums)

@@ -6,19 +6,15 @@ an invalid number. The server checks the replies of nodes. Nodes and server use 
 logged with the node, the client and the reason.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.aggregation import Metrics, Rule, finite_metric
-from coprefl_flwr.federation.messages import NodeReply
 from coprefl_flwr.options import check_declared, option
 
 Range = tuple[float, float]
-
-OTHER_NAMES = "its arrays have other names than the arrays of most clients"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,38 +42,42 @@ class Bounds:
     def __post_init__(self) -> None:
         """Check the values of the bounds; raise a SettingsError if one is invalid."""
         check_declared(self)
-        if self.loss_range is None:
-            return
-        try:
-            least, most = map(float, self.loss_range)
-        except (TypeError, ValueError):
-            least, most = 1.0, 0.0
-        if not least <= most:
+        if self.loss_range and not self.loss_range[0] <= self.loss_range[1]:
             limit = "must be two numbers, the smallest and the largest loss"
             raise SettingsError(f"loss_range = {self.loss_range!r}: {limit}")
 
-    def check(self, reply: NodeReply, sent: Arrays, rule: Rule) -> None:
+    def check(
+        self,
+        metrics: Mapping[int, Metrics],
+        records: Mapping[str, Arrays],
+        sent: Arrays,
+        rule: Rule,
+        *,
+        alone: bool,
+    ) -> None:
         """Raise a ValueError if a reply's metrics or arrays are invalid for the rule `rule`.
 
-        `sent` holds arrays with the names, shapes and dtypes that the clients must return.
+        `metrics` holds the metrics by client id. `records` holds the arrays of one client if
+        `alone`, or else the rule's sums. `sent` holds arrays with the names, shapes and dtypes that
+        the clients must return.
         """
         weights: dict[str, Range] = {}
-        for client, metrics in reply.metrics.items():
-            for name, (weight, of_buffers) in self._checked(client, metrics, rule).items():
+        for client, of_client in metrics.items():
+            for name, (weight, of_buffers) in self._checked(client, of_client, rule).items():
                 before = weights.get(name, (0.0, 0.0))
                 weights[name] = before[0] + weight, before[1] + of_buffers
-        if not (reply.metrics and rule.sums):
+        if not (metrics and rule.sums):
             return
-        if reply.alone and len(reply.records) != 1:
-            raise ValueError(f"{len(reply.records)} ArrayRecords in the reply, not one")
-        if not reply.alone and set(reply.records) != set(weights):
-            raise ValueError(f"sums {sorted(reply.records)} in the reply, expected: {rule}")
-        for name, arrays in reply.records.items():
-            divisors = dict.fromkeys(sent, float(len(reply.metrics)))
-            if reply.alone and rule.partial:  # Each coefficient * array must be finite.
+        if alone and len(records) != 1:
+            raise ValueError(f"{len(records)} ArrayRecords in the reply, not one")
+        if not alone and set(records) != set(weights):
+            raise ValueError(f"sums {sorted(records)} in the reply, expected: {rule}")
+        for name, arrays in records.items():
+            divisors = dict.fromkeys(sent, float(len(metrics)))
+            if alone and rule.partial:  # Each coefficient * array must be finite.
                 largest = max([1.0, *(abs(weight) for weight, _ in weights.values())])
                 divisors = dict.fromkeys(sent, 1 / largest)
-            elif not (reply.alone or rule.partial):
+            elif not (alone or rule.partial):
                 divisors = {
                     n: weights[name][is_buffer(n, array, self.buffers)] for n, array in sent.items()
                 }
@@ -103,31 +103,3 @@ class Bounds:
                 allowed = f"must be between {least:g} and {most:g}"
                 raise ValueError(f"metric '{name}' is {metrics[name]:g}; it {allowed}")
         return weights
-
-
-def majority_names(counts: Mapping[frozenset[str], int]) -> frozenset[str]:
-    """Return the set of array names that most clients have.
-
-    `counts` is {set of array names: number of clients with it}. In a tie, the larger set of names
-    is chosen, because a complete gradient has all names.
-    """
-    return max(counts, key=lambda names: (counts[names], len(names), sorted(names)))
-
-
-def leave_out_other_names(replies: Mapping[int, NodeReply]) -> None:
-    """Mark clients as failed if their arrays have other names than most clients' arrays.
-
-    Otherwise the sums of two arrays could be sums over different clients, and would not form a
-    gradient together. `replies` is {node id: reply} and is changed in place.
-    """
-    counts = Counter[frozenset[str]]()
-    for reply in replies.values():
-        for names in {frozenset(arrays) for arrays in reply.records.values()}:
-            counts[names] += len(reply.metrics)
-    if len(counts) < 2:
-        return
-    chosen = majority_names(counts)
-    for reply in replies.values():
-        if any(frozenset(arrays) != chosen for arrays in reply.records.values()):
-            reply.failed |= dict.fromkeys(reply.metrics, OTHER_NAMES)
-            reply.metrics, reply.records = {}, {}

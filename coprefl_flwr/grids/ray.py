@@ -27,9 +27,6 @@ from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, run_app
 START_UP = 120.0
 """The largest number of seconds that processes may take to start."""
 
-FREED = 5.0
-"""Seconds after the end of a process within which Ray counts its CPU as free again."""
-
 DIED = "its process died twice: it was killed, exited, or had too little memory"
 """The error of a node whose process died twice on a message: killed, out of memory, or exited."""
 
@@ -248,30 +245,17 @@ def start_hosts(number: int, share: float | None = None) -> list[Any]:
 
     `share` is the number of GPUs of a process; by default the processes share all GPUs evenly. All
     processes have started when this function returns. Raises a SettingsError if Ray has too few
-    free CPUs. Call `connect` first.
+    CPUs. Call `connect` first.
     """
     import ray
 
     cpus = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
     if cpus < number:
         raise SettingsError(f"{number} processes need as many CPUs, but Ray has {cpus} CPUs")
-    _check_free(number, cpus)
     share = gpu_share(number) if share is None else share
     options = {"num_cpus": 1, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
     actor = ray.remote(Host).options(**options)
     return _wait_for_start([actor.remote() for _ in range(number)])
-
-
-def _check_free(number: int, cpus: int) -> None:
-    """Raise a SettingsError if too few CPUs are free: processes without a CPU would never start."""
-    import ray
-
-    end = time.monotonic() + FREED
-    while (free := int(ray.available_resources().get("CPU", 0))) < number:  # type: ignore[no-untyped-call]
-        if time.monotonic() > end:
-            wanted = f"{number} processes need as many CPUs, but {free} of Ray's {cpus} are free"
-            raise SettingsError(f"{wanted}: close other grids, or use fewer workers")
-        time.sleep(0.05)
 
 
 def _wait_for_start(hosts: list[Any]) -> list[Any]:
