@@ -32,24 +32,13 @@ class Rule:
     partial: ClassVar[bool] = False
     sums: ClassVar[bool] = True
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return {name of a sum: the client's coefficient in that sum}, given its `metrics`.
-
-        Raises a ValueError if a metric that the rule needs is missing or not finite.
-        """
-        raise NotImplementedError
-
-    def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
-        """Return the coefficient of a client's buffers in a sum; weights have `coefficient`."""
-        return coefficient
-
     def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
         """Return {name of a sum: (coefficient of the client's weights, of its buffers)}.
 
-        Raises a ValueError if a metric that the rule needs is missing or not finite.
+        Raises a ValueError if one of the client's `metrics` that the rule needs is missing or not
+        finite.
         """
-        coefficients = self.coefficients({**metrics, "client": client})
-        return {n: (c, self.buffer_coefficient(metrics, c)) for n, c in coefficients.items()}
+        raise NotImplementedError
 
     def __str__(self) -> str:
         parameters = [str(getattr(self, parameter.name)) for parameter in fields(self)]
@@ -67,13 +56,10 @@ class Mean(Rule):
     name = "mean"
     weight: str = "num-examples"
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return the client's weight, which must be above 0."""
-        return {"sum": _positive(metrics, self.weight) if self.weight else 1.0}
-
-    def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
-        """Return the client's number of samples, which must be above 0."""
-        return _positive(metrics, "num-examples")
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
+        """Return the client's weight and its number of samples, which must be above 0."""
+        weight = _positive(metrics, self.weight) if self.weight else 1.0
+        return {"sum": (weight, _positive(metrics, "num-examples"))}
 
 
 class Total(Rule):
@@ -82,9 +68,9 @@ class Total(Rule):
     name = "total"
     partial = True
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
         """Return the coefficient 1 of every client."""
-        return {"sum": 1.0}
+        return {"sum": (1.0, 1.0)}
 
 
 class LossMoments(Rule):
@@ -97,9 +83,10 @@ class LossMoments(Rule):
     name = "loss-moments"
     partial = True
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
         """Return the coefficients 1 and L_j, the client's loss."""
-        return {"gradient": 1.0, "loss-gradient": finite_metric(metrics, "loss")}
+        loss = finite_metric(metrics, "loss")
+        return {"gradient": (1.0, 1.0), "loss-gradient": (loss, loss)}
 
 
 @dataclass(frozen=True)
@@ -118,14 +105,13 @@ class PerClient(Rule):
         """Whether clients may return only some of the arrays, as with the rule `of`."""
         return self.of.partial
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return {client id: 1.0}: the arrays of each client stay a separate sum.
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
+        """Return {client id: (1.0, 1.0)}: the arrays of each client stay a separate sum.
 
         Raises a ValueError if the client's metrics would be refused by the rule in `self.of`.
         """
-        for coefficient in self.of.coefficients(metrics).values():
-            self.of.buffer_coefficient(metrics, coefficient)
-        return {str(int(metrics["client"])): 1.0}  # Not as a float: node ids have 64 bits.
+        self.of.weights(client, metrics)
+        return {str(client): (1.0, 1.0)}
 
 
 class Chain(Rule):
@@ -138,13 +124,13 @@ class Chain(Rule):
 
     name = "chain"
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
         """Return the coefficient 1, as the sum "last" has only the last client's arrays.
 
         Raises a ValueError if the client has no samples.
         """
         _positive(metrics, "num-examples")
-        return {"last": 1.0}
+        return {"last": (1.0, 1.0)}
 
 
 class MetricsOnly(Rule):
@@ -153,7 +139,7 @@ class MetricsOnly(Rule):
     name = "nothing"
     sums = False
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
         """Return an empty mapping, as there are no sums.
 
         Raises a ValueError if the metric num-examples, the weight of the means, is not above 0.
@@ -208,7 +194,7 @@ class Accumulator:
         self.sums: dict[str, Arrays] = {}
 
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
-        """Add one client's arrays to the sums, with the coefficients that the rule gives."""
+        """Add one client's arrays to the sums, with the rule's weights."""
         for name, weights in self.rule.weights(client, metrics).items():
             self._add(name, arrays, *weights)
 

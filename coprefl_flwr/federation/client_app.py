@@ -88,8 +88,6 @@ def _check_hosting(takes: int, clients: OwnClients) -> None:
             f"clients = {clients}: must be a list of the ids of this node's clients; if any node "
             f"can run any of {clients} clients, pass clients={clients} to the strategy instead"
         )
-    if isinstance(clients, Sequence) and not clients:
-        raise SettingsError(f"clients = {clients}: a node hosts at least one client")
     several = clients is not None and not (isinstance(clients, Sequence) and len(clients) == 1)
     if several and takes < 2:
         raise SettingsError(

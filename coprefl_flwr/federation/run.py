@@ -239,6 +239,8 @@ class Run:
         if exchange.action != "evaluate":
             without_arrays = replace(replies, arrays={}, sums={})
             self._training.setdefault(exchange.action, []).append(without_arrays)
+        if isinstance(exchange.combine, LossMoments) and len(replies.clients) == 1:
+            self._warn_once("the query had one reply: the variance in CoPreFL's objective is 0")
         sums = [a for arrays in replies.sums.values() for a in arrays.values()]
         if isinstance(exchange.combine, LossMoments) and sums and not any(a.any() for a in sums):
             self._warn_once("all query gradients are 0: the round is FedAvg; is the loss right?")

@@ -52,9 +52,8 @@ class Transport:
     `timeout` seconds. A node that does not answer in this time is not asked again until it
     disconnects and connects again.
 
-    The attribute `begun` tells whether an earlier call of `clients` has waited for the clients, and
-    `most_clients` is the largest number of clients that were connected at the same time. The
-    attribute `tally` holds the outcomes of the last exchanges.
+    The attribute `most_clients` is the largest number of clients that were connected at the same
+    time, and `tally` holds the outcomes of the last exchanges.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Transport:
         self._own_nodes = getattr(grid, "own_nodes", type(grid).__name__ == "InMemoryGrid")
         per_node = strategy.bounds.clients_per_node or (None if self._own_nodes else 1)
         self.roster = Roster(hosted_clients(strategy.clients), per_node)
-        self.begun, self.most_clients = False, most_clients
+        self._begun, self.most_clients = False, most_clients
         self.traffic, self.tally = Traffic(), Tally()
         self._refused: dict[int, str] = {}
         self._names: dict[int, str] = {}
@@ -94,7 +93,7 @@ class Transport:
         """
         limit = min(self.timeout, OWN_NODES_WAIT) if self._own_nodes else self.timeout
         end, waiting_logged = time.monotonic() + limit, False
-        needed = 1 if self.begun else max(self.strategy.min_available_nodes, wanted or 1)
+        needed = 1 if self._begun else max(self.strategy.min_available_nodes, wanted or 1)
         self._refused.clear()
         while True:
             nodes = self.nodes()
@@ -102,9 +101,9 @@ class Transport:
             clients = self.roster.clients()
             self.most_clients = max(self.most_clients, len(clients))
             if nodes and (self.roster.shared is not None or len(clients) >= needed):
-                if self.roster.of_functions and not self.begun:
+                if self.roster.of_functions and not self._begun:
                     self.strategy.check_functions()
-                self.begun = True
+                self._begun = True
                 return clients
             connected = f"{len(nodes)} nodes with {len(clients)} clients are connected"
             waiting = f"{connected}, needed: {needed} clients"
@@ -302,8 +301,8 @@ def combine_replies(
     per_client = {client: metrics for reply in replies for client, metrics in reply.metrics.items()}
     arrays: Arrays = {}
     if isinstance(rule, Mean) and per_client:
-        weight = sum(rule.coefficients(metrics)["sum"] for metrics in per_client.values())
-        samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in per_client.values())
+        weights = [rule.weights(client, metrics)["sum"] for client, metrics in per_client.items()]
+        weight, samples = map(sum, zip(*weights, strict=True))
         sums = accumulator.sums["sum"]
         # One array at a time, so that there is no second model in float64.
         for name, sent in exchange.template.items():

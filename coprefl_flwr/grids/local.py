@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import records_of
-from coprefl_flwr.errors import EXITS, one_line
+from coprefl_flwr.errors import EXITS
 from coprefl_flwr.federation.flower import enter_run, name_message
 from coprefl_flwr.federation.machine import keep_freed_memory
 from coprefl_flwr.federation.messages import place
@@ -121,4 +121,5 @@ def run_app(client_app: ClientAppFn, message: Message, context: Context) -> Mess
     except (Exception, *EXITS) as error:
         logger.debug("%s", traceback.format_exc())
         # 2 is Flower's code of an exception in the ClientApp.
-        return Message(Error(2, one_line(error) + place(error)), reply_to=message)
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        return Message(Error(2, line + place(error)), reply_to=message)

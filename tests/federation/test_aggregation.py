@@ -34,27 +34,19 @@ def test_unknown_rule_is_refused(text):
         parse(text)
 
 
-def test_coefficients():
-    metrics = {"num-examples": 8, "loss": 2.5, "client": 7}
-    assert Mean().coefficients(metrics) == {"sum": 8}
-    assert Mean("").coefficients({}) == {"sum": 1}
-    assert Mean("loss").coefficients(metrics) == {"sum": 2.5}
-    assert Total().coefficients({}) == {"sum": 1}
-    assert LossMoments().coefficients(metrics) == {"gradient": 1, "loss-gradient": 2.5}
-    assert PerClient().coefficients(metrics) == {"7": 1}
-    assert Chain().coefficients(metrics) == {"last": 1}
-    assert MetricsOnly().coefficients(metrics) == {}
-
-
-def test_coefficients_of_buffers():
+def test_weights_of_a_client_and_of_its_buffers():
     """Every mean weighs buffers by samples; the other rules use the coefficients of the weights."""
     metrics = {"num-examples": 8, "loss": 2.5}
-    for rule in (Mean(), Mean(""), Mean("loss")):
-        assert rule.buffer_coefficient(metrics, 0.5) == 8
-    for rule in (Total(), LossMoments(), PerClient(), Chain()):
-        assert rule.buffer_coefficient(metrics, 0.5) == 0.5
+    assert Mean().weights(7, metrics) == {"sum": (8, 8)}
+    assert Mean("").weights(7, metrics) == {"sum": (1, 8)}
+    assert Mean("loss").weights(7, metrics) == {"sum": (2.5, 8)}
+    assert Total().weights(7, {}) == {"sum": (1, 1)}
+    assert LossMoments().weights(7, metrics) == {"gradient": (1, 1), "loss-gradient": (2.5, 2.5)}
+    assert PerClient().weights(7, metrics) == {"7": (1, 1)}
+    assert Chain().weights(7, metrics) == {"last": (1, 1)}
+    assert MetricsOnly().weights(7, metrics) == {}
     with pytest.raises(ValueError, match="no metric 'num-examples'"):
-        Mean("").buffer_coefficient({}, 1.0)
+        Mean("").weights(7, {})
 
 
 @pytest.mark.parametrize(
@@ -71,7 +63,7 @@ def test_coefficients_of_buffers():
 )
 def test_unusable_metric_is_named(rule, metrics, message):
     with pytest.raises(ValueError, match=message):
-        rule.coefficients(metrics)
+        rule.weights(0, metrics)
 
 
 def clients(count):

@@ -3,7 +3,6 @@
 The tests start real SuperLinks and Ray; each run takes about half a minute.
 """
 
-import io
 import logging
 import os
 import re
@@ -16,9 +15,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from flwr.common.logger import console_handler
-from rich.console import Console
-from rich.file_proxy import FileProxy
 from safetensors.numpy import load_file
 
 from coprefl_flwr.client_app import app
@@ -102,86 +98,6 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
     folders = sorted(path.name for path in (tmp_path / "local" / "starts").iterdir())
     assert len(folders) == len(names)
     assert_same_starts(tmp_path / "flower", tmp_path / "local", folders)
-
-
-@pytest.mark.slow
-def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
-    """The noise does not depend on the process that draws it, and it changes the model."""
-    config = {**SMALL, "rounds": 2, "output-dir": str(tmp_path)}
-    config |= {"method": "coprefl:query-clip=1.5,query-noise=0.01"}
-    done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
-    assert done.returncode == 0, done.stdout
-    calm_method = {"method": "coprefl:query-clip=1.5"}
-    for name, nodes, changed in (("local", 3, {}), ("calm", 1, calm_method)):
-        chosen = Settings.from_config({**config, "run-name": name, **changed})
-        run_study(LocalGrid(app, nodes, chosen.to_config()), build(chosen))
-    start = "coprefl-query-clip-1.5-query-noise-0.01"
-    assert_same_starts(tmp_path / "flower", tmp_path / "local", [start])
-    noisy, _ = load_saved_model(tmp_path / "local" / "starts" / start)
-    calm, _ = load_saved_model(tmp_path / "calm" / "starts" / "coprefl-query-clip-1.5")
-    assert max(abs(calm[name] - array).max() for name, array in noisy.items()) > 1e-3
-
-
-MODDED = """
-from flwr.app import Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod
-from torch import nn, ones, zeros
-
-from coprefl_flwr.clients import query_reply
-
-app = ClientApp()
-
-@app.train()
-def train(message, context):
-    metrics = MetricRecord({"num-examples": 4, "loss": 1.0})
-    content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
-    return Message(content, reply_to=message)
-
-@app.train("query", mods=[LocalDpMod(1.0, 0.0, 1.0, 0.1)])
-def query(message, context):
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    return query_reply(message, model, [(ones(4, 2), zeros(4).long())])
-"""
-
-SERVING = """
-from flwr.app import ArrayRecord
-from flwr.serverapp import ServerApp
-from torch import nn
-
-from coprefl_flwr.strategies import CoPreFL
-
-app = ServerApp()
-
-@app.main()
-def main(grid, context):
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    CoPreFL(min_available_nodes=2).start(grid, ArrayRecord(model.state_dict()), num_rounds=1)
-"""
-
-
-@pytest.mark.slow
-def test_mod_around_the_query_ends_flwr_run_with_one_line(tmp_path):
-    """The mod refuses the request.
-
-    If the mod refused the reply, Flower would drop the reply, and the server would wait for it.
-    """
-    package = tmp_path / "modded" / "modded"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "client_app.py").write_text(MODDED)
-    (package / "server_app.py").write_text(SERVING)
-    about = (ROOT / "examples" / "own_app" / "pyproject.toml").read_text()
-    about = about.replace("own_app", "modded").replace("own-app", "modded")
-    (package.parent / "pyproject.toml").write_text(about)
-    done = simulate(package.parent, tmp_path, {"num-server-rounds": 1})
-    assert done.returncode == 1
-    assert re.search(
-        r"round 1: train\.query: all 2 clients failed with a client-side mod refused: LocalDpMod "
-        r"expects exactly one ArrayRecord.*; the answer is not one client's model",
-        done.stdout,
-    ), done.stdout
 
 
 def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
@@ -307,32 +223,3 @@ def test_only_flower_py_imports_undocumented_modules_of_flwr():
             modules |= set(re.findall(r"(?:from|import) (flwr\.[\w.]+)", file.read_text()))
     public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
     assert modules == public | {"flwr.client"}
-
-
-@pytest.mark.parametrize(
-    ("level", "propagates"), [(logging.INFO, True), (logging.ERROR, True), (logging.INFO, False)]
-)
-@pytest.mark.parametrize("proxied", [False, True])
-def test_line_is_logged_once_if_the_root_logger_has_a_handler(
-    level, propagates, proxied, monkeypatch, caplog
-):
-    """As after `logging.basicConfig`; a handler of another file gets each line too.
-
-    Under a progress display, handlers write to a proxy.
-    """
-    root, elsewhere, console = (
-        logging.getLogger(),
-        logging.StreamHandler(io.StringIO()),
-        io.StringIO(),
-    )
-    monkeypatch.setattr(sys, "stderr", console)
-    monkeypatch.setattr(console_handler, "stream", console)
-    stream = FileProxy(Console(file=console), console) if proxied else console
-    first = logging.StreamHandler(stream)
-    first.setLevel(level)
-    monkeypatch.setattr(root, "handlers", [*root.handlers, first, elsewhere])
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", propagates)
-    caplog.set_level(logging.INFO)
-    logging.getLogger("flwr.coprefl").info("a line")
-    assert console.getvalue().count("a line") == 1
-    assert elsewhere.stream.getvalue().count("a line") == caplog.text.count("a line") == propagates

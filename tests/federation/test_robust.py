@@ -15,7 +15,6 @@ from coprefl_flwr.federation import (
     Replies,
 )
 from coprefl_flwr.federation.aggregation import parse
-from coprefl_flwr.federation.messages import NodeReply
 from coprefl_flwr.federation.robust import AGGREGATIONS, Robust
 from coprefl_flwr.federation.validation import Bounds
 
@@ -228,8 +227,8 @@ def test_robust_exchange_asks_for_the_arrays_of_each_client():
 
 def test_replies_to_a_robust_exchange_are_checked_like_those_to_the_mean():
     def check(samples, arrays):
-        reply = NodeReply({0: {"num-examples": samples}}, {"arrays": arrays}, alone=True)
-        Bounds().check(reply, SENT, PerClient(Mean("num-examples")))
+        rule, metrics = PerClient(Mean("num-examples")), {0: {"num-examples": samples}}
+        Bounds().check(metrics, {"arrays": arrays}, SENT, rule, alone=True)
 
     with pytest.raises(ValueError, match="metric 'num-examples' is 0"):
         check(0, SENT)

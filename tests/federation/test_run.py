@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation import transport
 from coprefl_flwr.federation.aggregation import Mean
 from coprefl_flwr.grids import LocalGrid
@@ -130,14 +130,13 @@ def test_evaluation_needs_one_good_reply(options, caplog):
     assert any(record.getMessage().startswith(line) for record in caplog.records)
 
 
-INFINITE, LOSS = np.float32(np.inf), {"loss": 1.0}
+LOSS = {"loss": 1.0}
 
 
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
         (lambda c, _, arrays: (arrays, 1, {"loss": np.nan}), "3 .* 'loss' is nan; .* rate"),
-        (lambda c, _, arrays: ([arrays[0] + INFINITE, arrays[1]], 1, LOSS), "3 .*'w' .* rate"),
         (lambda c, _, arrays: ([arrays[0][c < 2 :], arrays[1]], 1, LOSS), r"2 .*\(1,\).*\(2,\)"),
     ],
 )
@@ -288,12 +287,6 @@ def test_metrics_of_a_round_become_numbers(tmp_path):
         strategy.start(counting_grid(), to_record(START), 1)
 
 
-@pytest.mark.parametrize("number", [-1, 2.5])
-def test_wrong_number_of_rounds_is_refused(number):
-    with pytest.raises(SettingsError, match=f"num_rounds = {number}"):
-        FedAvg().start(counting_grid(), to_record(START), number)
-
-
 def test_local_grid_does_not_wait_long_for_clients(monkeypatch):
     """Its nodes are there from the beginning. Before, the wait was an hour."""
     monkeypatch.setattr(transport, "OWN_NODES_WAIT", 0.01)
@@ -369,12 +362,3 @@ def test_a_node_without_a_roster_is_named_by_its_id(caplog):
     with caplog.at_level(logging.INFO, "flwr"), pytest.raises(RunFailedError):
         strategy.start(grid, to_record(START), 1, timeout=9)
     assert operators_lines(caplog)[0] == "train: 1 of 2 (node 3: timeout); 2 clients in all"
-
-
-def test_fewer_clients_than_wanted_at_first_are_a_warning(caplog):
-    """Node 3 is silent from round 1 on; the number of clients stays the same afterwards."""
-    grid = Deaf(client_app(lambda _, i: Counter(i)), nodes=2)
-    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        FedAvg(min_available_nodes=2).start(grid, to_record(START), 3)
-    few = [r.getMessage() for r in caplog.records if "min_available_nodes" in r.getMessage()]
-    assert few == ["connected clients: 1, fewer than min_available_nodes = 2"]

@@ -140,8 +140,8 @@ def test_bad_reply_is_left_out(reply, reason, caplog):
     assert len(caplog.records) == (1 if reason else 0)
 
 
-def test_gradients_of_other_parameters_are_left_out(caplog):
-    """G1 and G2 must be sums over the same clients for every parameter."""
+def test_missing_gradient_is_0_and_gradients_of_other_parameters_are_left_out(caplog):
+    """G1 and G2 are sums over the same clients for every parameter."""
     start = {"a": np.float32([0]), "b": np.float32([0]), "n": np.array(3)}
 
     class Asks(FedAvg):
@@ -166,8 +166,9 @@ def test_gradients_of_other_parameters_are_left_out(caplog):
         grid = LocalGrid(client_app(lambda _, i: Partial(i)), nodes=nodes)
         with caplog.at_level(logging.WARNING, "flwr.coprefl"):
             strategy.start(grid, to_record(start), 1)
-        assert strategy.replies.clients == (0, 2)
-        np.testing.assert_array_equal(strategy.replies.sums["gradient"]["a"], [2])
+        assert strategy.replies.clients == (0, 1, 2)
+        np.testing.assert_array_equal(strategy.replies.sums["gradient"]["a"], [3])
+        np.testing.assert_array_equal(strategy.replies.sums["loss-gradient"]["b"], [1])
         assert "array 'n' is not a trainable parameter" in caplog.text
 
 

@@ -127,11 +127,11 @@ def test_option_clients_lists_the_clients_of_each_node(tmp_path):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("2 = [0]\n3 = [1, 0]", "client 0 is listed for two nodes, 2 and 3"),
-        ("2 = [-1]", "node '2': its clients' ids must be distinct whole numbers"),
-        ("hospital = [0]", "node 'hospital': "),
+        ("2 = [0]\n3 = [1, 0]", "client 0 is listed for 2 nodes"),
+        ("2 = [-1]", "must have an entry 'node id = [client ids]'"),
+        ("hospital = [0]", "must have an entry 'node id = [client ids]'"),
         ("", "must have an entry 'node id = [client ids]' for each node"),
-        (None, "cannot be read: "),
+        (None, "must have an entry 'node id = [client ids]' for each node: FileNotFoundError"),
     ],
 )
 def test_invalid_list_of_nodes_is_refused(tmp_path, text, line):
