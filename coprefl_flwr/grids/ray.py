@@ -18,7 +18,7 @@ from typing import Any, Self
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 
 from coprefl_flwr import plugins
-from coprefl_flwr.arrays import NUMPY, Arrays, from_record, records_of, to_record
+from coprefl_flwr.arrays import Arrays, from_record, records_of, to_record
 from coprefl_flwr.errors import RunFailedError, SettingsError, one_line, shorten
 from coprefl_flwr.federation.flower import enter_run, without_colours
 from coprefl_flwr.federation.machine import one_thread
@@ -179,7 +179,7 @@ class RayGrid(LocalGrid):
 
         sent = {}
         for name, record in records_of(message.content, ArrayRecord).items():
-            if not record or not _is_numpy(record):
+            if not record:
                 continue
             if id(record) not in shared:
                 shared[id(record)] = ray.put(from_record(record, copy=False))
@@ -318,14 +318,7 @@ def _split_arrays(message: Message) -> tuple[Message, dict[str, Arrays]]:
     if not message.has_content():
         return message, {}
     records = records_of(message.content, ArrayRecord).items()
-    arrays = {
-        name: from_record(record, copy=False) for name, record in records if _is_numpy(record)
-    }
+    arrays = {name: from_record(record, copy=False) for name, record in records}
     for name in arrays:
         del message.content[name]
     return message, arrays
-
-
-def _is_numpy(record: Mapping[str, Any]) -> bool:
-    """Return whether all arrays of a record are in NumPy's format; apps may use other formats."""
-    return all(array.stype == NUMPY for array in record.values())
