@@ -213,8 +213,8 @@ class Run:
         # NumPy's arithmetic turns arrays of shape () into scalars.
         arrays = {name: np.asarray(array) for name, array in returned.items()}
         problem = mismatch(arrays, self.arrays)
-        for name, old in self.arrays.items() if not problem else ():
-            if arrays[name].dtype != old.dtype:
+        for name, old in self.arrays.items():
+            if not problem and arrays[name].dtype != old.dtype:
                 problem = f"array '{name}' has dtype {arrays[name].dtype}; expected is {old.dtype}"
         if problem:
             raise RoundFailedError(f"the new global model is invalid: {problem}")

@@ -53,6 +53,26 @@ FEDPROX = (
 """Warning if the clients are functions of an app."""
 
 
+FLOWER_ARGUMENTS = {
+    "proximal_mu": "mu",
+    "eta": "global_learning_rate",
+    "server_learning_rate": "global_learning_rate",
+    "beta_1": "beta1",
+    "beta_2": "beta2",
+    "eta_l": "the learning rate in your clients' training",
+    "client_learning_rate": "the learning rate in your clients' training",
+    "train_loss_key": "the metrics that QFFLClient reports",
+    "weighted_by_key": "the metric num-examples, the weight of a client",
+    "arrayrecord_key": "nothing: it is always 'arrays'",
+    "configrecord_key": "nothing: it is always 'config'",
+    "min_evaluate_nodes": "fraction_evaluate, the fraction of the clients that evaluates",
+    "min_train_nodes": "participants, the clients of a round",
+    "train_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
+    "evaluate_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
+}
+"""{argument of Flower's strategies: its replacement in this package}."""
+
+
 class HeadLayer(NamedTuple):
     """The last linear layer of a network: the names of its module, weight and bias.
 
@@ -108,12 +128,17 @@ class RoundStrategy(Strategy, RunStrategy):
     `AGGREGATION`."""
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Raise a SettingsError for unknown arguments, with the nearest names."""
+        """Raise a SettingsError for unknown arguments, with the replacements of Flower's."""
         parameters = dict(inspect.signature(cls.__init__).parameters)
         parameters.pop("self", None)
         others = [name for name in options if name not in parameters]
         if others and all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
-            lines = [unknown("option", name, parameters) for name in others]
+            lines = [
+                f"instead of Flower's '{name}' use {FLOWER_ARGUMENTS[name]}"
+                if name in FLOWER_ARGUMENTS
+                else unknown("option", name, parameters)
+                for name in others
+            ]
             raise SettingsError(f"{cls.__name__}: {'; '.join(lines)}", *others)
         return super().__new__(cls)
 
