@@ -35,8 +35,12 @@ def client_app(
     `actions` are the names of further exchanges that the clients answer. For the message type
     "train.NAME", the client's method NAME is called.
     """
+    if isinstance(clients, int):
+        raise SettingsError(
+            f"clients = {clients}: must be a list of the ids of this node's clients; if any node "
+            f"can run any of {clients} clients, pass clients={clients} to the strategy instead"
+        )
     takes = _arguments(client_fn)
-    _check_hosting(takes, clients)
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
@@ -79,21 +83,6 @@ def roster_reply(message: Message, context: Context, own: Sequence[int] | None =
     if "name" in context.node_config:
         record["name"] = str(context.node_config["name"])
     return Message(RecordDict({"roster": record}), reply_to=message)
-
-
-def _check_hosting(takes: int, clients: OwnClients) -> None:
-    """Refuse an empty list, and several clients if `client_fn` does not take a client id."""
-    if isinstance(clients, int):
-        raise SettingsError(
-            f"clients = {clients}: must be a list of the ids of this node's clients; if any node "
-            f"can run any of {clients} clients, pass clients={clients} to the strategy instead"
-        )
-    several = clients is not None and not (isinstance(clients, Sequence) and len(clients) == 1)
-    if several and takes < 2:
-        raise SettingsError(
-            "clients is set, so client_fn must be given the id of the client to return: "
-            "write client_fn(context, client_id)"
-        )
 
 
 def _arguments(client_fn: ClientFn) -> int:
