@@ -182,4 +182,4 @@ beside-peers: install
 	python -m benchmarks.peers --install
 
 clean:
-	rm -rf $(VENV) site dist .lowest .newest .peers .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site dist .lowest .newest .peers .quickstart .mypy_cache .ruff_cache .pytest_cache

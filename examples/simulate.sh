@@ -7,6 +7,7 @@
 # Without this script, `flwr run` would use the SuperLink that it finds or starts on a fixed port,
 # leave it running, install the app's dependencies again, and exit with 0 even if the run failed.
 # This script
+#   - names a setting of -c that does not exist,
 #   - starts Ray here, unless RAY_ADDRESS names a cluster to join,
 #   - keeps Flower's files in $SIMULATION_HOME (default: a new folder, removed if all went well),
 #   - takes a free port, and uses the packages of the active environment,
@@ -76,6 +77,8 @@ stop() {
     if [ "${remove_home:-}" = yes ] && [ "$status" = 0 ]; then
         rm -rf "$home"
     elif [ "$status" != 0 ]; then
+        # Such as a setting that does not exist, which `flwr run` does not name.
+        grep -o "Could not start run: .*" "$home/superlink.log" >&2 || true
         echo "simulate.sh: Flower's logs are in $home" >&2
     fi
     exit "$status"
