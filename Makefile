@@ -23,7 +23,7 @@ help:
 	@echo "make mistakes     plant mistakes in copies of the package: the tests of make test must catch each (a quarter of an hour)"
 	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
-	@echo "make chaos        kills, a user's files, hostile replies, a lying SuperNode over TLS (a quarter of an hour)"
+	@echo "make chaos        kills, a user's files, hostile replies (a quarter of an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
 	@echo "make beside-peers   FedAvg next to other packages, into docs/peers.md (an hour)"
 	@echo "make startbench   every start of the package under one rule, five settings (many hours; says them first)"
@@ -177,4 +177,4 @@ beside-peers: install
 	python -m benchmarks.peers --install
 
 clean:
-	rm -rf $(VENV) site dist .lowest .newest .peers .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site dist .lowest .newest .peers .quickstart .mypy_cache .ruff_cache .pytest_cache

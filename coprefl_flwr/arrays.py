@@ -299,14 +299,6 @@ def _range(dtype: np.dtype[Any]) -> tuple[float, float]:
     return -most, most
 
 
-def other_dtype(arrays: Arrays, template: Arrays) -> str | None:
-    """Describe an array whose dtype differs from the template's, or return None."""
-    for name, array in arrays.items():
-        if array.dtype != template[name].dtype:
-            return f"array '{name}' has dtype {array.dtype}; expected is {template[name].dtype}"
-    return None
-
-
 def cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return a copy of an array of sums in `dtype`; for an integer or bool dtype, it is rounded."""
     if not np.issubdtype(dtype, np.inexact):

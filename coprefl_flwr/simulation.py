@@ -1,36 +1,21 @@
-"""Run Flower's simulation from a program, and check the arguments of `examples/simulate.sh`.
+"""Run a study by Flower's simulation from a program, by the script `simulate.sh`."""
 
-The script first calls
-
-    python -m coprefl_flwr.simulation APP [flwr run options ...]
-
-which reports two mistakes. First, a setting in `-c` that this package's app does not have: Flower's
-message is only "[code: 15] Invalid run configuration.". Second, a Ray cluster that does not run any
-more, which Ray reports only after 12 minutes. All other mistakes are reported by Flower or the app.
-"""
-
-import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import coprefl_flwr
-from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.federation.flower import check_cluster, flat, parse_run_config
 from coprefl_flwr.options import Value
 
 SCRIPT = Path(__file__).with_name("simulate.sh")
 
 LONGEST_SIMULATION = 600.0
 """Seconds after which a simulation is stopped; on a busy machine a simulation takes minutes."""
-
-OURS = "coprefl_flwr.server_app:app"
 
 _APP = """\
 [project]
@@ -124,41 +109,3 @@ def _reason(output: str) -> str:
     left_out = [line.partition(" is left out: ")[2] for line in others if " is left out: " in line]
     last = others[-1] if others else "the run printed nothing"
     return f"{last} ({left_out[0]})" if left_out else last
-
-
-def check_names(app: Path, options: Sequence[str]) -> None:
-    """Raise a SettingsError for a setting in `options` that does not exist in this package's app.
-
-    `options` are the options of `flwr run`. Other apps are not checked.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("-c", "--run-config", action="append", default=[])
-    try:
-        text = (app / "pyproject.toml").read_text(encoding="utf-8")
-        app_config = tomllib.loads(text)["tool"]["flwr"]["app"]
-        if app_config["components"]["serverapp"] != OURS:
-            return
-        given, _ = parser.parse_known_args(options)
-        known, changes = flat(app_config["config"]), parse_run_config(given.run_config)
-    except Exception:  # Flower reports a missing app or invalid TOML.
-        return
-    for key in changes:
-        if key not in known:
-            from coprefl_flwr.studies.settings import check_known  # Its imports take seconds.
-
-            check_known(key)
-
-
-def main(app: str, *options: str) -> int:
-    """Check an app, its options and the Ray cluster; print an error and return the exit status."""
-    try:
-        check_names(Path(app), options)
-        check_cluster()
-    except (SettingsError, RunFailedError) as error:
-        print(f"simulate.sh: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

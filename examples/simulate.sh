@@ -7,8 +7,8 @@
 # Without this script, `flwr run` would use the SuperLink that it finds or starts on a fixed port,
 # leave it running, install the app's dependencies again, and exit with 0 even if the run failed.
 # This script
-#   - names a misspelt setting of -c, of this package's own app, and a Ray cluster that RAY_ADDRESS or
-#     another program's address file names but that is gone, before anything starts,
+#   - names a setting of -c that does not exist,
+#   - starts Ray here, unless RAY_ADDRESS names a cluster to join,
 #   - keeps Flower's files in $SIMULATION_HOME (default: a new folder, removed if all went well),
 #   - takes a free port, and uses the packages of the active environment,
 #   - exits with 0 only if the run's status is finished:completed,
@@ -29,14 +29,11 @@ for command in flower-superlink flwr python ps; do
     fi
 done
 
-# Flower's own answer to a misspelt setting does not name it; Ray looks for its cluster for long.
-if python -c 'import coprefl_flwr' 2> /dev/null; then
-    python -m coprefl_flwr.simulation "$app" "$@"
-fi
-
 home=${SIMULATION_HOME:-$(mktemp -d)}
 [ -n "${SIMULATION_HOME:-}" ] || remove_home=yes
 export FLWR_HOME=$home FLWR_TELEMETRY_ENABLED=0 RAY_DEDUP_LOGS=0
+# Without it Ray joins any cluster that a program left running, or waits for one that is gone.
+export RAY_ADDRESS=${RAY_ADDRESS:-local}
 # Ray's own priority leaves its processes next to nothing beside a busy program.
 export RAY_worker_niceness=${RAY_worker_niceness:-0}
 # Ray warns of a coming change in how it hides GPUs from a process without any: take the new way.
@@ -80,6 +77,8 @@ stop() {
     if [ "${remove_home:-}" = yes ] && [ "$status" = 0 ]; then
         rm -rf "$home"
     elif [ "$status" != 0 ]; then
+        # Such as a setting that does not exist, which `flwr run` does not name.
+        grep -o "Could not start run: .*" "$home/superlink.log" >&2 || true
         echo "simulate.sh: Flower's logs are in $home" >&2
     fi
     exit "$status"

@@ -10,17 +10,13 @@ client's arrays in each sum. The coefficient depends only on the metrics of that
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, is_buffer
 
 Metrics = Mapping[str, float]
-
-BLOCK = 1 << 14
-"""Elements of a large array that are added at once, so that they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +32,13 @@ class Rule:
     partial: ClassVar[bool] = False
     sums: ClassVar[bool] = True
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return {name of a sum: the client's coefficient in that sum}, given its `metrics`.
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
+        """Return {name of a sum: (coefficient of the client's weights, of its buffers)}.
 
-        Raises a ValueError if a metric that the rule needs is missing or not finite.
+        Raises a ValueError if one of the client's `metrics` that the rule needs is missing or not
+        finite.
         """
         raise NotImplementedError
-
-    def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
-        """Return the coefficient of a client's buffers in a sum; weights have `coefficient`."""
-        return coefficient
 
     def __str__(self) -> str:
         parameters = [str(getattr(self, parameter.name)) for parameter in fields(self)]
@@ -63,13 +56,10 @@ class Mean(Rule):
     name = "mean"
     weight: str = "num-examples"
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return the client's weight, which must be above 0."""
-        return {"sum": _positive(metrics, self.weight) if self.weight else 1.0}
-
-    def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
-        """Return the client's number of samples, which must be above 0."""
-        return _positive(metrics, "num-examples")
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
+        """Return the client's weight and its number of samples, which must be above 0."""
+        weight = _positive(metrics, self.weight) if self.weight else 1.0
+        return {"sum": (weight, _positive(metrics, "num-examples"))}
 
 
 class Total(Rule):
@@ -78,9 +68,9 @@ class Total(Rule):
     name = "total"
     partial = True
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
         """Return the coefficient 1 of every client."""
-        return {"sum": 1.0}
+        return {"sum": (1.0, 1.0)}
 
 
 class LossMoments(Rule):
@@ -93,9 +83,10 @@ class LossMoments(Rule):
     name = "loss-moments"
     partial = True
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
         """Return the coefficients 1 and L_j, the client's loss."""
-        return {"gradient": 1.0, "loss-gradient": finite_metric(metrics, "loss")}
+        loss = finite_metric(metrics, "loss")
+        return {"gradient": (1.0, 1.0), "loss-gradient": (loss, loss)}
 
 
 @dataclass(frozen=True)
@@ -114,14 +105,13 @@ class PerClient(Rule):
         """Whether clients may return only some of the arrays, as with the rule `of`."""
         return self.of.partial
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return {client id: 1.0}: the arrays of each client stay a separate sum.
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
+        """Return {client id: (1.0, 1.0)}: the arrays of each client stay a separate sum.
 
         Raises a ValueError if the client's metrics would be refused by the rule in `self.of`.
         """
-        for coefficient in self.of.coefficients(metrics).values():
-            self.of.buffer_coefficient(metrics, coefficient)
-        return {str(int(metrics["client"])): 1.0}  # Not as a float: node ids have 64 bits.
+        self.of.weights(client, metrics)
+        return {str(client): (1.0, 1.0)}
 
 
 class Chain(Rule):
@@ -134,13 +124,13 @@ class Chain(Rule):
 
     name = "chain"
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
         """Return the coefficient 1, as the sum "last" has only the last client's arrays.
 
         Raises a ValueError if the client has no samples.
         """
         _positive(metrics, "num-examples")
-        return {"last": 1.0}
+        return {"last": (1.0, 1.0)}
 
 
 class MetricsOnly(Rule):
@@ -149,7 +139,7 @@ class MetricsOnly(Rule):
     name = "nothing"
     sums = False
 
-    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+    def weights(self, client: int, metrics: Metrics) -> dict[str, tuple[float, float]]:
         """Return an empty mapping, as there are no sums.
 
         Raises a ValueError if the metric num-examples, the weight of the means, is not above 0.
@@ -204,9 +194,9 @@ class Accumulator:
         self.sums: dict[str, Arrays] = {}
 
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
-        """Add one client's arrays to the sums, with the coefficients that the rule gives."""
-        for name, weight in self.rule.coefficients({**metrics, "client": client}).items():
-            self._add(name, arrays, weight, self.rule.buffer_coefficient(metrics, weight))
+        """Add one client's arrays to the sums, with the rule's weights."""
+        for name, weights in self.rule.weights(client, metrics).items():
+            self._add(name, arrays, *weights)
 
     def merge(self, sums: Mapping[str, Arrays]) -> None:
         """Add the sums in a node's reply, which the node made by the same rule.
@@ -223,28 +213,8 @@ class Accumulator:
         for key, array in arrays.items():
             averaged = is_buffer(key, self.sent.get(key, array), self.buffers)
             factor = buffer_weight if averaged else weight
+            product = np.asarray(np.multiply(array, factor, dtype=np.float64))
             if key in sums:
-                _add_product(sums[key], array, factor)
+                np.add(sums[key], product, out=sums[key])
             else:
-                sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64))
-
-
-def _add_product(total: npt.NDArray[np.float64], array: npt.NDArray[Any], factor: float) -> None:
-    """Add factor * array to `total` in place; both are computed in float64."""
-    if factor == 1:  # As for gradients and for nodes' sums.
-        np.add(total, array, out=total, dtype=np.float64)
-    elif array.size <= BLOCK:
-        np.add(total, np.multiply(array, factor, dtype=np.float64), out=total)
-    else:
-        # The product of a whole large array would be written to memory and read again.
-        both = np.nditer(
-            [total, array],
-            ["external_loop", "buffered"],
-            [["readwrite"], ["readonly"]],
-            op_dtypes=[np.float64, np.float64],
-            casting="same_kind",
-            buffersize=BLOCK,
-        )
-        with both:
-            for sums, numbers in both:
-                np.add(sums, numbers * factor, out=sums)
+                sums[key] = product

@@ -128,10 +128,9 @@ class Checkpoint:
     """The state of a run after round `round`, from which the run can continue.
 
     `arrays` are the global arrays, `state` is the method's state, and `options` are the options of
-    the strategy. `versions` is {client id: version of the client's committed state}. `bound` is
-    {client id: node id}, if nodes name their clients. `most_clients` is the largest number of
-    clients that were connected at the same time. `lines` describes the lines of the history
-    that are already in the history's file.
+    the strategy. `versions` is {client id: version of the client's committed state}.
+    `most_clients` is the largest number of clients that were connected at the same time. `lines`
+    describes the lines of the history that are already in the history's file.
     """
 
     round: int
@@ -140,7 +139,6 @@ class Checkpoint:
     history: History
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
-    bound: dict[int, int] = field(default_factory=dict)
     most_clients: int = 0
     lines: HistoryLines = field(default_factory=HistoryLines)
 
@@ -170,20 +168,14 @@ def continue_from(
     """Return the state from which a run starts: the arrays `initial`, or the checkpoint at `path`.
 
     Raises a SettingsError if an existing checkpoint would be overwritten; if the checkpoint has
-    another model, other options, or a round after `num_rounds`; or if an option cannot be written
-    into a checkpoint.
+    another model, other options, or a round after `num_rounds`.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
         raise SettingsError("resume = True: set checkpoint, the file to resume from")
     if path is None:
         return beginning
-    try:  # As JSON returns them: tuples become lists.
-        written: dict[str, Any] = json.loads(json.dumps(dict(options)))
-    except (TypeError, ValueError) as error:
-        allowed = "only numbers, texts, and lists and mappings of them"
-        line = f"options of the strategy cannot be written into a checkpoint: {one_line(error)}"
-        raise SettingsError(f"{line}; allowed are {allowed}") from error
+    written: dict[str, Any] = json.loads(json.dumps(dict(options)))  # Tuples become lists.
     if not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
@@ -230,8 +222,6 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "state": state,
         "options": checkpoint.options,
         "versions": checkpoint.versions,
-        # As texts: Flower's node ids have 64 bits without a sign, which JSON's readers cannot keep.
-        "bound": {client: str(node) for client, node in checkpoint.bound.items()},
         "most-clients": checkpoint.most_clients,
         "history": {"bytes": lines.size, "sha256": lines.sum.hexdigest()},
     }
@@ -256,7 +246,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             history=history,
             options=dict(header["options"]),
             versions={int(client): version for client, version in header["versions"].items()},
-            bound={int(client): int(node) for client, node in header["bound"].items()},
             most_clients=int(header["most-clients"]),
             lines=lines,
         )

@@ -35,8 +35,12 @@ def client_app(
     `actions` are the names of further exchanges that the clients answer. For the message type
     "train.NAME", the client's method NAME is called.
     """
+    if isinstance(clients, int):
+        raise SettingsError(
+            f"clients = {clients}: must be a list of the ids of this node's clients; if any node "
+            f"can run any of {clients} clients, pass clients={clients} to the strategy instead"
+        )
     takes = _arguments(client_fn)
-    _check_hosting(takes, clients)
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
@@ -56,7 +60,6 @@ def client_app(
     def roster(message: Message, context: Context) -> Message:
         population = str(records_of(message.content, ConfigRecord)["config"].get("population", ""))
         own = clients(context, population) if callable(clients) else clients
-        _refuse_number(own)
         reply = roster_reply(message, context, own)
         records_of(reply.content, ConfigRecord)["roster"]["runs-clients"] = True
         return reply
@@ -82,36 +85,12 @@ def roster_reply(message: Message, context: Context, own: Sequence[int] | None =
     return Message(RecordDict({"roster": record}), reply_to=message)
 
 
-def _check_hosting(takes: int, clients: OwnClients) -> None:
-    """Refuse an empty list, and several clients if `client_fn` does not take a client id."""
-    _refuse_number(clients)
-    if isinstance(clients, Sequence) and not clients:
-        raise SettingsError(f"clients = {clients}: a node hosts at least one client")
-    several = clients is not None and not (isinstance(clients, Sequence) and len(clients) == 1)
-    if several and takes < 2:
-        raise SettingsError(
-            "clients is set, so client_fn must be given the id of the client to return: "
-            "write client_fn(context, client_id)"
-        )
-
-
-def _refuse_number(clients: object) -> None:
-    if isinstance(clients, int):
-        raise SettingsError(
-            f"clients = {clients}: must be a list of the ids of this node's clients; if any node "
-            f"can run any of {clients} clients, pass clients={clients} to the strategy instead"
-        )
-
-
 def _arguments(client_fn: ClientFn) -> int:
     """Return the number of positional arguments without a default; at least 2 with `*args`."""
     parameters = inspect.signature(client_fn).parameters.values()
-    named = sum(
-        parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        for parameter in parameters
-    )
-    return max([named, *(2 for p in parameters if p.kind is p.VAR_POSITIONAL)])
+    needed = [p for p in parameters if p.kind <= p.VAR_POSITIONAL and p.default is p.empty]
+    several = any(p.kind is p.VAR_POSITIONAL for p in needed)
+    return max(len(needed) - several, 2 * several)
 
 
 def _refuse_other(client_id: int | None, own: object) -> None:

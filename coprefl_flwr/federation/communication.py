@@ -1,6 +1,6 @@
 """The traffic of a round: models and bytes in a deployment, and the bytes sent in this run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ from flwr.app import Message
 
 from coprefl_flwr.arrays import Arrays, size_of, to_record
 from coprefl_flwr.federation.exchange import Exchange
-from coprefl_flwr.federation.messages import NodeReply, size_of_arrays
+from coprefl_flwr.federation.messages import size_of_arrays
 
 
 @dataclass
@@ -56,19 +56,15 @@ class Traffic:
         self.wire_bytes_down += sum(sizes)
         self.wire_nodes = max(self.wire_nodes, len(messages))
 
-    def count_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:
-        """Add the traffic of the good replies, and count the clients that were asked and left out.
+    def count_up(self, exchange: Exchange, clients: int, names: Iterable[str]) -> None:
+        """Add the traffic of the good replies of `clients` clients, and count those without.
 
-        All good replies to an exchange have arrays with the same names.
+        `names` are the names of the arrays in each of these replies.
         """
-        clients = sum(len(reply.metrics) for reply in replies)
         self.replies_asked += len(exchange.clients)
         self.replies_left_out += len(exchange.clients) - clients
-        if not replies:
-            return
-        answered: Arrays = next(iter(replies[0].records.values()), {})
         template = exchange.template
-        answer = {name: template[name] for name in answered}
+        answer = {name: template[name] for name in names}
         self.models_up += clients * self._models(nbytes(answer))
         self.client_bytes_up += clients * serialised(answer)
 

@@ -135,9 +135,6 @@ class RunStrategy:
 class Members(Protocol):
     """The interface through which a round finds the clients of a population."""
 
-    begun: bool
-    """Whether an earlier call of `clients` has already waited for the clients to connect."""
-
     @property
     def most_clients(self) -> int:
         """The largest number of clients that were connected at the same time in the run."""
@@ -154,7 +151,6 @@ class Listed:
     """A fixed list of client ids, used without a grid; each client is its own node."""
 
     ids: Sequence[int]
-    begun: bool = True
 
     @property
     def most_clients(self) -> int:
@@ -252,11 +248,11 @@ class RoundContext:
         return sorted(clients[position] for position in positions)
 
     def _clients(self) -> Sequence[int]:
-        """Return all client ids; refuse `participants` above their number in the first round."""
-        first, most = not self.members.begun, self.run.most_participants
-        clients = self.members.clients(most)
-        if first and most is not None and most > len(clients):
-            raise SettingsError(f"participants = {most}: there are only {len(clients)} clients")
+        """Return all client ids; refuse `participants` above the number of all clients."""
+        wanted = self.run.most_participants
+        clients, most = self.members.clients(wanted), self.members.most_clients
+        if wanted is not None and wanted > most:
+            raise SettingsError(f"participants = {wanted}: there are only {most} clients")
         return clients
 
     def key(self, purpose: str) -> tuple[str | int, ...]:

@@ -15,7 +15,7 @@ from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
 from coprefl_flwr.federation.messages import ARRAYS, NO_MODEL, NodeReply
-from coprefl_flwr.federation.validation import OTHER_NAMES, Bounds, majority_names
+from coprefl_flwr.federation.validation import Bounds
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """A function that creates a client from a client id and the request's config. The id is None if
@@ -68,26 +68,21 @@ def run_clients(
     """Run the clients in the order of their ids and combine their results by `rule`.
 
     If `rule` is a `Chain`, clients run in the order of the list `clients`, each from the arrays of
-    the last client that did not fail. A client whose arrays have other names than most clients'
-    arrays counts as failed. `template` holds arrays with the names, shapes and dtypes that clients
-    must return.
+    the last client that did not fail. `template` holds arrays with the names, shapes and dtypes
+    that clients must return.
     """
     chained, alone = isinstance(rule, Chain), len(clients) == 1
     # A copy, so that no client gets the server's arrays, as in one process. It can be written to:
     # torch would copy arrays in read-only memory again for each client.
     start, reply = _copied(sent), NodeReply(alone=alone)
-    groups: dict[frozenset[str], tuple[Accumulator, dict[int, dict[str, float]]]] = {}
+    sums = Accumulator(rule, template, bounds.buffers)
     numbered = list(enumerate(clients))
     for position, client_id in numbered if chained else sorted(numbered, key=itemgetter(1)):
         try:
             own = messages.config_of(config, position)
             client = make_client(client_id, own)
             arrays, metrics = call_client(client, method, start, {**own, "client": client_id})
-            bounds.check(arrays, metrics, template, rule)
-            names = frozenset(arrays) if rule.sums else frozenset()
-            sums, of_clients = groups.setdefault(
-                names, (Accumulator(rule, template, bounds.buffers), {})
-            )
+            bounds.check({client_id: metrics}, {ARRAYS: arrays}, template, rule, alone=True)
             if chained:
                 start = cast_like(arrays, sent)
             elif alone and rule.sums:
@@ -95,23 +90,13 @@ def run_clients(
                 start = {name: array.copy("K") for name, array in arrays.items()}
             elif rule.sums:
                 sums.add(client_id, arrays, metrics)
-            of_clients[client_id] = metrics
+            reply.metrics[client_id] = metrics
             arrays = {}  # Frees memory before the next client runs, as a model may be large.
         except (Exception, *EXITS) as error:  # Other clients' results must be kept.
             reply.failed[client_id] = one_line(error) + messages.place(error)
-    if not groups:
-        return reply
-    chosen = majority_names({names: len(of_clients) for names, (_, of_clients) in groups.items()})
-    for names, (_, of_clients) in groups.items():
-        if names != chosen:
-            reply.failed |= dict.fromkeys(of_clients, OTHER_NAMES)
-    sums, reply.metrics = groups[chosen]
-    if not rule.sums:
-        return reply
-    if alone or chained:
-        reply.records = {ARRAYS if alone else "last": start}
-    else:
-        reply.records = sums.sums
+    if reply.metrics and rule.sums:
+        single = {ARRAYS if alone else "last": start}
+        reply.records = single if alone or chained else sums.sums
     for arrays in reply.records.values():
         for name, array in arrays.items():  # One array at a time, as a model may be large.
             arrays[name] = np.asarray(array, order="C")
@@ -152,7 +137,7 @@ def call_client(
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
     # The next client gets the same arrays, so a client that may change them gets copies.
     own, given = read_only(sent), dict(config)
-    if not _is_own(client):
+    if not type(client).__module__.startswith(OWN_CLIENTS):
         own = _copied(sent)
         groups = config.get("extra")
         if isinstance(groups, dict):  # It may also be a number of the app's own config.
@@ -166,25 +151,15 @@ def call_client(
         else:
             arrays = name_arrays(first, sent)
     except Exception as error:  # Whatever a user's method returns.
-        values = outcome if isinstance(outcome, tuple) else [outcome]
-        kinds = ", ".join(type(value).__name__ for value in values)
         needed = "loss" if method == "evaluate" else "list of arrays"
-        needed = f"needed: ({needed}, number of samples, dict of metrics)"
-        line = f"{type(client).__name__}.{method} returned ({kinds}); {needed}"
-        raise ValueError(f"{line}: {one_line(error)}") from error
+        needed = f"must return ({needed}, number of samples, dict of metrics)"
+        raise ValueError(f"{type(client).__name__}.{method} {needed}: {one_line(error)}") from error
     for name, value in metrics.items():
         if name in RESERVED:
             raise ValueError(f"metric '{name}' has a reserved name; choose another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
-
-
-def _is_own(client: NumPyClient) -> bool:
-    """Return whether the client's class is of this package, and no method was replaced."""
-    kind = type(client)
-    replaced = any(callable(getattr(kind, name, None)) for name in vars(client))
-    return kind.__module__.startswith(OWN_CLIENTS) and not replaced
 
 
 def _copied(arrays: Arrays) -> Arrays:

@@ -76,11 +76,6 @@ class NodeReply:
     failed: dict[int, str] = field(default_factory=dict)
     alone: bool = False
 
-    @property
-    def clients(self) -> list[int]:
-        """Ids of the clients that did not fail, ascending."""
-        return sorted(self.metrics)
-
 
 def request(
     records: Mapping[str, ArrayRecord],
@@ -126,7 +121,7 @@ def hosted_reply(reply: NodeReply) -> RecordDict:
     lists = {name: values.tolist() for name, values in table(reply.metrics).items()}
     records = reply.records.items()
     content = RecordDict({name: to_record(arrays, copy=False) for name, arrays in records})
-    content["metrics"] = MetricRecord({"clients": reply.clients, **lists})
+    content["metrics"] = MetricRecord({"clients": sorted(reply.metrics), **lists})
     if reply.failed:
         failed, reasons = list(reply.failed), list(reply.failed.values())
         content["failed"] = ConfigRecord({"clients": failed, "reasons": reasons})
@@ -156,18 +151,25 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
     return content
 
 
-def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True) -> NodeReply:
+def read_reply(message: Message, clients: Sequence[int], arrays: bool = True) -> NodeReply:
     """Parse a node's reply to a request for `clients`; `arrays` tells whether to read its arrays.
 
     The reply may be that of a hosting node (`hosted_reply`) or of a single client (`plain_reply`).
-    Raises a ValueError with a message of one line if the reply has neither form.
+    Its arrays are taken out of the message, to free memory: the grid may keep the message.
+    Raises a ValueError with a message of one line if the reply has neither form or is an error.
     """
+    if message.has_error():
+        raise ValueError(reason(message))
+    content = message.content
     metric_records = records_of(content, MetricRecord)
     if len(metric_records) != 1:
         raise ValueError(f"{len(metric_records)} MetricRecords in the reply, not one")
     columns: dict[str, Any] = dict(*metric_records.values())
-    array_records = records_of(content, ArrayRecord) if arrays else {}
-    records = {name: from_record(record, copy=False) for name, record in array_records.items()}
+    records: dict[str, Arrays] = {}
+    for name, record in records_of(content, ArrayRecord).items():
+        del content[name]
+        if arrays:
+            records[name] = from_record(record, copy=False)
     ids = columns.get("clients")
     if not isinstance(ids, list):  # The reply of a node that is one client.
         if len(clients) != 1:
@@ -184,7 +186,11 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
         for client, value in zip(order, map(float, values), strict=True):
             if not (math.isnan(value) and name.startswith(METRIC)):
                 metrics[client][name] = value
-    failed = _failures(content)
+    failed: dict[int, str] = {}
+    if "failed" in (configs := records_of(content, ConfigRecord)):
+        lists: Any = configs["failed"]
+        reasons = zip(lists["clients"], lists["reasons"], strict=True)
+        failed = {int(str(client)): shorten(str(why)) for client, why in reasons}
     if not set(failed) <= set(clients) - set(order):
         raise ValueError(f"failures of clients {sorted(failed)}, expected: {list(clients)}")
     lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
@@ -199,108 +205,53 @@ def size_of_arrays(message: Message) -> int:
     return sum(size_of(array) for record in records for array in record.values())
 
 
-def _failures(content: RecordDict) -> dict[int, str]:
-    """Return {client id: reason of its failure} from the reply's record `failed`."""
-    if "failed" not in (records := records_of(content, ConfigRecord)):
-        return {}
-    failed = records["failed"]
-    clients, reasons = failed["clients"], failed["reasons"]
-    if not isinstance(clients, list) or not isinstance(reasons, list):
-        raise ValueError("the record 'failed' has no lists")
-    failures = zip(clients, reasons, strict=True)
-    return {int(str(client)): shorten(str(why)) for client, why in failures}
-
-
 # ---- why a client failed -------------------------------------------------------------------------
 #
-# A reason is the line "KIND: text (file.py:LINE)". A node that hosts clients writes this line from
-# the exception. For other apps, the server makes the line from the text of Flower's error reply:
-# the traceback in a simulation, only the exception, without file and line, in a deployment.
-
-PROGRAM_ERRORS = {
-    *("AssertionError", "AttributeError", "ImportError", "IndentationError", "IndexError"),
-    *("KeyError", "LoadClientAppError", "ModuleNotFoundError", "NameError", "NotImplementedError"),
-    *("SettingsError", "SyntaxError", "TypeError", "UnboundLocalError"),
-}
-"""Exceptions that point to a bug in the program: a repeated round would raise them again."""
-
-NOT_REGISTERED = r"No \w+ function registered"
-"""Pattern of Flower's error for a message type that the ClientApp has no function for."""
+# A node that hosts clients writes the exception as one line, "KIND: text (FOLDER/FILE:LINE)". For
+# other apps, the reason is the last line of the text in Flower's error reply.
 
 DIVERGED = r"^metric '.*loss' is (nan|-?inf)|holds a NaN or an infinity$"
 """Pattern of the reason for a client whose training diverged to NaN or infinity."""
 
-MAY_PASS = rf"{DIVERGED}|Unavailable|out of memory|^(OS|Timeout|Connection\w*)Error"
-"""Pattern of reasons that another attempt, with other clients or a little later, may not have."""
+MOD = "a client-side mod refused"
+"""Text in the reason for a mod that refused a request or a reply."""
 
-OLD_STYLE = {
-    "KeyError: 'fitins.parameters'": "ClientApp(client_fn) is Flower's old style: write "
-    "client_app(client_fn), imported from coprefl_flwr.clients"
-}
-"""{unclear error message: the cause and the remedy, which are appended to the message}."""
-
-MOD = "a client-side mod"
-"""Text in the reason for a mod that refused a request or changed a reply. A repeated round would
-fail again."""
+PROGRAM_ERROR = re.compile(
+    r"\b(Assertion|Attribute|Import|Indentation|Index|Key|LoadClientApp|ModuleNotFound|Name"
+    r"|NotImplemented|Settings|Syntax|Type|UnboundLocal)Error\b"
+    rf"|No \w+ function registered|{MOD}"
+)
+"""Pattern of reasons that point to a bug in the program: a repeated round would fail again."""
 
 _OF_MOD = 6
 """Flower's error code for an error that a mod raised."""
 
-_PACKAGE = str(Path(__file__).parents[1])
-_LIBRARIES = sysconfig.get_path("stdlib")
-_FRAME = re.compile(r'^ *File "(.+?)", line (\d+), in .*$', re.MULTILINE)
-_CAUSED = "\nThe above exception was the direct cause of the following exception:\n"
-_ONLY_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<(['\"])(.*)\2>( \(.+:\d+\))?", re.DOTALL)
+_LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
 
 
 def place(error: BaseException) -> str:
-    """Return " (file.py:LINE)", the innermost line of a user's file, or "" if there is none."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return _place((frame.filename, frame.lineno or 0) for frame in frames)
+    """Return " (FOLDER/FILE:LINE)", the innermost line of a user's file, or "" if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        installed = "-packages/" in frame.filename or any(map(path.is_relative_to, _LIBRARIES))
+        if not (installed or frame.filename.startswith("<")):
+            return f" ({'/'.join(path.parts[-2:])}:{frame.lineno})"
+    return ""
 
 
 def reason(message: Message) -> str:
     """Return one line for the user: the error in a node's error reply."""
-    text = (message.error.reason or "").strip() or f"error {message.error.code}"
-    line = f"{MOD} refused: {_line(text)}" if message.error.code == _OF_MOD else _line(text)
-    return shorten(f"{line}: {OLD_STYLE[line]}" if line in OLD_STYLE else line)
-
-
-def _line(text: str) -> str:
-    """Return the exception, with file and line, from a traceback or another text of Flower's."""
-    # Ray's worker wraps the app's exception in an exception of Flower's.
-    own, _, wrapping = text.rpartition(_CAUSED)
-    own = own if "ClientAppException" in wrapping and own else text
-    frames = list(_FRAME.finditer(own))
-    if frames:
-        behind = own[frames[-1].end() :].splitlines()
-        # The source line and the marks below it are indented.
-        start = next((n for n, line in enumerate(behind) if line and line[0] != " "), 0)
-        line = " ".join(" ".join(behind[start:]).split())
-        kind, mark, rest = line.partition(": ")
-        where = _place((frame[1], int(frame[2])) for frame in frames)
-        return kind.rpartition(".")[2] + mark + rest + where
-    if raised := _ONLY_RAISED.fullmatch(text):
-        kind, _, message, where = raised.groups()
-        return f"{kind}: {' '.join(message.split())}{where or ''}"
-    return text.splitlines()[-1]
+    lines = (message.error.reason or "").strip().splitlines()
+    line = lines[-1] if lines else f"error {message.error.code}"
+    return shorten(f"{MOD}: {line}" if message.error.code == _OF_MOD else line)
 
 
 def program_error(reasons: Iterable[str]) -> str:
     """Return the first reason if all reasons are the same kind of program error, or else ""."""
     lines = list(reasons)
-    kinds = {_kind(line) for line in lines}
-    return lines[0] if len(kinds) == 1 and kinds != {""} else ""
-
-
-def same_error(reasons: Iterable[str]) -> str:
-    """Return the reason, without its numbers, that all reasons are; "" if they differ.
-
-    The result is also "" if the same clients may succeed later, as after an error of a network.
-    """
-    lines = {re.sub(r"\d+", "0", line) for line in reasons}
-    line = lines.pop() if len(lines) == 1 else ""
-    return "" if re.search(MAY_PASS, line) else line
+    found = [PROGRAM_ERROR.search(line) for line in lines]
+    kinds = {match[0] if match else "" for match in found}
+    return lines[0] if len(kinds) == 1 and "" not in kinds else ""
 
 
 def most_often(reasons: Iterable[str]) -> str:
@@ -310,34 +261,3 @@ def most_often(reasons: Iterable[str]) -> str:
         hint = grew if re.search(DIVERGED, line) else ""
         return f"{number} failed: {line}{hint}"
     return ""
-
-
-def _kind(line: str) -> str:
-    """Return the kind of program error that a line reports, or "" if it reports another error."""
-    if registered := re.search(NOT_REGISTERED, line):
-        return registered[0]
-    if MOD in line:
-        return MOD
-    kind = line.partition(":")[0]
-    return kind if kind in PROGRAM_ERRORS else ""
-
-
-def _place(frames: Iterable[tuple[str, int]]) -> str:
-    """Return " (FILE:LINE)" of the last frame in a user's file, or "" if there is none."""
-    own = [(file, line) for file, line in frames if _is_users(file)]
-    return f" ({_short(own[-1][0])}:{own[-1][1]})" if own else ""
-
-
-def _is_users(file: str) -> bool:
-    path = Path(file)
-    installed = {"site-packages", "dist-packages"} & set(path.parts)
-    within = any(path.is_relative_to(folder) for folder in (_PACKAGE, _LIBRARIES))
-    return not (file.startswith("<") or installed or within)
-
-
-def _short(file: str) -> str:
-    """Return a path relative to the working folder, or else only "FOLDER/FILE"."""
-    path = Path(file)  # `flwr run` runs a copy of the app, whose path its author does not know.
-    if path.is_relative_to(Path.cwd()):
-        return str(path.relative_to(Path.cwd()))
-    return "/".join(path.parts[-2:])

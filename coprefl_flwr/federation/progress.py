@@ -84,20 +84,12 @@ class Progress:
         self._opened.close()
 
     def begin(self, title: str, rounds: int) -> "Part":
-        """Start showing a part with this number of rounds, and return the part."""
+        """Start showing a part with this number of rounds, until a `with` block of it ends."""
         self.begun += 1
         self.page.add_task(title, total=rounds, loss="", rate="")
         return Part(self, self.page.tasks[-1], f"[{self.begun}/{self.parts}]", time.monotonic())
 
-    @contextmanager
-    def part(self, title: str, rounds: int) -> Iterator["Part"]:
-        """Context manager: show a part, which is a hook of its rounds."""
-        part, done = self.begin(title, rounds), False
-        try:
-            yield part
-            done = True
-        finally:
-            part.end(done=done)
+    part = begin
 
 
 @dataclass(eq=False)
@@ -112,6 +104,14 @@ class Part:
     task: Task
     number: str
     logged: float
+
+    def __enter__(self) -> Self:
+        """Return this part, a hook of its rounds."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop showing the part, which is done unless the block raised an exception."""
+        self.end(done=kind is None)
 
     def __call__(self, report: RoundReport) -> None:
         """Show a finished round; called as a hook of `RoundStrategy.start`."""

@@ -7,17 +7,17 @@ the versions of the clients' states, and the history. The strategy stores only o
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from coprefl_flwr.arrays import Arrays, mismatch, other_dtype, read_only, to_record
+from coprefl_flwr.arrays import Arrays, mismatch, read_only, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError
 from coprefl_flwr.federation.aggregation import LossMoments
 from coprefl_flwr.federation.checkpoint import (
@@ -108,8 +108,8 @@ class Run:
         self.arrays, self.first = start.arrays, start.round + 1
         self.history, self.state, self.lines = start.history, start.state, start.lines
         self.versions = Versions(dict(start.versions), dict(start.versions))
-        known = start.bound, start.most_clients
-        self.transport = Transport(self.grid, self.strategy, self.timeout, *known)
+        most = start.most_clients
+        self.transport = Transport(self.grid, self.strategy, self.timeout, most)
         self.evaluation: Replies | None = None
         self._logged: set[str] = set()
         self._stateful: set[int] = set()
@@ -132,7 +132,6 @@ class Run:
             flower_log.info("")
             flower_log.info("[ROUND %s/%s]", done, self.num_rounds)
             self._one_round(done)
-        self.transport.end()
         arrays = to_record(self.arrays, copy=False)
         result = RunResult(arrays, history=self.history, evaluation=self.evaluation)
         self.history.put_into(result)
@@ -165,7 +164,7 @@ class Run:
         Raises a RunFailedError if `max_failed_rounds` attempts failed, or if all clients fail with
         the same error of their program.
         """
-        self.begin_round()
+        self.transport.traffic = Traffic(nbytes(self.arrays))
         most = self.strategy.max_failed_rounds
         for attempt in range(most):
             before = copy.deepcopy(self.state)
@@ -173,9 +172,10 @@ class Run:
                 arrays, metrics = self._attempt(self.context(server_round, attempt))
                 break
             except RoundFailedError as failure:
+                shared = self.transport.tally.shared_error()
                 self.log_tally()
                 self.state = before
-                if shared := self.transport.shared_error():
+                if shared:
                     raise RunFailedError(f"round {server_round}: {shared}") from None
                 logger.warning(
                     "round %s, attempt %s failed: %s", server_round, attempt + 1, failure
@@ -183,12 +183,12 @@ class Run:
                 if attempt + 1 == most:
                     failed = f"round {server_round} failed {most} times in a row"
                     raise RunFailedError(f"{failed}, last: {failure}") from failure
-        self.end_round(server_round, attempt, arrays, metrics)
-
-    def begin_round(self) -> None:
-        """Clear the list of the previous round's failures, and reset the traffic counts."""
-        self.transport.new_round()
-        self.transport.traffic = Traffic(nbytes(self.arrays))
+        self.arrays = arrays
+        self.versions.commit(self._stateful, server_round, attempt)
+        self.history.train[server_round] = metrics
+        self.history.traffic[server_round] = self.transport.traffic.as_metrics()
+        self.log_tally()
+        flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
 
     def context(self, server_round: int, attempt: int = 0) -> RoundContext:
         """Return the `RoundContext` of an attempt at a round."""
@@ -196,7 +196,11 @@ class Run:
         return RoundContext(*run, server_round, attempt, self.state, self.versions)
 
     def _attempt(self, ctx: RoundContext) -> tuple[Arrays, RoundMetrics]:
-        """Run the round's generator once; return the new global arrays and the round's metrics."""
+        """Run the round's generator once; return the new global arrays and the round's metrics.
+
+        Raises a RoundFailedError if names, shapes or dtypes of the new arrays differ from those of
+        the old ones, or if numbers are not finite.
+        """
         self._stateful, self._training = set(), {}
         # Read-only: hooks may have kept these arrays, and another attempt starts from them.
         program = self.strategy.program(ctx, read_only(self.arrays))
@@ -206,19 +210,22 @@ class Run:
                 exchange = program.send(self._replies(ctx, exchange, self.train_config))
         except StopIteration as end:
             returned, metrics = end.value
-        return self.check_arrays(returned), as_numbers(metrics)
+        # NumPy's arithmetic turns arrays of shape () into scalars.
+        arrays = {name: np.asarray(array) for name, array in returned.items()}
+        problem = mismatch(arrays, self.arrays)
+        for name, old in self.arrays.items():
+            if not problem and arrays[name].dtype != old.dtype:
+                problem = f"array '{name}' has dtype {arrays[name].dtype}; expected is {old.dtype}"
+        if problem:
+            raise RoundFailedError(f"the new global model is invalid: {problem}")
+        # In the old order: clients identify arrays by their index.
+        return {name: arrays[name] for name in self.arrays}, as_numbers(metrics)
 
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
-        """Send the messages of an exchange and return the combined replies."""
-        messages = self.messages(ctx, exchange, config)
-        within = self.transport.patience(m.metadata.dst_node_id for m in messages)
-        sent = self.grid.send_and_receive(messages, timeout=within) if messages else []
-        return self.collect(exchange, sent)
+        """Return the replies to an exchange, whose messages have the settings `config` of the app.
 
-    def messages(
-        self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord
-    ) -> list[Message]:
-        """Return the messages of an exchange, with the app's settings and those of the round."""
+        The replies to training are kept, and the clients that have a new state.
+        """
         settings: MessageConfig = {
             "server-round": ctx.round,
             "run": self.strategy.run_name,
@@ -226,26 +233,18 @@ class Run:
             "seed": self.strategy.seed,
             "attempt": ctx.attempt,
         }
-        return self.transport.prepare(exchange, {**config, **settings}, self.versions)
-
-    def collect(self, exchange: Exchange, messages: Iterable[Message]) -> Replies:
-        """Return the combined replies; note which clients have a new state."""
-        replies = self.transport.collect(exchange, messages)
+        replies = self.transport.exchange(exchange, {**config, **settings}, self.versions)
         if exchange.stateful:
             self._stateful |= set(replies.clients)
         if exchange.action != "evaluate":
             without_arrays = replace(replies, arrays={}, sums={})
             self._training.setdefault(exchange.action, []).append(without_arrays)
-        if isinstance(exchange.combine, LossMoments) and replies.clients:
-            self._check_query(replies)
-        return replies
-
-    def _check_query(self, replies: Replies) -> None:
-        """Warn if CoPreFL's meta objective of these replies has no variance, or no gradient."""
-        if len(replies.clients) == 1:
+        if isinstance(exchange.combine, LossMoments) and len(replies.clients) == 1:
             self._warn_once("the query had one reply: the variance in CoPreFL's objective is 0")
-        if not any(a.any() for arrays in replies.sums.values() for a in arrays.values()):
+        sums = [a for arrays in replies.sums.values() for a in arrays.values()]
+        if isinstance(exchange.combine, LossMoments) and sums and not any(a.any() for a in sums):
             self._warn_once("all query gradients are 0: the round is FedAvg; is the loss right?")
+        return replies
 
     def _warn_once(self, line: str) -> None:
         """Log a warning, unless this run has logged it before."""
@@ -253,41 +252,22 @@ class Run:
             logger.warning("%s", line)
         self._logged.add(line)
 
-    def check_arrays(self, returned: Arrays) -> Arrays:
-        """Return the new global arrays in the order of the old ones.
-
-        Raises a RoundFailedError if names, shapes or dtypes differ, or numbers are not finite.
-        """
-        # NumPy's arithmetic turns arrays of shape () into scalars.
-        arrays = {name: np.asarray(array) for name, array in returned.items()}
-        problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
-        if problem:
-            raise RoundFailedError(f"the new global model is invalid: {problem}")
-        # In the old order: clients identify arrays by their index.
-        return {name: arrays[name] for name in self.arrays}
-
-    def end_round(
-        self, server_round: int, attempt: int, arrays: Arrays, metrics: RoundMetrics
-    ) -> None:
-        """Store the new model, the versions of the clients' new states, and the round's metrics."""
-        self.arrays = arrays
-        self.versions.commit(self._stateful, server_round, attempt)
-        self.history.train[server_round] = metrics
-        self.history.traffic[server_round] = self.transport.traffic.as_metrics()
-        self.log_tally()
-        flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
-
     def log_tally(self) -> None:
         """Log how many clients answered the exchanges since the last such line."""
         if line := self.transport.tally.line(self.transport.called):
             flower_log.info("\t├──> %s; %d clients in all", line, self.transport.most_clients)
 
     def evaluate(self, server_round: int) -> None:
-        """Have clients evaluate the global model, if an evaluation is due in this round."""
+        """Have clients evaluate the global model, if an evaluation is due in this round.
+
+        Clients are asked to use their states in the evaluation if they did in training.
+        """
         self.evaluation = None
         if not self.strategy.evaluation_due(server_round, self.num_rounds):
             return
-        ctx, exchange = self.evaluation_exchange(server_round)
+        ctx = self.context(server_round)
+        exchange = self.strategy.evaluation_exchange(ctx, self.arrays, ctx.evaluating())
+        exchange = replace(exchange, stateful=bool(self._stateful))
         try:
             self.evaluation = self._replies(ctx, exchange, self.evaluate_config)
         except RoundFailedError as failure:
@@ -298,15 +278,6 @@ class Run:
         metrics = self.evaluation.evaluation_metrics()
         self.history.evaluate[server_round] = metrics
         flower_log.info("\t└──> Aggregated MetricRecord: %s", metrics)
-
-    def evaluation_exchange(self, server_round: int) -> tuple[RoundContext, Exchange]:
-        """Return the context and the exchange of an evaluation.
-
-        Clients are asked to use their states in the evaluation if they did in training.
-        """
-        ctx = self.context(server_round)
-        exchange = self.strategy.evaluation_exchange(ctx, self.arrays, ctx.evaluating())
-        return ctx, replace(exchange, stateful=bool(self._stateful))
 
     def _evaluate_on_server(self, server_round: int) -> None:
         """Call the user's `evaluate_fn`, if there is one, and store the returned metrics."""
@@ -327,7 +298,6 @@ class Run:
                 self.history,
                 self.strategy.options(),
                 self.versions.committed,
-                self.transport.roster.bound,
                 self.transport.most_clients,
                 self.lines,
             )

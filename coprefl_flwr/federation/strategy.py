@@ -52,6 +52,7 @@ FEDPROX = (
 )
 """Warning if the clients are functions of an app."""
 
+
 FLOWER_ARGUMENTS = {
     "proximal_mu": "mu",
     "eta": "global_learning_rate",
@@ -130,9 +131,8 @@ class RoundStrategy(Strategy, RunStrategy):
         """Raise a SettingsError for unknown arguments, with the replacements of Flower's."""
         parameters = dict(inspect.signature(cls.__init__).parameters)
         parameters.pop("self", None)
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return super().__new__(cls)
-        if others := [name for name in options if name not in parameters]:
+        others = [name for name in options if name not in parameters]
+        if others and all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
             lines = [
                 f"instead of Flower's '{name}' use {FLOWER_ARGUMENTS[name]}"
                 if name in FLOWER_ARGUMENTS
@@ -161,13 +161,8 @@ class RoundStrategy(Strategy, RunStrategy):
         if not self.robust:
             return
         if not self.averages:
-            own = self.name or type(self).__name__
-            known = ", ".join(sorted(_that_average(RoundStrategy.__subclasses__())))
-            raise SettingsError(
-                f"aggregation = {self.aggregation}: {own} allows only the mean; methods that allow "
-                f"a robust rule: {known}",
-                "aggregation",
-            )
+            problem = f"{self.name or type(self).__name__} allows only the mean"
+            raise SettingsError(f"aggregation = {self.aggregation}: {problem}", "aggregation")
         if isinstance(number := self.participants or self.clients, int):
             self.robust.check(number)
 
@@ -381,9 +376,3 @@ RUN_OPTIONS: tuple[str, ...] = tuple(
 def of_run(strategy: RoundStrategy) -> dict[str, Any]:
     """Return {name: value} of the options of the run, as set in this strategy."""
     return {name: getattr(strategy, name) for name in RUN_OPTIONS}
-
-
-def _that_average(classes: Sequence[type[RoundStrategy]]) -> set[str]:
-    """Return the names of the methods that average, among these classes and their subclasses."""
-    names = {method.name for method in classes if method.averages and method.name}
-    return names.union(*(_that_average(method.__subclasses__()) for method in classes))

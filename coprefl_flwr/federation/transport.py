@@ -4,26 +4,27 @@ import json
 import logging
 import re
 import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, records_of, to_record
+from coprefl_flwr.arrays import Arrays, cast, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line, shorten
-from coprefl_flwr.federation import messages, validation
+from coprefl_flwr.federation import messages
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
 from coprefl_flwr.federation.context import RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies
-from coprefl_flwr.federation.flower import end_with_simulation, plain_log
-from coprefl_flwr.federation.messages import MessageConfig, NodeReply, program_error, reason
+from coprefl_flwr.federation.flower import plain_log
+from coprefl_flwr.federation.messages import MessageConfig, NodeReply, reason
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
 from coprefl_flwr.federation.tally import Tally
+from coprefl_flwr.federation.validation import Bounds
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -33,18 +34,14 @@ PULL_INTERVAL = 0.01
 _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 """By grid, the nodes that did not answer in time, because their worker is still busy."""
 
-NO_ROSTER = f"{messages.NOT_REGISTERED}|Invalid message type"
+NO_ROSTER = "No query function registered|Invalid message type"
 """Pattern of Flower's errors for a query that an app has no function for."""
 
 OWN_NODES_WAIT = 10.0
 """Time limit, in seconds, for the clients of a grid whose nodes are in this program."""
-ASK_AGAIN = 30.0
-"""Seconds after which a node that could not report its clients is asked again."""
-FIRST_ANSWER = 300.0
-"""Least time limit, in seconds, for a node's first answer: its worker must start and import."""
 
 MOST_WARNINGS = 20
-"""Largest number of warnings per round about one node, or another topic; the rest is counted."""
+"""Largest number of clients of an exchange whose failures are logged one by one."""
 
 
 class Transport:
@@ -53,41 +50,24 @@ class Transport:
     The options of `strategy` decide which node hosts which clients, how many clients must connect
     before the first exchange, and how many good replies an exchange needs. An exchange may take
     `timeout` seconds. A node that does not answer in this time is not asked again until it
-    disconnects and connects again. `bound` is {client id: node id} from the checkpoint if the run
-    resumes.
+    disconnects and connects again.
 
-    The attribute `failed` holds, for the current round, {action: {client id: reason of failure}}.
-    The attribute `worked` holds the actions that at least one client answered in this round. The
-    attribute `begun` tells whether an earlier call of `clients` has waited for the clients, and
-    `most_clients` is the largest number of clients that were connected at the same time.
+    The attribute `most_clients` is the largest number of clients that were connected at the same
+    time, and `tally` holds the outcomes of the last exchanges.
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        strategy: RunStrategy,
-        timeout: float,
-        bound: Mapping[int, int] | None = None,
-        most_clients: int = 0,
+        self, grid: Grid, strategy: RunStrategy, timeout: float, most_clients: int = 0
     ) -> None:
         self.grid, self.strategy, self.timeout = grid, strategy, timeout
-        self._own_nodes = getattr(grid, "own_nodes", False)
-        ours = end_with_simulation(grid) or self._own_nodes
-        per_node = strategy.bounds.clients_per_node or (None if ours else 1)
-        self.roster = Roster(hosted_clients(strategy.clients), per_node, bound)
-        self.begun, self.most_clients = False, most_clients
-        self.traffic = Traffic()
-        self.refused: dict[int, str] = {}
-        self.failed: dict[str, dict[int, str]] = {}
-        self.worked: set[str] = set()
-        self.tally, self._names = Tally(), dict[int, str]()
-        self._warned = Counter[str]()
-        self._heard: set[int] = set()
-        self._asked_again = set[int]()
-        self._action = self._same_error = ""
-        self._sent: list[Message] = []
-        self._shares: dict[int, list[int]] = {}
-        self._with_models: set[int] = set()
+        # The nodes of a simulation are part of this program, too.
+        self._own_nodes = getattr(grid, "own_nodes", type(grid).__name__ == "InMemoryGrid")
+        per_node = strategy.bounds.clients_per_node or (None if self._own_nodes else 1)
+        self.roster = Roster(hosted_clients(strategy.clients), per_node)
+        self._begun, self.most_clients = False, most_clients
+        self.traffic, self.tally = Traffic(), Tally()
+        self._refused: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         # Shared with later strategies on the same grid: a busy node is still busy for them.
         self.silent = _SILENT.setdefault(grid, set())
         # A simulation's grid looks for replies more often.
@@ -113,46 +93,29 @@ class Transport:
         """
         limit = min(self.timeout, OWN_NODES_WAIT) if self._own_nodes else self.timeout
         end, waiting_logged = time.monotonic() + limit, False
-        needed = 1 if self.begun else max(self.strategy.min_available_nodes, wanted or 1)
-        self.refused.clear()
-        next_question = time.monotonic() + min(ASK_AGAIN, limit / 2)
+        needed = 1 if self._begun else max(self.strategy.min_available_nodes, wanted or 1)
+        self._refused.clear()
         while True:
             nodes = self.nodes()
-            if time.monotonic() > next_question and self.roster.declared is None:
-                next_question = time.monotonic() + ASK_AGAIN
-                self._asked_again = {n for n, w in self.refused.items() if not program_error([w])}
-                for node in self._asked_again:
-                    del self.refused[node]
             self._ask_roster(nodes)
             clients = self.roster.clients()
             self.most_clients = max(self.most_clients, len(clients))
             if nodes and (self.roster.shared is not None or len(clients) >= needed):
-                self._warn_of_few(len(clients))
-                if self.roster.of_functions and not self.begun:
+                if self.roster.of_functions and not self._begun:
                     self.strategy.check_functions()
-                self.begun = True
-                self.roster.keep()
+                self._begun = True
                 return clients
-            shared = program_error(self.refused.values())
-            if waiting_logged and shared and set(nodes) <= set(self.refused):
-                raise RunFailedError(f"no node could report its clients: {shared}")
-            listed = set(self.grid.get_node_ids())
-            if listed and listed <= self.silent:
-                gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
-                raise RunFailedError(f"{gone} and none is asked again; use a larger timeout")
             connected = f"{len(nodes)} nodes with {len(clients)} clients are connected"
             waiting = f"{connected}, needed: {needed} clients"
+            if self.silent:
+                waiting = f"{waiting}; {len(self.silent)} more nodes did not answer in time"
             if time.monotonic() > end:
-                why = [*self.refused.values(), *self.roster.disputed][:1]
+                why = list(self._refused.values())[:1]
                 raise RunFailedError("; ".join([waiting, f"waited {limit:g} s", *why]))
             if not waiting_logged:
                 logger.info("waiting for nodes: %s", waiting)
                 waiting_logged = True
             time.sleep(min(1.0, self.timeout))
-
-    def patience(self, nodes: Iterable[int]) -> float:
-        """Return the time limit, in seconds, for the answers of these nodes."""
-        return self.timeout if self._heard.issuperset(nodes) else max(self.timeout, FIRST_ANSWER)
 
     def segments(self, chain: Sequence[int]) -> list[list[int]]:
         """Split a chain, a list of client ids, into segments of clients on the same node."""
@@ -163,29 +126,39 @@ class Transport:
         roster = self.roster
         if roster.shared is not None:
             return
-        new = [node for node in nodes if node not in roster.claims and node not in self.refused]
+        roster.settle(nodes)
+        new = [node for node in nodes if node not in roster.claims and node not in self._refused]
         replies = self._ask(new) if new and roster.asks else {}
         for node in replies if roster.asks else new:
             try:
                 if roster.asks:
-                    roster.hear(node, _named_by(replies[node]))
-                    if not _runs_clients(replies[node]):
-                        roster.of_functions.add(node)
-                    self._names[node] = _name_in(replies[node])
-                elif roster.declared is None:
-                    roster.hear(node, None)
-                elif node in roster.declared:
-                    roster.hear(node, roster.declared[node])
+                    ids = self._read_roster(node, replies[node])
                 else:
-                    raise ValueError("the strategy's option clients does not list this node")
+                    ids = roster.declared[node] if roster.declared else None
+                refused = roster.hear(node, ids)
+            except KeyError:
+                refused = "is left out: the strategy's option clients does not list it"
             except Exception as error:  # Whatever a node sends must not end the run.
-                self.refused[node] = shorten(one_line(error))
-                self._warn(f"node {node}", f"node {node} is left out: {self.refused[node]}")
-        before = roster.disputed
-        roster.settle(nodes)
-        for why in roster.disputed:
-            if why not in before:
-                self._warn("clients that several nodes name", why)
+                refused = f"is left out: {shorten(one_line(error))}"
+            if refused:
+                self._refused[node] = f"node {node} {refused}"
+                logger.warning("%s", self._refused[node])
+
+    def _read_roster(self, node: int, reply: Message) -> object:
+        """Return the client ids in a node's reply to `query.roster`, or None if it has no query.
+
+        Raises a ValueError for any other error.
+        """
+        if not reply.has_error():
+            record = records_of(reply.content, ConfigRecord)["roster"]
+            self._names[node] = shorten(str(record.get("name", "")))
+            if "runs-clients" not in record:
+                self.roster.of_functions.add(node)
+            return record.get("own", "")
+        if re.search(NO_ROSTER, reason(reply)):
+            self.roster.of_functions.add(node)
+            return None
+        raise ValueError(reason(reply))
 
     def _ask(self, nodes: Sequence[int]) -> dict[int, Message]:
         """Ask these nodes for the ids of their clients; return the replies by node id."""
@@ -193,221 +166,123 @@ class Transport:
         config: MessageConfig = {"population": self.strategy.population, "server-round": 0}
         content = RecordDict({"config": ConfigRecord(config)})
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
-        within = ASK_AGAIN if self._asked_again.issuperset(nodes) else self.patience(nodes)
         with plain_log():  # Flower's wrappers do not call `start`, which enters this context too.
-            answers = self.grid.send_and_receive(questions, timeout=within)
-        replies = dict(_by_node(answers, questions))
-        self._mark_silent(nodes, replies, within)
+            answers = self.grid.send_and_receive(questions, timeout=self.timeout)
+        asked = _asked(questions)
+        replies = {asked[reply.metadata.reply_to_message_id]: reply for reply in answers}
+        self._mark_silent(nodes, replies)
         return {node: replies[node] for node in nodes if node in replies}
 
     def called(self, client: int) -> str:
         """Return the name of a client in the log: of its node, its partition, or its id."""
         roster = self.roster
-        node = roster.owner.get(client, roster.bound.get(client, -1))
+        node = roster.owner.get(client, -1)
         if node in roster.plain or self._names.get(node):
             return f"node {self._names.get(node) or node}"
         return f"partition {client}" if roster.per_node == 1 else f"client {client}"
 
-    def _warn_of_few(self, clients: int) -> None:
-        """Warn once in a round that fewer clients than `min_available_nodes` are connected."""
-        topic, least = "connected clients", self.strategy.min_available_nodes
-        few = self.begun and self.roster.shared is None and clients < least
-        if few and not self._warned[topic]:
-            self._warn(topic, f"{topic}: {clients}, fewer than min_available_nodes = {least}")
+    def exchange(self, exchange: Exchange, config: MessageConfig, versions: Versions) -> Replies:
+        """Send the messages of an exchange to the nodes, and return the combined replies.
 
-    def _warn(self, topic: str, line: str) -> None:
-        """Log a warning, or only count it if this round has `MOST_WARNINGS` about the topic."""
-        self._warned[topic] += 1
-        if self._warned[topic] <= MOST_WARNINGS:
-            logger.warning("%s", line)
-
-    def prepare(
-        self, exchange: Exchange, config: MessageConfig, versions: Versions
-    ) -> list[Message]:
-        """Return the messages of an exchange: one for each node that hosts some of its clients."""
-        sent = {messages.ARRAYS: exchange.arrays, **exchange.extra}
-        # Shared memory: the round's generator does not change the arrays while it waits.
-        records = {name: to_record(arrays, copy=False) for name, arrays in sent.items()}
-        self._action = exchange.action
-        self._bounds = replace(
+        `config` holds the settings for all clients. Each failure is logged in one line. Raises a
+        RoundFailedError if there are fewer good replies than the exchange needs.
+        """
+        rule, template = exchange.combine, exchange.template
+        chained = isinstance(rule, Chain)
+        shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
+        reached = {client for share in shares.values() for client in share}
+        bounds = replace(
             self.strategy.bounds,
             positive=(*self.strategy.bounds.positive, *exchange.positive),
             buffers=tuple(self.strategy.buffers),
         )
-        chained = isinstance(exchange.combine, Chain)
-        self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
-        self._with_models = self.roster.single() if exchange.of_models else set()
-        returned: MessageConfig = {}
-        if exchange.returned:
-            returned = {messages.RETURNED: list(exchange.returned)}
+        sent = self._requests(exchange, shares, config, versions, bounds)
+        self.traffic.count_down(exchange, len(reached), sent)
+        received = self.grid.send_and_receive(sent, timeout=self.timeout) if sent else []
+        replies: dict[int, NodeReply] = {}
+        nodes = _asked(sent)
+        for message in received:
+            node = nodes[message.metadata.reply_to_message_id]
+            self.traffic.wire_bytes_up += messages.size_of_arrays(message)
+            try:
+                reply = messages.read_reply(message, shares[node], rule.sums)
+                bounds.check(reply.metrics, reply.records, template, rule, alone=reply.alone)
+            except Exception as error:  # Whatever a node sends must not end the run.
+                why = shorten(one_line(error))
+                if messages.MOD in why and not _is_model(exchange, shares[node]):
+                    why = f"{why}; the answer is not one client's model: see docs/how-to/privacy.md"
+                reply = NodeReply(failed=dict.fromkeys(shares[node], why))
+            replies[node] = reply
+        self._mark_silent(shares, set(replies))
+        self.tally.add(exchange, reached, replies.values())
+        return self._combined(exchange, replies)
+
+    def _requests(
+        self,
+        exchange: Exchange,
+        shares: Mapping[int, Sequence[int]],
+        config: MessageConfig,
+        versions: Versions,
+        bounds: Bounds,
+    ) -> list[Message]:
+        """Return the messages of an exchange: one for each node, with the ids of its clients."""
+        sent = {messages.ARRAYS: exchange.arrays, **exchange.extra}
+        # Shared memory: the round's generator does not change the arrays while it waits.
+        records = {name: to_record(arrays, copy=False) for name, arrays in sent.items()}
         no_model = {messages.NO_MODEL: ArrayRecord()}
-        self._sent = []
-        for node, share in self._shares.items():
+        config = {**config, **exchange.config}
+        if exchange.returned:
+            config[messages.RETURNED] = list(exchange.returned)
+        requests = []
+        for node, share in shares.items():
             of_share = [versions.of(client) if exchange.stateful else {} for client in share]
             content = messages.request(
-                records if node in self._with_models else {**records, **no_model},
-                {**config, **exchange.config, **returned},
+                records if _is_model(exchange, share) else {**records, **no_model},
+                config,
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
                 of_clients={name: [values[name] for values in of_share] for name in of_share[0]},
-                bounds=json.dumps(asdict(self._bounds)),
+                bounds=json.dumps(asdict(bounds)),
             )
-            self._sent.append(Message(content, node, exchange.action))
-        reached = {client for share in self._shares.values() for client in share}
-        for client in sorted(set(exchange.clients) - reached):
-            self._warn("lost nodes", f"client {client} is left out: its node has disconnected")
-        self.traffic.count_down(exchange, len(reached), self._sent)
-        return self._sent
+            requests.append(Message(content, node, exchange.action))
+        return requests
 
-    def collect(self, exchange: Exchange, received: Iterable[Message]) -> Replies:
-        """Combine the replies to the messages that the last `prepare` made for `exchange`.
-
-        Each failure is logged in one line. Raises a RoundFailedError if there are fewer good
-        replies than the exchange needs.
-        """
-        replies: dict[int, NodeReply] = {}
-        for node, message in _by_node(received, self._sent):
-            if node in replies or node not in self._shares:
-                why = f": {reason(message)}" if message.has_error() else ""
-                self._warn(f"node {node}", f"node {node} sent an unexpected reply{why}")
-                continue
-            replies[node] = self._read(exchange, message, node)
-            self.traffic.wire_bytes_up += messages.size_of_arrays(message)
-            _empty(message)
-        self._mark_silent(self._shares, replies, self.patience(self._shares))
-        validation.leave_out_other_names(replies)
-        asked = {client for share in self._shares.values() for client in share}
-        self.tally.add(exchange, asked, replies.values())
-        self._log_failures(exchange, replies)
-        good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
+    def _combined(self, exchange: Exchange, replies: Mapping[int, NodeReply]) -> Replies:
+        """Log why clients failed; return the combined replies of the others."""
+        failed = [(n, *lost) for n in sorted(replies) for lost in replies[n].failed.items()]
+        if exchange.needed != 0 and (shared := self.tally.shared_error()):
+            raise RoundFailedError(shared)
+        for node, client, why in failed[:MOST_WARNINGS]:
+            logger.warning("client %s on node %s is left out: %s", client, node, why)
+        if len(failed) > MOST_WARNINGS:
+            logger.warning("%s: %d more such lines", exchange.action, len(failed) - MOST_WARNINGS)
+        good = sorted((r for r in replies.values() if r.metrics), key=lambda r: min(r.metrics))
         count = sum(len(reply.metrics) for reply in good)
-        self.traffic.count_up(exchange, good)
+        names = next(iter(good[0].records.values()), {}) if good else {}
+        self.traffic.count_up(exchange, count, list(names))
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             counts = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
-            failed = self.failed[exchange.action]
-            why = messages.most_often(failed[c] for c in exchange.clients if c in failed)
+            why = messages.most_often(why for _, _, why in failed)
             raise RoundFailedError(f"{counts}, needed: {needed}{why and f'; {why}'}")
         combined = combine_replies(exchange, good, self.strategy.buffers)
         return replace(combined, reductions=self.strategy.metric_reductions)
 
-    def _log_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
-        """Log why clients failed; raise a RoundFailedError if all failed by one program error."""
-        failed = {c: why for reply in replies.values() for c, why in reply.failed.items()}
-        self.failed.setdefault(exchange.action, {}).update(failed)
-        if any(reply.metrics for reply in replies.values()):
-            self.worked.add(exchange.action)
-        elif alike := _alike(exchange.action, failed):
-            if exchange.needed != 0:
-                raise RoundFailedError(alike)
-            logger.warning("%s", alike)
-            return
-        for node in sorted(replies):
-            for client, why in replies[node].failed.items():
-                self._warn(f"node {node}", f"client {client} on node {node} is left out: {why}")
-
-    def new_round(self) -> None:
-        """Clear the previous round's failures; log how many warnings were not shown."""
-        for topic, number in sorted(self._warned.items()):
-            hidden = number - MOST_WARNINGS
-            if hidden > 0:
-                logger.warning("%s: %s more such lines in this round", topic, hidden)
-        self._warned.clear()
-        self.failed.clear()
-        self.worked.clear()
-        self._same_error = ""
-
-    def shared_error(self) -> str:
-        """Return the error with which all clients of the last exchange failed, or else "".
-
-        It is a program error, or the error of the last two attempts at the round. The result is
-        also "" if only one client failed although the run has several clients: the cause may be
-        this client's data.
-        """
-        failed = self.failed.get(self._action, {})
-        before, self._same_error = self._same_error, messages.same_error(failed.values())
-        if self._action in self.worked or len(failed) < min(2, self.most_clients):
-            return ""
-        twice = before != "" and before == self._same_error
-        return _alike(self._action, failed, twice=twice)
-
-    def _read(self, exchange: Exchange, message: Message, node: int) -> NodeReply:
-        """Parse and check one node's reply; if it is invalid, all clients of the node failed."""
-        share = self._shares[node]
-        if message.has_error():
-            why = reason(message)
-            if messages.MOD in why and node not in self._with_models:
-                why = f"{why}; the reply is not a model, but {validation.no_model(exchange)}"
-            return NodeReply(failed=dict.fromkeys(share, why))
-        try:
-            reply = messages.read_reply(message.content, share, exchange.combine.sums)
-            validation.check_reply(exchange, self._bounds, reply)
-        except Exception as error:  # Whatever a node sends must not end the run.
-            return NodeReply(failed=dict.fromkeys(share, shorten(one_line(error))))
-        return reply
-
-    def end(self) -> None:
-        """Log the remaining warnings, and the nodes that did not answer.
-
-        A simulation ends only when the workers of these nodes have finished.
-        """
-        self.new_round()
-        if self.silent:
-            names = ", ".join(map(str, sorted(self.silent)))
-            logger.warning("done; a simulation ends only after these nodes answer: %s", names)
-
-    def _mark_silent(self, nodes: Collection[int], heard: Collection[int], within: float) -> None:
+    def _mark_silent(self, nodes: Collection[int], heard: Collection[int]) -> None:
         until = "is not asked again until it disconnects and connects again"
         for node in sorted(set(nodes) - set(heard)):
-            logger.warning("node %s did not answer within %g s and %s", node, within, until)
+            logger.warning("node %s did not answer within %g s and %s", node, self.timeout, until)
             self.silent.add(node)
-        self._heard.update(heard)
 
 
-def _named_by(reply: Message) -> object:
-    """Return the client ids in a node's reply; None: no roster query; other errors: ValueError."""
-    if not reply.has_error():
-        return records_of(reply.content, ConfigRecord)["roster"].get("own", "")
-    if re.search(NO_ROSTER, reason(reply)):
-        return None
-    raise ValueError(reason(reply))
+def _is_model(exchange: Exchange, share: Sequence[int]) -> bool:
+    """Return whether the reply of a node with these clients is one client's model."""
+    return exchange.of_models and len(share) == 1
 
 
-def _name_in(reply: Message) -> str:
-    """Return the name in a node's reply to `query.roster`; "" if it gives none."""
-    record = {} if reply.has_error() else records_of(reply.content, ConfigRecord)["roster"]
-    return shorten(str(record.get("name", "")))
-
-
-def _runs_clients(reply: Message) -> bool:
-    """Return whether a node's app is made by `client_app`, and not of functions."""
-    return not reply.has_error() and "runs-clients" in reply.content["roster"]
-
-
-def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
-    """Yield (node asked, reply); an error reply may come from the SuperLink instead of the node."""
-    addressed = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
-    for reply in replies:
-        metadata = reply.metadata
-        yield addressed.get(metadata.reply_to_message_id, metadata.src_node_id), reply
-
-
-def _empty(message: Message) -> None:
-    """Delete the arrays of a parsed reply, to free memory: the grid may keep the message."""
-    if not message.has_error():
-        for name in records_of(message.content, ArrayRecord):
-            del message.content[name]
-
-
-def _alike(action: str, failed: Mapping[int, str], *, twice: bool = False) -> str:
-    """Return a line if all clients failed with the same kind of program error, or else "".
-
-    With `twice`, all clients are known to have failed with the same error of any kind.
-    """
-    shared = next(iter(failed.values())) if twice else program_error(failed.values())
-    number = len(failed)
-    clients = f"all {number} clients" if number > 1 else f"client {min(failed, default=0)}"
-    return f"{action}: {clients} failed with {shared}" if shared else ""
+def _asked(sent: Sequence[Message]) -> dict[str, int]:
+    """Return {message id: node id}: an error reply may come from the SuperLink, not the node."""
+    return {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
 
 
 def combine_replies(
@@ -426,13 +301,20 @@ def combine_replies(
     per_client = {client: metrics for reply in replies for client, metrics in reply.metrics.items()}
     arrays: Arrays = {}
     if isinstance(rule, Mean) and per_client:
-        weight = sum(rule.coefficients(metrics)["sum"] for metrics in per_client.values())
-        samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in per_client.values())
+        weights = [rule.weights(client, metrics)["sum"] for client, metrics in per_client.items()]
+        weight, samples = map(sum, zip(*weights, strict=True))
         sums = accumulator.sums["sum"]
         # One array at a time, so that there is no second model in float64.
         for name, sent in exchange.template.items():
             mean = sums[name] / (samples if is_buffer(name, sent, buffers) else weight)
-            arrays |= cast_like({name: mean}, {name: sent})
+            arrays[name] = cast(np.asarray(mean), sent.dtype)
     if isinstance(rule, Chain) and per_client:
         arrays = cast_like(accumulator.sums["last"], exchange.template)
+    if rule.partial:  # An array that a client left out, such as a gradient, is 0.
+        returned = {name for arrays in accumulator.sums.values() for name in arrays}
+        for of_sum in accumulator.sums.values():
+            missing = {
+                name: np.zeros(exchange.template[name].shape) for name in returned - of_sum.keys()
+            }
+            of_sum |= missing
     return Replies(tuple(sorted(per_client)), messages.table(per_client), arrays, accumulator.sums)

@@ -116,10 +116,10 @@ def run_app(client_app: ClientAppFn, message: Message, context: Context) -> Mess
         if reply.metadata.reply_to_message_id == message.metadata.message_id:
             return reply
         # A Flower mod that refuses the app's reply replies to that reply, not to the message.
-        stray = Error(2, "ValueError: its reply belongs to no message that it received")
+        stray = Error(2, "its reply belongs to no message that it received")
         return Message(reply.error if reply.has_error() else stray, reply_to=message)
     except (Exception, *EXITS) as error:
         logger.debug("%s", traceback.format_exc())
         # 2 is Flower's code of an exception in the ClientApp.
-        reason = f"{type(error)}:<{str(error)!r}>{place(error)}"
-        return Message(Error(2, reason), reply_to=message)
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        return Message(Error(2, line + place(error)), reply_to=message)

@@ -18,17 +18,14 @@ from typing import Any, Self
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 
 from coprefl_flwr import plugins
-from coprefl_flwr.arrays import NUMPY, Arrays, from_record, records_of, to_record
+from coprefl_flwr.arrays import Arrays, from_record, records_of, to_record
 from coprefl_flwr.errors import RunFailedError, SettingsError, one_line, shorten
-from coprefl_flwr.federation.flower import check_cluster, enter_run, without_colours
+from coprefl_flwr.federation.flower import enter_run, without_colours
 from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, run_app
 
 START_UP = 120.0
 """The largest number of seconds that processes may take to start."""
-
-FREED = 5.0
-"""Seconds after the end of a process within which Ray counts its CPU as free again."""
 
 DIED = "its process died twice: it was killed, exited, or had too little memory"
 """The error of a node whose process died twice on a message: killed, out of memory, or exited."""
@@ -182,7 +179,7 @@ class RayGrid(LocalGrid):
 
         sent = {}
         for name, record in records_of(message.content, ArrayRecord).items():
-            if not record or not _is_numpy(record):
+            if not record:
                 continue
             if id(record) not in shared:
                 shared[id(record)] = ray.put(from_record(record, copy=False))
@@ -212,8 +209,7 @@ class RayGrid(LocalGrid):
 def connect(cpus: int) -> bool:
     """Join the cluster that RAY_ADDRESS names, or start Ray on this machine for `cpus` processes.
 
-    Return whether this call has started Ray. Raises a SettingsError if `cpus` is less than 1, and a
-    RunFailedError if the cluster does not run any more.
+    Return whether this call has started Ray. Raises a SettingsError if `cpus` is less than 1.
     """
     if cpus < 1:
         raise SettingsError(f"nodes = {cpus}: must be at least 1")
@@ -234,7 +230,6 @@ def connect(cpus: int) -> bool:
     if ray.is_initialized():
         return False
     if "RAY_ADDRESS" in os.environ:
-        check_cluster()
         ray.init(logging_level=logging.WARNING)
         return False
     # If this process is killed, its Ray ends too. Two of Ray's processes would then try for a
@@ -250,30 +245,17 @@ def start_hosts(number: int, share: float | None = None) -> list[Any]:
 
     `share` is the number of GPUs of a process; by default the processes share all GPUs evenly. All
     processes have started when this function returns. Raises a SettingsError if Ray has too few
-    free CPUs. Call `connect` first.
+    CPUs. Call `connect` first.
     """
     import ray
 
     cpus = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
     if cpus < number:
         raise SettingsError(f"{number} processes need as many CPUs, but Ray has {cpus} CPUs")
-    _check_free(number, cpus)
     share = gpu_share(number) if share is None else share
     options = {"num_cpus": 1, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
     actor = ray.remote(Host).options(**options)
     return _wait_for_start([actor.remote() for _ in range(number)])
-
-
-def _check_free(number: int, cpus: int) -> None:
-    """Raise a SettingsError if too few CPUs are free: processes without a CPU would never start."""
-    import ray
-
-    end = time.monotonic() + FREED
-    while (free := int(ray.available_resources().get("CPU", 0))) < number:  # type: ignore[no-untyped-call]
-        if time.monotonic() > end:
-            wanted = f"{number} processes need as many CPUs, but {free} of Ray's {cpus} are free"
-            raise SettingsError(f"{wanted}: close other grids, or use fewer workers")
-        time.sleep(0.05)
 
 
 def _wait_for_start(hosts: list[Any]) -> list[Any]:
@@ -336,14 +318,7 @@ def _split_arrays(message: Message) -> tuple[Message, dict[str, Arrays]]:
     if not message.has_content():
         return message, {}
     records = records_of(message.content, ArrayRecord).items()
-    arrays = {
-        name: from_record(record, copy=False) for name, record in records if _is_numpy(record)
-    }
+    arrays = {name: from_record(record, copy=False) for name, record in records}
     for name in arrays:
         del message.content[name]
     return message, arrays
-
-
-def _is_numpy(record: Mapping[str, Any]) -> bool:
-    """Return whether all arrays of a record are in NumPy's format; apps may use other formats."""
-    return all(array.stype == NUMPY for array in record.values())

@@ -1,4 +1,4 @@
-"""A run in a forked process, which is killed at a random moment or at a file operation.
+"""A run in a forked process, which is killed at a file operation.
 
 The process is forked from this one, which has imported everything. A new Python process would take
 seconds to start.
@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,21 +23,19 @@ from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line
 
 @dataclass(frozen=True)
 class Kill:
-    """At the n-th file operation, or after a number of seconds; if both are 0, never."""
+    """At the n-th file operation; if it is 0, never."""
 
     operation: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended; `operations` and `seconds` are 0 if it was killed."""
+    """How a process ended; `operations` is 0 if it was killed."""
 
     killed: bool
     status: int
     output: str
     operations: int = 0
-    seconds: float = 0.0
 
 
 class Counter:
@@ -130,9 +127,6 @@ def forked(program: Callable[[], object], kill: Kill, folder: Path) -> Ended:
     child = os.fork()
     if not child:
         _run(program, kill, log, about)
-    if kill.seconds:
-        time.sleep(kill.seconds)
-        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     counts = json.loads(about.read_text()) if about.exists() else {}
     code = os.waitstatus_to_exitcode(status)
@@ -152,7 +146,6 @@ def _refusing(program) -> int:
 def _run(program, kill, log, about) -> None:
     """Run the program in the child process; never return."""
     status = 1
-    begun = time.monotonic()
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
@@ -164,9 +157,8 @@ def _run(program, kill, log, about) -> None:
         counter, opened = Counter(kill.operation), io.open
         counter.install()
         status = _refusing(program)
-        counts = {"operations": counter.count, "seconds": time.monotonic() - begun}
         with opened(about, "w") as file:
-            json.dump(counts, file)
+            json.dump({"operations": counter.count}, file)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 from tests.chaos import works
+from tests.chaos.draws import draws
 from tests.chaos.forked import Kill, forked
-from tests.chaos.length import counted, draws
 from tests.common.networks import network
 
 NAMES = [
@@ -121,7 +121,6 @@ def add_files_of_the_user(place):
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=name_of)
-@counted("overlaps")
 def test_run_that_needs_a_folder_with_files_of_the_user_is_refused(case, tiny_images, tmp_path):
     run, *places = case
     place = tmp_path / "place"
@@ -139,7 +138,6 @@ def test_run_that_needs_a_folder_with_files_of_the_user_is_refused(case, tiny_im
 
 @pytest.mark.slow
 @draws("overlaps", 6)
-@counted("overlaps")
 def test_run_changes_no_file_of_the_user(rng, tiny_images, tmp_path):
     """A run is killed, more of the user's files are added, and the run is resumed."""
     run, *places = rng.choice(TAKEN)

@@ -26,7 +26,7 @@ def test_run_with_failing_clients_completes_and_names_each_of_them(tmp_path):
     # The worker dies in round 3; Flower may then hand it other clients, which fail with it.
     assert len(lines(r"client 1 on node \d+ is left out: ArithmeticError: boom")) >= 2
     assert len(lines(r"client 2 on node \d+ is left out: array 'w' holds a NaN")) >= 2
-    assert len(lines(r"node \d+ did not answer within 7 s and is not asked again")) == 1
+    assert len(lines(r"node \d+ did not answer within 20 s and is not asked again")) == 1
     # Neither Flower, which logs every failure, nor Ray may print a traceback.
     assert "Traceback" not in done.stdout
     assert len(lines(r"client 4 on node \d+ is left out: .*[Dd]ied")) >= 1

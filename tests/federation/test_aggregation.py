@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from coprefl_flwr.federation import aggregation
 from coprefl_flwr.federation.aggregation import (
     Accumulator,
     Chain,
@@ -35,27 +34,19 @@ def test_unknown_rule_is_refused(text):
         parse(text)
 
 
-def test_coefficients():
-    metrics = {"num-examples": 8, "loss": 2.5, "client": 7}
-    assert Mean().coefficients(metrics) == {"sum": 8}
-    assert Mean("").coefficients({}) == {"sum": 1}
-    assert Mean("loss").coefficients(metrics) == {"sum": 2.5}
-    assert Total().coefficients({}) == {"sum": 1}
-    assert LossMoments().coefficients(metrics) == {"gradient": 1, "loss-gradient": 2.5}
-    assert PerClient().coefficients(metrics) == {"7": 1}
-    assert Chain().coefficients(metrics) == {"last": 1}
-    assert MetricsOnly().coefficients(metrics) == {}
-
-
-def test_coefficients_of_buffers():
+def test_weights_of_a_client_and_of_its_buffers():
     """Every mean weighs buffers by samples; the other rules use the coefficients of the weights."""
     metrics = {"num-examples": 8, "loss": 2.5}
-    for rule in (Mean(), Mean(""), Mean("loss")):
-        assert rule.buffer_coefficient(metrics, 0.5) == 8
-    for rule in (Total(), LossMoments(), PerClient(), Chain()):
-        assert rule.buffer_coefficient(metrics, 0.5) == 0.5
+    assert Mean().weights(7, metrics) == {"sum": (8, 8)}
+    assert Mean("").weights(7, metrics) == {"sum": (1, 8)}
+    assert Mean("loss").weights(7, metrics) == {"sum": (2.5, 8)}
+    assert Total().weights(7, {}) == {"sum": (1, 1)}
+    assert LossMoments().weights(7, metrics) == {"gradient": (1, 1), "loss-gradient": (2.5, 2.5)}
+    assert PerClient().weights(7, metrics) == {"7": (1, 1)}
+    assert Chain().weights(7, metrics) == {"last": (1, 1)}
+    assert MetricsOnly().weights(7, metrics) == {}
     with pytest.raises(ValueError, match="no metric 'num-examples'"):
-        Mean("").buffer_coefficient({}, 1.0)
+        Mean("").weights(7, {})
 
 
 @pytest.mark.parametrize(
@@ -72,7 +63,7 @@ def test_coefficients_of_buffers():
 )
 def test_unusable_metric_is_named(rule, metrics, message):
     with pytest.raises(ValueError, match=message):
-        rule.coefficients(metrics)
+        rule.weights(0, metrics)
 
 
 def clients(count):
@@ -180,32 +171,15 @@ def laid_out(array, kind):
     return np.repeat(array, 2, axis=1)[:, ::2]
 
 
-@pytest.mark.parametrize("block", [aggregation.BLOCK, 7])
 @pytest.mark.parametrize("layouts", list(itertools.product(LAYOUTS, repeat=2)), ids=" then ".join)
-def test_sums_have_the_same_bits_for_every_memory_layout(layouts, block, monkeypatch):
-    """Also the sums of large arrays, which are added in blocks."""
-    monkeypatch.setattr(aggregation, "BLOCK", block)
+def test_sums_have_the_same_bits_for_every_memory_layout(layouts):
     rng = np.random.default_rng(3)
     everyone = [rng.normal(size=(3, 4, 1, 5)).astype(np.float32) for _ in range(3)]
-    sums = []
-    for orders in (("C",) * 3, (*layouts, layouts[1])):
-        accumulator = Accumulator(Mean())
-        for client, (array, kind) in enumerate(zip(everyone, orders, strict=True)):
-            added = laid_out(array, kind)
-            accumulator.add(client, {"w": added}, {"num-examples": client + 3})
-            np.testing.assert_array_equal(added, array)
-        sums.append(accumulator.sums["sum"]["w"].tobytes())
-    assert sums[0] == sums[1]
+    accumulator = Accumulator(Mean())
+    for client, (array, kind) in enumerate(zip(everyone, (*layouts, layouts[1]), strict=True)):
+        added = laid_out(array, kind)
+        accumulator.add(client, {"w": added}, {"num-examples": client + 3})
+        np.testing.assert_array_equal(added, array)
     first, second, third = np.float64(everyone)
-    assert sums[0] == (3 * first + 4 * second + 5 * third).tobytes()
-
-
-@pytest.mark.parametrize("dtype", [np.int64, np.float16, np.float64])
-def test_blocks_of_large_arrays_add_every_dtype(dtype, monkeypatch):
-    monkeypatch.setattr(aggregation, "BLOCK", 7)
-    array = np.arange(60).astype(dtype)
-    accumulator = Accumulator(Mean("weight"), {"w": np.zeros(60, np.float32)})
-    for weight in (0.3, 1.7):
-        accumulator.add(0, {"w": array}, {"num-examples": 1, "weight": weight})
-    expected = 0.3 * np.float64(array) + 1.7 * np.float64(array)
-    np.testing.assert_array_equal(accumulator.sums["sum"]["w"], expected)
+    total = accumulator.sums["sum"]["w"]
+    assert total.tobytes() == (3 * first + 4 * second + 5 * third).tobytes()

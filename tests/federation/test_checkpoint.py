@@ -4,9 +4,7 @@ import contextlib
 import itertools
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -93,13 +91,6 @@ def test_second_run_with_the_same_checkpoint_is_refused(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 
-def test_unwritable_checkpoint_path_is_refused_before_any_work(tmp_path):
-    (tmp_path / "file").touch()
-    path = tmp_path / "file" / "checkpoint"
-    with pytest.raises(SettingsError, match=r"checkpoint = .*file is a file or a broken link"):
-        FedAvg(clients=4).start(LocalGrid(None), to_record({}), 2, checkpoint=path)
-
-
 def checkpoint():
     return Checkpoint(
         round=3,
@@ -108,7 +99,6 @@ def checkpoint():
         history=History(train={1: {"loss": 1 / 3}}, traffic={1: {"models-up": 2.5}}),
         options={"strategy": "FedAvg"},
         versions={11: "3-0", 4: "2-1"},
-        bound={11: 2**64 - 5},  # Flower draws ids of nodes below 2^64.
         most_clients=7,
     )
 
@@ -124,27 +114,8 @@ def test_checkpoint_is_read_as_it_was_written(tmp_path):
     assert back.history.train == {1: {"loss": 1 / 3}}
     assert back.history.traffic == {1: {"models-up": 2.5}}
     assert back.versions == {11: "3-0", 4: "2-1"}
-    assert back.bound == {11: 2**64 - 5}
     assert back.most_clients == 7
     assert back.round == 3
-
-
-def test_history_by_round():
-    history = History(
-        train={2: {"loss": 0.5}, 1: {"loss": 0.7}},
-        evaluate={2: {"accuracy": 0.4}},
-        server={0: {"accuracy": 0.1}, 2: {"accuracy": 0.3}},
-        traffic={2: {"models-up": 4.0}},
-    )
-    assert list(history.rounds()) == [1, 2]
-    assert history.of_round(1) == {"loss": 0.7}
-    assert history.rounds()[2] == {
-        "loss": 0.5,
-        "models-up": 4.0,
-        "evaluate-accuracy": 0.4,
-        "server-accuracy": 0.3,
-    }
-    assert history.train[2] == {"loss": 0.5}
 
 
 def test_checkpoint_that_does_not_belong_to_the_run_is_refused_and_kept(tmp_path, federation):
@@ -166,51 +137,10 @@ def test_checkpoint_that_does_not_belong_to_the_run_is_refused_and_kept(tmp_path
     assert path.read_bytes() == before
 
 
-@dataclass(kw_only=True, eq=False)
-class Layered(FedAvg):
-    """A user's method with an option that is neither a number nor a text."""
-
-    layers: Any = ()
-
-    def round(self, ctx, arrays):
-        return arrays, {}
-        yield
-
-
-def start_layered(layers, folder, rounds, resume=False):
-    arrays = to_record({"w": np.zeros(2, np.float32)})
-    return Layered(layers=layers, evaluate_every=0).start(
-        LocalGrid(None), arrays, rounds, checkpoint=folder / "file", resume=resume
-    )
-
-
-@pytest.mark.parametrize("layers", [("a", "b"), {"first": (1, 2)}, {1: 0.5}])
-def test_options_are_compared_as_json_returns_them(tmp_path, layers):
-    """JSON gives back a tuple as a list, and a number that is a key as a text."""
-    start_layered(layers, tmp_path, 1)
-    start_layered(layers, tmp_path, 2, resume=True)
-    assert read_checkpoint(tmp_path / "file").round == 2
-    with pytest.raises(SettingsError, match="is a checkpoint of another run: its layers is"):
-        start_layered(("other",), tmp_path, 3, resume=True)
-
-
-def test_option_that_no_checkpoint_can_hold_is_refused_at_the_start(tmp_path):
-    with pytest.raises(SettingsError, match="cannot be written into a checkpoint"):
-        start_layered((Path("layers"),), tmp_path, 1)
-    assert not (tmp_path / "file").exists()
-
-
 # ---- the history's file -------------------------------------------------------------------------
 
 
 NAMES = ("checkpoint.safetensors", "checkpoint.safetensors.rounds.jsonl")
-
-
-def history_of(rounds):
-    """Return a history of this many rounds with about as many metrics as in a study."""
-    names = [f"metric-{number}" for number in range(8)]
-    metrics = dict.fromkeys(names, 1 / 3)
-    return History(*({number: dict(metrics) for number in range(1, rounds + 1)} for _ in range(4)))
 
 
 def test_history_file_is_a_table_of_rounds(tmp_path):
@@ -234,26 +164,6 @@ def test_metrics_that_are_not_finite_are_read_back(tmp_path):
     write_checkpoint(tmp_path / "c", Checkpoint(1, {}, {}, history, {}))
     assert str(read_checkpoint(tmp_path / "c").history) == str(history)
     assert pd.read_json(tmp_path / "c.rounds.jsonl", lines=True)["train"][0]["some"] == [1.5, 2]
-
-
-def test_checkpoint_writes_each_round_once(tmp_path, monkeypatch):
-    """After 1000 rounds a checkpoint writes as much JSON as after 10; all rounds are read back."""
-    lengths, real = [], json.dumps
-
-    def counted(*arguments, **more):
-        text = real(*arguments, **more)
-        lengths.append(len(text))
-        return text
-
-    monkeypatch.setattr(json, "dumps", counted)
-    sizes, history, path = {}, history_of(1000), tmp_path / "c"
-    checkpoint = Checkpoint(9, {"a": np.zeros(2)}, {}, history, {})
-    for checkpoint.round in (9, 10, 999, 1000):
-        lengths.clear()
-        write_checkpoint(path, checkpoint)
-        sizes[checkpoint.round] = sum(lengths)
-    assert sizes[1000] <= 1.2 * sizes[10]
-    assert read_checkpoint(path).history == history
 
 
 def kill_between_history_and_checkpoint(folder, monkeypatch, number):
@@ -287,14 +197,6 @@ def test_run_killed_between_history_and_checkpoint_resumes(number, rounds, tmp_p
         file.write(b"half a li")
     run(part, resume=True, rounds=rounds)
     assert files(part) == files(tmp_path / "whole")
-
-
-def test_new_run_replaces_an_old_history(tmp_path):
-    run(tmp_path / "whole", rounds=2)
-    run(tmp_path / "part", rounds=4)
-    (tmp_path / "part" / NAMES[0]).unlink()
-    run(tmp_path / "part", rounds=2)
-    assert files(tmp_path / "part") == files(tmp_path / "whole")
 
 
 def cut(file):

@@ -124,14 +124,3 @@ def test_names_from_the_server_cannot_leave_the_folder(tmp_path, value):
         with pytest.raises(SettingsError, match=line):
             state.write({**request(2), name: value}, {"a": np.zeros(1)})
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "array", [np.float32(2.5), np.arange(6.0).reshape(2, 3).T, np.zeros((0, 3)), np.array(True)]
-)
-def test_array_of_any_kind_is_read_as_written(tmp_path, array):
-    state = ClientState(tmp_path)
-    state.write(request(1), {"a": array})
-    read = state.read(request(2, version="1-0"))["a"]
-    assert (read.dtype, read.shape) == (array.dtype, array.shape)
-    np.testing.assert_array_equal(read, array)

@@ -124,27 +124,6 @@ def test_bytes_of_prototypes_by_hand(tmp_path, hosting):
     assert_bytes(traffic, down, 4 * 3 * saved(rows, counts), hosting)
 
 
-def test_resumed_run_has_the_traffic_of_an_uninterrupted_run(tmp_path):
-    """Other nodes may host the clients of the resumed run."""
-    federation = Federation.stochastic()
-
-    def rounds(hostings):
-        for number, hosting in enumerate(hostings, 1):
-            strategy = CoPreFL(participants=3, clients=4)
-            strategy.start(
-                federation.grid(hosting, CoPreFLClient),
-                to_record(federation.start),
-                number * 4 // len(hostings),
-                checkpoint=tmp_path / f"{len(hostings)}.safetensors",
-                resume=True,
-            )
-        traffic = run_of(strategy).history.traffic
-        assert sorted(traffic) == [1, 2, 3, 4]
-        return [(row["client-bytes-down"], row["client-bytes-up"]) for row in traffic.values()]
-
-    assert rounds(["1", "2"]) == rounds(["4"])
-
-
 class Adds(NumPyClient):
     """A client whose model is one array of 100 numbers."""
 
@@ -192,16 +171,6 @@ def test_wire_bytes_are_those_of_the_messages(hosting, down, up):
         "wire-bytes-up": 3 * up,
         "wire-nodes": 3 * HOSTINGS[hosting][0],
     }
-
-
-def test_traffic_of_a_chain_in_one_message_and_link_by_link():
-    """A simulation sends and gets back the model once, however many clients the chain visits."""
-    for hosting, messages in (("1", 1), ("own", 4)):
-        strategy = Cyclic(min_available_nodes=HOSTINGS[hosting][0])
-        counts = totals(strategy, adding(hosting), START, 1)
-        assert models(counts) == 8
-        assert counts["wire-bytes-down"] == counts["wire-bytes-up"] == messages * (HEADER + 400)
-        assert counts["client-bytes-down"] == counts["client-bytes-up"] == 4 * (HEADER + 400)
 
 
 def test_extra_arrays_are_counted():

@@ -3,48 +3,31 @@
 The tests start real SuperLinks and Ray; each run takes about half a minute.
 """
 
-import io
 import logging
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from queue import Queue
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Message, RecordDict
-from flwr.client import NumPyClient
-from flwr.common.logger import console_handler
-from flwr.serverapp import ServerApp
-from flwr.simulation import run_simulation
-from flwr.supercore.task_identity import TaskIdentity
-from rich.console import Console
-from rich.file_proxy import FileProxy
 from safetensors.numpy import load_file
 
-from coprefl_flwr.arrays import to_record
 from coprefl_flwr.client_app import app
-from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation.flower import (
-    end_with_simulation,
     enter_run,
-    flat,
     name_message,
-    parse_run_config,
     plain_log,
     without_colours,
 )
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.models import load_saved_model
-from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.running import run_study
@@ -117,86 +100,6 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
     assert_same_starts(tmp_path / "flower", tmp_path / "local", folders)
 
 
-@pytest.mark.slow
-def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
-    """The noise does not depend on the process that draws it, and it changes the model."""
-    config = {**SMALL, "rounds": 2, "output-dir": str(tmp_path)}
-    config |= {"method": "coprefl:query-clip=1.5,query-noise=0.01"}
-    done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
-    assert done.returncode == 0, done.stdout
-    calm_method = {"method": "coprefl:query-clip=1.5"}
-    for name, nodes, changed in (("local", 3, {}), ("calm", 1, calm_method)):
-        chosen = Settings.from_config({**config, "run-name": name, **changed})
-        run_study(LocalGrid(app, nodes, chosen.to_config()), build(chosen))
-    start = "coprefl-query-clip-1.5-query-noise-0.01"
-    assert_same_starts(tmp_path / "flower", tmp_path / "local", [start])
-    noisy, _ = load_saved_model(tmp_path / "local" / "starts" / start)
-    calm, _ = load_saved_model(tmp_path / "calm" / "starts" / "coprefl-query-clip-1.5")
-    assert max(abs(calm[name] - array).max() for name, array in noisy.items()) > 1e-3
-
-
-MODDED = """
-from flwr.app import Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod
-from torch import nn, ones, zeros
-
-from coprefl_flwr.clients import query_reply
-
-app = ClientApp()
-
-@app.train()
-def train(message, context):
-    metrics = MetricRecord({"num-examples": 4, "loss": 1.0})
-    content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
-    return Message(content, reply_to=message)
-
-@app.train("query", mods=[LocalDpMod(1.0, 0.0, 1.0, 0.1)])
-def query(message, context):
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    return query_reply(message, model, [(ones(4, 2), zeros(4).long())])
-"""
-
-SERVING = """
-from flwr.app import ArrayRecord
-from flwr.serverapp import ServerApp
-from torch import nn
-
-from coprefl_flwr.strategies import CoPreFL
-
-app = ServerApp()
-
-@app.main()
-def main(grid, context):
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    CoPreFL(min_available_nodes=2).start(grid, ArrayRecord(model.state_dict()), num_rounds=1)
-"""
-
-
-@pytest.mark.slow
-def test_mod_around_the_query_ends_flwr_run_with_one_line(tmp_path):
-    """The mod refuses the request.
-
-    If the mod refused the reply, Flower would drop the reply, and the server would wait for it.
-    """
-    package = tmp_path / "modded" / "modded"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "client_app.py").write_text(MODDED)
-    (package / "server_app.py").write_text(SERVING)
-    about = (ROOT / "examples" / "own_app" / "pyproject.toml").read_text()
-    about = about.replace("own_app", "modded").replace("own-app", "modded")
-    (package.parent / "pyproject.toml").write_text(about)
-    done = simulate(package.parent, tmp_path, {"num-server-rounds": 1})
-    assert done.returncode == 1
-    assert re.search(
-        r"round 1: train\.query: all 2 clients failed with a client-side mod refused: LocalDpMod "
-        r"expects exactly one ArrayRecord.*; the reply is not a model, but a gradient",
-        done.stdout,
-    ), done.stdout
-
-
 def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
     """All personalised methods on the built-in glyphs: equal global arrays in both runs."""
     names = list(with_role(PERSONALISED))
@@ -267,13 +170,6 @@ def test_log_has_colours_only_on_a_terminal(terminal, no_color, coloured, monkey
     assert os.environ.pop("RAY_COLOR_PREFIX", "1") == ("1" if coloured else "0")
 
 
-def test_run_config_is_parsed_as_flwr_run_parses_it(tmp_path):
-    assert parse_run_config(["a=1 b.c='x y'", "d=true"]) == {"a": 1, "b.c": "x y", "d": True}
-    (tmp_path / "some.toml").write_text("[b]\nc = 2\n")
-    assert parse_run_config([str(tmp_path / "some.toml")]) == {"b.c": 2}
-    assert flat({"a": 1, "b": {"c": 2}}) == {"a": 1, "b.c": 2}
-
-
 def test_messages_can_be_created_and_named_outside_of_a_run():
     enter_run(run_id=1, node_id=1)
     message = Message(RecordDict(), dst_node_id=5, message_type="query")
@@ -282,24 +178,22 @@ def test_messages_can_be_created_and_named_outside_of_a_run():
     assert Message(RecordDict(), reply_to=message).metadata.reply_to_message_id == "17"
 
 
-def flower_record(file, function, message="boom", args=(), error=None):
+def flower_record(message="boom", error=None):
     """Return a record of an error in Flower's log, as changed by the log's filters."""
     flower = logging.getLogger("flwr")
     info = (type(error), error, None) if error else None
-    record = flower.makeRecord(
-        "flwr", logging.ERROR, f"/x/{file}", 1, message, args, info, function
-    )
+    record = flower.makeRecord("flwr", logging.ERROR, "/x/a.py", 1, message, (), info, "run")
     assert flower.filter(record)
     return record
 
 
-def test_tracebacks_of_clients_are_debug_messages():
-    """In a run of this package these are debug messages; Flower's other errors stay errors."""
+def test_tracebacks_are_debug_messages_in_a_run():
+    """Flower's simulation logs a traceback for every client that fails."""
+    text = 'ray::run()\n  File "a.py", line 1, in x'
     with plain_log():
-        assert flower_record("vce_api.py", "worker").levelno == logging.DEBUG
-        assert flower_record("raybackend.py", "process_message").levelno == logging.DEBUG
-        assert flower_record("vce_api.py", "start_vce").levelno == logging.ERROR
-    assert flower_record("vce_api.py", "worker").levelno == logging.ERROR
+        assert flower_record(text).levelno == logging.DEBUG
+        assert flower_record("one line").levelno == logging.ERROR
+    assert flower_record(text).levelno == logging.ERROR
 
 
 def raised(error):
@@ -312,125 +206,13 @@ def raised(error):
 def test_error_that_ends_a_run_is_the_last_line_without_a_traceback():
     caught, error = raised(RunFailedError("round 1: no")), raised(RunFailedError("round 2: no"))
     bug = raised(RuntimeError("bug"))
-    assert flower_record("app.py", "run", error=bug).exc_info is not None
+    assert flower_record(error=bug).exc_info is not None
     # An error that the user's code caught is not added to the last line.
-    assert flower_record("exit.py", "exit", "Exit Code: 700").msg == "Exit Code: 700"
-    assert flower_record("app.py", "run", error=error).exc_info is None
-    last = flower_record("exit.py", "exit", "Exit Code: 700").msg
+    assert flower_record("Exit Code: 700").msg == "Exit Code: 700"
+    assert flower_record(error=error).exc_info is None
+    last = flower_record("Exit Code: 700").msg
     assert last == "Exit Code: 700\n\nround 2: no"
-    assert flower_record("app.py", "run", error=caught).exc_info is not None
-
-
-@pytest.fixture
-def other_cluster(tmp_path, monkeypatch):
-    """A listening port that another program's address file names as a cluster; no Ray answers."""
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    file = tmp_path / "ray" / "ray_current_cluster"
-    file.parent.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        file.write_text(f"127.0.0.1:{port}")
-        yield listening
-
-
-@pytest.fixture
-def flower_process(monkeypatch):
-    """Undo the changes that a simulation makes to this process."""
-    for name in ("task", "run", "node"):
-        monkeypatch.setattr(TaskIdentity, f"_{name}_id", None)
-    monkeypatch.setattr("flwr.supercore.telemetry.FLWR_TELEMETRY_ENABLED", "0")
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
-
-
-def test_simulation_that_crashed_at_its_start_ends_the_run_with_the_reason(
-    other_cluster, flower_process, tmp_path
-):
-    """Ray refuses a number of CPUs if it joins a cluster. Before, the server waited for an hour."""
-    ended = Queue()
-    server = ServerApp()
-
-    @server.main()
-    def main(grid, context):
-        try:
-            FedAvg(clients=2).start(grid, to_record({"w": np.zeros(1, np.float32)}), num_rounds=1)
-        except RunFailedError as error:
-            ended.put(str(error))
-            raise
-
-    client = client_app(lambda context, client_id: NumPyClient())
-    with pytest.raises(RuntimeError, match="Ending simulation"):
-        run_simulation(server, client, 2, backend_config={"init_args": {"num_cpus": 1}})
-    file = tmp_path / "ray" / "ray_current_cluster"
-    assert ended.get(timeout=20) == (
-        "Flower's simulation ended: When connecting to an existing cluster, num_cpus and num_gpus "
-        f"must not be provided. ({file} names a Ray cluster: delete it if the cluster ended)"
-    )
-
-
-class InMemoryGrid(LocalGrid):
-    """Replaces the grid of Flower's simulation, which has this name in every version of Flower."""
-
-
-def test_simulation_whose_ray_cluster_is_gone_does_not_begin(
-    other_cluster, tmp_path, monkeypatch, caplog
-):
-    """Ray would look for the cluster for 12 minutes."""
-    assert end_with_simulation(InMemoryGrid(app))
-    file = tmp_path / "ray" / "ray_current_cluster"
-    with socket.socket() as bound:  # The port refuses connections, and no other process gets it.
-        bound.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{bound.getsockname()[1]}"
-        file.write_text(address)
-        line = f"Ray cannot start: no cluster answers at {address}"
-        with pytest.raises(RunFailedError) as failed:
-            end_with_simulation(InMemoryGrid(app))
-        reason = f"{line} ({file} names a Ray cluster: delete it if the cluster ended)"
-        assert str(failed.value) == reason
-        assert reason in caplog.text
-        monkeypatch.setenv("RAY_ADDRESS", f"ray://{address}")
-        with pytest.raises(RunFailedError, match=r"RAY_ADDRESS=ray://.*: unset it"):
-            end_with_simulation(InMemoryGrid(app))
-    monkeypatch.setenv("RAY_ADDRESS", "local")
-    assert end_with_simulation(InMemoryGrid(app))
-
-
-def test_grid_ends_with_its_simulation_and_other_grids_do_not(monkeypatch, tmp_path):
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    grid, other = InMemoryGrid(app, 3), LocalGrid(app, 3)
-    assert not end_with_simulation(other)
-    assert all(end_with_simulation(grid) for _ in range(2))  # Once for each strategy of a run.
-    crash = RuntimeError("no room")
-    with plain_log():
-        assert (list(grid.get_node_ids()), grid.pull_messages([])) == ([2, 3, 4], [])
-        flower_record("run_simulation.py", "_main_loop", "An exception !! %s", args=(crash,))
-        for ask in (grid.get_node_ids, lambda: grid.pull_messages([])):
-            with pytest.raises(RunFailedError, match=r"^Flower's simulation ended: .*no room$"):
-                ask()
-        assert (list(other.get_node_ids()), other.pull_messages([])) == ([2, 3, 4], [])
-    with plain_log():  # The next simulation of this process.
-        assert list(grid.get_node_ids()) == [2, 3, 4]
-
-
-def test_log_of_a_crashed_simulation_ends_with_the_cause(monkeypatch, tmp_path):
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    monkeypatch.setattr("coprefl_flwr.federation.flower._ENDING.crash", "")
-    cause, crash, ending = ConnectionError("no Ray"), RuntimeError("crashed"), RuntimeError("ends")
-    crash.__cause__, ending.__cause__ = cause, crash
-    with plain_log():
-        line = "An exception occured!! %s"
-        assert flower_record("vce_api.py", "run_api", line, args=(cause,)).levelno == logging.ERROR
-        traceback = flower_record("vce_api.py", "run_api", "Traceback (most recent call last)")
-        assert traceback.levelno == logging.DEBUG
-        flower_record("run_simulation.py", "_main_loop", line, args=(crash,))
-    bug = flower_record("app.py", "run", error=RuntimeError("bug"))
-    assert bug.exc_info is not None
-    assert flower_record("app.py", "run", error=ending).exc_info is None
-    last = flower_record("exit.py", "exit", "Exit Code: 700").msg
-    assert last == "Exit Code: 700\n\nFlower's simulation ended: ConnectionError: no Ray"
+    assert flower_record(error=caught).exc_info is not None
 
 
 def test_only_flower_py_imports_undocumented_modules_of_flwr():
@@ -441,32 +223,3 @@ def test_only_flower_py_imports_undocumented_modules_of_flwr():
             modules |= set(re.findall(r"(?:from|import) (flwr\.[\w.]+)", file.read_text()))
     public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
     assert modules == public | {"flwr.client"}
-
-
-@pytest.mark.parametrize(
-    ("level", "propagates"), [(logging.INFO, True), (logging.ERROR, True), (logging.INFO, False)]
-)
-@pytest.mark.parametrize("proxied", [False, True])
-def test_line_is_logged_once_if_the_root_logger_has_a_handler(
-    level, propagates, proxied, monkeypatch, caplog
-):
-    """As after `logging.basicConfig`; a handler of another file gets each line too.
-
-    Under a progress display, handlers write to a proxy.
-    """
-    root, elsewhere, console = (
-        logging.getLogger(),
-        logging.StreamHandler(io.StringIO()),
-        io.StringIO(),
-    )
-    monkeypatch.setattr(sys, "stderr", console)
-    monkeypatch.setattr(console_handler, "stream", console)
-    stream = FileProxy(Console(file=console), console) if proxied else console
-    first = logging.StreamHandler(stream)
-    first.setLevel(level)
-    monkeypatch.setattr(root, "handlers", [*root.handlers, first, elsewhere])
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", propagates)
-    caplog.set_level(logging.INFO)
-    logging.getLogger("flwr.coprefl").info("a line")
-    assert console.getvalue().count("a line") == 1
-    assert elsewhere.stream.getvalue().count("a line") == caplog.text.count("a line") == propagates

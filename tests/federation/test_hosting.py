@@ -1,7 +1,5 @@
 """A hosting node adds up its clients' results, leaves out bad results, and names their clients."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -143,21 +141,6 @@ def test_chain_passes_arrays_in_the_order_and_dtype_of_the_message():
     assert list(sums(content)["last"]) == ["w", "n"]
 
 
-def test_chain_of_clients_that_share_a_model_passes_copies():
-    """The clients return views of one model; each client starts from a copy of the last result."""
-    model = np.zeros(2, np.float32)
-
-    def view(number, parameters):
-        model[:] = parameters[0]
-        model[:] += 1
-        if number == 2:
-            raise ArithmeticError("boom")
-        return [model, parameters[1]], 1, {}
-
-    content = host("train", [1, 2, 3], "chain", view)
-    np.testing.assert_array_equal(sums(content)["last"]["w"], [3, 4])
-
-
 class Adopting(TorchClient):
     """A user's client, whose model takes the memory of the arrays that the client receives."""
 
@@ -167,14 +150,7 @@ class Adopting(TorchClient):
         self.model.load_state_dict(dict(zip(names, tensors, strict=True)), assign=True)
 
 
-def adopting(model, samples, **more):
-    """Return a client of the package with the method `load` of `Adopting`."""
-    client = TorchClient(model, samples, **more)
-    client.load = partial(Adopting.load, client)
-    return client
-
-
-@pytest.mark.parametrize("make", [TorchClient, Adopting, adopting])
+@pytest.mark.parametrize("make", [TorchClient, Adopting])
 def test_every_client_starts_from_the_arrays_that_were_sent(federation, make):
     before = {name: array.copy() for name, array in federation.start.items()}
     for samples in federation.samples:
@@ -242,14 +218,8 @@ def test_results_are_named_arrays_and_plain_numbers():
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (
-            None,
-            r"Counter.fit returned \(NoneType\); needed: \(list of arrays, number of samples, d",
-        ),
+        (None, r"Counter.fit must return \(list of arrays, number of samples, dict of metrics\)"),
         (([np.zeros(2)], 1, {}), r"Counter.fit .*: 1 arrays were returned; the message had 2"),
-        ((list(SENT.values()), 1, None), r"Counter.fit returned \(list, int, NoneType\); needed: "),
-        ((1, list(SENT.values()), {}), r"Counter.fit returned \(int, list, dict\); needed: "),
-        ((iter(SENT.values()), 1, {}), r"Counter.fit returned \(dict_valueiterator, int, dict\)"),
         ((["a", "b"], 1, {}), r"Counter.fit .*: array 'w' has dtype <U1; real numbers are needed"),
         (([torch.ones(2, requires_grad=True), 1], 1, {}), r"Counter.fit .*: RuntimeError: Can't"),
         ((list(SENT.values()), 1, {"ok": True}), "metric 'ok' is a bool; metrics are numbers"),

@@ -152,18 +152,6 @@ def test_time_left_is_that_of_all_rounds_but_the_first(
     assert lines()[-1] == f"[1/1] x  round {expected}"
 
 
-def test_total_time_left_of_parallel_parts(clock, lines):
-    progress = Progress(3, 40, io.StringIO())
-    both = [progress.begin(title, 10) for title in "ab"]
-    for number in (1, 2, 3):
-        clock[0] += 10
-        for part in both:
-            part(report(number, loss=2.0))
-    # Each part does a round in 10 s. Four rounds of both were measured after the very first one.
-    assert lines()[-1].startswith("[2/3] b  round 3/10  loss 2.000  10 s/round  0:01:10 left")
-    assert lines()[-1].endswith("  0:02:16 left in total")
-
-
 def test_part_shows_the_rounds_of_its_stages(clock):
     """A pre-training that stops early counts as whole; a task follows."""
     part = Progress(1, 5, io.StringIO()).begin("run", 5)

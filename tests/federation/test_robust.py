@@ -226,7 +226,11 @@ def test_robust_exchange_asks_for_the_arrays_of_each_client():
 
 
 def test_replies_to_a_robust_exchange_are_checked_like_those_to_the_mean():
+    def check(samples, arrays):
+        rule, metrics = PerClient(Mean("num-examples")), {0: {"num-examples": samples}}
+        Bounds().check(metrics, {"arrays": arrays}, SENT, rule, alone=True)
+
     with pytest.raises(ValueError, match="metric 'num-examples' is 0"):
-        Bounds().check(SENT, {"num-examples": 0}, SENT, PerClient(Mean("num-examples")))
+        check(0, SENT)
     with pytest.raises(ValueError, match="array 'b' is missing"):
-        Bounds().check({"w": SENT["w"]}, {"num-examples": 3}, SENT, PerClient(Mean("num-examples")))
+        check(3, {"w": SENT["w"]})

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation import transport
 from coprefl_flwr.federation.aggregation import Mean
 from coprefl_flwr.grids import LocalGrid
@@ -130,14 +130,13 @@ def test_evaluation_needs_one_good_reply(options, caplog):
     assert any(record.getMessage().startswith(line) for record in caplog.records)
 
 
-INFINITE, LOSS = np.float32(np.inf), {"loss": 1.0}
+LOSS = {"loss": 1.0}
 
 
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
         (lambda c, _, arrays: (arrays, 1, {"loss": np.nan}), "3 .* 'loss' is nan; .* rate"),
-        (lambda c, _, arrays: ([arrays[0] + INFINITE, arrays[1]], 1, LOSS), "3 .*'w' .* rate"),
         (lambda c, _, arrays: ([arrays[0][c < 2 :], arrays[1]], 1, LOSS), r"2 .*\(1,\).*\(2,\)"),
     ],
 )
@@ -182,27 +181,8 @@ def test_silent_node_is_asked_again_only_after_it_has_reconnected(caplog):
     strategy = FedAvg(min_available_nodes=2, clients=6, evaluate_every=0)
     strategy.start(grid, to_record(START), 4, timeout=9, hooks=[hook])
     assert grid.nodes_asked == (2, 3, 2, 2, 2, 3)
-    line = "node 3 did not answer within 300 s and is not asked again until it disconnects"
+    line = "node 3 did not answer within 9 s and is not asked again until it disconnects"
     assert line in caplog.text
-
-
-def test_node_that_restarts_while_it_is_asked_is_asked_again(monkeypatch, caplog):
-    """Its program may have been restarted while it was asked."""
-    monkeypatch.setattr(transport, "ASK_AGAIN", 0.0)
-    asked = []
-
-    class Restarting(LocalGrid):
-        def _handle(self, message):
-            reply = super()._handle(message)
-            if message.metadata.message_type == "query.roster":
-                asked.append(message.metadata.dst_node_id)
-                if asked.count(3) == 1 and asked[-1] == 3:
-                    return Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
-            return reply
-
-    app = client_app(lambda _, i: Counter(i))
-    FedAvg(min_available_nodes=2).start(Restarting(app, nodes=2), to_record(START), 1, timeout=5)
-    assert asked == [2, 3, 3]
 
 
 def test_error_from_the_superlink_is_attributed_to_the_node_that_was_asked(caplog):
@@ -307,12 +287,6 @@ def test_metrics_of_a_round_become_numbers(tmp_path):
         strategy.start(counting_grid(), to_record(START), 1)
 
 
-@pytest.mark.parametrize("number", [-1, 2.5])
-def test_wrong_number_of_rounds_is_refused(number):
-    with pytest.raises(SettingsError, match=f"num_rounds = {number}"):
-        FedAvg().start(counting_grid(), to_record(START), number)
-
-
 def test_local_grid_does_not_wait_long_for_clients(monkeypatch):
     """Its nodes are there from the beginning. Before, the wait was an hour."""
     monkeypatch.setattr(transport, "OWN_NODES_WAIT", 0.01)
@@ -388,13 +362,3 @@ def test_a_node_without_a_roster_is_named_by_its_id(caplog):
     with caplog.at_level(logging.INFO, "flwr"), pytest.raises(RunFailedError):
         strategy.start(grid, to_record(START), 1, timeout=9)
     assert operators_lines(caplog)[0] == "train: 1 of 2 (node 3: timeout); 2 clients in all"
-
-
-def test_a_round_with_fewer_clients_than_wanted_at_first_warns_once(caplog):
-    """Node 3 is silent from round 1 on, in which only the evaluation can tell."""
-    grid = Deaf(client_app(lambda _, i: Counter(i)), nodes=2)
-    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        FedAvg(min_available_nodes=2).start(grid, to_record(START), 3)
-    few = [r.getMessage() for r in caplog.records if "min_available_nodes" in r.getMessage()]
-    line = "connected clients: 1, fewer than min_available_nodes = 2"
-    assert few == [line] * 3

@@ -166,13 +166,13 @@ def test_clipping_mod_under_fedavg_clips_the_model_of_each_client(mod, hosting, 
 
 
 @pytest.mark.parametrize("mod", CLIPPING, ids=named)
-@pytest.mark.parametrize("hosting", ["1", "2", "4", "pairs"])
+@pytest.mark.parametrize("hosting", ["1", "2", "pairs"])
 def test_clipping_mod_refuses_a_sum_over_clients(mod, hosting, smooth, caplog):
     """Before the fix, a mod silently clipped the sum over all clients that a node hosts."""
     grid = hosted(smooth, mod, hosting, TorchClient)
     line = refusal(FedAvg(), grid, smooth, caplog, train_config=NORM)
     assert f"a client-side mod refused: {named(mod)} expects exactly one ArrayRecord" in line
-    assert "; the reply is not a model, but a sum over clients: let every node be one" in line
+    assert "; the answer is not one client's model: see docs/how-to/privacy.md" in line
 
 
 @pytest.mark.parametrize("mod", CLIPPING, ids=named)
@@ -197,7 +197,7 @@ def test_clipping_mod_refuses_a_query_gradient(mod, norm, hosting, caplog):
     line = refusal(CoPreFL(), grid, federation, caplog, train_config=NORM)
     assert line.startswith("round 1: train.query: all 4 clients failed with")
     assert f"a client-side mod refused: {named(mod)} expects exactly one ArrayRecord" in line
-    assert line.endswith("not a model, but a gradient: set clip= and noise= of query_reply instead")
+    assert line.endswith("; the answer is not one client's model: see docs/how-to/privacy.md")
 
 
 def test_mod_with_a_reply_to_no_message_ends_the_run(smooth, caplog):
@@ -213,12 +213,3 @@ def test_mod_with_a_reply_to_no_message_ends_the_run(smooth, caplog):
     line = "its reply belongs to no message that it received"
     assert line in caplog.text + str(failed.value)
     assert "did not answer" not in caplog.text
-
-
-def test_clipping_mod_around_the_roster_ends_the_run_without_waiting(smooth):
-    mod = clipping_only()
-    around = lambda app: lambda message, context: mod(message, context, app)  # noqa: E731
-    grid = smooth.grid("own", TorchClient, around)
-    line = "no node could report its clients: a client-side mod refused: LocalDpMod expects"
-    with pytest.raises(RunFailedError, match=line):
-        FedAvg().start(grid, to_record(smooth.arrays()), 1, timeout=3600)

@@ -17,9 +17,9 @@ FOUND = json.loads(recorded.FILE.read_text())
 @pytest.fixture
 def asked(monkeypatch):
     """Return the aggregation rules of all exchanges except evaluations, by strategy class."""
-    found, real = {}, Run.messages
+    found, real = {}, Run._replies
 
-    def messages(run, ctx, exchange, config):
+    def replies(run, ctx, exchange, config):
         if exchange.action != "evaluate":
             of = (
                 run.strategy.phase(ctx.round)[0] if type(run.strategy) is Schedule else run.strategy
@@ -27,7 +27,7 @@ def asked(monkeypatch):
             found.setdefault(type(getattr(of, "inner", of)), []).append(exchange.combine)
         return real(run, ctx, exchange, config)
 
-    monkeypatch.setattr(Run, "messages", messages)
+    monkeypatch.setattr(Run, "_replies", replies)
     return found
 
 

@@ -154,5 +154,5 @@ def test_run_without_its_client_states_is_not_resumed(tmp_path):
         run("moon", tmp_path, killed_by=5)
     for path in (tmp_path / "states").rglob("*.safetensors"):
         path.unlink()
-    with pytest.raises(RunFailedError, match="round 5: "):
+    with pytest.raises(RunFailedError, match="round 5 failed"):
         run("moon", tmp_path, resume=True)

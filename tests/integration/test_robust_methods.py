@@ -169,13 +169,13 @@ def test_each_phase_of_a_schedule_has_its_aggregation(monkeypatch):
     median = FedAvg(aggregation="median")
     schedule = Schedule([(Cyclic(), 1), (median, 1), (FedAvg(), 1)])
     assert schedule.options()["phases"][1]["aggregation"] == "median"
-    asked, prepare = [], Transport.prepare
+    asked, send = [], Transport.exchange
 
     def recording(self, exchange, *more):
         asked.append(str(exchange.combine))
-        return prepare(self, exchange, *more)
+        return send(self, exchange, *more)
 
-    monkeypatch.setattr(Transport, "prepare", recording)
+    monkeypatch.setattr(Transport, "exchange", recording)
     federation, schedule.evaluate_every = Federation.full_batch(), 0
     run_on(schedule, LocalGrid(federation.torch_app(), nodes=1), federation.arrays(), 3)
     assert asked == ["chain", "per-client:mean:num-examples", "mean:num-examples"]

@@ -21,7 +21,7 @@ class Faulty(NumPyClient):
             return [np.full_like(parameters[0], np.nan)], 1, {}
         if self.client_id == 3:
             # Beyond the time limit; Flower's engine ends only after the last client ends.
-            time.sleep(14)
+            time.sleep(30)
         if self.client_id == 4 and config["server-round"] == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         return [parameters[0] + 1], 1, {"loss": 0.0}
