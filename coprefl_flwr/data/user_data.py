@@ -5,11 +5,10 @@ once, in their order, and kept in memory.
 """
 
 import logging
-import random
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
+from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
@@ -88,7 +88,9 @@ def as_dataset(
     reader = _Reader(source, batch, label, image, keys, Reduction(image_size))
     sizes, of_parts, parts = [0], [], parts_of(source, user_data)
     for part in parts.values():
-        with _seeded():
+        # Random transforms must give the same samples at each reading.
+        with seeds.of_python_and_numpy(0), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
             label_key = reader.read(part)
         sizes.append(len(reader.labels))
         of_parts.append(_class_names(source, part, label_key))
@@ -319,24 +321,6 @@ class _Reader:
         if tensor.dtype != torch.uint8 or tensor.ndim not in (2, 3):
             return tensor
         return self.reduction.resized(tensor[None] if tensor.ndim == 2 else tensor)
-
-
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """Seed the global random generators during this block, and restore them after it.
-
-    Random transforms use them. Each reading of a dataset must give the same samples.
-    """
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        try:
-            random.seed(0)
-            np.random.seed(0)  # noqa: NPY002
-            torch.default_generator.manual_seed(0)
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])  # noqa: NPY002
 
 
 def _items(part: Any) -> Iterable[Any]:

@@ -2,9 +2,8 @@
 
 import functools
 import itertools
-import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning.module_state import state_of
+from coprefl_flwr.learning.module_state import has_users_code
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
@@ -223,12 +222,9 @@ def _sees_gpu() -> bool:
 def torch_seeded(*key: str | int, network: nn.Module) -> Iterator[None]:
     """Return a context in which the generators that `network` draws from are seeded from `key`.
 
-    They are torch's global generator, from which dropout draws; if layers have code of the user,
-    the global generators of Python and NumPy; and generators that layers have as attributes. After
-    the context the global generators have their former states.
+    They are torch's global generator, from which dropout draws, and those of Python and NumPy if
+    layers have code of the user. After the context the generators have their former states.
     """
-    kept = state_of(network)
-    before = (random.getstate(), np.random.get_state()) if kept and kept.draws else None  # noqa: NPY002
     # torch.random.fork_rng does the same, and takes 5 % of a small client's time. torch.manual_seed
     # would also seed GPUs whose generators are not restored here.
     generators = [torch.default_generator]
@@ -236,19 +232,13 @@ def torch_seeded(*key: str | int, network: nn.Module) -> Iterator[None]:
         current = torch.cuda.current_device()  # Before the next line: it makes the generators.
         generators.append(torch.cuda.default_generators[current])
     states, seed = [generator.get_state() for generator in generators], seeds.integer(*key)
+    users = any(map(has_users_code, network.modules()))
     try:
         for generator in generators:
             generator.manual_seed(seed)
-        if kept:
-            kept.seed(seed)
-        if before:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002
-        yield
+        with seeds.of_python_and_numpy(seed) if users else nullcontext():
+            yield
     finally:
-        if before:
-            random.setstate(before[0])
-            np.random.set_state(before[1])  # noqa: NPY002
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
 
