@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
@@ -94,19 +95,17 @@ class PerFedAvgClient(TorchClient):
         """Return the loss of a batch and the gradient of the loss.
 
         They are computed at w if `moved` is None. If `moved` is (direction, scale), they are
-        computed at w + scale x direction. The model's weights are w afterwards.
+        computed at w + scale x direction.
         """
-        trained = list(self.parameters().values())
-        start = [p.detach().clone() for p in trained]
-        direction, scale = moved or ([], 0.0)
-        with torch.no_grad():
-            for p, d in zip(trained, direction, strict=False):
-                p.add_(d, alpha=scale)
+        weights: dict[str, Tensor] = {**self.parameters()}
+        if moved:
+            direction, scale = moved
+            weights = {
+                name: torch.add(p.detach(), d, alpha=scale).requires_grad_()
+                for (name, p), d in zip(weights.items(), direction, strict=True)
+            }
         inputs, targets = batch
-        loss = cross_entropy(self.model(inputs), targets)
-        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-        with torch.no_grad():
-            for p, before in zip(trained, start, strict=True):
-                p.copy_(before)
-        both = zip(trained, gradients, strict=True)
+        loss = cross_entropy(functional_call(self.model, weights, inputs), targets)
+        gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        both = zip(weights.values(), gradients, strict=True)
         return loss.detach(), [torch.zeros_like(p) if g is None else g for p, g in both]

@@ -61,15 +61,15 @@ def query_reply(
     """
     # Imported here, so that an app whose clients do not use torch does not import torch.
     from coprefl_flwr.learning import loss_and_gradient, torch_seeded
-    from coprefl_flwr.learning.device import in_eval_mode
     from coprefl_flwr.learning.evaluation import batch_size, class_loss
     from coprefl_flwr.models import first_names
 
     check_clip(clip, noise)
     sent = _sent_names(message, model, names)
-    # The app's next training expects the model as it left it.
-    with in_eval_mode(model), torch_seeded(*_query_key(message, "query"), network=model):
+    training = model.training
+    with torch_seeded(*_query_key(message, "query"), network=model):
         result = loss_and_gradient(model, batches, loss or class_loss, size or batch_size)
+    model.train(training)  # The app's next training expects the model as it left it.
     gradient = {sent[name]: array for name, array in result.gradient.items() if name in sent}
     first = {sent[n]: sent.get(of, of) for n, of in first_names(model).items() if n in sent}
     return _reply(message, gradient, result.num_examples, result.loss, clip, noise, rng, first)

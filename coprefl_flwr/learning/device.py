@@ -3,8 +3,6 @@
 import functools
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
@@ -81,15 +79,3 @@ def _takes_channels_last(model: nn.Module, inputs: Tensor) -> bool:
 
 def _contiguous(_: nn.Module, inputs: tuple[object, ...]) -> tuple[object, ...]:
     return tuple(one.contiguous() if isinstance(one, Tensor) else one for one in inputs)
-
-
-@contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Return a context in which all layers are in eval mode; they get their own modes back."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning.training import backward
 from coprefl_flwr.models.arrays import as_array
 from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES, computing
 from coprefl_flwr.plugins import METRIC
@@ -130,7 +129,7 @@ def loss_and_gradient(
             if not (weight := float(size(batch))):
                 continue  # No sample or token counts, so the loss is not a number.
             batch_sum = loss(model, batch) * weight
-            backward(batch_sum, model.parameters())
+            torch.autograd.backward(batch_sum)
             _add_up_in_float32(halves, sums)
             losses.append(batch_sum.detach())
             total_weight += weight

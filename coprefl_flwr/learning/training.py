@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -151,14 +151,6 @@ def _trained(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def backward(loss: Tensor, weights: Iterable[nn.Parameter]) -> None:
-    """Compute the gradients of a loss. Sparse gradients of `weights` become dense ones."""
-    torch.autograd.backward(loss)
-    for weight in weights:
-        if weight.grad is not None and weight.grad.is_sparse:
-            weight.grad = weight.grad.to_dense()
-
-
 class PlainSGD:
     """A faster `torch.optim.SGD` without momentum and weight decay, with bit-identical steps.
 
@@ -262,8 +254,7 @@ def local_sgd(
     control variate). The result is 0.0 if no step is taken.
     """
     model.train()
-    weights, optimiser = _trained(model), fast_optimiser(training, model, server_round)
-    losses = []
+    optimiser, losses = fast_optimiser(training, model, server_round), []
     with computing(model, training.precision):
         for positions in training.schedule(len(samples), rng):
             inputs, targets = samples.batch(positions, device)
@@ -272,7 +263,7 @@ def local_sgd(
                 loss = cross_entropy(model(inputs), targets)
             else:
                 loss = objective(inputs, targets)
-            backward(loss, weights)
+            torch.autograd.backward(loss)
             if correct is not None:
                 correct()
             training.clip(model)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import MODELS, build_model
@@ -154,13 +154,10 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     if model not in MODELS and not allowed:
         code = excerpt(model, 200)
         raise SettingsError(f"its network is {code}, which {plugins.VARIABLE} must list")
-    try:
-        shape = tuple(about["input-shape"])
-        network = build_model(model, about["num-classes"], shape, about["norm"])
-        load_arrays(network, arrays)
-        return network, shape, about["pixel-mean"], about["pixel-std"]
-    except (LookupError, TypeError, RuntimeError, ArithmeticError) as error:
-        raise SettingsError(f"its model.json is wrong: {one_line(error)}") from error
+    shape = tuple(about["input-shape"])
+    network = build_model(model, about["num-classes"], shape, about["norm"])
+    load_arrays(network, arrays)
+    return network, shape, about["pixel-mean"], about["pixel-std"]
 
 
 def _from_file(architecture: str, path: Path) -> nn.Module:
