@@ -8,7 +8,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.learning import Objective
+from coprefl_flwr.learning.training import Objective
 from coprefl_flwr.models import computing, load_arrays, model_arrays, outputs_and_representation
 from coprefl_flwr.models.copies import copied
 

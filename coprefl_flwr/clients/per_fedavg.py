@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import endless_batches, torch_seeded
+from coprefl_flwr.learning.training import endless_batches, torch_seeded
 from coprefl_flwr.models.precision import HALF_TYPES, computing
 
 DELTA = 1e-3

@@ -3,7 +3,8 @@
 import torch
 
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning import EVALUATION_BATCH, evaluate, torch_seeded
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, evaluate
+from coprefl_flwr.learning.training import torch_seeded
 
 SMALLEST = 1e-10
 """Constant added to the loss F_k, so that 0^(q-1) is never computed."""

@@ -16,7 +16,7 @@ from coprefl_flwr.learning.noise import check_clip, clipped
 if TYPE_CHECKING:
     from torch import nn
 
-    from coprefl_flwr.learning import BatchLoss
+    from coprefl_flwr.learning.evaluation import BatchLoss
 
 
 def query_reply(
@@ -60,8 +60,8 @@ def query_reply(
     batches that need `loss` or `size`, and for names that need `names`.
     """
     # Imported here, so that an app whose clients do not use torch does not import torch.
-    from coprefl_flwr.learning import loss_and_gradient, torch_seeded
-    from coprefl_flwr.learning.evaluation import batch_size, class_loss
+    from coprefl_flwr.learning.evaluation import batch_size, class_loss, loss_and_gradient
+    from coprefl_flwr.learning.training import torch_seeded
     from coprefl_flwr.models import first_names
 
     check_clip(clip, noise)

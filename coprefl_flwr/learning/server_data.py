@@ -11,8 +11,13 @@ from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
-from coprefl_flwr.learning import EVALUATION_BATCH, LossAndGradient, evaluate, loss_and_gradient
 from coprefl_flwr.learning.device import default_device, placed
+from coprefl_flwr.learning.evaluation import (
+    EVALUATION_BATCH,
+    LossAndGradient,
+    evaluate,
+    loss_and_gradient,
+)
 from coprefl_flwr.learning.module_state import restore
 from coprefl_flwr.learning.training import LocalTraining, local_sgd, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays

@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
-from coprefl_flwr.learning import LocalTraining, device, training
+from coprefl_flwr.learning import device, training
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.studies.known_methods import METHODS

@@ -10,7 +10,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient, FedMetaClient, query_reply
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower import enter_run
-from coprefl_flwr.learning import loss_and_gradient
+from coprefl_flwr.learning.evaluation import loss_and_gradient
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL
 from tests.common.federation import CPU, Federation

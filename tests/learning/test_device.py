@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 from coprefl_flwr.data import as_samples
-from coprefl_flwr.learning import placed
+from coprefl_flwr.learning.device import placed
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
 

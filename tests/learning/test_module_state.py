@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import model_arrays
 from tests.common.checks import refusal
 
