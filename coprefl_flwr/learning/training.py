@@ -1,6 +1,5 @@
 """Local training of a client: SGD or Adam steps on its samples."""
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -204,12 +203,6 @@ def endless_batches(
     return (order[part] for order in orders for part in batch_slices(n, batch_size))
 
 
-@functools.cache
-def _sees_gpu() -> bool:
-    """Return whether the process sees a GPU; cached, because each check by torch is slow."""
-    return torch.cuda.is_available()
-
-
 @contextmanager
 def torch_seeded(*key: str | int, network: nn.Module) -> Iterator[None]:
     """Return a context in which the generators that `network` draws from are seeded from `key`.
@@ -220,7 +213,7 @@ def torch_seeded(*key: str | int, network: nn.Module) -> Iterator[None]:
     # torch.random.fork_rng does the same, and takes 5 % of a small client's time. torch.manual_seed
     # would also seed GPUs whose generators are not restored here.
     generators = [torch.default_generator]
-    if _sees_gpu():
+    if any(weight.is_cuda for weight in network.parameters()):
         current = torch.cuda.current_device()  # Before the next line: it makes the generators.
         generators.append(torch.cuda.default_generators[current])
     states, seed = [generator.get_state() for generator in generators], seeds.integer(*key)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
-from coprefl_flwr.learning import device, training
+from coprefl_flwr.learning import device
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import model_arrays
@@ -58,12 +58,10 @@ def hide_gpu(monkeypatch):
     def hide():
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         device.default_device.cache_clear()
-        training._sees_gpu.cache_clear()
 
     yield hide
     monkeypatch.undo()
     device.default_device.cache_clear()
-    training._sees_gpu.cache_clear()
 
 
 def weights(case):
