@@ -326,7 +326,6 @@ class _Reader:
 def _items(part: Any) -> Iterable[Any]:
     """Return the items of a dataset, or the batches of a DataLoader, in the dataset's order."""
     if not isinstance(part, data.DataLoader):
-        part = _as_arrays(part) if is_hugging_face(part) else part
         return (part[position] for position in range(len(part)))
     size = part.batch_size or (None if part.batch_sampler is None else 64)
     # A loader without a generator draws a number from torch's global generator, even if it does
@@ -403,14 +402,3 @@ def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
 def is_hugging_face(value: Any) -> bool:
     """Return whether a value is a `datasets.Dataset`, without the slow import of `datasets`."""
     return all(hasattr(value, name) for name in ("features", "column_names", "with_format"))
-
-
-def _as_arrays(part: Any) -> Any:
-    """Return a Hugging Face Dataset whose column of arrays, if it has just one, gives NumPy."""
-    # By default the library gives lists, in which uint8 cannot be distinguished from other dtypes.
-    kinds = {key: type(feature).__name__ for key, feature in part.features.items()}
-    keys = [key for key, kind in kinds.items() if kind.startswith("Array")]
-    if part.format["type"] is not None or len(keys) != 1:
-        return part
-    dtype = part.features[keys[0]].dtype
-    return part.with_format("numpy", keys, output_all_columns=True, dtype=dtype)

@@ -6,7 +6,6 @@ else changes in training would pass from client to client, so it is restored bef
 
 from collections import OrderedDict
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -79,17 +78,3 @@ def _copied(attributes: list[Attributes], network: nn.Module) -> list[Attributes
         shared = (*layers, *network.parameters(), *network.buffers())
         users = copied(users, memo={id(one): one for one in shared})
     return [users.get(position, values) for position, values in enumerate(attributes)]
-
-
-_states: WeakKeyDictionary[nn.Module, ModuleState] = WeakKeyDictionary()
-
-
-def keep_state(network: nn.Module) -> None:
-    """Keep the present state of a network, to which `restore` will return."""
-    _states[network] = ModuleState(network)
-
-
-def restore(network: nn.Module) -> None:
-    """Restore the kept state of a network; its weights and persistent buffers do not change."""
-    if network in _states:
-        _states[network].restore(network)
