@@ -27,8 +27,8 @@ from coprefl_flwr.data import Dataset, ImageDataset, Samples, make_dataset
 from coprefl_flwr.data.features import features_of
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.prototypes import no_prototypes
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.models.networks import WIDTH, lightweight_model, projection_head

@@ -19,8 +19,8 @@ from coprefl_flwr.data import Dataset, ImageDataset, Samples, TensorDataset
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.run import Hook, RoundReport
 from coprefl_flwr.federation.strategy import RoundStrategy
-from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.prototypes import no_prototypes
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.strategies import CoPreFL, FedAvg, FedPCL

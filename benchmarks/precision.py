@@ -18,7 +18,8 @@ import torch
 import coprefl_flwr as cp
 from coprefl_flwr import seeds
 from coprefl_flwr.data import ImageDataset, Samples
-from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, evaluate, local_sgd
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, evaluate
+from coprefl_flwr.learning.training import LocalTraining, local_sgd
 from coprefl_flwr.models import build_model, model_arrays
 
 MODELS = ("resnet8", "femnist-cnn")

@@ -51,7 +51,7 @@ from coprefl_flwr.client_app import app as study_app
 from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
 from coprefl_flwr.data import as_samples
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL, FedAvg
 from coprefl_flwr.studies.build import build

@@ -25,7 +25,7 @@ if _typing.TYPE_CHECKING:
     from coprefl_flwr.errors import RunFailedError as RunFailedError
     from coprefl_flwr.errors import SettingsError as SettingsError
     from coprefl_flwr.federation import of_flower as of_flower
-    from coprefl_flwr.learning import ServerData as ServerData
+    from coprefl_flwr.learning.server_data import ServerData as ServerData
     from coprefl_flwr.plugins import register as register
     from coprefl_flwr.report.starts_result import StartsResult as StartsResult
     from coprefl_flwr.report.starts_result import plot_history as plot_history
@@ -41,7 +41,7 @@ _NAMES = {
     "studies.task_data": ("Tasks",),
     "report.starts_result": ("StartsResult", "plot_history"),
     "data": ("load_dataset",),
-    "learning": ("ServerData",),
+    "learning.server_data": ("ServerData",),
     "federation": ("of_flower",),
     "clients": ("query_reply",),
     "plugins": ("register",),

@@ -71,8 +71,9 @@ def partition(
     ----------
     dataset : a torch or Hugging Face Dataset, a DataLoader, or a dataset of this package
         The samples. The dataset is read once and kept in memory, so random augmentations are drawn
-        once (see `coprefl_flwr.data.as_dataset`). Images in uint8 become floats in 0..1, as with
-        torchvision's ToTensor. Other values do not change.
+        once (see `coprefl_flwr.data.as_dataset`). Of a DatasetDict, only the split "train" is used.
+        Images in uint8 become floats in 0..1, as with torchvision's ToTensor. Other values do not
+        change, except that float64 becomes float32.
     clients : int, optional
         Number of clients. Default: 100, for "natural" all groups with `min_samples` samples, and
         for a partitioner object its number of partitions.

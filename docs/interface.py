@@ -116,7 +116,7 @@ def _arguments(owner: type) -> list[Parameter]:
         if name in options:
             arguments.append(_of_option(options[name]))
         else:
-            about = _about(_annotation(parameter.annotation), parameter.default)
+            about = _about(_annotation(parameter.annotation), _default(owner, parameter))
             arguments.append(Parameter(name, about, _sentence(OBJECTS[name])))
     return arguments
 

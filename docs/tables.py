@@ -16,7 +16,7 @@ from coprefl_flwr.cli import parser
 from coprefl_flwr.clients import StatefulClient
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.robust import AGGREGATION
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.report.columns import COLUMNS

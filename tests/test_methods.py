@@ -11,7 +11,7 @@ from coprefl_flwr.clients import (
     TorchClient,
 )
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import CLASSES
 from coprefl_flwr.options import declared
 from coprefl_flwr.strategies import (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.options import checked_options, declared, same_option
 from coprefl_flwr.strategies import (
     MOON,

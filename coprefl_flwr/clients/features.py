@@ -3,7 +3,7 @@
 import torch
 
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning import EVALUATION_BATCH
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH
 from coprefl_flwr.models import load_arrays, outputs_and_representation
 
 

@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, split_prefixed, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
-from coprefl_flwr.learning import differentiable, torch_seeded
+from coprefl_flwr.learning.evaluation import differentiable
+from coprefl_flwr.learning.training import torch_seeded
 from coprefl_flwr.models import as_array, buffer_names, first_names, model_arrays
 
 Tensors = dict[str, Tensor]

@@ -11,9 +11,10 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
-from coprefl_flwr.learning import Objective, class_means
+from coprefl_flwr.learning.evaluation import class_means
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.learning.prototypes import padded, unit_rows
+from coprefl_flwr.learning.training import Objective
 from coprefl_flwr.models import load_arrays, model_arrays
 
 ABSENT_SCORE = -1e9

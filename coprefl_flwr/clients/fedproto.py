@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients.fedpcl import ABSENT_SCORE, prototype_set
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.learning import class_means
+from coprefl_flwr.learning.evaluation import class_means
 from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
 
 

@@ -2,8 +2,7 @@
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.models import first_names, load_arrays, model_arrays
+from coprefl_flwr.models import load_arrays, model_arrays
 
 
 class FedRepClient(StatefulClient):
@@ -12,21 +11,19 @@ class FedRepClient(StatefulClient):
     This is Algorithm 1 of FedRep. If the client receives k arrays, the body is the first k arrays
     of the network. The other arrays are the head, which is the client's state. The head and the
     body are each trained for the number of steps in the client's `training`. BatchNorm's statistics
-    in the body are updated in both trainings.
+    in the body are updated in both trainings. No weight of the head may be tied to one of the body.
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return (body, n, {"loss"}); the loss is the mean batch loss while the body is trained."""
         own = self.load_both(parameters, config)
         trained = self.parameters()
-        try:
-            for in_head in (True, False):
-                for name, p in trained.items():
-                    p.requires_grad_((name in own) == in_head)
-                loss = self.train_locally(self.train, config)
-        finally:
-            for p in trained.values():
-                p.requires_grad_(True)
+        for in_head in (True, False):
+            for name, p in trained.items():
+                p.requires_grad_((name in own) == in_head)
+            loss = self.train_locally(self.train, config)
+        for p in trained.values():
+            p.requires_grad_(True)
         arrays = model_arrays(self.model)
         self.state.write(config, {name: arrays[name] for name in own})
         body = [array for name, array in arrays.items() if name not in own]
@@ -38,17 +35,10 @@ class FedRepClient(StatefulClient):
         return self.evaluate_model(self.model, config)
 
     def load_both(self, parameters: Parameters, config: Config) -> Arrays:
-        """Copy the received body and the client's head into the model; return the head by name.
-
-        Raises a SettingsError if a weight of the head is tied to a weight of the body.
-        """
+        """Copy the received body and the client's head into the model; return the head by name."""
         names = list(self.model.state_dict())
         own_weights = self.own_weights(config)
         own = {name: own_weights[name] for name in names[len(parameters) :]}
-        for name, first in first_names(self.model).items():
-            if (name in own) != (first in own):
-                tied = f"'{name}' and '{first}' are tied weights of head and body"
-                raise SettingsError(f"{tied}: FedRep cannot both keep and share a tied weight")
         body = dict(zip(names[: len(parameters)], parameters, strict=True))
         load_arrays(self.model, body | own)
         return own

@@ -1,19 +1,14 @@
 """MOON's client: local SGD with a contrastive loss of representations."""
 
-from weakref import WeakKeyDictionary
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.learning import Objective
+from coprefl_flwr.learning.training import Objective
 from coprefl_flwr.models import computing, load_arrays, model_arrays, outputs_and_representation
 from coprefl_flwr.models.copies import copied
-
-_COPIES: WeakKeyDictionary[nn.Module, tuple[nn.Module, nn.Module]] = WeakKeyDictionary()
-"""Two copies of each network, for the global and the previous model, made once per process."""
 
 
 class MOONClient(StatefulClient):
@@ -42,10 +37,7 @@ class MOONClient(StatefulClient):
     def objective(self, previous: Arrays, config: Config) -> Objective:
         """Return the loss function of a batch; `previous` is the client's last local model."""
         mu, temperature = float(config["moon-mu"]), float(config["moon-temperature"])
-        if self.model not in _COPIES:
-            _COPIES[self.model] = copied(self.model), copied(self.model)
-        received, last = _COPIES[self.model]
-        load_arrays(received, model_arrays(self.model))
+        received, last = copied(self.model), copied(self.model)
         load_arrays(last, previous)
         precision = self.training.precision
 

@@ -2,13 +2,13 @@
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import endless_batches, torch_seeded
-from coprefl_flwr.models.precision import HALF_TYPES, computing
+from coprefl_flwr.learning.training import endless_batches, torch_seeded
+from coprefl_flwr.models.precision import computing
 
 DELTA = 1e-3
 """Step of the finite difference that approximates the Hessian-vector product, variant "hf"."""
@@ -76,11 +76,9 @@ class PerFedAvgClient(TorchClient):
     ) -> list[Tensor]:
         """Return the Hessian-vector product H v by a finite difference along v = `direction`.
 
-        `key` is the seed key of dropout. Raises a SettingsError if the weights have a 16-bit dtype:
-        the two gradients would then differ only by rounding.
+        `key` is the seed key of dropout. The weights must be float32 or float64: the two gradients
+        of 16-bit weights would differ only by rounding.
         """
-        if next(iter(self.parameters().values())).dtype in HALF_TYPES:
-            raise SettingsError("per-fedavg:variant=hf: the weights must be float32 or float64")
         sides = []
         for delta in (DELTA, -DELTA):
             # Both gradients need the same dropout.
@@ -94,19 +92,17 @@ class PerFedAvgClient(TorchClient):
         """Return the loss of a batch and the gradient of the loss.
 
         They are computed at w if `moved` is None. If `moved` is (direction, scale), they are
-        computed at w + scale x direction. The model's weights are w afterwards.
+        computed at w + scale x direction.
         """
-        trained = list(self.parameters().values())
-        start = [p.detach().clone() for p in trained]
-        direction, scale = moved or ([], 0.0)
-        with torch.no_grad():
-            for p, d in zip(trained, direction, strict=False):
-                p.add_(d, alpha=scale)
+        weights: dict[str, Tensor] = {**self.parameters()}
+        if moved:
+            direction, scale = moved
+            weights = {
+                name: torch.add(p.detach(), d, alpha=scale).requires_grad_()
+                for (name, p), d in zip(weights.items(), direction, strict=True)
+            }
         inputs, targets = batch
-        loss = cross_entropy(self.model(inputs), targets)
-        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-        with torch.no_grad():
-            for p, before in zip(trained, start, strict=True):
-                p.copy_(before)
-        both = zip(trained, gradients, strict=True)
+        loss = cross_entropy(functional_call(self.model, weights, inputs), targets)
+        gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        both = zip(weights.values(), gradients, strict=True)
         return loss.detach(), [torch.zeros_like(p) if g is None else g for p, g in both]

@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.learning.training import backward, torch_seeded
+from coprefl_flwr.learning.training import torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays
 
 
@@ -36,7 +36,7 @@ class PFedMeClient(StatefulClient):
                 for _ in range(int(config["inner-steps"])):
                     optimiser.zero_grad(set_to_none=True)
                     loss = cross_entropy(self.model(inputs), targets)
-                    backward(loss, own)
+                    torch.autograd.backward(loss)
                     for p, centre in zip(own, w, strict=True):
                         spring = penalty * (p.detach() - centre)
                         p.grad = spring if p.grad is None else p.grad + spring

@@ -3,9 +3,8 @@
 import torch
 
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import EVALUATION_BATCH, evaluate, torch_seeded
-from coprefl_flwr.learning.training import SGD
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, evaluate
+from coprefl_flwr.learning.training import torch_seeded
 
 SMALLEST = 1e-10
 """Constant added to the loss F_k, so that 0^(q-1) is never computed."""
@@ -14,7 +13,8 @@ SMALLEST = 1e-10
 class QFFLClient(TorchClient):
     """A client that trains as in FedAvg and returns the weights L F_k^q and h_k of q-FedAvg.
 
-    F_k is the client's loss before the training. q is the request's "q".
+    F_k is the client's loss before the training. q is the request's "q". The steps must be those of
+    SGD, because h_k is computed from them.
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
@@ -25,8 +25,6 @@ class QFFLClient(TorchClient):
         "q-curvature" is h_k = q F_k^(q-1) L^2 ||w^t - w_k||^2 + L F_k^q, where w_k are the trained
         weights.
         """
-        if self.training.algorithm != SGD:
-            raise SettingsError("q-FFL needs SGD: h_k is computed from the clients' steps")
         self.load(parameters)
         q = float(config["q"])
         samples = self.training_samples(config)

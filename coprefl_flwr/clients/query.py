@@ -11,12 +11,12 @@ from coprefl_flwr.arrays import Arrays, records_of
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.federation.hosting import name_arrays, sent_arrays
 from coprefl_flwr.federation.messages import ARRAYS, plain_reply
-from coprefl_flwr.learning.noise import check_clip, clipped
+from coprefl_flwr.learning.noise import clipped
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from coprefl_flwr.learning import BatchLoss
+    from coprefl_flwr.learning.evaluation import BatchLoss
 
 
 def query_reply(
@@ -56,20 +56,19 @@ def query_reply(
     knows the seed, so the server could compute this noise and subtract it. No privacy budget is
     computed.
 
-    Raises a SettingsError for `noise` without `clip`, if `clip` or `noise` is out of range, for
-    batches that need `loss` or `size`, and for names that need `names`.
+    Raises a SettingsError for `noise` without `clip`, for batches that need `loss` or `size`, and
+    for names that need `names`.
     """
     # Imported here, so that an app whose clients do not use torch does not import torch.
-    from coprefl_flwr.learning import loss_and_gradient, torch_seeded
-    from coprefl_flwr.learning.device import in_eval_mode
-    from coprefl_flwr.learning.evaluation import batch_size, class_loss
+    from coprefl_flwr.learning.evaluation import batch_size, class_loss, loss_and_gradient
+    from coprefl_flwr.learning.training import torch_seeded
     from coprefl_flwr.models import first_names
 
-    check_clip(clip, noise)
     sent = _sent_names(message, model, names)
-    # The app's next training expects the model as it left it.
-    with in_eval_mode(model), torch_seeded(*_query_key(message, "query"), network=model):
+    training = model.training
+    with torch_seeded(*_query_key(message, "query"), network=model):
         result = loss_and_gradient(model, batches, loss or class_loss, size or batch_size)
+    model.train(training)  # The app's next training expects the model as it left it.
     gradient = {sent[name]: array for name, array in result.gradient.items() if name in sent}
     first = {sent[n]: sent.get(of, of) for n, of in first_names(model).items() if n in sent}
     return _reply(message, gradient, result.num_examples, result.loss, clip, noise, rng, first)
@@ -93,7 +92,6 @@ def gradient_reply(
     those of `query_reply`. Raises a ValueError if the list has another length than the message, and
     a SettingsError as `query_reply` does.
     """
-    check_clip(clip, noise)
     named = name_arrays(gradient, sent_arrays(message)[0])
     return _reply(message, named, num_examples, float(loss), clip, noise, rng, {})
 
@@ -109,7 +107,9 @@ def _reply(
     first: Mapping[str, str],
 ) -> Message:
     """Return the reply with a gradient and a loss, clipped and noised if `clip` is set."""
-    if clip is not None:
+    if noise and not clip:
+        raise SettingsError(f"noise = {noise:g}: set clip, too; the noise is a multiple of it")
+    if clip:
         rng = rng or seeds.generator(*_query_key(message, "query-noise"))
         gradient, loss = clipped(gradient, loss, clip, noise, rng, first)
     metrics = {"num-examples": num_examples, "loss": loss}

@@ -8,7 +8,6 @@ from coprefl_flwr.arrays import Arrays, append_prefixed, zeros_like
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning.training import SGD
 from coprefl_flwr.models import model_arrays
 
 
@@ -18,7 +17,8 @@ class SCAFFOLDClient(StatefulClient):
     These are lines 7 to 13 of SCAFFOLD's Algorithm 1. The client's control variate c_i is its
     state. `config["extra"]["control"]` is the server's control variate c, with one array for every
     weight. `fit` returns the trained model and the change c_i^+ - c_i of the client's control
-    variate, as arrays ".control/NAME".
+    variate, as arrays ".control/NAME". Variant II computes gradients from the steps, which must be
+    those of SGD.
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Any, int, Config]:
@@ -31,8 +31,6 @@ class SCAFFOLDClient(StatefulClient):
         variant = config["scaffold-variant"]
         if variant == "II" and self.training.clip_norm is not None:
             raise SettingsError("clip-norm needs variant I: II computes gradients from the steps")
-        if variant == "II" and self.training.algorithm != SGD:
-            raise SettingsError("variant II needs SGD: it computes gradients from the steps")
         # Option I: the new c_i is the gradient at the global model over all local samples.
         renewed = self.loss_and_gradient(samples, config).gradient if variant == "I" else None
         correction = {name: control[name] - own[name] for name in names}

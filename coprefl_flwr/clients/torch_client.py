@@ -15,8 +15,13 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.learning import EVALUATION_BATCH, LossAndGradient, evaluate, loss_and_gradient
 from coprefl_flwr.learning.device import default_device, placed
+from coprefl_flwr.learning.evaluation import (
+    EVALUATION_BATCH,
+    LossAndGradient,
+    evaluate,
+    loss_and_gradient,
+)
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, load_in_order, model_arrays
 from coprefl_flwr.options import declared

@@ -216,6 +216,8 @@ def _renumber(source: str, labels: Rows, names: Sequence[str] | None) -> tuple[R
     if (lowest := int(labels.min())) < 0:
         marks = "-1 and -100 usually mark samples without a label: leave these samples out"
         raise SettingsError(f"{source}: a label is {lowest}; {marks}")
+    if names is not None:
+        _names(source, "labels", labels, names)
     seen, positions = np.unique(labels, return_inverse=True)
     # Without names, the name of a class is its old number.
     remaining = [str(number) if names is None else names[number] for number in seen.tolist()]

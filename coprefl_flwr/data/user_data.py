@@ -5,11 +5,10 @@ once, in their order, and kept in memory.
 """
 
 import logging
-import random
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import data
 
+from coprefl_flwr import seeds
 from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
@@ -88,7 +88,9 @@ def as_dataset(
     reader = _Reader(source, batch, label, image, keys, Reduction(image_size))
     sizes, of_parts, parts = [0], [], parts_of(source, user_data)
     for part in parts.values():
-        with _seeded():
+        # Random transforms must give the same samples at each reading.
+        with seeds.of_python_and_numpy(0), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
             label_key = reader.read(part)
         sizes.append(len(reader.labels))
         of_parts.append(_class_names(source, part, label_key))
@@ -321,28 +323,9 @@ class _Reader:
         return self.reduction.resized(tensor[None] if tensor.ndim == 2 else tensor)
 
 
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """Seed the global random generators during this block, and restore them after it.
-
-    Random transforms use them. Each reading of a dataset must give the same samples.
-    """
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        try:
-            random.seed(0)
-            np.random.seed(0)  # noqa: NPY002
-            torch.default_generator.manual_seed(0)
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])  # noqa: NPY002
-
-
 def _items(part: Any) -> Iterable[Any]:
     """Return the items of a dataset, or the batches of a DataLoader, in the dataset's order."""
     if not isinstance(part, data.DataLoader):
-        part = _as_arrays(part) if is_hugging_face(part) else part
         return (part[position] for position in range(len(part)))
     size = part.batch_size or (None if part.batch_sampler is None else 64)
     # A loader without a generator draws a number from torch's global generator, even if it does
@@ -419,14 +402,3 @@ def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
 def is_hugging_face(value: Any) -> bool:
     """Return whether a value is a `datasets.Dataset`, without the slow import of `datasets`."""
     return all(hasattr(value, name) for name in ("features", "column_names", "with_format"))
-
-
-def _as_arrays(part: Any) -> Any:
-    """Return a Hugging Face Dataset whose column of arrays, if it has just one, gives NumPy."""
-    # By default the library gives lists, in which uint8 cannot be distinguished from other dtypes.
-    kinds = {key: type(feature).__name__ for key, feature in part.features.items()}
-    keys = [key for key, kind in kinds.items() if kind.startswith("Array")]
-    if part.format["type"] is not None or len(keys) != 1:
-        return part
-    dtype = part.features[keys[0]].dtype
-    return part.with_format("numpy", keys, output_all_columns=True, dtype=dtype)

@@ -3,15 +3,13 @@
 import functools
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from coprefl_flwr.data import Samples
-from coprefl_flwr.learning.module_state import keep_state, restore
+from coprefl_flwr.learning.module_state import ModuleState
 from coprefl_flwr.models.copies import copied
 from coprefl_flwr.models.precision import computing
 
@@ -30,7 +28,8 @@ def default_device() -> torch.device:
     return device
 
 
-_PLACED: WeakKeyDictionary[nn.Module, torch.device] = WeakKeyDictionary()
+_PLACED: WeakKeyDictionary[nn.Module, tuple[torch.device, ModuleState]] = WeakKeyDictionary()
+"""{network: (its device, its state when it was moved there)}."""
 
 
 def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Module:
@@ -44,7 +43,7 @@ def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Modul
     created for every message, and `to` would take 2 % of the time of a short message. What the
     earlier client changed in the model, except weights and buffers, is restored.
     """
-    if _PLACED.get(model) != device:
+    if model not in _PLACED or _PLACED[model][0] != device:
         model.to(device)
         for module in model.modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):
@@ -56,9 +55,8 @@ def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Modul
         if not len(sample) or not _takes_channels_last(model, torch.cat([sample, sample])):
             model.to(memory_format=torch.contiguous_format)
             model.register_forward_pre_hook(_contiguous)
-        _PLACED[model] = device
-        keep_state(model)
-    restore(model)
+        _PLACED[model] = device, ModuleState(model)
+    _PLACED[model][1].restore(model)
     return model
 
 
@@ -81,15 +79,3 @@ def _takes_channels_last(model: nn.Module, inputs: Tensor) -> bool:
 
 def _contiguous(_: nn.Module, inputs: tuple[object, ...]) -> tuple[object, ...]:
     return tuple(one.contiguous() if isinstance(one, Tensor) else one for one in inputs)
-
-
-@contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Return a context in which all layers are in eval mode; they get their own modes back."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

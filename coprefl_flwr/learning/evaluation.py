@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning.training import backward
 from coprefl_flwr.models.arrays import as_array
 from coprefl_flwr.models.precision import FLOAT32, HALF_TYPES, computing
 from coprefl_flwr.plugins import METRIC
@@ -130,7 +129,7 @@ def loss_and_gradient(
             if not (weight := float(size(batch))):
                 continue  # No sample or token counts, so the loss is not a number.
             batch_sum = loss(model, batch) * weight
-            backward(batch_sum, model.parameters())
+            torch.autograd.backward(batch_sum)
             _add_up_in_float32(halves, sums)
             losses.append(batch_sum.detach())
             total_weight += weight
@@ -218,15 +217,13 @@ def class_means(
     `represent` returns the representations z, (b, d), of a batch. The network of `represent` must
     be in eval mode, or else z would depend on the batch. `like` is a set of prototypes (see
     `learning.prototypes`) with the shapes and dtypes to return. A class without samples has a
-    prototype of zeros. Raises a SettingsError if z has another size than the prototypes.
+    prototype of zeros.
     """
     classes, size = like["prototypes"].shape
     sums = torch.zeros(classes, size, dtype=torch.float64, device=device)
     counts = torch.zeros(classes, dtype=torch.float64, device=device)
     for inputs, targets in samples.batches(EVALUATION_BATCH, device):
         z = represent(inputs)
-        if z.shape[1] != size:
-            raise SettingsError(f"z has {z.shape[1]} dimensions, but a prototype has {size}")
         sums.index_add_(0, targets, z.double())
         counts.index_add_(0, targets, torch.ones_like(targets, dtype=torch.float64))
     means = sums / counts.clamp(min=1)[:, None]

@@ -4,132 +4,77 @@ All clients of a process train one network, into which the arrays of a request a
 else changes in training would pass from client to client, so it is restored before each client.
 """
 
-import copy
-import logging
-import random
 from collections import OrderedDict
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
-from coprefl_flwr.errors import one_line
+from coprefl_flwr.models.copies import copied
 
-logger = logging.getLogger("flwr.coprefl")
-
-_STATE = "_coprefl_state"
-"""The attribute of a network that holds its state, so that both are freed together."""
-_TENSORS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-_GENERATORS = (torch.Generator, random.Random, np.random.Generator)
+_TENSORS = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
 _LIBRARIES = ("torch.nn.", "torchvision.", "coprefl_flwr.")
-"""Packages whose layers draw only from PyTorch's global generator."""
 
-Attributes = dict[int, dict[str, Any]]
-"""{position of a layer: {name of an attribute: its value}}."""
+Attributes = dict[str, Any]
+"""{name of an attribute of a layer: its value}."""
 
 
 class ModuleState:
-    """The attributes, hooks, modes, generators and non-persistent buffers of a network.
-
-    They are copied when the object is created. `draws` tells whether a layer has code outside of
-    `_LIBRARIES`, which may draw from the global generators of Python and NumPy.
-    """
+    """The attributes, hooks, modes and non-persistent buffers of a network, copied."""
 
     def __init__(self, network: nn.Module) -> None:
-        self._modules = list(network.modules())
-        self._trained = [(p, p.requires_grad) for p in network.parameters()]
-        self._buffers = [
-            (m, name, None if buffer is None else buffer.detach().clone())
-            for m in self._modules
-            for name, buffer in m._buffers.items()
-            if buffer is None or name in m._non_persistent_buffers_set
-        ]
-        self.draws = not all(type(m).__module__.startswith(_LIBRARIES) for m in self._modules)
-        self._generators: list[Any] = []
+        self._trained = [parameter.requires_grad for parameter in network.parameters()]
         self._hooks: list[tuple[OrderedDict[Any, Any], OrderedDict[Any, Any]]] = []
-        self._fixed: Attributes = {}
-        # Copies refer to the layers and tensors of the network, not to copies of these.
-        kept = (*self._modules, *network.parameters(), *network.buffers())
-        self._network = {id(one): one for one in kept}
-        changing: Attributes = {}
-        for position, module in enumerate(self._modules):
-            self._fixed[position] = {}
-            for name, value in vars(module).items():
-                if name in _TENSORS or name == _STATE:
-                    continue
-                if self._can_change(position, name, value):
-                    changing.setdefault(position, {})[name] = value
-                else:
-                    self._fixed[position][name] = value
-        self._changing = copy.deepcopy(changing, dict(self._network))
+        self._buffers: list[dict[str, Any]] = []
+        attributes: list[Attributes] = []
+        for layer in network.modules():
+            values = {name: value for name, value in vars(layer).items() if name not in _TENSORS}
+            hooks = [name for name, value in values.items() if _are_hooks(name, value)]
+            self._hooks += [(values[name], values.pop(name).copy()) for name in hooks]
+            attributes.append(values)
+            self._buffers.append(
+                {
+                    name: None if buffer is None else buffer.detach().clone()
+                    for name, buffer in layer._buffers.items()
+                    if buffer is None or name in layer._non_persistent_buffers_set
+                }
+            )
+        self._attributes = _copied(attributes, network)
 
-    def _can_change(self, position: int, name: str, value: Any) -> bool:
-        """Return whether an attribute's value may change in place, and so has to be copied."""
-        if isinstance(value, OrderedDict) and name.startswith("_"):
-            self._hooks.append((value, value.copy()))
-            return False
-        if isinstance(value, _GENERATORS):
-            self._generators.append(value)
-            return False
-        try:
-            return copy.deepcopy(value, dict(self._network)) is not value
-        except Exception as error:  # A user's object can raise any type of error.
-            layer = type(self._modules[position]).__name__
-            line = "clients of one process share %s.%s, which cannot be copied: %s"
-            logger.warning(line, layer, name, one_line(error))
-            return False
-
-    def restore(self) -> None:
+    def restore(self, network: nn.Module) -> None:
         """Give the network what it had when this object was created."""
-        for parameter, trained in self._trained:
-            if parameter.requires_grad != trained:
-                parameter.requires_grad_(trained)
+        for parameter, trained in zip(network.parameters(), self._trained, strict=True):
+            parameter.requires_grad_(trained)
         for hooks, before in self._hooks:
             if hooks != before:
                 hooks.clear()
                 hooks.update(before)
-        # One copy of all, so that layers that share an object still share it.
-        changing = copy.deepcopy(self._changing, dict(self._network)) if self._changing else {}
-        for position, module in enumerate(self._modules):
-            values = vars(module)
-            wanted = self._fixed[position] | changing.get(position, {})
-            for name in values.keys() - wanted.keys() - {*_TENSORS, _STATE}:
-                del values[name]
-            values.update(wanted)
-        for module, name, buffer in self._buffers:
-            module._buffers[name] = None if buffer is None else buffer.clone()
-
-    def seed(self, number: int) -> None:
-        """Seed the random generators among the network's attributes."""
-        for generator in self._generators:
-            if isinstance(generator, torch.Generator):
-                generator.manual_seed(number)
-            elif isinstance(generator, random.Random):
-                generator.seed(number)
-            else:
-                generator.bit_generator.state = type(generator.bit_generator)(number).state
-
-    def __deepcopy__(self, _: Any) -> None:
-        """Return None: a copy of the network has no state until one is made for it."""
-
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Return None for another process, too."""
-        return type(None), ()
+        layers, attributes = network.modules(), _copied(self._attributes, network)
+        for layer, kept, buffers in zip(layers, attributes, self._buffers, strict=True):
+            values = vars(layer)
+            for name in values.keys() - kept.keys() - _TENSORS:
+                if not _are_hooks(name, values[name]):
+                    del values[name]
+            values.update(kept)
+            for name, buffer in buffers.items():
+                layer._buffers[name] = None if buffer is None else buffer.clone()
 
 
-def keep_state(network: nn.Module) -> None:
-    """Keep the present state of a network, to which `restore` will return."""
-    vars(network)[_STATE] = ModuleState(network)
+def _are_hooks(name: str, value: Any) -> bool:
+    return name.startswith("_") and isinstance(value, OrderedDict)
 
 
-def state_of(network: nn.Module) -> ModuleState | None:
-    """Return the kept state of a network, or None if none was kept."""
-    state: ModuleState | None = vars(network).get(_STATE)
-    return state
+def has_users_code(layer: nn.Module) -> bool:
+    """Return whether a layer is not of PyTorch, torchvision or this package."""
+    return not type(layer).__module__.startswith(_LIBRARIES)
 
 
-def restore(network: nn.Module) -> None:
-    """Restore the kept state of a network; its weights and persistent buffers do not change."""
-    if state := state_of(network):
-        state.restore()
+def _copied(attributes: list[Attributes], network: nn.Module) -> list[Attributes]:
+    """Return the attributes of each layer; those of layers with a user's code are deep copies."""
+    layers = list(network.modules())
+    users = {n: attributes[n] for n, layer in enumerate(layers) if has_users_code(layer)}
+    if users:
+        # The copies refer to the layers and tensors of the network, and all are made at once, so
+        # that layers that share an object still share it.
+        shared = (*layers, *network.parameters(), *network.buffers())
+        users = copied(users, memo={id(one): one for one in shared})
+    return [users.get(position, values) for position, values in enumerate(attributes)]

@@ -4,7 +4,6 @@ Noise on prototypes and images is x~ = (1 - p) x + e (FedPCL, appendix A.2.4). T
 noise of a query's gradient and loss are from this project, not from a paper.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, norm
-from coprefl_flwr.errors import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +31,6 @@ class Noise:
         draw = {"laplace": rng.laplace, "gaussian": rng.normal}[self.kind]
         noise = draw(0.0, self.scale, np.shape(values))
         return np.asarray((1 - self.share) * values + noise, dtype=np.float32)
-
-
-def check_clip(clip: float | None, noise: float) -> None:
-    """Raise a SettingsError if `clip` and `noise` are not allowed for a query.
-
-    `clip` is the l2 norm to clip at, a finite number above 0, or None for no clipping. `noise` is a
-    finite multiple of `clip` and at least 0. `noise` above 0 needs `clip`.
-    """
-    if not (clip is None or 0 < clip < math.inf) or not 0 <= noise < math.inf:
-        raise SettingsError(f"clip = {clip}, noise = {noise}: needed are clip > 0 and noise >= 0")
-    if noise and clip is None:
-        raise SettingsError(f"noise = {noise:g}: set clip too; the noise is a multiple of it")
 
 
 def clipped(

@@ -11,9 +11,13 @@ from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
-from coprefl_flwr.learning import EVALUATION_BATCH, LossAndGradient, evaluate, loss_and_gradient
 from coprefl_flwr.learning.device import default_device, placed
-from coprefl_flwr.learning.module_state import restore
+from coprefl_flwr.learning.evaluation import (
+    EVALUATION_BATCH,
+    LossAndGradient,
+    evaluate,
+    loss_and_gradient,
+)
 from coprefl_flwr.learning.training import LocalTraining, local_sgd, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays
 from coprefl_flwr.models.precision import FLOAT32
@@ -79,7 +83,7 @@ class ServerData:
         `key` is the seed key of the random numbers. `server_round` sets the learning rate.
         """
         load_arrays(self.model, arrays)
-        restore(self.model)
+        placed(self.model, self.device, self.samples)  # Restores what an earlier call changed.
         with torch_seeded(*key, network=self.model):
             loss = local_sgd(
                 self.model,

@@ -1,10 +1,8 @@
 """Local training of a client: SGD or Adam steps on its samples."""
 
-import functools
 import itertools
-import random
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning.module_state import state_of
+from coprefl_flwr.learning.module_state import has_users_code
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
@@ -152,14 +150,6 @@ def _trained(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def backward(loss: Tensor, weights: Iterable[nn.Parameter]) -> None:
-    """Compute the gradients of a loss. Sparse gradients of `weights` become dense ones."""
-    torch.autograd.backward(loss)
-    for weight in weights:
-        if weight.grad is not None and weight.grad.is_sparse:
-            weight.grad = weight.grad.to_dense()
-
-
 class PlainSGD:
     """A faster `torch.optim.SGD` without momentum and weight decay, with bit-identical steps.
 
@@ -213,42 +203,27 @@ def endless_batches(
     return (order[part] for order in orders for part in batch_slices(n, batch_size))
 
 
-@functools.cache
-def _sees_gpu() -> bool:
-    """Return whether the process sees a GPU; cached, because each check by torch is slow."""
-    return torch.cuda.is_available()
-
-
 @contextmanager
 def torch_seeded(*key: str | int, network: nn.Module) -> Iterator[None]:
     """Return a context in which the generators that `network` draws from are seeded from `key`.
 
-    They are torch's global generator, from which dropout draws; if layers have code of the user,
-    the global generators of Python and NumPy; and generators that layers have as attributes. After
-    the context the global generators have their former states.
+    They are torch's global generator, from which dropout draws, and those of Python and NumPy if
+    layers have code of the user. After the context the generators have their former states.
     """
-    kept = state_of(network)
-    before = (random.getstate(), np.random.get_state()) if kept and kept.draws else None  # noqa: NPY002
     # torch.random.fork_rng does the same, and takes 5 % of a small client's time. torch.manual_seed
     # would also seed GPUs whose generators are not restored here.
     generators = [torch.default_generator]
-    if _sees_gpu():
+    if any(weight.is_cuda for weight in network.parameters()):
         current = torch.cuda.current_device()  # Before the next line: it makes the generators.
         generators.append(torch.cuda.default_generators[current])
     states, seed = [generator.get_state() for generator in generators], seeds.integer(*key)
+    users = any(map(has_users_code, network.modules()))
     try:
         for generator in generators:
             generator.manual_seed(seed)
-        if kept:
-            kept.seed(seed)
-        if before:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002
-        yield
+        with seeds.of_python_and_numpy(seed) if users else nullcontext():
+            yield
     finally:
-        if before:
-            random.setstate(before[0])
-            np.random.set_state(before[1])  # noqa: NPY002
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
 
@@ -272,8 +247,7 @@ def local_sgd(
     control variate). The result is 0.0 if no step is taken.
     """
     model.train()
-    weights, optimiser = _trained(model), fast_optimiser(training, model, server_round)
-    losses = []
+    optimiser, losses = fast_optimiser(training, model, server_round), []
     with computing(model, training.precision):
         for positions in training.schedule(len(samples), rng):
             inputs, targets = samples.batch(positions, device)
@@ -282,7 +256,7 @@ def local_sgd(
                 loss = cross_entropy(model(inputs), targets)
             else:
                 loss = objective(inputs, targets)
-            backward(loss, weights)
+            torch.autograd.backward(loss)
             if correct is not None:
                 correct()
             training.clip(model)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, unknown
+from coprefl_flwr.errors import SettingsError, excerpt, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import MODELS, build_model
@@ -52,10 +52,8 @@ class Backbone:
         """Freeze a network, and find the dimension of its features by a call with a black image.
 
         `shape`, `mean` and `std` are the attributes of the backbone. Raises a SettingsError if the
-        images have not 1 or 3 channels, or the network calls no linear layer.
+        network calls no linear layer.
         """
-        if len(shape) != 3 or shape[0] not in (1, 3):
-            raise SettingsError(f"takes {tuple(shape)}; it must take images of 1 or 3 channels")
         network.eval().requires_grad_(False)
         with torch.no_grad():
             _, features = outputs_and_representation(network, torch.zeros(1, *shape))
@@ -86,15 +84,13 @@ def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Convert images (b, C, H, W) to `shape`, (channels, height, width), with 1 or 3 channels.
 
     Colours become grey by `LUMA`, and grey becomes three equal channels. The size is changed by
-    antialiased bilinear interpolation. Raises a SettingsError for other numbers of channels.
+    antialiased bilinear interpolation.
     """
     channels, *size = shape
     if images.shape[1] == 3 and channels == 1:
         images = (images * torch.tensor(LUMA, device=images.device)[:, None, None]).sum(1, True)
     elif images.shape[1] == 1 and channels == 3:
         images = images.expand(-1, 3, -1, -1)
-    elif images.shape[1] != channels:
-        raise SettingsError(f"images have {images.shape[1]} channels; allowed are 1 and 3")
     if list(images.shape[2:]) == size:
         return images
     return interpolate(images, size=size, mode="bilinear", antialias=True)
@@ -154,13 +150,10 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     if model not in MODELS and not allowed:
         code = excerpt(model, 200)
         raise SettingsError(f"its network is {code}, which {plugins.VARIABLE} must list")
-    try:
-        shape = tuple(about["input-shape"])
-        network = build_model(model, about["num-classes"], shape, about["norm"])
-        load_arrays(network, arrays)
-        return network, shape, about["pixel-mean"], about["pixel-std"]
-    except (LookupError, TypeError, RuntimeError, ArithmeticError) as error:
-        raise SettingsError(f"its model.json is wrong: {one_line(error)}") from error
+    shape = tuple(about["input-shape"])
+    network = build_model(model, about["num-classes"], shape, about["norm"])
+    load_arrays(network, arrays)
+    return network, shape, about["pixel-mean"], about["pixel-std"]
 
 
 def _from_file(architecture: str, path: Path) -> nn.Module:

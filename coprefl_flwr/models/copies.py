@@ -3,7 +3,7 @@
 import copy
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -25,8 +25,13 @@ def named_as(names: Collection[str], tensors: Mapping[str, Tensor]) -> dict[str,
     return {n if n in names else wanted.get(plain[n], n): tensors[n] for n in tensors}
 
 
-def copied(network: nn.Module, what: str = "the network") -> nn.Module:
-    """Return a copy of a network.
+Copied = TypeVar("Copied")
+
+
+def copied(
+    network: Copied, what: str = "the network", memo: dict[int, Any] | None = None
+) -> Copied:
+    """Return a copy of a network, or of attributes of its layers; `memo` is that of `deepcopy`.
 
     A tensor that a layer has computed from its weights is copied as a value. Examples are the
     `weight` of the older `weight_norm`, `spectral_norm` and pruning, which every call computes
@@ -37,7 +42,7 @@ def copied(network: nn.Module, what: str = "the network") -> nn.Module:
     """
     with _Values():
         try:
-            return copy.deepcopy(network)
+            return copy.deepcopy(network, memo)
         except Exception as error:  # A user's object can raise any type of error.
             why = f"cannot be copied by copy.deepcopy ({one_line(error)}); define __deepcopy__"
             raise SettingsError(f"{what} {why}") from error

@@ -155,16 +155,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     check_sums(path.parent, path.name)
     try:
         if path.suffix == ".safetensors":
-            content: Any = safetensors.torch.load_file(path)
+            content: dict[str, Any] = safetensors.torch.load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # A bad file can raise any type of error; the user gets one line.
         why = one_line(error).partition(". ")[0]
         raise SettingsError(f"the weights cannot be read: {why}") from error
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+    if isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
-    if not isinstance(content, dict):
-        raise SettingsError(f"the file has no state_dict, but a {type(content).__name__}")
     for name, tensor in content.items():
         check_plain(tensor, name)
     return content

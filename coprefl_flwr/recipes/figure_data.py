@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save
 
 from coprefl_flwr.arrays import Arrays, weights_of
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning import ServerData
+from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.seeds import generator

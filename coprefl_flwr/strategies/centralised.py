@@ -7,8 +7,8 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import Budget, Round, RoundContext, RoundStrategy, Work
 
 if TYPE_CHECKING:
-    from coprefl_flwr.learning import LocalTraining
     from coprefl_flwr.learning.server_data import ServerData
+    from coprefl_flwr.learning.training import LocalTraining
 
 
 @dataclass(kw_only=True, eq=False)

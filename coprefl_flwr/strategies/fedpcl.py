@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.errors import RoundFailedError, SettingsError
+from coprefl_flwr.errors import RoundFailedError
 from coprefl_flwr.federation import Exchange, PerClient, Round, RoundContext, RoundStrategy
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.messages import MessageConfig
@@ -56,8 +56,6 @@ class FedPCL(RoundStrategy):
         shared = aggregated(list(sets.values()))
         shared["prototypes"] = unit_rows(shared["prototypes"])
         if np.count_nonzero(shared["counts"]) < 2:
-            if len(sets) == ctx.num_clients:
-                raise SettingsError("the clients have fewer than two classes, but FedPCL needs two")
             raise RoundFailedError("the participants have fewer than two classes")
         ctx.state["local"] = {
             str(client): padded(own, shared).astype(arrays["prototypes"].dtype)

@@ -22,8 +22,8 @@ class LinearHead(RoundStrategy):
     sum of z z^T. The server adds up the clients' sums. The layer is therefore the same as for all
     samples in one place, and does not depend on the partition.
 
-    If all clients take part, one round is enough. If clients are sampled, each round adds the sums
-    of its new participants, because z is the same in every round. Each client is counted once.
+    One round in which all clients take part is enough. With a sample of the clients, the layer is
+    that of the sample.
 
     `head` names the layer. A class of which no client has samples keeps its weights.
     """
@@ -41,31 +41,22 @@ class LinearHead(RoundStrategy):
     products: ClassVar[bool] = False
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
-        """Collect the sums of participants that have not replied yet, and compute the layer."""
+        """Collect the participants' sums, and compute the layer."""
         classes, size = arrays[self.head.weight].shape
         zeros = {"sums": np.zeros((classes, size)), "counts": np.zeros(classes)}
         if self.products:
             zeros["products"] = np.zeros((size, size))
-        totals, metrics = ctx.state.get("sums", zeros), dict[str, float]()
-        counted = ctx.state.get("counted", {"clients": np.zeros(0, np.uint64)})["clients"]
-        new = sorted({*ctx.sample()} - {*counted.tolist()})
-        if new:
-            replies = yield Exchange(
-                *("train", zeros, new, Total(), {"model": arrays}),
-                config={"head-layer": self.head.module},
-                needed=min(ctx.min_replies, len(new)),
-            )
-            totals = {name: totals[name] + new_sum for name, new_sum in replies.sums["sum"].items()}
-            metrics = replies.mean_metrics()
-            answered = np.array(replies.clients, np.uint64)
-            ctx.state["sums"] = totals
-            ctx.state["counted"] = {"clients": np.union1d(counted, answered)}
+        replies = yield Exchange(
+            *("train", zeros, ctx.sample(), Total(), {"model": arrays}),
+            config={"head-layer": self.head.module},
+        )
+        totals = replies.sums["sum"]
         (weight, bias), seen = self.layer(totals), totals["counts"] > 0
         before, scale = arrays[self.head.weight], self.logit_scale
         layer = {self.head.weight: np.where(seen[:, None], scale * weight, before)}
         if self.head.bias:
             layer[self.head.bias] = np.where(seen, scale * bias, arrays[self.head.bias])
-        return cast_like(arrays | layer, arrays), metrics
+        return cast_like(arrays | layer, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
         """Return a budget of forward passes only: the layer needs no SGD steps and no gradients."""

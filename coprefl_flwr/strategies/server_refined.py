@@ -45,7 +45,7 @@ class ServerRefined(RoundStrategy):
         learning_rate: float = 0.05,
     ) -> None:
         # Imported here, because it imports torch, which not all strategies need.
-        from coprefl_flwr.learning import LocalTraining
+        from coprefl_flwr.learning.training import LocalTraining
 
         self.inner, self.server = inner, server
         self.steps, self.batch_size, self.learning_rate = steps, batch_size, learning_rate

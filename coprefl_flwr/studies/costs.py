@@ -14,7 +14,8 @@ from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import RoundStrategy, Work
 from coprefl_flwr.federation.communication import serialised
-from coprefl_flwr.learning import LocalTraining, ServerData
+from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personalised import PersonalStage

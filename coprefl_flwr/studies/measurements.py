@@ -15,8 +15,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.federation.run import Hook
-from coprefl_flwr.learning import Metric
-from coprefl_flwr.learning.evaluation import number_of
+from coprefl_flwr.learning.evaluation import Metric, number_of
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.object_code import code_hash, is_users

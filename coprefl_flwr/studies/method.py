@@ -21,8 +21,8 @@ from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower_strategies import FLWR_VERSION, FlowerStrategy
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN
-from coprefl_flwr.learning import LocalTraining, ServerData
-from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
+from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE, LocalTraining
 from coprefl_flwr.methods import (
     CLASSES,
     HEAD,

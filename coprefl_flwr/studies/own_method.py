@@ -11,7 +11,7 @@ from torch import nn
 from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation import of_flower
 from coprefl_flwr.federation.robust import AGGREGATION
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import PRETRAINING, TASK, check_role
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.options import Option, checked_options, declared

@@ -16,7 +16,7 @@ from coprefl_flwr.data.dataset import check_numbers
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
-from coprefl_flwr.learning import default_device
+from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.options import WORDS, Checked, option

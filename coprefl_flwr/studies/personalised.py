@@ -18,8 +18,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.learning.training import ADAM
+from coprefl_flwr.learning.training import ADAM, LocalTraining
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head

@@ -26,7 +26,7 @@ from coprefl_flwr.data import (
 from coprefl_flwr.data.partition import Spread
 from coprefl_flwr.data.user_data import Pick, training_part
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
-from coprefl_flwr.learning import EVALUATION_BATCH
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH
 from coprefl_flwr.models import as_array
 from coprefl_flwr.options import Checked, same_option
 from coprefl_flwr.strategies import RoundStrategy

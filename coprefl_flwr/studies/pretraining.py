@@ -17,7 +17,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.run import EvaluateFn
-from coprefl_flwr.learning import ServerData
+from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.models import buffer_names, model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.weights import arrays_from, path_of

@@ -7,7 +7,7 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, about_settings
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.options import Value, declared, option, same_option
 
 

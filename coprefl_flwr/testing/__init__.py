@@ -13,7 +13,7 @@ the method trains for about a second on 240 images that are part of this package
     options    all options are declared, and the strategy's class checks their values
     runs       every client replies, and the new global model has the names and shapes of the old
     hosting    the result is the same on 1, 2 and 4 nodes
-    resume     a run that is interrupted and resumed ends with the same bytes
+    resume     a run that is interrupted and resumed ends with the same numbers
     flower     `flwr run` ends with the same result; only on request, as it takes half a minute
 
 Clients get copies of arrays and rounds get read-only arrays, so neither can change the originals.

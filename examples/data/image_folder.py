@@ -72,6 +72,7 @@ def write(out: Path, samples: dict[str, list[Sample]], classes: list[str], image
     """Write the samples of each split as a folder of the library `datasets`."""
     columns = {"label": datasets.ClassLabel(names=classes), "domain": datasets.Value("string")}
     features = datasets.Features({"image": datasets.Image(), **columns})
+    out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as cache:
         parts = {
             split: datasets.Dataset.from_generator(

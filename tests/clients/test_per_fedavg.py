@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients import PerFedAvgClient
-from coprefl_flwr.learning import LocalTraining, endless_batches
+from coprefl_flwr.learning.training import LocalTraining, endless_batches
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
 from tests.common.networks import CLASSES, double_model

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.arrays import weights_of
 from coprefl_flwr.clients import SCAFFOLDClient
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import model_arrays
 from tests.common.clients import CONFIG, later, make
 from tests.common.networks import scaled

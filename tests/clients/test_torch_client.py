@@ -19,7 +19,7 @@ from coprefl_flwr import clients
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.options import option
 from tests.common.federation import SIZES
 from tests.common.networks import CLASSES

@@ -1,7 +1,7 @@
 """What tests of clients with a state have in common: settings, clients and requests."""
 
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
 

@@ -11,7 +11,7 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.messages import ROSTER
 from coprefl_flwr.federation.nodes import NODES
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import model_arrays
 from tests.common.networks import CLASSES, double_model, tiny_model
 

@@ -108,19 +108,6 @@ def test_unknown_labels_are_refused_with_the_nearest_name(tmp_path):
     refused("unknown labels 'images': known are labels, coarse, groups$", f"{path}:images")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"train_lables": LABELS}, "unknown key 'train_lables': did you mean 'train_labels'"),
-        ({"class_names": ["a", "b", "c"]}, "unknown key 'class_names': did you mean 'classes'"),
-        ({"train_groups": LABELS}, "unknown key 'train_groups': .* integers in each part"),
-    ],
-)
-def test_misspelt_key_is_refused_with_the_nearest_name(tmp_path, wrong, message):
-    arrays = in_two_parts(coarse=[0, 0, 1, 1, 0])
-    refused(message, write_npz(tmp_path, **arrays, **wrong))
-
-
 # --- labels with gaps
 
 

@@ -23,7 +23,11 @@ FUNCTIONS = (
     *("partition", "tasks", "pretrain", "evaluate_starts", "plot_history"),
     *("load_dataset", "of_flower", "register", "ServerData", "RoundStrategy.start"),
     *("clients.client_app", "clients.query_reply", "clients.gradient_reply", "clients.TorchClient"),
-    *("clients.StatefulClient", "federation.client_state.ClientState", "learning.LocalTraining"),
+    *(
+        "clients.StatefulClient",
+        "federation.client_state.ClientState",
+        "learning.training.LocalTraining",
+    ),
     *("federation.Bounds", "federation.Exchange", "grids.LocalGrid", "grids.RayGrid"),
     *("models.build_model", "models.load_saved_model"),
 )

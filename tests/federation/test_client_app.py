@@ -18,7 +18,7 @@ from coprefl_flwr.data import split_in_two
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.messages import ROSTER, plain_reply
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import local_sgd
+from coprefl_flwr.learning.training import local_sgd
 from coprefl_flwr.models import load_arrays, model_arrays
 from coprefl_flwr.strategies import CoPreFL, FedAvg
 from tests.common.messages import ask

@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
-from coprefl_flwr.learning import LocalTraining, device, training
+from coprefl_flwr.learning import device
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.studies.known_methods import METHODS
@@ -57,12 +58,10 @@ def hide_gpu(monkeypatch):
     def hide():
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         device.default_device.cache_clear()
-        training._sees_gpu.cache_clear()
 
     yield hide
     monkeypatch.undo()
     device.default_device.cache_clear()
-    training._sees_gpu.cache_clear()
 
 
 def weights(case):

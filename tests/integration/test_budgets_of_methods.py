@@ -20,7 +20,7 @@ from dataclasses import replace
 import pytest
 
 from coprefl_flwr.federation import Budget, Exchange, Mean, RoundStrategy, Work
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.strategies import Cyclic, FedAvg, Schedule
 from coprefl_flwr.studies.known_methods import METHODS

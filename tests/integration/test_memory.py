@@ -11,7 +11,7 @@ from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
 from coprefl_flwr.data import Samples, make_dataset
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL, FedAvg
 

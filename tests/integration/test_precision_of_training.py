@@ -9,7 +9,9 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients import CoPreFLClient, QFFLClient, TorchClient
-from coprefl_flwr.learning import LocalTraining, ServerData, evaluate, loss_and_gradient
+from coprefl_flwr.learning.evaluation import evaluate, loss_and_gradient
+from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import load_arrays, model_arrays
 from coprefl_flwr.strategies import FedAvg
 from tests.common.by_hand import mean, run_on

@@ -10,8 +10,8 @@ from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
 from tests.common.by_hand import (
     assert_equal,

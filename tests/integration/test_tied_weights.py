@@ -17,8 +17,8 @@ from coprefl_flwr.clients import (
     SCAFFOLDClient,
     TorchClient,
 )
-from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.strategies import (
     MOON,
     QFFL,

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, embedding, relu
+from torch.nn.functional import cross_entropy, relu
 from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 from coprefl_flwr.data import as_samples
-from coprefl_flwr.learning import placed
+from coprefl_flwr.learning.device import placed
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
 
@@ -94,7 +94,7 @@ def test_network_that_works_in_channels_last_keeps_it_and_its_state():
 
 
 class Words(nn.Module):
-    """A network for word indices, with sparse gradients of a layer or of a function."""
+    """A network for word indices, with sparse gradients of its first layer."""
 
     def __init__(self, kind, sparse):
         super().__init__()
@@ -102,17 +102,12 @@ class Words(nn.Module):
             torch.manual_seed(0)
             layer = nn.EmbeddingBag if kind == "bag" else nn.Embedding
             self.words, self.last = layer(50, 8), nn.Linear(8, 4)
-        self.words.sparse = sparse and kind != "function"
-        self.kind, self.sparse = kind, sparse
+        self.words.sparse, self.kind = sparse, kind
 
     def forward(self, words):
         if self.kind == "bag":
             return self.last(self.words(words))
-        if self.kind == "function":
-            embedded = embedding(words, self.words.weight, sparse=self.sparse)
-        else:
-            embedded = self.words(words)
-        return self.last(embedded.mean(1))
+        return self.last(self.words(words).mean(1))
 
 
 @pytest.mark.parametrize(
@@ -121,9 +116,7 @@ class Words(nn.Module):
         ("bag", "coprefl", {}),
         ("layer", "fedmeta", {}),
         ("layer", "per-fedavg:variant=hf", {}),
-        ("function", "feddyn", {}),
-        ("function", "coprefl", {}),
-        ("function", "fedavg", {"clip_norm": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+        ("layer", "fedavg", {"clip_norm": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
     ],
 )
 def test_sparse_gradients_give_the_same_model_as_dense_ones(kind, method, more):

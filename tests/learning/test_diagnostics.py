@@ -7,7 +7,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.data import ClientData
-from coprefl_flwr.learning import LocalTraining, ServerData, diagnostics
+from coprefl_flwr.learning import diagnostics
 from coprefl_flwr.learning.diagnostics import (
     POINTS,
     barrier,
@@ -16,6 +16,8 @@ from coprefl_flwr.learning.diagnostics import (
     probe,
     top_eigenvalue,
 )
+from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning.training import LocalTraining
 from tests.common.federation import CPU, Federation
 
 

@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import evaluate, loss_and_gradient
-from coprefl_flwr.learning.evaluation import batch_size
+from coprefl_flwr.learning.evaluation import batch_size, evaluate, loss_and_gradient
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
 from tests.common.networks import tiny_model

@@ -12,13 +12,14 @@ from torch import nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import (
+from coprefl_flwr.learning.training import (
     LocalTraining,
+    PlainSGD,
     endless_batches,
+    fast_optimiser,
     local_sgd,
     torch_seeded,
 )
-from coprefl_flwr.learning.training import PlainSGD, fast_optimiser
 from coprefl_flwr.models import model_arrays
 from tests.common.networks import CLASSES, tiny_model
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from coprefl_flwr.data import CHARACTERS, Samples, TensorDataset
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import placed, torch_seeded
+from coprefl_flwr.learning.device import placed
+from coprefl_flwr.learning.training import torch_seeded
 from coprefl_flwr.models import build_model, head_names, model_arrays
 from coprefl_flwr.models.networks import lightweight_model, projection_head
 

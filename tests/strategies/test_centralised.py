@@ -10,8 +10,8 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.strategies import Centralised
 from tests.common.by_hand import assert_equal, descend, loaded, loss_of
 from tests.common.federation import CPU

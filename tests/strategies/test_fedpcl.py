@@ -11,7 +11,6 @@ from torch.nn.functional import normalize
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients import FedPCLClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.options import declared
@@ -192,14 +191,6 @@ def test_prototypes_of_a_client_that_left_are_removed(federation, tmp_path):
     assert [list(clients) for clients in rounds] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
     assert list(run_of(strategy).state["local"]) == ["0", "1", "2"]
     assert_equal(arrays, by_hand(federation, rounds)[0], 1e-11)
-
-
-def test_single_class_among_all_clients_is_refused(federation, tmp_path):
-    for samples in federation.samples:
-        object.__setattr__(samples, "labels", np.ones_like(samples.labels))
-    grid = federation.grid("1", FedPCLClient, **options(tmp_path))
-    with pytest.raises(SettingsError, match="have fewer than two classes"):
-        run_on(FedPCL(), grid, start())
 
 
 def drawn(strategy, attempt, clients=4):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import FeaturesClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import HeadLayer
@@ -22,12 +21,12 @@ def federation():
     return Federation.exact()
 
 
-def pooled(federation, clients=range(4)):
-    """Return z (n, d) and labels (n,) of some clients' samples.
+def pooled(federation):
+    """Return z (n, d) and labels (n,) of all clients' samples.
 
     z has the inputs of the last layer.
     """
-    whole = [federation.whole(client) for client in clients]
+    whole = [federation.whole(client) for client in range(4)]
     features = federation.model.eval()[:-1](torch.cat([inputs for inputs, _ in whole]))
     return features.detach().numpy(), torch.cat([targets for _, targets in whole]).numpy()
 
@@ -69,51 +68,6 @@ def test_ridge_is_the_least_squares_solution(federation, hosting):
 def ncm_by_hand(z, labels):
     means = np.stack([z[labels == c].mean(axis=0) for c in range(CLASSES)])
     return {"5.weight": means, "5.bias": -0.5 * (means**2).sum(axis=1)}
-
-
-SAMPLED = {
-    "ncm": (lambda: NCM(head=LAYER, participants=2, seed=1), ncm_by_hand),
-    "ridge": (
-        lambda: Ridge(head=LAYER, penalty=0.3, participants=2, seed=1),
-        lambda z, labels: ridge_by_hand(z, labels, 0.3),
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", SAMPLED)
-@pytest.mark.parametrize(("rounds", "of"), [(1, 2), (2, 3), (6, 4)])
-def test_each_drawn_client_counts_once_over_all_rounds(federation, kind, rounds, of, tmp_path):
-    """An earlier version computed the layer from the participants of the last round only."""
-    new_strategy, by_hand = SAMPLED[kind]
-    grid, start = federation.grid("2", FeaturesClient), federation.arrays()
-    arrays, drawn = run_on(new_strategy(), grid, start, rounds)
-    met = sorted({client for clients in drawn for client in clients})
-    assert all(len(clients) == 2 for clients in drawn)
-    assert len(met) == of
-    assert_equal(arrays, start | by_hand(*pooled(federation, met)), 1e-9)
-
-    checkpoint = tmp_path / "checkpoint"
-    for until in range(1, rounds + 1):
-        strategy = new_strategy()
-        strategy.clients = grid.clients
-        resumed = strategy.start(
-            grid, to_record(start), until, checkpoint=checkpoint, resume=until > 1
-        )
-    assert_equal(from_record(resumed.arrays), arrays, 0)
-
-
-def test_failed_client_counts_when_it_answers_later(federation):
-    class Fails(FeaturesClient):
-        def fit(self, parameters, config):
-            if (config["client"], config["server-round"]) == (1, 1):
-                raise ArithmeticError("boom")
-            return super().fit(parameters, config)
-
-    grid, start = federation.grid("2", Fails), federation.arrays()
-    first, _ = run_on(NCM(head=LAYER), grid, start, 1)
-    assert_equal(first, start | ncm_by_hand(*pooled(federation, (0, 2, 3))), 1e-9)
-    two, _ = run_on(NCM(head=LAYER), grid, start, 2)
-    assert_equal(two, start | ncm_by_hand(*pooled(federation)), 1e-9)
 
 
 @pytest.mark.parametrize("kind", [NCM, Ridge])

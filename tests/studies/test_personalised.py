@@ -8,7 +8,7 @@ import pytest
 
 from coprefl_flwr.client_app import app
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.report.frames import read_rows

@@ -13,7 +13,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import TorchClient, client_app
 from coprefl_flwr.data import Samples, TensorDataset
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import load_arrays, model_arrays
 from coprefl_flwr.strategies import FedAvg
 

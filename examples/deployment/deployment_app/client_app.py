@@ -12,7 +12,7 @@ from torch import nn
 from coprefl_flwr.clients import CoPreFLClient, client_app
 from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from deployment_app import task
 
 
