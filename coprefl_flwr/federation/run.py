@@ -106,7 +106,7 @@ class Run:
         options = self.strategy.options()
         start = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
         self.arrays, self.first = start.arrays, start.round + 1
-        self.history, self.state, self.lines = start.history, start.state, start.lines
+        self.history, self.state = start.history, start.state
         self.versions = Versions(dict(start.versions), dict(start.versions))
         most = start.most_clients
         self.transport = Transport(self.grid, self.strategy, self.timeout, most)
@@ -299,7 +299,6 @@ class Run:
                 self.strategy.options(),
                 self.versions.committed,
                 self.transport.most_clients,
-                self.lines,
             )
             write_checkpoint(self.checkpoint, checkpoint)
             self.versions.mark_checkpoint()
