@@ -83,13 +83,11 @@ class Progress:
         """Remove the page from the terminal."""
         self._opened.close()
 
-    def begin(self, title: str, rounds: int) -> "Part":
+    def part(self, title: str, rounds: int) -> "Part":
         """Start showing a part with this number of rounds, until a `with` block of it ends."""
         self.begun += 1
         self.page.add_task(title, total=rounds, loss="", rate="")
         return Part(self, self.page.tasks[-1], f"[{self.begun}/{self.parts}]", time.monotonic())
-
-    part = begin
 
 
 @dataclass(eq=False)
