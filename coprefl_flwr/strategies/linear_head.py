@@ -53,7 +53,7 @@ class LinearHead(RoundStrategy):
             replies = yield Exchange(
                 *("train", zeros, new, Total(), {"model": arrays}),
                 config={"head-layer": self.head.module},
-                needed=min(ctx.min_replies, len(new)),
+                needed=min(ctx.run.min_replies, len(new)),
             )
             totals = {name: totals[name] + new_sum for name, new_sum in replies.sums["sum"].items()}
             metrics = replies.mean_metrics()
