@@ -148,16 +148,12 @@ def continue_from(
     Raises a SettingsError if an existing checkpoint would be overwritten; if the checkpoint has
     another model, other options, or a round after `num_rounds`.
     """
-    beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
         raise SettingsError("resume = True: set checkpoint, the file to resume from")
-    if path is None:
-        return beginning
-    written: dict[str, Any] = json.loads(json.dumps(dict(options)))  # Tuples become lists.
-    if not Path(path).exists():
+    if path is None or not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
-        return beginning
+        return Checkpoint(0, initial, {}, History(), dict(options))
     if not resume:
         raise SettingsError(f"checkpoint {path} exists already: set resume = True, or another path")
     checkpoint = read_checkpoint(path)
@@ -168,6 +164,7 @@ def continue_from(
         over = f"{path} has round {checkpoint.round} already; set this number or more"
         raise SettingsError(f"num_rounds = {num_rounds}: {over}")
     free = {"min_available_nodes", "max_failed_rounds"}  # These do not change the results.
+    written: dict[str, Any] = json.loads(json.dumps(dict(options)))  # Tuples become lists.
     for name in sorted({**written, **checkpoint.options}.keys() - free):
         was, value = checkpoint.options.get(name), written.get(name)
         if was != value:

@@ -71,13 +71,9 @@ Stop = Callable[[RoundReport], bool]
 
 @dataclass(repr=False)
 class RunResult(Result):
-    """Flower's `Result` with the history of all rounds and the clients' replies to the evaluation.
-
-    `evaluation` is None if the clients did not evaluate the model of the last round.
-    """
+    """Flower's `Result` with the history of all rounds."""
 
     history: History = field(default_factory=History)
-    evaluation: Replies | None = None
 
 
 @dataclass(eq=False)
@@ -133,7 +129,7 @@ class Run:
             flower_log.info("[ROUND %s/%s]", done, self.num_rounds)
             self._one_round(done)
         arrays = to_record(self.arrays, copy=False)
-        result = RunResult(arrays, history=self.history, evaluation=self.evaluation)
+        result = RunResult(arrays, history=self.history)
         self.history.put_into(result)
         flower_log.info("")
         flower_log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
