@@ -93,7 +93,8 @@ class Transport:
         limit = min(self.timeout, OWN_NODES_WAIT) if self._own_nodes else self.timeout
         end, waiting_logged = time.monotonic() + limit, False
         needed = 1 if self._begun else max(self.strategy.min_available_nodes, wanted or 1)
-        self._refused.clear()
+        if self.roster.asks:  # A node that failed is asked again in the next round.
+            self._refused.clear()
         while True:
             nodes = self.nodes()
             self._ask_roster(nodes)
