@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line
+from coprefl_flwr.errors import RunFailedError, os_error_line
 from coprefl_flwr.federation.flower import end_log_with, plain_log, without_colours
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
@@ -20,9 +20,6 @@ def main(grid: Grid, context: Context) -> None:
         with plain_log():
             settings = Settings.from_config(context.run_config).named()
             run_study(grid, build(settings))
-    except (SettingsError, RunFailedError) as error:
-        end_log_with(error)
-        raise
     except OSError as error:  # For example, the disk is full or a folder is read-only.
         failed = RunFailedError(os_error_line(error))
         end_log_with(failed)

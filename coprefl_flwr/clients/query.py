@@ -44,7 +44,8 @@ def query_reply(
     `size(batch)` returns the number of samples of a batch, or for a loss with class weights their
     sum. If `size` is None, it is the length of the first tensor in the batch.
 
-    The reply has the gradient of every trainable parameter that the message has. The names in the
+    The reply has the gradient of every trainable parameter that the message has. In the sums over
+    clients, an array that a reply lacks, because it is frozen there, counts as 0. The names in the
     message may be shorter than those of the model: an app may send only a part of the model, such
     as its head, or peft's adapters. If they cannot be matched, pass `names`, a function from the
     name of a parameter in the model to its name in the message.

@@ -5,16 +5,15 @@ entry number N of the method's state are named "state/N/NAME". Everything that i
 one JSON string in the file's header. JSON stores Python floats exactly, so a resumed run gives the
 same bytes as an uninterrupted run.
 
-The history is the file CHECKPOINT.rounds.jsonl, with one line of JSON per round. New lines are
-appended before the checkpoint is replaced. The checkpoint stores the number of bytes of the history
-that belong to the checkpoint, and their SHA-256 checksum. If the program is killed between the two
-steps, the file has further bytes, which are removed when the run resumes.
+The history is the file CHECKPOINT.rounds.jsonl, with one line of JSON per round. It is replaced
+before the checkpoint is. The checkpoint stores the number of bytes of the history that belong to
+the checkpoint, and their SHA-256 checksum. If the program is killed between the two steps, the file
+has further lines, which are removed when the run resumes.
 """
 
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.files import alone, check_place
+from coprefl_flwr.files import alone, check_place, write_atomically
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -41,7 +40,7 @@ class History:
 
     `evaluate` holds the metrics of evaluations on clients, and `server` those of evaluations on the
     server. Round numbers count from the first round of the run, also if the run was resumed.
-    If metrics change after the line of their round was written, the change is not stored.
+    The metrics of earlier rounds must not be changed.
     """
 
     train: Rounds = field(default_factory=dict)
@@ -77,50 +76,31 @@ def history_file(path: str | Path) -> Path:
     return Path(f"{path}.rounds.jsonl")
 
 
-@dataclass
-class HistoryLines:
-    """The lines of a history's file that are written: those of all rounds before `next_round`."""
+def history_lines(history: History, until: int) -> bytes:
+    """Return the content of a history's file: a line of JSON per round up to the round `until`."""
+    lines = []
+    for number in range(until + 1):
+        row = {name: of[number] for name, of in vars(history).items() if number in of}
+        if row:
+            lines.append(json.dumps({"round": number, **row}) + "\n")
+    return "".join(lines).encode()
 
-    next_round: int = 0
-    size: int = 0
-    """Number of bytes of these lines."""
-    sum: Any = field(default_factory=hashlib.sha256, repr=False)
-    """SHA-256 hash object, which has been updated with these lines."""
 
-    def append(self, file: Path, history: History, until: int) -> None:
-        """Truncate the file to the written lines; append the lines of new rounds up to `until`."""
-        written = bytearray()
-        for number in range(self.next_round, until + 1):
-            row = {name: of[number] for name, of in vars(history).items() if number in of}
-            written += f"{json.dumps({'round': number, **row})}\n".encode() if row else b""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("ab") as opened:
-            opened.truncate(self.size)
-            opened.write(written)
-            opened.flush()
-            os.fsync(opened.fileno())
-        self.next_round, self.size = until + 1, self.size + len(written)
-        self.sum.update(written)
+def read_history(file: Path, stored: Mapping[str, Any]) -> History:
+    """Read the lines of a history's file that a checkpoint describes.
 
-    @classmethod
-    def read(cls, file: Path, until: int, stored: dict[str, Any]) -> tuple["HistoryLines", History]:
-        """Read a history's file; return the lines that a checkpoint describes, and their history.
-
-        `stored` is the checkpoint's {"bytes": size of the lines, "sha256": their checksum}, and
-        `until` the checkpoint's round. Raises a ValueError if the file does not begin with these
-        lines, and an OSError if the file does not exist.
-        """
-        with file.open("rb") as opened:
-            written = opened.read(min(stored["bytes"], file.stat().st_size))
-        lines, history = cls(until + 1, len(written), hashlib.sha256(written)), History()
-        if lines.sum.hexdigest() != stored["sha256"]:
-            raise ValueError(f"its history {file.name} is cut short or damaged")
-        for line in written.splitlines():
-            row = json.loads(line)
-            number = int(row.pop("round"))
-            for name, metrics in row.items():
-                vars(history)[name][number] = dict(MetricRecord(metrics))
-        return lines, history
+    `stored` is the checkpoint's {"bytes": size of the lines, "sha256": their checksum}. Raises a
+    ValueError if the file does not begin with these lines, and an OSError if it does not exist.
+    """
+    lines, history = file.read_bytes()[: stored["bytes"]], History()
+    if hashlib.sha256(lines).hexdigest() != stored["sha256"]:
+        raise ValueError(f"its history {file.name} is cut short or damaged")
+    for line in lines.splitlines():
+        row = json.loads(line)
+        number = int(row.pop("round"))
+        for name, metrics in row.items():
+            vars(history)[name][number] = dict(MetricRecord(metrics))
+    return history
 
 
 @dataclass
@@ -129,8 +109,7 @@ class Checkpoint:
 
     `arrays` are the global arrays, `state` is the method's state, and `options` are the options of
     the strategy. `versions` is {client id: version of the client's committed state}.
-    `most_clients` is the largest number of clients that were connected at the same time. `lines`
-    describes the lines of the history that are already in the history's file.
+    `most_clients` is the largest number of clients that were connected at the same time.
     """
 
     round: int
@@ -140,7 +119,6 @@ class Checkpoint:
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
     most_clients: int = 0
-    lines: HistoryLines = field(default_factory=HistoryLines)
 
 
 @contextmanager
@@ -170,16 +148,12 @@ def continue_from(
     Raises a SettingsError if an existing checkpoint would be overwritten; if the checkpoint has
     another model, other options, or a round after `num_rounds`.
     """
-    beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
         raise SettingsError("resume = True: set checkpoint, the file to resume from")
-    if path is None:
-        return beginning
-    written: dict[str, Any] = json.loads(json.dumps(dict(options)))  # Tuples become lists.
-    if not Path(path).exists():
+    if path is None or not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting at round 1", path)
-        return beginning
+        return Checkpoint(0, initial, {}, History(), dict(options))
     if not resume:
         raise SettingsError(f"checkpoint {path} exists already: set resume = True, or another path")
     checkpoint = read_checkpoint(path)
@@ -190,19 +164,20 @@ def continue_from(
         over = f"{path} has round {checkpoint.round} already; set this number or more"
         raise SettingsError(f"num_rounds = {num_rounds}: {over}")
     free = {"min_available_nodes", "max_failed_rounds"}  # These do not change the results.
+    written: dict[str, Any] = json.loads(json.dumps(dict(options)))  # Tuples become lists.
     for name in sorted({**written, **checkpoint.options}.keys() - free):
         was, value = checkpoint.options.get(name), written.get(name)
         if was != value:
             difference = f"its {name} is {was!r}, not {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {difference}")
-    # Removes bytes that a killed run has written after these lines.
-    checkpoint.lines.append(history_file(path), checkpoint.history, checkpoint.round)
+    # Removes lines that a killed run has written for later rounds.
+    write_atomically(history_file(path), history_lines(checkpoint.history, checkpoint.round))
     logger.info("resumed from %s after round %s", path, checkpoint.round)
     return checkpoint
 
 
 def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
-    """Append the lines of new rounds to the history's file, and write `checkpoint` to `path`.
+    """Write the history's file, and then `checkpoint` to `path`.
 
     An existing checkpoint is replaced only after the new checkpoint is completely on disk.
     """
@@ -214,8 +189,8 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
             tensors |= {f"state/{number}/{n}": a for n, a in value.items()}
         else:
             state[key] = float(value)
-    lines = checkpoint.lines
-    lines.append(history_file(path), checkpoint.history, checkpoint.round)
+    lines = history_lines(checkpoint.history, checkpoint.round)
+    write_atomically(history_file(path), lines)
     header = {
         "round": checkpoint.round,
         "names": list(checkpoint.arrays),
@@ -223,7 +198,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "options": checkpoint.options,
         "versions": checkpoint.versions,
         "most-clients": checkpoint.most_clients,
-        "history": {"bytes": lines.size, "sha256": lines.sum.hexdigest()},
+        "history": {"bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()},
     }
     write_sealed(path, tensors, json.dumps(header))
 
@@ -237,17 +212,14 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     try:
         tensors, text = read_sealed(path)
         header = json.loads(text)
-        last = int(header["round"])
-        lines, history = HistoryLines.read(history_file(path), last, header["history"])
         return Checkpoint(
-            round=last,
+            round=int(header["round"]),
             arrays={name: tensors[f"arrays/{name}"] for name in header["names"]},
             state=_state(header["state"], tensors),
-            history=history,
+            history=read_history(history_file(path), header["history"]),
             options=dict(header["options"]),
             versions={int(client): version for client, version in header["versions"].items()},
             most_clients=int(header["most-clients"]),
-            lines=lines,
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
         why = f"{path} is not a complete checkpoint of this package: {one_line(error)}"

@@ -36,10 +36,8 @@ def client_app(
     "train.NAME", the client's method NAME is called.
     """
     if isinstance(clients, int):
-        raise SettingsError(
-            f"clients = {clients}: must be a list of the ids of this node's clients; if any node "
-            f"can run any of {clients} clients, pass clients={clients} to the strategy instead"
-        )
+        allowed = f"must list this node's clients; or pass clients={clients} to the strategy"
+        raise SettingsError(f"clients = {clients}: {allowed}")
     takes = _arguments(client_fn)
     app = ClientApp()
 

@@ -214,11 +214,6 @@ class RoundContext:
         """The number of all clients, including clients that have disconnected since."""
         return self.members.most_clients
 
-    @property
-    def min_replies(self) -> int:
-        """The least number of good replies that an exchange needs."""
-        return self.run.min_replies
-
     def weights(self, arrays: Arrays) -> Arrays:
         """Return the arrays of the model that are weights, without its buffers."""
         return weights_of(arrays, self.run.buffers)
@@ -282,11 +277,9 @@ class RoundContext:
             arrays = link.arrays or arrays
             links.append(link)
         trained = concat_replies(links)
-        if len(trained.clients) < self.min_replies:
-            raise RoundFailedError(
-                f"{len(trained.clients)} clients of {len(clients)} trained, needed: "
-                f"{self.min_replies}"
-            )
+        if len(trained.clients) < self.run.min_replies:
+            counts = f"{len(trained.clients)} clients of {len(clients)} trained"
+            raise RoundFailedError(f"{counts}, needed: {self.run.min_replies}")
         return replace(trained, arrays=arrays)
 
     def forget(self) -> None:

@@ -95,20 +95,19 @@ def plain_log() -> Iterator[None]:
         _ENDING.runs -= 1
 
 
+@plain_log()
 def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
     """Raise a SettingsError with the remedy, if Flower uses a strategy in the old style.
 
     Strategies have this function as the method that Flower would call first in the old style.
     """
     name = type(strategy).__name__
-    error = SettingsError(
+    raise SettingsError(
         f"{name} cannot run in ServerApp(server_fn=...), which is for Flower's old strategies: "
         f"write a main function, decorated with @app.main(), that calls {name}(...).start(grid, "
         "initial_arrays, num_rounds); see 'In your own Flower app' in the README of coprefl-flwr "
         "and examples/old_app.diff"
     )
-    end_log_with(error)
-    raise error
 
 
 def without_colours() -> None:

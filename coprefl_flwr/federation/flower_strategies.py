@@ -63,18 +63,13 @@ class FlowerStrategy(RoundStrategy):
 
     of: ClassVar[type[Strategy]]
     arguments: ClassVar[tuple[str, ...]] = ()
-    needed: ClassVar[tuple[str, ...]] = ()
     roles = ("pretraining", "task")
 
     def __post_init__(self) -> None:
         """Check the options, and create Flower's strategy."""
         super().__post_init__()
-        self.use(self.instantiate({name: getattr(self, name) for name in self.arguments}))
-
-    def use(self, flower: Strategy) -> None:
-        """Let a strategy of Flower's aggregate; it sends no messages itself."""
-        self.flower = flower
-        _innermost(flower).fraction_train = 0.0
+        self.flower = self.instantiate({name: getattr(self, name) for name in self.arguments})
+        _innermost(self.flower).fraction_train = 0.0  # It draws no participants.
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the object by Flower's class: its class is created at run time."""
@@ -88,10 +83,7 @@ class FlowerStrategy(RoundStrategy):
     @classmethod
     def instantiate(cls, values: Mapping[str, Any]) -> Strategy:
         """Return Flower's strategy with these arguments, or raise a SettingsError if invalid."""
-        arguments = dict(values)
-        for name, value in values.items():
-            if value is None and name in cls.needed:
-                raise SettingsError(f"{name.replace('_', '-')} is not set: {cls.__name__} needs it")
+        arguments = {name: value for name, value in values.items() if value is not None}
         if "strategy" in values:
             arguments["strategy"] = _inner(values["strategy"])
         try:
@@ -208,9 +200,7 @@ def of_flower(strategy: Strategy, **run: Any) -> RoundStrategy:
     if not run.keys() & {"participants", "fraction_train"}:
         fraction = getattr(_innermost(strategy), "fraction_train", 1.0)
         run["fraction_train"] = None if fraction == 1 else fraction
-    method = kind(**_values(strategy), **run)
-    method.use(copy.deepcopy(strategy))
-    return method
+    return kind(**_values(strategy), **run)
 
 
 @functools.cache
@@ -228,7 +218,6 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
         near = f"use {name.replace('Client', 'Server')}, which clips at the server"
         raise SettingsError(f"{name}: needs Flower's clipping mod at the clients; {near}")
     options: list[Any] = []
-    needed = []
     for argument, kind in _arguments(flower_class).items():
         default, meaning = argument.default, f"`{argument.name}` of Flower's {name}"
         if kind is Strategy:
@@ -236,13 +225,11 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
             meaning = "the strategy that is wrapped"
         if default is argument.empty:
             kind, default = kind | None, None
-            needed.append(argument.name)
         options.append((argument.name, kind, option(default, meaning)))
     namespace = {
         "__module__": __name__,
         "of": flower_class,
         "arguments": tuple(name for name, _, _ in options),
-        "needed": tuple(needed),
         "client": CLIENTS.get(name, RoundStrategy.client),
     }
     bases = (FlowerStrategy,)

@@ -68,10 +68,8 @@ class Roster:
         claimed = (node,) if ids is None else checked_ids(ids, self.per_node)
         if ids is None:
             self.plain.add(node)
-        taken = [client for client in claimed if client in self.owner]
         self.claims[node] = claimed
-        for client in claimed:
-            self.owner.setdefault(client, node)
+        taken = [client for client in claimed if self.owner.setdefault(client, node) != node]
         if not taken:
             return ""
         first = f"node {self.owner[taken[0]]} named it first"
@@ -82,10 +80,9 @@ class Roster:
         connected = set(nodes)
         self.claims = {node: ids for node, ids in self.claims.items() if node in connected}
         self.plain &= connected
-        self.owner = {}
-        for node, ids in self.claims.items():
-            for client in ids:
-                self.owner.setdefault(client, node)
+        # Reversed, so that the first node that named a client has it.
+        claims = reversed(self.claims.items())
+        self.owner = {client: node for node, ids in claims for client in ids}
 
     def clients(self) -> Sequence[int]:
         """Return the ids of all clients that can be asked, ascending."""

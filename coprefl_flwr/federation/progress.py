@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self, TextIO
@@ -83,17 +83,15 @@ class Progress:
         """Remove the page from the terminal."""
         self._opened.close()
 
-    def begin(self, title: str, rounds: int) -> "Part":
+    def part(self, title: str, rounds: int) -> "Part":
         """Start showing a part with this number of rounds, until a `with` block of it ends."""
         self.begun += 1
         self.page.add_task(title, total=rounds, loss="", rate="")
         return Part(self, self.page.tasks[-1], f"[{self.begun}/{self.parts}]", time.monotonic())
 
-    part = begin
-
 
 @dataclass(eq=False)
-class Part:
+class Part(AbstractContextManager["Part"]):
     """A part of the work that is running, such as one training run; a hook of its rounds.
 
     `task` is rich's record of its rounds, `number` its number, such as "[2/9]", and `logged` the
@@ -104,10 +102,6 @@ class Part:
     task: Task
     number: str
     logged: float
-
-    def __enter__(self) -> Self:
-        """Return this part, a hook of its rounds."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Stop showing the part, which is done unless the block raised an exception."""

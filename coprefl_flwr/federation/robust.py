@@ -34,7 +34,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from coprefl_flwr.arrays import Arrays, cast_like, is_buffer
+from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, norm
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly, PerClient
 from coprefl_flwr.federation.exchange import Exchange, Replies, Round, RoundMetrics
@@ -171,7 +171,9 @@ class Robust:
         names = [name for name in models[0] if name not in buffers]
         metrics: dict[str, float] = {}
         if self.aggregation == CLIPPING:
-            factors = self._shortened([_length(model, start, names) for model in models])
+            updates = ({n: model[n] - start[n] for n in names} for model in models)
+            with np.errstate(over="ignore"):  # Infinity is a correct norm for such a client.
+                factors = self._shortened(list(map(norm, updates)))
             mean = {n: start[n] + _average(models, n, weights, start, factors) for n in names}
             metrics["clipped"] = float(np.mean(factors < 1))
         else:
@@ -213,12 +215,6 @@ def krum_scores(models: Sequence[Arrays], names: Sequence[str], f: int) -> Numbe
             differences = (models[i][name] - models[j][name] for name in names)
             squares[i, j] = squares[j, i] = _squared_length(differences)
     return np.asarray(np.sort(squares, axis=1)[:, : n - f - 2].sum(axis=1))
-
-
-def _length(model: Arrays, start: Arrays, names: Sequence[str]) -> float:
-    """Return the l2 norm of a client's update over all arrays with these names."""
-    with np.errstate(over="ignore"):
-        return math.sqrt(_squared_length(model[name] - start[name] for name in names))
 
 
 def _squared_length(arrays: Iterable[Numbers]) -> float:

@@ -71,13 +71,9 @@ Stop = Callable[[RoundReport], bool]
 
 @dataclass(repr=False)
 class RunResult(Result):
-    """Flower's `Result` with the history of all rounds and the clients' replies to the evaluation.
-
-    `evaluation` is None if the clients did not evaluate the model of the last round.
-    """
+    """Flower's `Result` with the history of all rounds."""
 
     history: History = field(default_factory=History)
-    evaluation: Replies | None = None
 
 
 @dataclass(eq=False)
@@ -106,7 +102,7 @@ class Run:
         options = self.strategy.options()
         start = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
         self.arrays, self.first = start.arrays, start.round + 1
-        self.history, self.state, self.lines = start.history, start.state, start.lines
+        self.history, self.state = start.history, start.state
         self.versions = Versions(dict(start.versions), dict(start.versions))
         most = start.most_clients
         self.transport = Transport(self.grid, self.strategy, self.timeout, most)
@@ -133,7 +129,7 @@ class Run:
             flower_log.info("[ROUND %s/%s]", done, self.num_rounds)
             self._one_round(done)
         arrays = to_record(self.arrays, copy=False)
-        result = RunResult(arrays, history=self.history, evaluation=self.evaluation)
+        result = RunResult(arrays, history=self.history)
         self.history.put_into(result)
         flower_log.info("")
         flower_log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
@@ -299,7 +295,6 @@ class Run:
                 self.strategy.options(),
                 self.versions.committed,
                 self.transport.most_clients,
-                self.lines,
             )
             write_checkpoint(self.checkpoint, checkpoint)
             self.versions.mark_checkpoint()

@@ -20,7 +20,6 @@ from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
 from coprefl_flwr.federation.context import RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies
-from coprefl_flwr.federation.flower import plain_log
 from coprefl_flwr.federation.messages import MessageConfig, NodeReply, reason
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
 from coprefl_flwr.federation.tally import Tally
@@ -94,7 +93,8 @@ class Transport:
         limit = min(self.timeout, OWN_NODES_WAIT) if self._own_nodes else self.timeout
         end, waiting_logged = time.monotonic() + limit, False
         needed = 1 if self._begun else max(self.strategy.min_available_nodes, wanted or 1)
-        self._refused.clear()
+        if self.roster.asks:  # A node that failed is asked again in the next round.
+            self._refused.clear()
         while True:
             nodes = self.nodes()
             self._ask_roster(nodes)
@@ -166,8 +166,7 @@ class Transport:
         config: MessageConfig = {"population": self.strategy.population, "server-round": 0}
         content = RecordDict({"config": ConfigRecord(config)})
         questions = [Message(content, node, messages.ROSTER) for node in nodes]
-        with plain_log():  # Flower's wrappers do not call `start`, which enters this context too.
-            answers = self.grid.send_and_receive(questions, timeout=self.timeout)
+        answers = self.grid.send_and_receive(questions, timeout=self.timeout)
         asked = _asked(questions)
         replies = {asked[reply.metadata.reply_to_message_id]: reply for reply in answers}
         self._mark_silent(nodes, replies)

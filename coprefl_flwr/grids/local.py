@@ -73,10 +73,6 @@ class LocalGrid(Grid):
         """Return a list of the ids of all nodes."""
         return list(self._contexts)
 
-    def get_nodes(self) -> Iterable[Any]:
-        """Return an empty list, as this package does not use Flower's descriptions of nodes."""
-        return []
-
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Run the ClientApp on each message before returning the ids of the messages."""
         ids = []

@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 
@@ -73,7 +73,7 @@ class Host:
         return _split_arrays(reply)
 
 
-class RayGrid(LocalGrid):
+class RayGrid(LocalGrid, contextlib.AbstractContextManager["RayGrid"]):
     """Runs a `ClientApp` on nodes in separate processes, which work at the same time.
 
     `nodes` is the number of nodes. As in a simulation, the node-config of node i has `partition-id`
@@ -118,10 +118,6 @@ class RayGrid(LocalGrid):
         self._host = dict(zip(self._contexts, itertools.cycle(hosts or self._own), strict=False))
         self._name = uuid.uuid4().hex
         self._setup = [ray.put((plugins.REGISTERED, client_app, self._contexts))]
-
-    def __enter__(self) -> Self:
-        """Return this grid."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """End the processes that this grid has started, as `close` does."""

@@ -166,7 +166,7 @@ class Executor:
 
         def begin(run: Run) -> Part:
             seed = f", seed {run.settings.seed}" if seeds > 1 else ""
-            return progress.begin(names[run.name] + seed, rounds[run])
+            return progress.part(names[run.name] + seed, rounds[run])
 
         progress = Progress(len(unfinished), sum(rounds.values()))
         with progress, contextlib.closing(execute(unfinished, begin)) as ended:

@@ -167,8 +167,8 @@ def test_metrics_that_are_not_finite_are_read_back(tmp_path):
 
 
 def kill_between_history_and_checkpoint(folder, monkeypatch, number):
-    """Run, and stop just before checkpoint `number` is put at its path."""
-    writes, replace = iter(range(number - 1)), os.replace
+    """Run, and stop just before checkpoint `number` is put at its path, after its history."""
+    writes, replace = iter(range(2 * number - 1)), os.replace
 
     def dying(*arguments):
         if next(writes, None) is None:
@@ -183,7 +183,7 @@ def kill_between_history_and_checkpoint(folder, monkeypatch, number):
 
 @pytest.mark.parametrize(("number", "rounds"), [(1, 6), (3, 6), (2, 2)])
 def test_run_killed_between_history_and_checkpoint_resumes(number, rounds, tmp_path, monkeypatch):
-    """The lines of the history are written before the checkpoint.
+    """The history is written before the checkpoint.
 
     The last checkpoint does not cover the new lines, so the resumed run removes them. It does
     so even if it has no further rounds.

@@ -270,7 +270,7 @@ OPTIONS = "noise-multiplier=1,clipping-norm=1,num-sampled-clients=4"
 TEXTS = {
     "FedTrimedAvg": "did you mean 'FedTrimmedAvg'?",
     "FedTrimmedAvg:beta=high": "beta = 'high': must be a finite number",
-    "QFedAvg": "rate is not set: QFedAvg needs it",
+    "QFedAvg": "missing 1 required positional argument: 'client_learning_rate'",
     "FedXgbBagging": "FedXgbBagging: aggregates boosted trees, but a method averages arrays",
     "Strategy": "is not a concrete strategy class of flwr.serverapp.strategy",
     "DifferentialPrivacyClientSideFixedClipping": f"use {PRIVATE}",

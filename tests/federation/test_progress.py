@@ -89,7 +89,7 @@ def test_terminal_shows_running_parts_and_ticks_finished_parts(terminal, clock, 
 def test_page_is_no_wider_than_the_terminal(terminal, clock, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     progress = Progress(2, 2 * 10**4, terminal)
-    part = progress.begin(f"task 0 from {'a' * 200}", 10**4)
+    part = progress.part(f"task 0 from {'a' * 200}", 10**4)
     run(part, clock, 3 * [300])
     rows = shown(progress, 500)
     assert {len(row.rstrip()) for row in rows} == {80}
@@ -148,13 +148,13 @@ def test_time_left_is_that_of_all_rounds_but_the_first(
     clock, lines, monkeypatch, seconds, first, expected
 ):
     monkeypatch.setattr("coprefl_flwr.federation.progress.LOG_INTERVAL", 0.0)
-    run(Progress(1, 11, io.StringIO()).begin("x", 11), clock, seconds, first)
+    run(Progress(1, 11, io.StringIO()).part("x", 11), clock, seconds, first)
     assert lines()[-1] == f"[1/1] x  round {expected}"
 
 
 def test_part_shows_the_rounds_of_its_stages(clock):
     """A pre-training that stops early counts as whole; a task follows."""
-    part = Progress(1, 5, io.StringIO()).begin("run", 5)
+    part = Progress(1, 5, io.StringIO()).part("run", 5)
     with part.part("pre-training", 3) as hook:
         hook(report(1, loss=4.0))
         assert part.task.completed == 1

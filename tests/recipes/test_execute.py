@@ -321,7 +321,7 @@ def test_rounds_of_a_run_are_read_from_the_store(recipe_of, store, monkeypatch):
     with pytest.raises(Killed):
         Executor(store)([run])
     progress = Progress(1, 7)
-    part = progress.begin("FedAvg", 7)
+    part = progress.part("FedAvg", 7)
     execute._look(run, part, store)
     assert part.task.completed == 6
     assert part.task.fields["loss"].startswith("loss ")
