@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
@@ -24,7 +23,6 @@ from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.app_pretraining import AppPretraining
 from coprefl_flwr.studies.architecture import checked_network
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.known_methods import in_role
@@ -205,10 +203,9 @@ def tasks(
 def pretrain(
     method: Strategy | str,
     model: nn.Module,
-    clients: Clients | Sequence[Any] | ClientApp,
+    clients: Clients | Sequence[Any],
     rounds: int = 50,
     *,
-    nodes: int = 0,
     workers: int = 1,
     checkpoint: str | Path | None = None,
     quiet: bool = False,
@@ -227,13 +224,11 @@ def pretrain(
         method is a string, on `seed` in `options`.
     model : nn.Module
         The network with its first weights. This object is not changed.
-    clients : Clients, a list of datasets (one per client), or a Flower ClientApp
-        The clients: the result of `partition`, or your own. A ClientApp runs on `nodes` nodes.
+    clients : Clients, or a list of datasets (one per client)
+        The clients: the result of `partition`, or your own.
     rounds : int
         Number of pre-training rounds T. For "A+B" it is the number of rounds of each phase that
         does not set its own. A Schedule states the rounds of each phase, so `rounds` is not used.
-    nodes : int
-        Number of nodes, needed if `clients` is a ClientApp. For other clients it is not used.
     workers : int
         Number of processes that run the clients. With 1, the clients run in this process. With
         more, they run in Ray processes with one thread each (see `grids.RayGrid`). The results are
@@ -243,8 +238,8 @@ def pretrain(
         the run was interrupted, the same call continues it with the same results. With more
         `rounds`, a finished run continues too. With another method, another model or other clients
         the run starts again, and the earlier files are moved to the subfolder `earlier-N`. The code
-        of your own networks, strategies and clients counts, but not that of a ClientApp. The
-        metrics of all rounds are in checkpoint.safetensors.rounds.jsonl.
+        of your own networks, strategies and clients counts. The metrics of all rounds are in
+        checkpoint.safetensors.rounds.jsonl.
     quiet : bool
         Whether only warnings are logged.
     history : bool
@@ -279,25 +274,13 @@ def pretrain(
     chosen = read_method(method, usage)
     network = checked_network("model", model, usage)
     WORKERS.checked(workers, "workers")
-    if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
-        raise wrong_type("hooks", hooks, "a list of functions of a RoundReport", "[print]")
-    stage: AppPretraining | Pretraining
-    app: ClientApp | None = None
-    if isinstance(clients, ClientApp):
-        if chosen.instance is None:
-            raise wrong_type("method", method, "a strategy for a ClientApp", "cp.FedAvg()")
-        if options:
-            raise SettingsError(f"{', '.join(options)}: set these options in the ClientApp's code")
-        stage, app = AppPretraining(chosen, model, rounds, nodes), clients
-    else:
-        stage, nodes = pretraining_of(chosen, network, clients, rounds, options), workers
+    stage = pretraining_of(chosen, network, clients, rounds, options)
     stage.open_ended = checkpoint is not None
-    grid = {"nodes": nodes, "workers": workers}
-    with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, app, hooks, **grid) as store:
+    with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, workers, hooks) as store:
         arrays, _ = load_saved_model(store.root)
         metrics = frames.frame(store.result(stage)["rounds"])
     start = copied(model, "model")
-    load_arrays(start if app else unwrapped(start), arrays)  # An app has its own names of weights.
+    load_arrays(unwrapped(start), arrays)
     return (start, metrics) if history else start
 
 
@@ -398,8 +381,7 @@ def evaluate_starts(
         for name, given in weights.items()
     ]
     study = Study(comparison(stages, tasks, how))
-    on = finished(study, checkpoint, Layout.PATH, quiet, nodes=workers, workers=workers)
-    with on as store:
+    with finished(study, checkpoint, Layout.PATH, quiet, workers) as store:
         rows, of_rounds = gather(study, store)
         shown = about(study, store, tasks.seed) | {"settings": _shown(tasks, how, layer)}
     return StartsResult(frames.accuracies(rows), of_rounds, shown)

@@ -40,12 +40,9 @@ def read_method(method: Any, usage: str, *, classes: bool = False) -> Method:
         strategy = method if isinstance(method, RoundStrategy) else of_flower(method)
         phases = [_phase_of(part) for part, _ in parts_of(strategy, 1)]
         return replace(one_after_another(phases), instance=strategy)
-    kind = method if isinstance(method, type) else type(method)
-    if any(base.__module__.startswith("flwr.server.strategy") for base in kind.__mro__):
-        problem = f"method is {kind.__name__}, a strategy of Flower's older API (flwr.server)"
-        raise SettingsError(f"{problem}; pass a strategy of flwr.serverapp.strategy")
-    example = f"{kind.__name__}()" if issubclass(kind, Strategy) else usage
-    raise wrong_type("method", method, "a strategy, or a text such as 'fedavg'", example)
+    needed = "a strategy of this package or of flwr.serverapp, or a text such as 'fedavg'"
+    example = f"{method.__name__}()" if isinstance(method, type) else usage
+    raise wrong_type("method", method, needed, example)
 
 
 def _phase_of(strategy: RoundStrategy) -> Method:
@@ -158,7 +155,8 @@ def pretraining_of(
     training = local_training(chosen, rounds=rounds, participants=number)
     seed = method.instance.seed if method.instance else chosen.get("seed", 0)
     architecture = Architecture(type(model).__name__, copies_of(model), clients.source, seed)
-    architecture.check("model", clients.samples[0])
+    for samples in {samples.dataset.shape: samples for samples in clients.samples}.values():
+        architecture.check("model", samples)
     described = _pretraining_method(method, training, chosen, number)
     name = name_of(method) if method.instance else ""
     return Pretraining(described, clients, architecture, RunOptions(seed=seed), name=name)
