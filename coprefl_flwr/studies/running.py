@@ -75,7 +75,7 @@ def finished(
     folder: str | Path | None,
     layout: Layout,
     quiet: bool,
-    workers: int,
+    workers: int = 1,
     hooks: Sequence[Hook] = (),
 ) -> Iterator[Store]:
     """Context manager: run a study, then yield the store that has its results.
