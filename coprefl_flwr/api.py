@@ -289,7 +289,7 @@ def evaluate_starts(
     tasks: Tasks,
     rounds: int = 50,
     *,
-    method: str | RoundStrategy | type[RoundStrategy] = "fedavg",
+    method: str | RoundStrategy = "fedavg",
     head: str = str(FRESH),
     network: Callable[[int], nn.Module] | None = None,
     client_metrics: MetricLike | Sequence[MetricLike] = (),
@@ -311,9 +311,9 @@ def evaluate_starts(
         The result of `tasks`.
     rounds : int
         Number of rounds R of a task. All clients of the task take part in each round.
-    method : str, RoundStrategy or a subclass of RoundStrategy
-        Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or your own class whose
-        `roles` contain "task". The seed is the seed of the tasks.
+    method : str or RoundStrategy
+        Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or a strategy of your
+        own whose `roles` contain "task". The seed is the seed of the tasks.
     head : str
         The last layer at the beginning of a task. "fresh": a new layer, the same for every starting
         model; "keep": the last layer of the starting model; "ncm", "ridge": a layer that is
@@ -337,8 +337,8 @@ def evaluate_starts(
         As in `pretrain`, except that tasks start again if `rounds` is another number.
     **options
         Options of local training in the tasks, such as `learning_rate`, `local_steps` or
-        `local_epochs`, `batch_size`, `precision`; and, if `method` is a strategy or a class,
-        options of its client.
+        `local_epochs`, `batch_size`, `precision`; and, if `method` is a strategy, options of its
+        client.
 
     Raises
     ------
@@ -357,7 +357,7 @@ def evaluate_starts(
     usage = "cp.evaluate_starts(starts, tasks)"
     if not isinstance(tasks, Tasks):
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
-    read = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))", classes=True)
+    read = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))")
     WORKERS.checked(workers, "workers")
     weights, chosen = starts_of(starts), checked_options(options, task_options(read))
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}

@@ -74,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
     check_own(out / REPORT, "--out")
     tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
+    store.root.mkdir(parents=True, exist_ok=True)
     in_use = f"--out {out}: another `coprefl run` writes there: choose another"
     with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
         _begin(out, store, recipe, runs)

@@ -21,7 +21,7 @@ from coprefl_flwr.models import (
     model_arrays,
     with_fresh_head,
 )
-from coprefl_flwr.models.build import Network
+from coprefl_flwr.models.build import Network, head_of
 from coprefl_flwr.models.copies import copied, unwrapped
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
@@ -72,11 +72,7 @@ class Architecture:
     @functools.cached_property
     def head(self) -> frozenset[str]:
         """Names of the head's arrays (shapes depend on the number of classes); may be empty."""
-        shapes, others = (
-            {name: array.shape for name, array in self.make(number).state_dict().items()}
-            for number in (self.num_classes, self.num_classes + 1)
-        )
-        return frozenset(name for name in shapes if shapes[name] != others.get(name))
+        return head_of(self.make, self.num_classes)
 
     def about(self) -> dict[str, Any]:
         """Return the settings of the architecture by key; empty for a network from a program."""
