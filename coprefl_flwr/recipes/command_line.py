@@ -74,7 +74,6 @@ def run(options: argparse.Namespace) -> int:
     check_own(out / REPORT, "--out")
     tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
-    store.root.mkdir(parents=True, exist_ok=True)
     in_use = f"--out {out}: another `coprefl run` writes there: choose another"
     with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
         _begin(out, store, recipe, runs)
@@ -91,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
     """Write the files of a recipe's folder before its runs; remove files of killed processes."""
+    store.root.mkdir(parents=True, exist_ok=True)
     own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
