@@ -1,6 +1,6 @@
-"""The costs of stages, counted before a run: summed step sizes, gradients and traffic.
+"""The costs of pre-trainings, counted before a run: summed step sizes and gradients.
 
-Each strategy states the computation and the traffic of one round (see `federation.budget`).
+Each strategy states the computation of one round (see `federation.budget`).
 """
 
 import itertools
@@ -10,65 +10,14 @@ from typing import NamedTuple
 
 from torch import nn
 
-from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import RoundStrategy, Work
-from coprefl_flwr.federation.communication import serialised
-from coprefl_flwr.learning import LocalTraining, ServerData
-from coprefl_flwr.models import model_arrays
+from coprefl_flwr.learning import ServerData
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.tasks import Task
 
 MOST_ROUNDS = 100_000
 """Maximum rounds in the search for a summed step size: with a decaying rate, the sum is bounded."""
-
-
-# ---- traffic -------------------------------------------------------------------------------------
-
-
-def sent(stage: Stage) -> float:
-    """Return the bytes that a deployment sends in the rounds of a stage, without evaluations.
-
-    Bytes of a computed head are not counted. Raises a SettingsError if the data are not there.
-    """
-    if isinstance(stage, Pretraining):
-        network = stage.architecture.shared(stage.architecture.num_classes)
-        size = serialised(model_arrays(network))
-        phases = works(stage)
-        return math.fsum(
-            phase.training.rounds * _sent(strategy, work, size) for phase, strategy, work in phases
-        )
-    if isinstance(stage, Task):
-        size = serialised(model_arrays(stage.architecture.shared(stage.drawn_by.classes)))
-        how, clients = stage.how, stage.population.clients
-        return how.rounds * _sent_by_all(how.trained, how.trained.training, clients, size)
-    if isinstance(stage, PersonalStage):
-        size = serialised(stage.initial())
-        of_round = _sent_by_all(stage.method, stage.training, stage.data.images, size)
-        return stage.rounds * of_round
-    return 0.0
-
-
-def _sent_by_all(
-    method: Method, training: LocalTraining, clients: Sequence[ClientData], size: float
-) -> float:
-    """Return the bytes of a round in which all clients take part."""
-    sizes = [len(client.train) for client in clients]
-    work = Work(len(clients), sizes, training, method.values)
-    return _sent(method.strategy(training=training), work, size)
-
-
-def _sent(strategy: RoundStrategy, work: Work, size: float) -> float:
-    """Return the bytes of a round; `size` is the number of bytes of the global arrays."""
-    stated = strategy.budget(work).sent
-    actions = getattr(strategy, "inner", strategy).actions
-    return size * (2.0 * work.participants * len(actions) if stated is None else stated)
-
-
-# ---- a pre-training ------------------------------------------------------------------------------
 
 
 class Cost(NamedTuple):
