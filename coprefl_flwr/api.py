@@ -312,8 +312,8 @@ def evaluate_starts(
     rounds : int
         Number of rounds R of a task. All clients of the task take part in each round.
     method : str or RoundStrategy
-        Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or a strategy of your
-        own whose `roles` contain "task". The seed is the seed of the tasks.
+        Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or your own
+        strategy whose `roles` contain "task". The seed is the seed of the tasks.
     head : str
         The last layer at the beginning of a task. "fresh": a new layer, the same for every starting
         model; "keep": the last layer of the starting model; "ncm", "ridge": a layer that is
