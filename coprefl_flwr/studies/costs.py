@@ -11,9 +11,8 @@ from typing import NamedTuple
 from torch import nn
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import RoundStrategy, Work
+from coprefl_flwr.federation import Work
 from coprefl_flwr.learning import ServerData
-from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.pretraining import Pretraining
 
 MOST_ROUNDS = 100_000
@@ -27,10 +26,8 @@ class Cost(NamedTuple):
     gradients: float
 
 
-def works(
-    pretraining: Pretraining, sizes: Sequence[int] = ()
-) -> list[tuple[Method, RoundStrategy, Work]]:
-    """Return each phase of a pre-training with its strategy and the Work of one round.
+def by_round(pretraining: Pretraining, sizes: Sequence[int] = ()) -> Iterator[Cost]:
+    """Yield the cost of each round, in order. The last phase continues without end.
 
     `sizes` are the clients' numbers of samples; by default those of the pre-training's clients.
     """
@@ -39,22 +36,11 @@ def works(
     def server(whose: str) -> ServerData:  # Only its number of samples counts.
         return ServerData(nn.Identity(), pretraining.clients.samples_of(whose))
 
-    return [
-        (
-            phase,
-            phase.strategy(server, **pretraining.of_strategies()),
-            Work(phase.training.participants, sizes, phase.training, phase.values),
-        )
-        for phase in pretraining.phases
-    ]
-
-
-def by_round(pretraining: Pretraining, sizes: Sequence[int] = ()) -> Iterator[Cost]:
-    """Yield the cost of each round, in order. The last phase continues without end."""
     first = 1
-    for phase, strategy, work in works(pretraining, sizes):
-        training, budget = phase.training, strategy.budget(work)
-        last = phase is pretraining.phases[-1]
+    for phase in pretraining.phases:
+        training, last = phase.training, phase is pretraining.phases[-1]
+        strategy = phase.strategy(server, **pretraining.of_strategies())
+        budget = strategy.budget(Work(training.participants, sizes, training, phase.values))
         step_sizes = budget.step_sizes(training, first)
         for step_size in itertools.islice(step_sizes, None if last else training.rounds):
             yield Cost(step_size, budget.gradients)
@@ -65,7 +51,7 @@ def cost(pretraining: Pretraining, rounds: int | None = None, sizes: Sequence[in
     """Return the cost of a pre-training, or of its first `rounds` rounds.
 
     The cost is 0 for random weights. The cost of given weights is not known, so it is nan.
-    `sizes` is as in `works`.
+    `sizes` is as in `by_round`.
     """
     if pretraining.is_external:
         return Cost(math.nan, math.nan)
