@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
@@ -24,7 +23,6 @@ from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.app_pretraining import AppPretraining
 from coprefl_flwr.studies.architecture import checked_network
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.known_methods import in_role
@@ -206,10 +204,9 @@ def tasks(
 def pretrain(
     method: Strategy | str,
     model: nn.Module,
-    clients: Clients | Sequence[Any] | ClientApp,
+    clients: Clients | Sequence[Any],
     rounds: int = 50,
     *,
-    nodes: int = 0,
     workers: int = 1,
     checkpoint: str | Path | None = None,
     quiet: bool = False,
@@ -228,13 +225,11 @@ def pretrain(
         method is a string, on `seed` in `options`.
     model : nn.Module
         The network with its first weights. This object is not changed.
-    clients : Clients, a list of datasets (one per client), or a Flower ClientApp
-        The clients: the result of `partition`, or your own. A ClientApp runs on `nodes` nodes.
+    clients : Clients, or a list of datasets (one per client)
+        The clients: the result of `partition`, or your own.
     rounds : int
         Number of pre-training rounds T. For "A+B" it is the number of rounds of each phase that
         does not set its own. A Schedule states the rounds of each phase, so `rounds` is not used.
-    nodes : int
-        Number of nodes, needed if `clients` is a ClientApp. For other clients it is not used.
     workers : int
         Number of processes that run the clients. With 1, the clients run in this process. With
         more, they run in Ray processes with one thread each (see `grids.RayGrid`). The results are
@@ -244,8 +239,8 @@ def pretrain(
         the run was interrupted, the same call continues it with the same results. With more
         `rounds`, a finished run continues too. With another method, another model or other clients
         the run starts again, and the earlier files are moved to the subfolder `earlier-N`. The code
-        of your own networks, strategies and clients counts, but not that of a ClientApp. The
-        metrics of all rounds are in checkpoint.safetensors.rounds.jsonl.
+        of your own networks, strategies and clients counts. The metrics of all rounds are in
+        checkpoint.safetensors.rounds.jsonl.
     quiet : bool
         Whether only warnings are logged.
     history : bool
@@ -280,25 +275,13 @@ def pretrain(
     chosen = read_method(method, usage)
     network = checked_network("model", model, usage)
     WORKERS.checked(workers, "workers")
-    if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
-        raise wrong_type("hooks", hooks, "a list of functions of a RoundReport", "[print]")
-    stage: AppPretraining | Pretraining
-    app: ClientApp | None = None
-    if isinstance(clients, ClientApp):
-        if chosen.instance is None:
-            raise wrong_type("method", method, "a strategy for a ClientApp", "cp.FedAvg()")
-        if options:
-            raise SettingsError(f"{', '.join(options)}: set these options in the ClientApp's code")
-        stage, app = AppPretraining(chosen, model, rounds, nodes), clients
-    else:
-        stage, nodes = pretraining_of(chosen, network, clients, rounds, options), workers
+    stage = pretraining_of(chosen, network, clients, rounds, options)
     stage.open_ended = checkpoint is not None
-    grid = {"nodes": nodes, "workers": workers}
-    with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, app, hooks, **grid) as store:
+    with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, workers, hooks) as store:
         arrays, _ = load_saved_model(store.root)
         metrics = frames.frame(store.result(stage)["rounds"])
     start = copied(model, "model")
-    load_arrays(start if app else unwrapped(start), arrays)  # An app has its own names of weights.
+    load_arrays(unwrapped(start), arrays)
     return (start, metrics) if history else start
 
 
@@ -307,7 +290,7 @@ def evaluate_starts(
     tasks: Tasks,
     rounds: int = 50,
     *,
-    method: str | RoundStrategy | type[RoundStrategy] = "fedavg",
+    method: str | RoundStrategy = "fedavg",
     head: str = str(FRESH),
     network: Callable[[int], nn.Module] | None = None,
     client_metrics: MetricLike | Sequence[MetricLike] = (),
@@ -329,9 +312,9 @@ def evaluate_starts(
         The result of `tasks`.
     rounds : int
         Number of rounds R of a task. All clients of the task take part in each round.
-    method : str, RoundStrategy or a subclass of RoundStrategy
-        Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or your own class whose
-        `roles` contain "task". The seed is the seed of the tasks.
+    method : str or RoundStrategy
+        Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or your own
+        strategy whose `roles` contain "task". The seed is the seed of the tasks.
     head : str
         The last layer at the beginning of a task. "fresh": a new layer, the same for every starting
         model; "keep": the last layer of the starting model; "ncm", "ridge": a layer that is
@@ -355,8 +338,8 @@ def evaluate_starts(
         As in `pretrain`, except that tasks start again if `rounds` is another number.
     **options
         Options of local training in the tasks, such as `learning_rate`, `local_steps` or
-        `local_epochs`, `batch_size`, `precision`; and, if `method` is a strategy or a class,
-        options of its client.
+        `local_epochs`, `batch_size`, `precision`; and, if `method` is a strategy, options of its
+        client.
 
     Raises
     ------
@@ -375,7 +358,7 @@ def evaluate_starts(
     usage = "cp.evaluate_starts(starts, tasks)"
     if not isinstance(tasks, Tasks):
         raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
-    read = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))", classes=True)
+    read = read_method(method, f"{usage[:-1]}, method=cp.FedProx(mu=0.1))")
     WORKERS.checked(workers, "workers")
     weights, chosen = starts_of(starts), checked_options(options, task_options(read))
     numbers = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
@@ -399,8 +382,7 @@ def evaluate_starts(
         for name, given in weights.items()
     ]
     study = Study(comparison(stages, tasks, how))
-    on = finished(study, checkpoint, Layout.PATH, quiet, nodes=workers, workers=workers)
-    with on as store:
+    with finished(study, checkpoint, Layout.PATH, quiet, workers) as store:
         rows, of_rounds = gather(study, store)
         shown = about(study, store, tasks.seed) | {"settings": _shown(tasks, how, layer)}
     return StartsResult(frames.accuracies(rows), of_rounds, shown)

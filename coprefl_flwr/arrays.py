@@ -10,7 +10,6 @@ import functools
 import hashlib
 import math
 from collections.abc import Collection, Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,21 +97,14 @@ def numbers_of(array: FlowerArray) -> npt.NDArray[Any]:
     return array.numpy() if shared is None else shared
 
 
+HEADER = 128
+"""Length in bytes of the header of NumPy's file format; it is larger only for 10 or more axes."""
+
+
 def size_of(array: FlowerArray) -> int:
     """Return the length of `array.data` in bytes, without serialising the array."""
     shared = array.array if isinstance(array, Array) else None
-    if shared is None:
-        return len(array.data)
-    return _header(shared.shape, shared.dtype.str, shared.flags.fnc) + shared.nbytes
-
-
-@functools.lru_cache(maxsize=4096)
-def _header(shape: tuple[int, ...], dtype: str, fortran: bool) -> int:
-    """Return the length in bytes of the header of NumPy's file format."""
-    file = BytesIO()
-    about = {"descr": dtype, "fortran_order": fortran, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, about)
-    return len(file.getvalue())
+    return len(array.data) if shared is None else HEADER + shared.nbytes
 
 
 def to_record(arrays: Arrays, *, copy: bool = True) -> ArrayRecord:

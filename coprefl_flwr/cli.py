@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say, waiting
+from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say
 
 INTERRUPTED = 130
 REPORT_HELP = "folder of a recipe, or folders of studies (`flwr run`, `result.report()`)"
@@ -36,9 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         # Imported here, because help and wrong arguments need neither torch nor Flower.
-        with waiting("loading PyTorch and Flower"):
-            from coprefl_flwr.federation.flower import without_colours
-            from coprefl_flwr.recipes import command_line
+        from coprefl_flwr.federation.flower import without_colours
+        from coprefl_flwr.recipes import command_line
 
         without_colours()
         return command_line.COMMANDS[options.command](options) or 0

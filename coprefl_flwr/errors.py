@@ -2,9 +2,8 @@
 
 import asyncio
 import difflib
-import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TextIO
 
 
@@ -64,15 +63,6 @@ LONGEST = 200
 def say(text: object, file: TextIO | None = None) -> None:
     """Print a text at once."""
     print(text, file=file, flush=True)
-
-
-def waiting(what: str) -> AbstractContextManager[object]:
-    """Show a status line `what` during this block if stderr is a terminal, or else nothing."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from rich.console import Console
-
-    return Console(stderr=True).status(what)
 
 
 def shorten(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import filelock
 
-from coprefl_flwr.errors import SettingsError, excerpt, one_line
+from coprefl_flwr.errors import SettingsError, excerpt, one_line, os_error_line
 
 MARK = ".coprefl"
 """The name of the file that marks a folder of this package; a prefix of other files' names."""
@@ -74,7 +74,7 @@ def remove_named(folder: Path, name: re.Pattern[str]) -> None:
 
 def check_own(folder: Path, option: str) -> None:
     """Raise a SettingsError, which names the option, if a folder holds files of other programs."""
-    names = os.listdir(folder) if folder.exists() else []
+    names = os.listdir(folder) if folder.is_dir() else []
     other = sorted(n for n in names if not n.startswith(f"{MARK}.") and not n.endswith(PART))
     if other and MARK not in names:
         raise SettingsError(
@@ -165,29 +165,20 @@ def inside(root: Path, name: str) -> Path:
     return root / name
 
 
-def check_place(option: str, folder: Path) -> None:
-    """Raise a SettingsError if `folder` cannot be created or written to.
-
-    The error message begins with `option`, the setting that names the folder.
-    """
-    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
-    if not there.is_dir():
-        raise SettingsError(f"{option}: {there} is a file or a broken link, not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise SettingsError(f"{option}: {there} is not writable")
-
-
 @contextmanager
 def alone(lock: Path, problem: str) -> Iterator[None]:
     """Hold a lock file during this block; the lock also ends if this process dies.
 
-    Raises a SettingsError with the message `problem` if another process holds the lock.
+    Raises a SettingsError: with the message `problem` if another process holds the lock, or with
+    the system's message if the file's folder cannot be created or written to.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
     try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
         acquired = filelock.FileLock(lock).acquire(blocking=False)
     except filelock.Timeout:
         raise SettingsError(problem) from None
+    except OSError as error:
+        raise SettingsError(os_error_line(error)) from error
     with acquired:
         yield
 

@@ -2,8 +2,8 @@
 
 A built-in method consists of a file with its strategy, possibly a file with its client, and a line
 in `coprefl_flwr.strategies`. This module reads the built-in methods from that module. A user's
-method is a strategy class with a place: `module:NAME`, `path/file.py:NAME`, an entry point or a
-registered name. Flower's strategies have places too: `flwr.serverapp.strategy:NAME`.
+method is a strategy class with a place: `module:NAME`, `path/file.py:NAME`, or a registered name.
+Flower's strategies have places too: `flwr.serverapp.strategy:NAME`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

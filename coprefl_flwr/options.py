@@ -6,7 +6,6 @@ recipes.
 """
 
 import dataclasses
-import numbers
 import sys
 import types
 import typing
@@ -16,6 +15,7 @@ from functools import cached_property
 from types import NoneType
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from coprefl_flwr import plugins
@@ -130,7 +130,7 @@ class Option:
         """Return a value in the option's type, or raise a SettingsError that begins with `name`."""
         if value is None and NoneType in self.kinds:
             return None
-        value = self._as_number(value)
+        value = value.item() if isinstance(value, np.generic) else value
         try:
             if self.kind not in _KINDS:  # Such as Method; settings may have its string.
                 return self.kind.read(value)  # type: ignore[attr-defined]
@@ -145,14 +145,6 @@ class Option:
         if self.choices and value not in self.choices and not self._is_own(value):
             raise SettingsError(f"{name}: {unknown('value', value, self.choices)}", self.key)
         return value
-
-    def _as_number(self, value: Any) -> Any:
-        """Return a number, such as a NumPy scalar, in the option's type; other values unchanged."""
-        if isinstance(value, bool):
-            return value
-        if self.kind is float and isinstance(value, numbers.Real):
-            return float(value)
-        return int(value) if self.kind is int and isinstance(value, numbers.Integral) else value
 
     def _is_own(self, value: str) -> bool:
         """Return whether a string is an allowed place of user code, which must exist."""

@@ -139,11 +139,11 @@ def resolved(text: str, folder: Path) -> str:
 def whole_path(file: str, folder: Path) -> str:
     """Return the absolute path of a file; a relative path begins in `folder`.
 
-    Raises a SettingsError if the path holds white space, `+` or `;`, which separate the entries of
-    some settings.
+    Raises a SettingsError if the path holds white space or `+`, which separate the entries of some
+    settings.
     """
     path = str((folder / expanded(file)).resolve())
-    if sign := re.search(r"[\s+;]", path):
+    if sign := re.search(r"[\s+]", path):
         problem = f"{path}: the path of a file in settings must not contain {sign[0]!r}"
         raise SettingsError(f"{problem}; move the file, or rename it or its folder")
     return path

@@ -86,9 +86,6 @@ class Budget:
     forwards : float
         Number of losses, features and prototypes of one sample that are computed without a
         gradient, over all participants.
-    sent : float, optional
-        Traffic of a round to all participants and back, in units of the size of the global arrays.
-        It is None if every exchange sends the global arrays in both directions.
     """
 
     step_sum: float
@@ -96,7 +93,6 @@ class Budget:
     at_server: float = 0.0
     momentum: float = 0.0
     forwards: float = 0.0
-    sent: float | None = None
 
     def and_server(self, step_size: float, gradients: float) -> "Budget":
         """Return this budget with the costs of steps at the server added."""

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.files import alone, check_place, write_atomically
+from coprefl_flwr.files import alone, write_atomically
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -130,7 +130,6 @@ def written_alone(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    check_place(f"checkpoint = {path}", path.parent)
     problem = f"checkpoint = {path}: another run is writing this file"
     with alone(Path(f"{path}.lock"), problem):
         yield

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -57,24 +58,25 @@ def build_model(
         return _known_model(name, num_classes, input_shape, norm)
 
 
+def head_of(make: Callable[[int], nn.Module], num_classes: int) -> frozenset[str]:
+    """Return the head: the names of the arrays whose shapes depend on the number of classes.
+
+    A downstream task replaces these arrays. To find the names, `make` makes the network for two
+    numbers of classes, and the shapes are compared, so this works for a user's network too.
+    """
+    shapes, others = (
+        {array: tensor.shape for array, tensor in make(number).state_dict().items()}
+        for number in (num_classes, num_classes + 1)
+    )
+    return frozenset(array for array in shapes if shapes[array] != others.get(array))
+
+
 @about_settings("model")
 def head_names(
     name: str, num_classes: int, input_shape: tuple[int, ...], norm: str
 ) -> frozenset[str]:
-    """Return the head: the names of the arrays whose shapes depend on the number of classes.
-
-    A downstream task replaces these arrays. To find the names, the model is built for two numbers
-    of classes and the shapes are compared, so this works for a user's model too.
-
-    Raises a SettingsError if no shape depends on the number of classes.
-    """
-    shapes, others = (
-        {array: tensor.shape for array, tensor in model.state_dict().items()}
-        for model in (
-            build_model(name, n, input_shape, norm) for n in (num_classes, num_classes + 1)
-        )
-    )
-    head = frozenset(array for array in shapes if shapes[array] != others.get(array))
+    """Return the head of the network `name` (see `head_of`); a SettingsError if it has none."""
+    head = head_of(lambda number: build_model(name, number, input_shape, norm), num_classes)
     if not head:
         raise SettingsError(
             f"model {name!r} has no array whose shape depends on the number of classes; "

@@ -14,7 +14,6 @@ from coprefl_flwr.files import (
     LOCK,
     alone,
     check_own,
-    check_place,
     own,
     read_json,
     remove_unfinished,
@@ -71,8 +70,6 @@ def run(options: argparse.Namespace) -> int:
     suffix = "".join(f"-{mark}" for mark in marks if mark)
     out = options.out or Path("outputs") / f"{options.recipe.stem}{suffix}"
     models = options.models or out.parent / "models"
-    check_place("--out", out)
-    check_place("--models", models)
     check_own(out, "--out")
     check_own(out / REPORT, "--out")
     tracker = tracker_of(vars(options), out.resolve())
@@ -93,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
     """Write the files of a recipe's folder before its runs; remove files of killed processes."""
+    store.root.mkdir(parents=True, exist_ok=True)
     own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)

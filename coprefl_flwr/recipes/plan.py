@@ -25,7 +25,7 @@ from coprefl_flwr.recipes.search import PART, TableRow, table_rows
 from coprefl_flwr.report.formats import text
 from coprefl_flwr.report.tables import NONE, simple
 from coprefl_flwr.strategies import RoundReport
-from coprefl_flwr.studies.costs import cost, sent
+from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.method import START
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.provenance import machine
@@ -50,14 +50,13 @@ OF_TASKS = {
 class Row:
     """Runs and rounds of a row of the recipe's tables, summed over all tables.
 
-    `step_sizes` are the summed step sizes of its pre-trainings. `sent` are the bytes of all rounds.
-    `rounds` has the number of rounds of each kind; a kind is a run whose first rounds are of it.
+    `step_sizes` are the summed step sizes of its pre-trainings. `rounds` has the number of rounds
+    of each kind; a kind is a run whose first rounds are of it.
     """
 
     label: str
     runs: int = 0
     step_sizes: list[float] = field(default_factory=list)
-    sent: float = 0.0
     rounds: Counter[Run] = field(default_factory=Counter)
 
 
@@ -65,7 +64,7 @@ class Row:
 class Plan:
     """The rows of a recipe. `missing` is the error of data that are not there, or "".
 
-    Without the data, bytes and some step sizes are nan.
+    Without the data, some step sizes are nan.
     """
 
     rows: list[Row]
@@ -83,7 +82,6 @@ class Plan:
             if identity in self.counted:
                 continue
             self.counted.add(identity)
-            row.sent += math.nan if self.missing else sent(stage)
             if isinstance(stage, Pretraining):
                 row.step_sizes.append(self._step_size(stage))
             if stage.task is not None:
@@ -158,17 +156,18 @@ class _MeasuredError(Exception):
     """Ends a run whose round is measured."""
 
 
-def seconds_of(run: Run) -> float:
-    """Return the seconds of a round: the second round of a run, because the first one loads data.
+def measured(run: Run) -> tuple[float, float]:
+    """Return the seconds of a round, and the bytes that a deployment sends in it.
 
-    Raises a SettingsError if the run fails.
+    It is the second round of a run, because the first one loads data. Raises a SettingsError if the
+    run fails.
     """
-    seconds = list[float]()
+    reports = list[RoundReport]()
 
     @contextmanager
     def followed(stage: Stage) -> Iterator[Sequence[Hook]]:
         def hook(report: RoundReport) -> None:
-            seconds.append(report.seconds)
+            reports.append(report)
             if report.round == min(2, stage.rounds):
                 raise _MeasuredError
 
@@ -177,26 +176,28 @@ def seconds_of(run: Run) -> float:
     one_thread()
     with TemporaryDirectory() as folder:
         problem = attempt(run, Store(Path(folder), checkpoints=False), followed)
-    if not seconds:
+    if not reports:
         raise SettingsError(f"{run.name}: {problem}")
-    return seconds[-1]
+    metrics = reports[-1].metrics
+    return reports[-1].seconds, metrics["client-bytes-down"] + metrics["client-bytes-up"]
 
 
 def hours(plan: Plan) -> Iterator[str]:
-    """Measure a round of each kind; yield a line for each, and then a line with the hours.
+    """Measure a round of each kind; yield a line for each, and then a line with the sums.
 
     Without the data, yield only a line that says so.
     """
     if plan.missing:
         yield f"No seconds and megabytes: the data are not there, or do not fit: {plan.missing}"
         return
-    yield f"Seconds of a round, measured in one thread on {machine()}:"
-    total = 0.0
+    yield f"A round, measured in one thread on {machine()}:"
+    hours = megabytes = 0.0
     for kind, rounds in sum((row.rounds for row in plan.rows), Counter[Run]()).items():
-        seconds = seconds_of(kind)
-        total += rounds * seconds
-        yield f"- {kind.name}: {seconds:.2g}"
-    yield f"All rounds: {total / 3600:.2g} hours with one worker, without evaluations."
+        seconds, sent = measured(kind)
+        hours, megabytes = hours + rounds * seconds / 3600, megabytes + rounds * sent / 1e6
+        yield f"- {kind.name}: {seconds:.2g} seconds, {sent / 1e6:.2g} MB"
+    sums = f"{hours:.2g} hours with one worker, {megabytes:,.1f} MB sent"
+    yield f"All rounds: {sums}, without evaluations."
 
 
 # ---- the plan as text --------------------------------------------------------------------------
@@ -208,14 +209,10 @@ def plan_text(recipe: Recipe, plan: Plan) -> str:
         "Runs": [f"{row.runs:,}" for row in plan.rows],
         "Rounds": [f"{row.rounds.total():,}" for row in plan.rows],
         "Step size": [_range(row.step_sizes) for row in plan.rows],
-        "MB sent": [
-            NONE if math.isnan(row.sent) else f"{row.sent / 1e6:,.1f}" for row in plan.rows
-        ],
     }
     notes = (
         "Runs: with those that choose searched values. Rounds: of pre-trainings and tasks. Step "
-        "size: the sum of the learning rates of a pre-training. MB sent: by a deployment, without "
-        "evaluations. A dash: it is not known."
+        "size: the sum of the learning rates of a pre-training. A dash: it is not known."
     )
     table = simple("", "Method", cells, [row.label for row in plan.rows])
     heading = ", ".join(filter(None, [recipe.title, recipe.source, recipe.protocol]))

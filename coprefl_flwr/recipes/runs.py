@@ -26,7 +26,7 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.studies.build import build, version_of
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.costs import cost, rounds_for
 from coprefl_flwr.studies.hashes import hash_of
 from coprefl_flwr.studies.known_methods import Methods
@@ -68,7 +68,7 @@ class Run:
     def clients(self, folder: Path) -> ClientApp:
         """Return the ClientApp of the run's clients, which keep their files below `folder`."""
         settings = replace(self.shared, output_dir=str(folder))
-        return client_app(functools.partial(_client, settings, version_of(settings)))
+        return client_app(functools.partial(_client, settings))
 
     @property
     def name(self) -> str:
@@ -108,10 +108,10 @@ class Run:
 
 
 def _client(
-    settings: Settings, version: str, context: Context, client_id: int, config: Mapping[str, Any]
+    settings: Settings, context: Context, client_id: int, config: Mapping[str, Any]
 ) -> NumPyClient:
     """Return a client of the study of these settings, which a process builds once for a run."""
-    return build(settings, version).client(context, client_id, config)
+    return build(settings).client(context, client_id, config)
 
 
 def with_step_size(run: Run, reference: Run) -> Run:

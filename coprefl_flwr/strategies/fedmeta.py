@@ -76,8 +76,7 @@ class FedMeta(RoundStrategy):
         steps = self.local_steps
         adaptation = (1 if self.variant == "fomaml" else 3) * self.inner_steps * support
         gradients = steps * work.participants * (adaptation + work.samples - support)
-        sent = (4 if self.variant == "meta-sgd" else 2) * work.participants  # Also the rates.
-        return Budget(0.0, gradients, at_server=steps * self.meta_learning_rate, sent=sent)
+        return Budget(0.0, gradients, at_server=steps * self.meta_learning_rate)
 
     def rates(self, ctx: RoundContext, arrays: Arrays) -> dict[str, Arrays]:
         """Return {"rates": learnt inner rates of "meta-sgd"}, or {} for the other variants."""

@@ -64,9 +64,7 @@ class FedPCL(RoundStrategy):
         return cast_like(shared, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the budget of a round from round 2 on; no weights are shared, so step_sum is 0."""
+        """Return the budget of a round; no weights are shared, so step_sum is 0."""
         clients = work.participants
         represented = clients * work.samples  # Forward passes that compute the prototypes.
-        # Each client receives the global set and all clients' sets, and sends its own set.
-        sent = clients * (clients + 2)
-        return Budget(0.0, clients * work.samples_seen, forwards=represented, sent=sent)
+        return Budget(0.0, clients * work.samples_seen, forwards=represented)

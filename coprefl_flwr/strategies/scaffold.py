@@ -76,5 +76,4 @@ class SCAFFOLD(RoundStrategy):
         """Return the budget: step sizes times eta_g; for variant I also a full-batch gradient."""
         full = work.participants * work.samples if self.variant == "I" else 0.0
         gradients = work.participants * work.samples_seen + full
-        sent = 4 * work.participants  # Model and control variate, both ways.
-        return Budget(self.global_learning_rate * work.step_sum, gradients, sent=sent)
+        return Budget(self.global_learning_rate * work.step_sum, gradients)

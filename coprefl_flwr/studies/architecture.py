@@ -1,6 +1,7 @@
 """The network architecture of a study of starting models, for any number of classes."""
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from coprefl_flwr.models import (
     model_arrays,
     with_fresh_head,
 )
-from coprefl_flwr.models.build import Network
+from coprefl_flwr.models.build import Network, head_of
 from coprefl_flwr.models.copies import copied, unwrapped
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
@@ -29,7 +30,7 @@ from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
-
+logger = logging.getLogger("flwr.coprefl")
 
 Factory = Callable[[int], nn.Module]
 """A function that makes a network from a number of classes."""
@@ -71,11 +72,7 @@ class Architecture:
     @functools.cached_property
     def head(self) -> frozenset[str]:
         """Names of the head's arrays (shapes depend on the number of classes); may be empty."""
-        shapes, others = (
-            {name: array.shape for name, array in self.make(number).state_dict().items()}
-            for number in (self.num_classes, self.num_classes + 1)
-        )
-        return frozenset(name for name in shapes if shapes[name] != others.get(name))
+        return head_of(self.make, self.num_classes)
 
     def about(self) -> dict[str, Any]:
         """Return the settings of the architecture by key; empty for a network from a program."""
@@ -238,19 +235,23 @@ def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Facto
     """Return a function that makes the network of tasks, from starts by their names.
 
     Raises a SettingsError if two starts differ in layers, in code or in what is trained. If only
-    attributes of the user's layers differ, such as counters, those of the first start are used.
+    attributes of the user's layers differ, such as counters, those of the first start are used,
+    and a warning is logged.
     """
     factories = {
         name: with_new_last_layer(f"start {name!r}", start, samples)
         for name, start in starts.items()
     }
     with seeded(("starts",)):
-        hashes = {n: network_hash(m(2), own_attributes=False) for n, m in factories.items()}
-    first, *others = hashes
+        made = {name: make(2) for name, make in factories.items()}
+    first, *others = made
     for other in others:
-        if hashes[other] != hashes[first]:
-            both = f"starts {first!r} and {other!r} differ in layers, code or requires_grad"
-            raise SettingsError(f"{both}: pass network=, which makes the network of all tasks")
+        both = f"starts {first!r} and {other!r} differ in"
+        if len({network_hash(made[n], own_attributes=False) for n in (first, other)}) > 1:
+            remedy = "pass network=, which makes the network of all tasks"
+            raise SettingsError(f"{both} layers, code or requires_grad: {remedy}")
+        if network_hash(made[first]) != network_hash(made[other]):
+            logger.warning("%s attributes of layers; tasks use those of %r", both, first)
     return factories[first]
 
 

@@ -29,37 +29,29 @@ from coprefl_flwr.studies.tasks import Downstream, comparison
 from coprefl_flwr.studies.training_options import TrainingOptions
 
 
-def build(settings: Settings, version: str = "") -> Study:
+def build(settings: Settings) -> Study:
     """Return the study of these settings. A relative `output-dir` is below the current folder.
 
-    A process builds a study once, and again if files or registered code that it names have changed.
-    Its studies share datasets and clients. `version` is a known result of `version_of`: a caller
-    for every message of a run passes it, so that no file is looked at.
+    A process builds a study once, and again if registered code that it names has changed. Its
+    studies share datasets and clients.
 
     Raises a SettingsError for errors that are visible without loading data: an unknown method or
     option, a method that is named twice, or a setting that this kind of study does not use.
     """
-    version = version or version_of(settings)
-    return _built(settings, Path.cwd(), version)
-
-
-def version_of(settings: Settings) -> str:
-    """Return a text that differs if files or registered code that the settings name differ."""
-    texts = [value for value in settings.to_config().values() if isinstance(value, str)]
-    contents = content_hashes(word for text in texts for word in text.split())
-    registered = {name: text for name, (_, text) in plugins.REGISTERED.items()}
-    return f"{settings.method} {contents} {registered}"  # 1 and True are equal as options.
+    registered = str({name: text for name, (_, text) in plugins.REGISTERED.items()})
+    # 1 and True are equal as options, but not as texts.
+    return _built(settings, str(settings.method), Path.cwd(), registered)
 
 
 @functools.lru_cache(maxsize=8)
-def _built(settings: Settings, _: Path, version: str) -> Study:
+def _built(settings: Settings, _: str, __: Path, registered: str) -> Study:
     settings.check_used()
     of_kind = _personalised if settings.study == PERSONALISED else _starts
     config, root = settings.to_config(), Path(settings.output_dir).expanduser().resolve()
-    return Study(of_kind(settings, config, version), config, root)
+    return Study(of_kind(settings, config, registered), config, root)
 
 
-def _starts(settings: Settings, config: Mapping[str, Value], version: str) -> Sequence[Stage]:
+def _starts(settings: Settings, config: Mapping[str, Value], registered: str) -> Sequence[Stage]:
     """Return the stages of a study of starting models."""
     of_run, data = settings.part(RunOptions), settings.part(DataSettings)
     of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
@@ -69,7 +61,7 @@ def _starts(settings: Settings, config: Mapping[str, Value], version: str) -> Se
     phases = [phase for method in methods for phase in method.trained]
     if data.server_reserve is None and any(phase.uses_server_data for phase in phases):
         data = replace(data, server_reserve=SERVER_RESERVE)
-    clients, tasks = populations(data, task_data, of_run.seed, version)
+    clients, tasks = populations(data, task_data, of_run.seed, registered)
     architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
     starts = [
         Pretraining(
@@ -91,13 +83,15 @@ def _starts(settings: Settings, config: Mapping[str, Value], version: str) -> Se
     return comparison(starts, tasks, how, measurements)
 
 
-def _personalised(settings: Settings, config: Mapping[str, Value], version: str) -> Sequence[Stage]:
+def _personalised(
+    settings: Settings, config: Mapping[str, Value], registered: str
+) -> Sequence[Stage]:
     """Return the stages of a personalised study."""
     of_run, data = settings.part(RunOptions), settings.part(DataSettings)
     training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
     settings.method.check(list(with_role(PERSONALISED)))
     methods = [_personal_method(one, training, settings) for one in settings.method]
-    clients = _personal_data(version, personal, data, of_run.seed, training.precision)
+    clients = _personal_data(registered, personal, data, of_run.seed, training.precision)
     model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
     return [
         PersonalStage(method, clients, model, data.test_every, of_run, metrics, config)

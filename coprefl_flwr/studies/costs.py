@@ -1,6 +1,6 @@
-"""The costs of stages, counted before a run: summed step sizes, gradients and traffic.
+"""The costs of pre-trainings, counted before a run: summed step sizes and gradients.
 
-Each strategy states the computation and the traffic of one round (see `federation.budget`).
+Each strategy states the computation of one round (see `federation.budget`).
 """
 
 import itertools
@@ -10,66 +10,13 @@ from typing import NamedTuple
 
 from torch import nn
 
-from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import RoundStrategy, Work
-from coprefl_flwr.federation.communication import serialised
+from coprefl_flwr.federation import Work
 from coprefl_flwr.learning.server_data import ServerData
-from coprefl_flwr.learning.training import LocalTraining
-from coprefl_flwr.models import model_arrays
-from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.tasks import Task
 
 MOST_ROUNDS = 100_000
 """Maximum rounds in the search for a summed step size: with a decaying rate, the sum is bounded."""
-
-
-# ---- traffic -------------------------------------------------------------------------------------
-
-
-def sent(stage: Stage) -> float:
-    """Return the bytes that a deployment sends in the rounds of a stage, without evaluations.
-
-    Bytes of a computed head are not counted. Raises a SettingsError if the data are not there.
-    """
-    if isinstance(stage, Pretraining):
-        network = stage.architecture.shared(stage.architecture.num_classes)
-        size = serialised(model_arrays(network))
-        phases = works(stage)
-        return math.fsum(
-            phase.training.rounds * _sent(strategy, work, size) for phase, strategy, work in phases
-        )
-    if isinstance(stage, Task):
-        size = serialised(model_arrays(stage.architecture.shared(stage.drawn_by.classes)))
-        how, clients = stage.how, stage.population.clients
-        return how.rounds * _sent_by_all(how.trained, how.trained.training, clients, size)
-    if isinstance(stage, PersonalStage):
-        size = serialised(stage.initial())
-        of_round = _sent_by_all(stage.method, stage.training, stage.data.images, size)
-        return stage.rounds * of_round
-    return 0.0
-
-
-def _sent_by_all(
-    method: Method, training: LocalTraining, clients: Sequence[ClientData], size: float
-) -> float:
-    """Return the bytes of a round in which all clients take part."""
-    sizes = [len(client.train) for client in clients]
-    work = Work(len(clients), sizes, training, method.values)
-    return _sent(method.strategy(training=training), work, size)
-
-
-def _sent(strategy: RoundStrategy, work: Work, size: float) -> float:
-    """Return the bytes of a round; `size` is the number of bytes of the global arrays."""
-    stated = strategy.budget(work).sent
-    actions = getattr(strategy, "inner", strategy).actions
-    return size * (2.0 * work.participants * len(actions) if stated is None else stated)
-
-
-# ---- a pre-training ------------------------------------------------------------------------------
 
 
 class Cost(NamedTuple):
@@ -79,10 +26,8 @@ class Cost(NamedTuple):
     gradients: float
 
 
-def works(
-    pretraining: Pretraining, sizes: Sequence[int] = ()
-) -> list[tuple[Method, RoundStrategy, Work]]:
-    """Return each phase of a pre-training with its strategy and the Work of one round.
+def by_round(pretraining: Pretraining, sizes: Sequence[int] = ()) -> Iterator[Cost]:
+    """Yield the cost of each round, in order. The last phase continues without end.
 
     `sizes` are the clients' numbers of samples; by default those of the pre-training's clients.
     """
@@ -91,22 +36,11 @@ def works(
     def server(whose: str) -> ServerData:  # Only its number of samples counts.
         return ServerData(nn.Identity(), pretraining.clients.samples_of(whose))
 
-    return [
-        (
-            phase,
-            phase.strategy(server, **pretraining.of_strategies()),
-            Work(phase.training.participants, sizes, phase.training, phase.values),
-        )
-        for phase in pretraining.phases
-    ]
-
-
-def by_round(pretraining: Pretraining, sizes: Sequence[int] = ()) -> Iterator[Cost]:
-    """Yield the cost of each round, in order. The last phase continues without end."""
     first = 1
-    for phase, strategy, work in works(pretraining, sizes):
-        training, budget = phase.training, strategy.budget(work)
-        last = phase is pretraining.phases[-1]
+    for phase in pretraining.phases:
+        training, last = phase.training, phase is pretraining.phases[-1]
+        strategy = phase.strategy(server, **pretraining.of_strategies())
+        budget = strategy.budget(Work(training.participants, sizes, training, phase.values))
         step_sizes = budget.step_sizes(training, first)
         for step_size in itertools.islice(step_sizes, None if last else training.rounds):
             yield Cost(step_size, budget.gradients)
@@ -117,7 +51,7 @@ def cost(pretraining: Pretraining, rounds: int | None = None, sizes: Sequence[in
     """Return the cost of a pre-training, or of its first `rounds` rounds.
 
     The cost is 0 for random weights. The cost of given weights is not known, so it is nan.
-    `sizes` is as in `works`.
+    `sizes` is as in `by_round`.
     """
     if pretraining.is_external:
         return Cost(math.nan, math.nan)

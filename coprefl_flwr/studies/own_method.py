@@ -1,4 +1,4 @@
-"""Methods and starts from a Python program: strategies (objects or classes), texts, networks."""
+"""Methods and starts from a Python program: strategies, texts, networks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,27 +25,20 @@ from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.training_options import TrainingOptions
 
 
-def read_method(method: Any, usage: str, *, classes: bool = False) -> Method:
+def read_method(method: Any, usage: str) -> Method:
     """Return the method of a string, or of a strategy of this package or of Flower.
-
-    If `classes` is true, the method may be a strategy class, which is called without arguments.
 
     Raises a SettingsError for another type; its message has `usage`, an example of the call.
     """
     if isinstance(method, str):
         return Method.parse(method)
-    if classes and isinstance(method, type) and issubclass(method, RoundStrategy):
-        method = method()
     if isinstance(method, Strategy):
         strategy = method if isinstance(method, RoundStrategy) else of_flower(method)
         phases = [_phase_of(part) for part, _ in parts_of(strategy, 1)]
         return replace(one_after_another(phases), instance=strategy)
-    kind = method if isinstance(method, type) else type(method)
-    if any(base.__module__.startswith("flwr.server.strategy") for base in kind.__mro__):
-        problem = f"method is {kind.__name__}, a strategy of Flower's older API (flwr.server)"
-        raise SettingsError(f"{problem}; pass a strategy of flwr.serverapp.strategy")
-    example = f"{kind.__name__}()" if issubclass(kind, Strategy) else usage
-    raise wrong_type("method", method, "a strategy, or a text such as 'fedavg'", example)
+    needed = "a strategy of this package or of flwr.serverapp, or a text such as 'fedavg'"
+    example = f"{method.__name__}()" if isinstance(method, type) else usage
+    raise wrong_type("method", method, needed, example)
 
 
 def _phase_of(strategy: RoundStrategy) -> Method:
@@ -58,11 +51,6 @@ def _phase_of(strategy: RoundStrategy) -> Method:
     of_client = declared(method.client_class)
     known = method.declared_options.items()
     return method.having({k: getattr(inner, o.name) for k, o in known if k not in of_client})
-
-
-def name_of(method: Method) -> str:
-    """Return the name of a method in result rows and progress, such as "cyclic+fedavg"."""
-    return "+".join(phase.label for phase in method.phases)
 
 
 def _options_of_clients(method: Method) -> dict[str, Option]:
@@ -158,9 +146,10 @@ def pretraining_of(
     training = local_training(chosen, rounds=rounds, participants=number)
     seed = method.instance.seed if method.instance else chosen.get("seed", 0)
     architecture = Architecture(type(model).__name__, copies_of(model), clients.source, seed)
-    architecture.check("model", clients.samples[0])
+    for samples in {samples.dataset.shape: samples for samples in clients.samples}.values():
+        architecture.check("model", samples)
     described = _pretraining_method(method, training, chosen, number)
-    name = name_of(method) if method.instance else ""
+    name = "+".join(phase.label for phase in method.phases) if method.instance else ""
     return Pretraining(described, clients, architecture, RunOptions(seed=seed), name=name)
 
 

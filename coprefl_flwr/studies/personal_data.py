@@ -244,8 +244,7 @@ class PersonalData:
     @property
     def networks(self) -> tuple[Backbone, ...]:
         """The frozen networks; () for `pixels` and `scratch`."""
-        text = self.options.backbones
-        return _loaded(text, str(content_hashes(_files_of(text))))
+        return _loaded(self.options.backbones)
 
     def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size and with the normalisation of the first dataset.
@@ -282,19 +281,15 @@ class PersonalData:
         about["precision"] = self.precision
         if options.shift != "feature":  # A feature shift does not use Dirichlet(alpha).
             about |= {"alpha": self.settings.alpha, "min-samples": self.settings.min_samples}
-        files = [*self.datasets.split(), *_files_of(options.backbones), model]
+        weights = [name.partition("=")[2] or name for name in options.backbones.split()]
+        files = [*self.datasets.split(), *weights, model]
         return about | {"contents": content_hashes(files)}
-
-
-def _files_of(backbones: str) -> list[str]:
-    """Return the files, folders or names of the weights in a setting `backbones`."""
-    return [name.partition("=")[2] or name for name in backbones.split()]
 
 
 # All methods of a study, and all studies of a recipe, share the networks.
 @functools.lru_cache(maxsize=2)
 @about_settings("backbones")
-def _loaded(text: str, _: str) -> tuple[Backbone, ...]:
+def _loaded(text: str) -> tuple[Backbone, ...]:
     """Return the frozen networks of a setting `backbones`; () for `pixels` and `scratch`."""
     names = text.split()
     alone = [name for name in names if name in (PIXELS, SCRATCH)]

@@ -137,7 +137,6 @@ class Population:
     `classes`.
     """
 
-    name: str
     classes: tuple[int, ...]
     clients: tuple[ClientData, ...]
 
@@ -214,7 +213,7 @@ class Clients(Checked):
         # A client may lack classes, so the classes are counted over all clients' labels.
         classes = tuple(range(1 + max(int(own.labels.max()) for own in samples)))
         clients = cls(LoadedSource(samples[0].dataset, classes), Spread(clients=len(samples)))
-        clients.population = Population(PRETRAIN, classes, tuple(map(ClientData, samples)))
+        clients.population = Population(classes, tuple(map(ClientData, samples)))
         return clients
 
     @functools.cached_property
@@ -226,7 +225,7 @@ class Clients(Checked):
         """
         everything, _ = self._reserve
         samples = self.spread.over_clients(everything, self.seed, PRETRAIN)
-        return Population(PRETRAIN, self.source.classes, tuple(map(ClientData, samples)))
+        return Population(self.source.classes, tuple(map(ClientData, samples)))
 
     @property
     def number(self) -> int:

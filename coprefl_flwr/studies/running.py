@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TextIO
 
 import yaml
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from coprefl_flwr.clients import client_app
@@ -76,11 +75,8 @@ def finished(
     folder: str | Path | None,
     layout: Layout,
     quiet: bool,
-    app: ClientApp | None = None,
-    hooks: Sequence[Hook] = (),
-    *,
-    nodes: int = 1,
     workers: int = 1,
+    hooks: Sequence[Hook] = (),
 ) -> Iterator[Store]:
     """Context manager: run a study, then yield the store that has its results.
 
@@ -90,13 +86,10 @@ def finished(
         The folder of the results. If it is None, a temporary folder is used and deleted on exit.
     quiet : bool
         Whether to log only warnings and to show no progress.
-    app : ClientApp, optional
-        The ClientApp that runs the clients. If it is None, the study's clients are used.
+    workers : int
+        The number of processes that run the clients: with 1, this process; with more, Ray's.
     hooks : Sequence[Hook]
         Functions that are called after each round of each stage.
-    nodes, workers : int
-        The number of nodes of the app, and the number of processes that run the nodes. With one
-        worker, the nodes run in this process; with more workers, on Ray.
 
     Raises a SettingsError before any training if a setting cannot be used, and a RunFailedError if
     clients failed in the same round too often.
@@ -113,10 +106,10 @@ def finished(
             store = Store(expanded(folder).resolve(), layout)
             entered.enter_context(store.owned(f"checkpoint = {folder}"))
         study.root = store.base
-        app = app or client_app(study.client)
-        grid: Grid = LocalGrid(app, nodes)
+        app = client_app(study.client)
+        grid: Grid = LocalGrid(app)
         if workers > 1:
-            grid = entered.enter_context(RayGrid(app, nodes, workers=workers))
+            grid = entered.enter_context(RayGrid(app, workers, workers=workers))
         progress = entered.enter_context(progress_of(study, io.StringIO() if quiet else None))
         followed = partial(shown, progress, lambda _: nullcontext(hooks))
         run(study, grid, store, followed=followed)

@@ -188,9 +188,9 @@ class TrainingStage(Stage):
     def initial(self, store: Store) -> Arrays:
         """Return the arrays that this stage starts with."""
 
+    @abstractmethod
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return the client with this id, for a message of this round."""
-        raise AssertionError(f"{self.title}: its clients are not of this package")
 
     def buffers(self) -> Collection[str]:
         """Return the names of the buffers of the trained network, which are only averaged."""

@@ -35,7 +35,6 @@ from coprefl_flwr.files import (
     SUMS,
     alone,
     check_own,
-    check_place,
     check_sums,
     move_aside,
     own,
@@ -142,7 +141,6 @@ class Store:
         Raises a SettingsError, before anything is written, if the folder contains files of another
         program, or if another process writes into the folder.
         """
-        check_place(option, self.root)
         check_own(self.root, option)
         problem = f"{option}: {self.root} is being written by another process"
         with alone(self.root / LOCK, problem):

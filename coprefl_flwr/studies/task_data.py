@@ -101,9 +101,9 @@ class Tasks:
         Raises a SettingsError if there are too few classes, or too few samples for a client.
         """
         tasks, position = self.part(number)
-        if number not in self._made and tasks is not self:
-            self._made[number] = replace(tasks[position], name=task_name(number))
-        elif number not in self._made:
+        if tasks is not self:
+            return tasks[position]
+        if number not in self._made:
             with about_settings("task-partition", "task-clients"):
                 self._made[number] = self._task(number)
         return self._made[number]
@@ -121,7 +121,7 @@ class Tasks:
             rng = seeds.generator(self.seed, name, client, "test-split")
             train, test = split_in_two(len(own), self.train_fraction, rng)
             clients.append(ClientData(own.take(train), own.take(test)))
-        return Population(name, classes, tuple(clients))
+        return Population(classes, tuple(clients))
 
     @functools.cached_property
     def column(self) -> Rows:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from coprefl_flwr import client_app, plugins
+from coprefl_flwr import plugins
 from coprefl_flwr.studies import build
 
 NOT_USERS = (Path(__file__).parents[2], Path(sys.prefix), Path(sys.base_prefix))
@@ -16,6 +16,5 @@ def new_process():
         if file.is_absolute() and not any(map(file.is_relative_to, NOT_USERS)):
             del sys.modules[name]
     plugins._hash_of.cache_clear()
-    client_app._study.cache_clear()
     for cached in (build._built, build.populations, build._personal_data):
         cached.cache_clear()

@@ -9,14 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 import coprefl_flwr as cp
 from coprefl_flwr import client_app, strategies
-from coprefl_flwr.clients import query_reply
 from coprefl_flwr.federation import Exchange, Mean
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.device import default_device
@@ -212,41 +208,6 @@ def test_quiet_silences_progress_but_not_warnings(caplog, capsys):
     assert "pre-training fedavg  round 1/1" in caplog.text
     cp.pretrain(Growing(), Perceptron(), clients, rounds=2, quiet=True, **learning)
     assert "diverged: loss 400.000 (first round: 20.000)" in caplog.text
-
-
-def test_pretrain_takes_a_client_app(tmp_path):
-    app, data = ClientApp(), images()
-
-    def model_and_batch(message, context):
-        model = Perceptron()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        own = slice(int(context.node_config["partition-id"]), None, 3)
-        return model, [tuple(column[own] for column in data.tensors)]
-
-    @app.train()
-    def train(message, context):
-        model, [(inputs, labels)] = model_and_batch(message, context)
-        loss = nn.functional.cross_entropy(model(inputs), labels)
-        loss.backward()
-        with torch.no_grad():
-            for p in model.parameters():
-                p -= 0.5 * p.grad
-        metrics = MetricRecord({"num-examples": len(labels), "loss": loss.item()})
-        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
-        return Message(content, reply_to=message)
-
-    @app.train("query")
-    def query(message, context):
-        return query_reply(message, *model_and_batch(message, context))
-
-    method = cp.CoPreFL(gamma=1.0, meta_learning_rate=0.05, min_available_nodes=3)
-    kept = {"nodes": 3, "checkpoint": tmp_path / "run", "quiet": True}
-    start = cp.pretrain(method, Perceptron(), app, rounds=3, **kept)
-    again = cp.pretrain(method, Perceptron(), app, rounds=3, **kept)
-    assert same_weights(start, again)
-    inputs, labels = data.tensors
-    losses = [nn.functional.cross_entropy(m(inputs), labels) for m in (start, Perceptron())]
-    assert losses[0] < losses[1] - 0.1
 
 
 # ---- starts and heads ---------------------------------------------------------------------------

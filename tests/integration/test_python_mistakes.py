@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from flwr.clientapp import ClientApp
 from flwr.serverapp import strategy as flower
 from torch import nn
 
@@ -88,10 +87,6 @@ MISTAKES = {
     "inputs": (lambda: evaluate(network=Perceptron), r"network\(3\) fails for a batch of samples"),
     "no network": (lambda: evaluate(network=lambda classes: None), r"network\(3\): got None; "),
     "same": (lambda: evaluate(network=lambda classes: Perceptron()), "the same shapes for 3 and 4"),
-    # A client app has its own training.
-    "no nodes": (lambda: cp.pretrain(cp.CoPreFL(), Perceptron(), ClientApp()), "nodes = 0"),
-    "rate": (lambda: pretrain(clients=ClientApp(), nodes=3), "local_steps: set .*ClientApp"),
-    "app": (lambda: pretrain("fedavg", clients=ClientApp(), nodes=3), "a strategy"),
 }
 
 

@@ -71,10 +71,10 @@ def rows_of(tasks, **more):
     ("given", "text"),
     [
         (cp.FedProx(mu=3.0), "fedprox:mu=3"),
-        (cp.SCAFFOLD, "scaffold"),
+        (cp.SCAFFOLD(), "scaffold"),
         (cp.FedAvg(aggregation="median"), "fedavg:aggregation=median"),
     ],
-    ids=["strategy", "class", "robust"],
+    ids=["option", "none", "robust"],
 )
 def test_strategy_object_runs_tasks_like_its_text(given, text, tasks):
     pd.testing.assert_frame_equal(rows_of(tasks, method=given), rows_of(tasks, method=text))

@@ -8,7 +8,7 @@ from coprefl_flwr.cli import main
 from coprefl_flwr.recipes import plan as plans
 from coprefl_flwr.recipes.execute import Executor
 from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.plan import hours, plan_of, seconds_of
+from coprefl_flwr.recipes.plan import hours, measured, plan_of
 from coprefl_flwr.recipes.search import check_runs
 from tests.common.data import write_domain
 from tests.common.recipes import tiny_recipe, write_recipe
@@ -48,29 +48,15 @@ def sent_in(store, run):
     return sum(row["client-bytes-down"] + row["client-bytes-up"] for row in rows)
 
 
-STARTS = ["fedavg", "coprefl", "cyclic:rounds=2+fedavg", "scaffold", "centralised", "random"]
-STARTS += [{"rates": {"method": "fedmeta", "variant": "meta-sgd"}}]
-
-
-def test_plan_has_the_bytes_that_runs_send(recipe_of, store):
-    """All arrays of this network are trained. With buffers, a gradient is smaller than a model."""
-    settings = {"tasks": 1, "model": "tests.common.networks:plain_network"}
-    recipe = recipe_of(settings, methods=STARTS)
-    planned = [row.sent for row in plan_of(recipe).rows]
+def test_measured_bytes_are_those_that_runs_send(recipe_of, store):
+    recipe = recipe_of({"tasks": 1}, methods=["fedavg", "cyclic:rounds=2+scaffold", "centralised"])
     runs = check_runs(recipe)
     assert not Executor(store)(runs)
+    planned = [
+        sum(rounds * measured(kind)[1] for kind, rounds in row.rounds.items())
+        for row in plan_of(recipe).rows
+    ]
     assert planned == [sent_in(store, run) for run in runs]
-
-
-def test_plan_of_personalised_methods_has_the_bytes_that_runs_send(personal_of, store):
-    recipe = personal_of("fedavg", "fedproto", "fedrep", "solo", "fedpcl")
-    *planned, fedpcl = [row.sent for row in plan_of(recipe).rows]
-    runs = check_runs(recipe)
-    assert not Executor(store)(runs)
-    *sent, of_fedpcl = [sent_in(store, run) for run in runs]
-    assert planned == sent
-    # In the first of FedPCL's three rounds there are no prototypes of other clients.
-    assert of_fedpcl < fedpcl < 3 / 2 * of_fedpcl
 
 
 @pytest.mark.parametrize(
@@ -104,7 +90,7 @@ def test_plan_without_the_data_has_runs_rounds_and_step_sizes(recipe_of):
     steps, epochs = plan.rows
     assert (steps.runs, steps.rounds.total()) == (1, 3 + 2 * 2)
     assert steps.step_sizes == [pytest.approx(3 * 5 * 0.05)]
-    assert all(map(math.isnan, [steps.sent, epochs.sent, *epochs.step_sizes]))
+    assert all(map(math.isnan, epochs.step_sizes))
     (line,) = hours(plan)
     assert line.startswith("No seconds and megabytes: the data are not there, or do not fit: ")
 
@@ -112,11 +98,11 @@ def test_plan_without_the_data_has_runs_rounds_and_step_sizes(recipe_of):
 def test_round_is_measured(recipe_of, personal_of):
     for recipe in (recipe_of(methods=["cyclic:rounds=2+fedavg"]), personal_of("fedpcl")):
         (row,) = plan_of(recipe).rows
-        assert all(seconds_of(kind) > 0 for kind in row.rounds)
+        assert all(measured(kind)[0] > 0 for kind in row.rounds)
 
 
 def test_plan_command_prints_the_runs_and_times(tiny_images, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(plans, "seconds_of", lambda _: 3600.0)
+    monkeypatch.setattr(plans, "measured", lambda _: (3600.0, 1e6))
     path = write_recipe(tmp_path / "tiny.yaml", tiny_recipe(tiny_images, seeds=[0, 1]))
     assert main(["plan", str(path), "--set", "rounds=5"]) == 0
     text = capsys.readouterr().out
@@ -124,6 +110,7 @@ def test_plan_command_prints_the_runs_and_times(tiny_images, tmp_path, capsys, m
     assert max(map(len, text.splitlines())) <= 80
     assert lines["coprefl"][1:3] == ["4", str(2 * (5 + 2) + 2 * (5 + 2 * 2))]
     assert lines["random"][1:4] == ["2", "8", "0"]
-    assert "- tasks: 3.6e+03" in text
+    assert "- tasks: 3.6e+03 seconds, 1 MB" in text
     rounds = 2 * (5 + 2) + 2 * (5 + 2 * 2) + 8 + 2 * (5 + 2 * 2)
-    assert f"All rounds: {rounds} hours with one worker, without evaluations." in text
+    sums = f"{rounds} hours with one worker, {rounds}.0 MB sent"
+    assert f"All rounds: {sums}, without evaluations." in text

@@ -70,7 +70,7 @@ def test_values_are_those_of_the_method_and_defaults_of_its_role():
     phase = chosen.with_training(PRETRAINING, TrainingOptions(rounds=5, learning_rate=0.3))
     assert (phase.values["gamma"], phase.values["support-fraction"]) == (1.0, 0.8)
     assert (phase.training.rounds, phase.training.learning_rate) == (7, 0.3)
-    with pytest.raises(SettingsError, match=r"gamma = 2\.0: must be between 0 and 1"):
+    with pytest.raises(SettingsError, match=r"gamma = 2: must be between 0 and 1"):
         chosen.having({"gamma": 2}).with_training(PRETRAINING, TrainingOptions())
 
 

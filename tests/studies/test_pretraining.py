@@ -200,7 +200,7 @@ def test_task_is_run_by_the_task_method():
 def client(settings, data, **config):
     """Return the first client of a study; every population has one client, with `data`."""
     study = build(settings)
-    only = Population("one client", (0, 1, 2), (data,))
+    only = Population((0, 1, 2), (data,))
     vars(study.stages[0].clients)["population"] = only
     for stage in study.stages[1:]:
         stage.tasks._made[stage.number] = only

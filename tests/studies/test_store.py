@@ -84,12 +84,6 @@ def test_study_that_another_process_writes_is_refused(tiny_settings):
             run_study(grid, build(settings))
 
 
-def test_folder_without_write_permission_is_refused(tiny_settings, monkeypatch):
-    monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(SettingsError, match=r"^run-name = tiny: /.* is not writable$"):
-        run_study(LocalGrid(app, 1, tiny_settings.to_config()), build(tiny_settings))
-
-
 def test_messages_name_folders_relative_to_the_clients_folder(tiny_settings, tmp_path):
     """The client's run-config or the node's config sets the folder.
 

@@ -2,8 +2,10 @@
 
 import io
 import itertools
+import logging
 import re
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,8 @@ from coprefl_flwr.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
+
+logger = logging.getLogger("flwr.coprefl")
 
 FORMATS = ("png", "svg", "pdf")
 INK = "#222222"
@@ -176,5 +180,8 @@ def save(figure: "Figure", path: str | Path) -> None:
 def content_of(figure: "Figure", suffix: str) -> bytes:
     """Return the file content of a figure, without a date; `suffix` is one of `FORMATS`."""
     content = io.BytesIO()
-    figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
+    with warnings.catch_warnings(record=True) as caught:
+        figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
+    if any("missing from font" in str(warning.message) for warning in caught):
+        logger.warning("a figure lacks letters of names; install a font such as Noto Sans CJK")
     return content.getvalue()
