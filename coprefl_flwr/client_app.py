@@ -4,14 +4,28 @@ The app runs clients of the population and the method that a message names. The 
 and torch, are imported at the first message, because they are not needed to start the app.
 """
 
+import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.client import NumPyClient
 
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.federation.flower import without_colours
+from coprefl_flwr.options import Value
+
+if TYPE_CHECKING:
+    from coprefl_flwr.studies.settings import Settings
+
+
+@functools.lru_cache(maxsize=8)
+def _settings(*run_config: tuple[str, Value]) -> "Settings":
+    """Return the settings of a run-config; they are parsed once, not for every message."""
+    from coprefl_flwr.studies.settings import Settings
+
+    without_colours()
+    return Settings.from_config(dict(run_config))
 
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
@@ -22,13 +36,11 @@ def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> Nu
     folder `output-dir` of the run-config.
     """
     from coprefl_flwr.studies.build import build
-    from coprefl_flwr.studies.settings import Settings
 
-    without_colours()
     run_config = dict(context.run_config)
     if own := context.node_config.get("state-dir"):
         run_config["output-dir"] = str(own)
-    return build(Settings.from_config(run_config)).client(context, client_id, config)
+    return build(_settings(*run_config.items())).client(context, client_id, config)
 
 
 app = client_app(client_fn)
