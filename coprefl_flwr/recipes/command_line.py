@@ -37,7 +37,7 @@ from coprefl_flwr.recipes.plan import hours, plan_of, plan_text
 from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
-from coprefl_flwr.recipes.search import check_runs
+from coprefl_flwr.recipes.search import check_runs, table_rows
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.report import Report, text_tables, write_report
 from coprefl_flwr.report.formats import terminal_width
@@ -139,8 +139,18 @@ def report(options: argparse.Namespace) -> None:
         recipe, store = read_recipe(out / RECIPE, stored=own), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
+        _check_unchanged(out, recipe)
         lost = read_json(out / FAILED) if (out / FAILED).exists() else {}
         _report(_tested(collect(recipe, store, lost), options), out)
+
+
+def _check_unchanged(out: Path, recipe: Recipe) -> None:
+    """Raise a SettingsError if the results of a folder's runs have other keys by now."""
+    before = {key for keys in read_json(out / RUNS) for key in keys}
+    reported = [run for row in table_rows(recipe) for run in row.reported(row.trials()[0])]
+    if {key for run in reported for key in run.keys} - before:
+        problem = "its code or data changed after the run: its report stays as it is"
+        raise SettingsError(f"{out}: {problem}; run `coprefl run {out / RECIPE}` again")
 
 
 def _tested(report: Report, options: argparse.Namespace) -> Report:

@@ -17,6 +17,7 @@ from coprefl_flwr.recipes.schema import KEYS
 from coprefl_flwr.report import Report
 from coprefl_flwr.report.figures import FIGURES
 from tests.common.checks import files
+from tests.common.processes import new_process
 from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 
@@ -124,6 +125,21 @@ def test_command_of_a_report_repeats_the_runs(users_recipe, tmp_path, monkeypatc
     again = command.replace("FOLDER", "results/own").split()
     assert main([*again, "--out", "results/again"]) == 0
     assert len([*tmp_path.glob("results/models/*")]) == stored
+
+
+def test_report_of_changed_code_leaves_the_report_as_it_is(
+    users_recipe, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("COPREFL_ALLOW", "all")
+    out, code = tmp_path / "out", tmp_path / "net.py"
+    assert main(["run", str(users_recipe), "--out", str(out)]) == 0
+    before = (out / "report" / "report.html").read_bytes()
+    code.write_text(f"{code.read_text()}\nOTHER = 1\n")
+    new_process()
+    capsys.readouterr()
+    line = refusal(["report", str(out)], capsys)
+    assert line.startswith(f"{out}: its code or data changed after the run")
+    assert (out / "report" / "report.html").read_bytes() == before
 
 
 def test_stopped_run_can_be_listed_and_reported(path, tmp_path, monkeypatch, capsys):
