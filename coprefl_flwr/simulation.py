@@ -41,17 +41,10 @@ version = "0.1.0"
 publisher = "coprefl-flwr"
 
 [tool.flwr.app.components]
-serverapp = "study_app:server"
-clientapp = "study_app:client"
+serverapp = "coprefl_flwr.server_app:app"
+clientapp = "coprefl_flwr.client_app:app"
 
 [tool.flwr.app.config]
-"""
-
-_CODE = """\
-from coprefl_flwr.client_app import app as client
-from coprefl_flwr.server_app import app as server
-
-__all__ = ["client", "server"]
 """
 
 
@@ -65,7 +58,6 @@ def simulate_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str
     app.mkdir()
     lines = [f"{key} = {json.dumps(value)}" for key, value in config.items()]
     (app / "pyproject.toml").write_text(_APP + "\n".join(lines) + "\n")
-    (app / "study_app.py").write_text(_CODE)
     environment = {"PYTHONPATH": os.pathsep.join(_importable()), "CUDA_VISIBLE_DEVICES": ""}
     done = simulated([app, str(nodes)], folder, environment)
     return _reason(done.stdout) if done.returncode else ""

@@ -41,7 +41,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
         title=recipe.title,
         source=recipe.source,
         command="coprefl run FOLDER/recipe.yaml",
-        notes=[*recipe.notes, *notes.how(recipe), *(n for of in tables for n in of.unreached())],
+        notes=[*recipe.notes, *notes.how(recipe)],
         warnings=list(dict.fromkeys(line for table in tables for line in table.warnings())),
         comparisons=[table.comparison for table in tables],
         figures=recipe.figures,
@@ -114,7 +114,6 @@ class _Table:
             source=source if printed else "",
             failed=self._lost(),
             search_entries=self._search_entries(),
-            scored=notes.scored(recipe),
             headings={f"{METRIC}{name}": text for name, *text in recipe.own_metrics.values()},
         )
 
@@ -135,34 +134,14 @@ class _Table:
             for trial, runs in row.runs_by_trial(self.store).items()
         ]
 
-    def _missing(self, run: Run) -> str:
-        """Return the reason why a run's results are missing; "" if the store has them."""
-        done = self.store.done(run.study.stages)
-        return "" if done else self.failed.get(run.identity, "not run yet")
-
     def _lost(self) -> list[str]:
-        """Return a line for each missing run, and for each row without a chosen value."""
-        needed = []
-        for candidate in self._candidates:
-            needed += [(run, "a quarter of the rounds") for run in candidate.short]
-            if candidate.row.validated:
-                needed += [(run, "on validation tasks") for run in candidate.runs]
-        needed += [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
-        unchosen = [row.label for row, trial, _ in self._rows if not trial]
-        return [f"{label}: no value is chosen: no value has a score" for label in unchosen] + [
-            f"{run.text}, {which}: {why}" for run, which in needed if (why := self._missing(run))
-        ]
-
-    def unreached(self) -> list[str]:
-        """Return a line for each start whose pre-training did not reach `stop-at-loss`."""
-        wanted = self.combination.get("stop-at-loss")
-        return [
-            f"{row.label}, seed {seed}: the loss did not fall to {wanted} (stop-at-loss) in "
-            f"{run.main.rounds} rounds; the results are those after the last round."
-            for row, trial, runs in self._rows
-            for seed, run, outcome in zip(self.recipe.seeds, runs, self._outcomes, strict=False)
-            if trial and outcome.about["costs"][str(trial.method)].get(STOPPED) == math.inf
-        ]
+        """Return a line for each missing run, and for each row of which no value is chosen yet."""
+        lines = [f"{row.label}: no value has a score" for row, trial, _ in self._rows if not trial]
+        for run in self.runs():
+            if not self.store.done(run.study.stages):
+                why = self.failed.get(run.identity, "not run yet")
+                lines.append(f"{run.name}, seed {run.settings.seed}: {why}")
+        return list(dict.fromkeys(lines))
 
     def runs(self) -> list[Run]:
         """Return every run of the table, including the runs that choose a value."""
@@ -200,7 +179,6 @@ class _Table:
                 candidate.trial.chosen,
                 mean_score(self.store, candidate.runs),
                 chosen=candidate.is_chosen,
-                why="; ".join(filter(None, dict.fromkeys(map(self._missing, candidate.all_runs)))),
                 problem="; ".join(notes.problems(self.store, candidate.all_runs)),
                 short_score=mean_score(self.store, candidate.short) if candidate.short else None,
                 dropped=not (candidate.runs or candidate.is_chosen),

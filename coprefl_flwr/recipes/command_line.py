@@ -126,13 +126,13 @@ def report(options: argparse.Namespace) -> None:
         if len(options.out) > 1 and (out / RECIPE).exists():
             problem = f"{out} is the folder of a recipe, whose report has all its seeds"
             raise SettingsError(f"{problem}: name it alone, or name several folders of studies")
-    if len(options.out) > 1:
-        several = _tested(report_of(list(map(Outcome.read, options.out))), options)
-        say(text_tables(several.comparisons[0], terminal_width()))
-        return
-    (out,) = options.out
+    out, *others = options.out
     if not (out / RECIPE).exists():
-        _report(_tested(report_of([Outcome.read(out)]), options), out)
+        of_studies = _tested(report_of(list(map(Outcome.read, options.out))), options)
+        if others:
+            say(text_tables(of_studies.comparisons[0], terminal_width()))
+        else:
+            _report(of_studies, out)
         return
     with without_code("coprefl report"):
         own = read_json(out / COLUMNS) if (out / COLUMNS).exists() else {}

@@ -26,7 +26,6 @@ class SearchEntry:
     values: str  # "gamma=0.5,learning-rate=0.1"
     score: float  # mean accuracy in percent; nan if the values were not run to the end
     chosen: bool
-    why: str = ""  # why there is no score
     problem: str = ""  # the runs that diverged or did not learn
     short_score: float | None = None  # after a quarter of the rounds; None without halving
     dropped: bool = False  # whether halving dropped these values after a quarter of the rounds
@@ -85,7 +84,6 @@ class Comparison:
     source: str = ""  # place of these numbers in the paper, "CoPreFL, AAAI text, Table 1(a)"
     failed: Sequence[str] = ()  # a line per missing run
     search_entries: Sequence[SearchEntry] = ()  # one per searched combination of values
-    scored: str = ""  # the data of the scores, e.g. "on 2 validation tasks"
     headings: Mapping[str, Sequence[str]] = field(
         default_factory=dict
     )  # user metric: title, better
@@ -111,18 +109,14 @@ class Comparison:
         return row.label if labels.count(row.label) == 1 else row.name
 
     def against(self, reference: str) -> "Comparison":
-        """Return the comparison with another reference row, by its name or label, shown or not.
+        """Return the comparison with another reference row, by its name or label.
 
         Raises a SettingsError if there is no such row.
         """
-        names = {
-            name: row.name  # Of several rows with one label, the first.
-            for row, shown in reversed([*zip(self.rows, self.displayed().rows, strict=True)])
-            for name in (row.label, row.name, shown.name, shown.label)
-        }
+        names = dict.fromkeys(name for row in self.rows for name in (row.label, row.name))
         if reference not in names:
             raise SettingsError(f"reference: {unknown('row', reference, names)}")
-        return replace(self, reference=names[reference])
+        return replace(self, reference=reference)
 
     def paper_of(self, row: ResultRow) -> Printed:
         """Return the paper's numbers for a row, by metric."""

@@ -232,9 +232,9 @@ def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.
     return texts.add(daggers, axis=0), best
 
 
-def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
-    """Return the table of all searched values; `scored` names the data of the scores."""
-    notes = [f"Mean accuracy {scored}; bold: the chosen value of each row."]
+def search_table(entries: Sequence[SearchEntry]) -> Table:
+    """Return the table of all searched values with their scores."""
+    notes = ["Mean accuracy on the tasks that choose a value; bold: the chosen value of each row."]
     columns = {
         "Accuracy %": [shown(entry.score) for entry in entries],
         "Chosen": [entry.state for entry in entries],
@@ -246,10 +246,8 @@ def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
             "After a quarter of the rounds, of the pre-training and of the tasks, the best quarter "
             "of a row's values was trained for all rounds; a single value left was chosen directly."
         )
-    for mark, attribute in ((NONE, "why"), (DAGGER, "problem")):
-        reasons = [(f"{e.label} with {e.values}", getattr(e, attribute)) for e in entries]
-        lines = [f"{name}: {reason}" for name, reason in reasons if reason]
-        notes += [f"{mark} {'; '.join(lines)}."] if lines else []
+    if problems := [f"{e.label} with {e.values}: {e.problem}" for e in entries if e.problem]:
+        notes.append(f"{DAGGER} {'; '.join(problems)}.")
     labels = [f"{entry.label} {DAGGER}" if entry.problem else entry.label for entry in entries]
     rows = pd.MultiIndex.from_arrays(
         [labels, [entry.values for entry in entries]], names=["Method", "Values"]

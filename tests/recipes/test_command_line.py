@@ -150,7 +150,7 @@ def test_stopped_run_can_be_listed_and_reported(path, tmp_path, monkeypatch, cap
     assert "coprefl: stopped; the same command continues from here" in capsys.readouterr().err
     assert main(["report", str(out)]) == 0
     page = (out / "report" / "report.html").read_text()
-    assert "fedavg:rounds=1, seed 0: not run yet" in page
+    assert "fedavg, seed 0: not run yet" in page
     capsys.readouterr()
     assert main(["list", str(tmp_path)]) == 0
     assert f"{out}  1 of 2 runs  A tiny comparison\n" in capsys.readouterr().out
