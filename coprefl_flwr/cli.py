@@ -16,6 +16,7 @@ holds each result under the hash of its settings, so that all recipes with these
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,7 +81,8 @@ def parser() -> argparse.ArgumentParser:
     output.add_argument("--out", type=Path, metavar="DIR", help=out)
     results = "folder of the stored results (default: models next to --out)"
     output.add_argument("--models", type=Path, metavar="DIR", help=results)
-    run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
+    workers = os.environ.get("COPREFL_WORKERS") or None
+    run.add_argument("--workers", type=int, default=workers, metavar="N", help=WORKERS_HELP)
     trackers = run.add_argument_group("trackers").add_mutually_exclusive_group()
     trackers.add_argument(
         "--tensorboard", metavar="DIR", help="log metrics to a TensorBoard folder"

@@ -20,7 +20,7 @@ from coprefl_flwr.recipes.recipe import Recipe, Trial, table_name
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, mean_score
 from coprefl_flwr.report import Comparison, Report, ResultRow
-from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STOPPED
+from coprefl_flwr.report.columns import START_LOSS, STOPPED
 from coprefl_flwr.report.comparison import SearchEntry
 from coprefl_flwr.report.outcome import Outcome, result_row
 from coprefl_flwr.studies.costs import cost
@@ -41,7 +41,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
         title=recipe.title,
         source=recipe.source,
         command="coprefl run FOLDER/recipe.yaml",
-        notes=[*recipe.notes, *notes.how(recipe)],
+        notes=notes.how(recipe),
         warnings=list(dict.fromkeys(line for table in tables for line in table.warnings())),
         comparisons=[table.comparison for table in tables],
         figures=recipe.figures,
@@ -264,7 +264,7 @@ class _Table:
         numbers = {} if stage.phases else {"rounds": 0.0}
         rounds = self.store.result(stage)["rounds"]
         early = run.settings.stop_at_loss is not None and bool(stage.phases)
-        if set(BUDGETS) & set(self.recipe.metrics) and (rounds or not early):
+        if rounds or not early:
             # Stored results are reported even if the data of their clients are no longer available.
             made_of = len(rounds) if early else None
             if costs := _result_or_none("the cost of starts", cost, stage, made_of):

@@ -42,7 +42,7 @@ from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.report import Report, text_tables, write_report
 from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
-from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
+from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import Store, is_done, read_result
@@ -118,16 +118,8 @@ def plan(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write the report of a folder of results, or print a comparison of several studies."""
-    kinds = [RECIPE, ROUNDS]
-    for out in options.out:
-        if not any((out / kind).exists() for kind in kinds):
-            known = [str(path.parent) for kind in kinds for path in out.parent.glob(f"*/{kind}")]
-            raise SettingsError(unknown("folder of a recipe or a study", str(out), known))
-        if len(options.out) > 1 and (out / RECIPE).exists():
-            problem = f"{out} is the folder of a recipe, whose report has all its seeds"
-            raise SettingsError(f"{problem}: name it alone, or name several folders of studies")
     out, *others = options.out
-    if not (out / RECIPE).exists():
+    if others or not (out / RECIPE).exists():
         of_studies = _tested(report_of(list(map(Outcome.read, options.out))), options)
         if others:
             say(text_tables(of_studies.comparisons[0], terminal_width()))

@@ -226,7 +226,7 @@ def _effective(tree: Tree) -> Tree:
 
 def _check_searched(recipe: Recipe) -> None:
     """Raise a SettingsError if searched values cannot be chosen on validation tasks."""
-    searched = [row for row in recipe.rows if row.number > 1]
+    searched = [row for row in recipe.rows if len(row.trials()) > 1]
     if not searched or recipe.select != VALIDATION:
         return
     with recipe.placing():
@@ -240,11 +240,8 @@ def _check_searched(recipe: Recipe) -> None:
 
 
 def _check_equal(recipe: Recipe) -> None:
-    """Raise a SettingsError for an `equal` that the rows cannot have."""
+    """Raise a SettingsError if the reference of equal step sizes is searched."""
     with recipe.placing():
-        if recipe.equal and recipe.study != STARTS:
-            problem = f"equal: {recipe.equal} compares pre-trainings: set study: {STARTS}"
-            raise SettingsError(problem, "protocol")
         if recipe.equal == STEP_SIZE and recipe.reference_method is None:
             problem = f"equal: {STEP_SIZE}: the reference, {recipe.reference}, has searched values"
             raise SettingsError(f"{problem}: name another method", "reference", "protocol")

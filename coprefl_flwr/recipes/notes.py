@@ -26,8 +26,8 @@ NOT_DONE = "no run is finished yet"
 
 
 def how(recipe: Recipe) -> list[str]:
-    """Return notes on the recipe's protocol, and on how searched values were chosen."""
-    notes = []
+    """Return notes on the recipe's scale and protocol, and on how searched values were chosen."""
+    notes = [recipe.scale] if recipe.scale else []
     if recipe.protocol:
         notes.append(f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}.")
     if recipe.equal == STEP_SIZE:

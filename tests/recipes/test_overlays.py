@@ -190,8 +190,8 @@ def test_small_is_merged_over_the_recipe(cut):
     # The paper's numbers belong to other settings.
     assert recipe.paper == ()
     assert "paper" not in recipe.effective
-    assert "The paper's numbers are left out" in recipe.notes[0]
-    assert cut(paper=None).notes == ("Cut down (--scale small).",)
+    assert "The paper's numbers are left out" in recipe.scale
+    assert cut(paper=None).scale == "Cut down (--scale small)."
 
 
 def test_small_of_a_protocol_is_merged_over_the_protocol(cut):

@@ -62,7 +62,7 @@ def test_recipe_has_the_values_of_its_file(read):
     assert (recipe.validation_tasks, recipe.validation_seed) == (2, 100)
     assert recipe.metrics == ("accuracy", "variance", "rounds", *BUDGETS)  # For the cyclic row.
     assert recipe.figures == ("accuracies",)
-    assert recipe.notes == ()
+    assert recipe.scale == ""
     first, second = (recipe.paper_table(table) for table in recipe.combinations())
     assert (first.table, dict(first.where)) == ("1(a)", {"participants": 2})
     assert first.rows == {
