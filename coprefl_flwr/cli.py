@@ -30,6 +30,10 @@ WORKERS_HELP = (
     "processes to use, one thread each; 1 needs no Ray (default: COPREFL_WORKERS, else one per "
     "GPU, else one per core); RAY_ADDRESS names a Ray cluster to use"
 )
+TRACKER_HELP = (
+    "log metrics: tensorboard (in --out), mlflow (at MLFLOW_TRACKING_URI, else in --out), wandb "
+    "(in the project WANDB_PROJECT), or your own: module:NAME or file.py:NAME"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,15 +87,7 @@ def parser() -> argparse.ArgumentParser:
     output.add_argument("--models", type=Path, metavar="DIR", help=results)
     workers = os.environ.get("COPREFL_WORKERS") or None
     run.add_argument("--workers", type=int, default=workers, metavar="N", help=WORKERS_HELP)
-    trackers = run.add_argument_group("trackers").add_mutually_exclusive_group()
-    trackers.add_argument(
-        "--tensorboard", metavar="DIR", help="log metrics to a TensorBoard folder"
-    )
-    mlflow = "log metrics to MLflow: a folder or a server address"
-    trackers.add_argument("--mlflow", metavar="PLACE", help=mlflow)
-    trackers.add_argument("--wandb", metavar="PROJECT", help="log metrics to Weights & Biases")
-    own = "log metrics to your own tracker: module:NAME or file.py:NAME"
-    trackers.add_argument("--tracker", metavar="PLACE", help=own)
+    run.add_argument("--tracker", metavar="NAME", help=TRACKER_HELP)
     summary = "count the runs and rounds of a recipe, and measure a round of each kind"
     _add_recipe(add("plan", summary, "plan first.yaml"))
     summary = "write the report of finished results again, or print a table of several studies"

@@ -15,7 +15,6 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,7 +57,9 @@ def simulate_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str
     app.mkdir()
     lines = [f"{key} = {json.dumps(value)}" for key, value in config.items()]
     (app / "pyproject.toml").write_text(_APP + "\n".join(lines) + "\n")
-    environment = {"PYTHONPATH": os.pathsep.join(_importable()), "CUDA_VISIBLE_DEVICES": ""}
+    package = Path(coprefl_flwr.__file__).parents[1]
+    importable = os.pathsep.join(map(os.path.abspath, [str(package), *sys.path]))
+    environment = {"PYTHONPATH": importable, "CUDA_VISIBLE_DEVICES": ""}
     done = simulated([app, str(nodes)], folder, environment)
     return _reason(done.stdout) if done.returncode else ""
 
@@ -95,18 +96,6 @@ def simulated(
             raise
         output += f"\nthe run did not end within {LONGEST_SIMULATION:g} s\n"
     return subprocess.CompletedProcess(process.args, process.returncode or 0, output)
-
-
-def _importable() -> list[str]:
-    """Return the folders of `sys.path` and this package's parent, except those of Python itself."""
-    own = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    package = str(Path(coprefl_flwr.__file__).parents[1])
-    folders = [str(Path(folder or ".").resolve()) for folder in [package, *sys.path]]
-    return [
-        folder
-        for folder in dict.fromkeys(folders)
-        if Path(folder).is_dir() and not any(Path(folder).is_relative_to(place) for place in own)
-    ]
 
 
 def _reason(output: str) -> str:

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     check_place("--models", models)
     check_own(out, "--out")
     check_own(out / REPORT, "--out")
-    tracker = tracker_of(vars(options), out.resolve())
+    tracker = tracker_of(options.tracker, out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
     in_use = f"--out {out}: another `coprefl run` writes there: choose another"
     with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):

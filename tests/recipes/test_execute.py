@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from coprefl_flwr.cli import main, parser
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCKS, SUMS
 from coprefl_flwr.grids import LocalGrid
