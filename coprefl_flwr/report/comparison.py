@@ -127,10 +127,10 @@ class Comparison:
 
         The entries of a search keep the names of settings, which programs read from its file.
         """
-        names = display_names([*(row.label for row in self.rows), *self.paper])
+        names = display_names(row.label for row in self.rows)
         shown = [replace(row, label=names[row.label]) for row in self.rows]
         names |= {old.name: new.name for old, new in zip(self.rows, shown, strict=True)}
-        paper = {names[label]: printed for label, printed in self.paper.items()}
+        paper = {names.get(label, label): printed for label, printed in self.paper.items()}
         reference = names.get(self.reference, self.reference)
         return replace(self, rows=shown, reference=reference, paper=paper)
 
@@ -161,18 +161,19 @@ class Report:
 def numbers(comparison: Comparison) -> pd.DataFrame:
     """Return the content of `results.csv`: a row per row of the table and metric.
 
-    Measured rows come first, then the rows that only the paper has. "mean" and "std" are over
-    units. "difference" is the row minus the reference, over the means of each seed's tasks that
-    both rows have. "pairs" is the number of these seeds. "p" is the p-value of the paired t-test.
+    "mean" and "std" are over units. "difference" is the row minus the reference, over the means of
+    each seed's tasks that both rows have. "pairs" is the number of these seeds. "p" is the p-value
+    of the paired t-test.
     "p-holm" is the p-value, Holm-corrected for all rows of a metric. "median" is over units too,
     and "never" is the number of units whose value is infinite. Missing numbers are nan.
     """
-    known = {name for row in comparison.rows for name in (row.name, row.label)}
-    nothing = pd.DataFrame(math.nan, list(comparison.units), list(comparison.metrics))
-    unmeasured = [ResultRow(label, "", nothing) for label in comparison.paper if label not in known]
-    rows = [*comparison.rows, *unmeasured]
-    entries = [_entry(comparison, metric, row) for row in rows for metric in comparison.metrics]
-    data = pd.DataFrame(entries)
+    data = pd.DataFrame(
+        [
+            _entry(comparison, metric, row)
+            for row in comparison.rows
+            for metric in comparison.metrics
+        ]
+    )
     data["p-holm"] = data.groupby("metric")["p"].transform(holm)
     return data
 

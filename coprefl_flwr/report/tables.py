@@ -87,23 +87,21 @@ def table(comparison: Comparison, first: bool = True) -> Table:
         _column(comparison, str(metric), of_metric)
         for metric, of_metric in data.groupby("metric", sort=False)
     ]
-    lines = data[["row", "label", "chosen"]].drop_duplicates()
-    more = {
-        row.name: f" ({row.unfinished})" * bool(row.unfinished) + f" {DAGGER}" * bool(row.problems)
-        for row in comparison.rows
-    }
+    rows = comparison.rows
     labels = [
-        f"{label}{more.get(row, '')}"
-        for row, label in zip(lines["row"], lines["label"], strict=True)
+        row.label
+        + f" ({row.unfinished})" * bool(row.unfinished)
+        + f" {DAGGER}" * bool(row.problems)
+        for row in rows
     ]
     index = pd.Index(labels, name="Method")
-    if lines["chosen"].any():
-        chosen = [choice or NONE for choice in lines["chosen"]]
+    if any(row.chosen for row in rows):
+        chosen = [row.chosen or NONE for row in rows]
         index = pd.MultiIndex.from_arrays([labels, chosen], names=["Method", "Chosen"])
     cells, best = (
         pd.concat([part[at] for part in parts], axis=1).set_axis(index, axis=0) for at in (0, 1)
     )
-    title, reference = comparison.title or comparison.name, comparison.tested_against.name
+    title = comparison.title or comparison.name
     return Table(
         cells,
         best,
@@ -111,7 +109,7 @@ def table(comparison: Comparison, first: bool = True) -> Table:
         title if first else f"{title}: training and costs",
         comparison.name if first else f"{comparison.name}-costs",
         comparison.failed,
-        list(lines["row"]).index(reference) if data["p-holm"].notna().any() else None,
+        rows.index(comparison.tested_against) if data["p-holm"].notna().any() else None,
     )
 
 
@@ -303,14 +301,11 @@ def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str
     for row, of_row in fewer.groupby("row", sort=False).first().iterrows():
         counts = f"{of_row['n']} of {of_row['most']} values"
         notes.append(f"{row} has {counts}, so it is not marked as best.")
-    finished = {row.name: not row.unfinished for row in comparison.rows}
+    unfinished = {row.name for row in comparison.rows if row.unfinished}
     why: dict[str, dict[str, None]] = {}  # reason: rows
     for row, metric in data[data["n"] == 0][["row", "metric"]].itertuples(index=False):
-        reason = comparison.column(metric).missing
-        if row not in finished:
-            reason = "only the paper has this row"
-        if finished.get(row, True):
-            why.setdefault(reason, {})[row] = None
+        if row not in unfinished:
+            why.setdefault(comparison.column(metric).missing, {})[row] = None
     lines = [f"{', '.join(rows)}: {reason}" for reason, rows in why.items()]
     return [*notes, f"{NONE} {'; '.join(lines)}."] if lines else notes
 
