@@ -103,11 +103,6 @@ class Comparison:
         """The seed of each unit, e.g. "seed 0"."""
         return [unit.partition(",")[0] for unit in self.units]
 
-    def short_name(self, row: ResultRow) -> str:
-        """Return a row's label, or its name if other rows have the same label."""
-        labels = [other.label for other in self.rows]
-        return row.label if labels.count(row.label) == 1 else row.name
-
     def against(self, reference: str) -> "Comparison":
         """Return the comparison with another reference row, by its name or label.
 
@@ -119,8 +114,9 @@ class Comparison:
         return replace(self, reference=reference)
 
     def paper_of(self, row: ResultRow) -> Printed:
-        """Return the paper's numbers for a row, by metric."""
-        return self.paper.get(row.name) or self.paper.get(self.short_name(row), {})
+        """Return the paper's numbers for a row, by metric; those of its label, if it is alone."""
+        alone = [other.label for other in self.rows].count(row.label) == 1
+        return self.paper.get(row.name) or self.paper.get(row.label if alone else "", {})
 
     def displayed(self) -> "Comparison":
         """Return the comparison with methods named as in papers: "CoPreFL" for "coprefl".

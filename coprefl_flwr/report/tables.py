@@ -185,51 +185,6 @@ def ranked(better: Better, data: pd.DataFrame, flagged: Collection[str]) -> list
     return list(means.index) if better and len(means) > 1 else []
 
 
-def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
-    """Return a table of each tested metric of several comparisons, with a column per comparison.
-
-    Costs and counts have no such table, because they rarely differ between comparisons. Rows of
-    different comparisons are matched by label, or by name if a comparison has a label more than
-    once. Chosen values may differ.
-    """
-    overview_tables = []
-    metrics = dict.fromkeys(m for comparison in comparisons for m in comparison.metrics)
-    for metric in metrics:
-        having = [comparison for comparison in comparisons if metric in comparison.metrics]
-        heading = having[0].column(metric)
-        if len(having) < 2 or not heading.tested:
-            continue
-        parts = [_of_overview(comparison, metric) for comparison in having]
-        cells, best = (
-            pd.concat([part[at] for part in parts], axis=1, sort=False).rename_axis("Method")
-            for at in (0, 1)
-        )
-        cells = cells.fillna(NONE)
-        notes = [
-            f"Mean ± sample standard deviation, as in the tables below; {MARK}: significantly best."
-        ]
-        if cells.map(lambda text: DAGGER in text).any(axis=None):
-            notes.append(f"{DAGGER}: diverged or did not learn; see the notes of its table.")
-        if (cells == NONE).any(axis=None):
-            notes.append(f"{NONE}: no such row in this table, or no value; see its notes.")
-        title = f"{heading.title}, all tables"
-        overview_tables.append(Table(cells, best.eq(True), notes, title))
-    return overview_tables
-
-
-def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a metric's cells, a dagger after failed trainings, and which cells are best."""
-    of_metric = numbers(replace(comparison, metrics=[metric], paper={}))
-    parts = _column(comparison, metric, of_metric)
-    names = [comparison.short_name(row) for row in comparison.rows]
-    head = pd.MultiIndex.from_tuples([(comparison.title or comparison.name, HERE)])
-    texts, best = (
-        part.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0) for part in parts
-    )
-    daggers = pd.Series([DAGGER * bool(row.problems) for row in comparison.rows], names)
-    return texts.add(daggers, axis=0), best
-
-
 def search_table(entries: Sequence[SearchEntry]) -> Table:
     """Return the table of all searched values with their scores."""
     notes = ["Mean accuracy on the tasks that choose a value; bold: the chosen value of each row."]

@@ -9,7 +9,7 @@ from coprefl_flwr.report import ResultRow, text_tables
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
 from coprefl_flwr.report.formats import latex, markdown
-from coprefl_flwr.report.tables import NONE, overviews, search_table, table, tables
+from coprefl_flwr.report.tables import NONE, search_table, table, tables
 from tests.common.comparisons import NASTY, comparison, one_unit, result_row
 
 METRICS = ["accuracy", "variance"]  # the metrics of the made-up comparison
@@ -208,19 +208,6 @@ def test_results_csv_has_the_numbers_and_their_source() -> None:
         "coprefl:gamma=0.5", "coprefl", "gamma=0.5",
     ]  # fmt: skip
     assert math.isnan(coprefl["p"])
-
-
-def test_overview_has_one_column_per_comparison() -> None:
-    other = comparison(name="b", title="participants = 30", rows=comparison().rows[:2], paper={})
-    accuracy, variance = overviews([comparison(units=SEEDS), other])
-    assert accuracy.title == "Accuracy %, all tables"
-    assert variance.title == "Variance %², all tables"
-    assert [title for title, _ in accuracy.cells] == ["participants = 20", "participants = 30"]
-    lines = {name: list(texts) for name, texts in accuracy.cells.iterrows()}
-    assert lines["coprefl"] == ["78.00 ± 3.56"] * 2
-    assert lines[NASTY] == ["90.00 ± 0.00", NONE]
-    assert "| coprefl | **78.00 ± 3.56** | 78.00 ± 3.56 |" in markdown(accuracy)
-    assert overviews([other]) == []
 
 
 def flagged() -> Comparison:
