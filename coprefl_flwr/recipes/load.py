@@ -29,7 +29,7 @@ from coprefl_flwr.recipes.recipe import (
 from coprefl_flwr.recipes.runs import ROLES
 from coprefl_flwr.recipes.schema import Paper, RecipeFile, choices_type, validated
 from coprefl_flwr.recipes.yaml_file import Places
-from coprefl_flwr.report.columns import COLUMNS, STEP_SIZE, is_column
+from coprefl_flwr.report.columns import STEP_SIZE, column
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import STARTS, Settings
@@ -177,13 +177,10 @@ def _paper(
 
 def _columns(metrics: Sequence[str], own: OwnMetrics, places: Places, *keys: str) -> list[str]:
     """Return the columns of the metrics at `keys`; `own` are the user's metrics."""
-    columns = []
-    for at, metric in enumerate(metrics):
-        column = f"{METRIC}{own[metric][0]}" if metric in own else metric
-        if not is_column(column):
-            with places.at(*keys, at):
-                raise SettingsError(f"{keys[-1]}: {unknown('value', column, list(COLUMNS))}")
-        columns.append(column)
+    columns = [f"{METRIC}{own[metric][0]}" if metric in own else metric for metric in metrics]
+    for at, name in enumerate(columns):
+        with places.at(*keys, at):
+            column(name)
     return columns
 
 

@@ -76,7 +76,7 @@ class Comparison:
 
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
     title: str  # title of the table, e.g. "participants = 20"
-    metrics: Sequence[str]  # the columns, as `is_column` allows
+    metrics: Sequence[str]  # the columns, see `column`
     units: Sequence[str]  # the seeds and their tasks, e.g. "seed 0, task 0", or "seed 0"
     rows: Sequence[ResultRow]  # with unique names
     reference: str  # name or label of the row that the other rows are tested against
