@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -72,20 +72,6 @@ def _gamma(stage: Stage) -> float:
     return float(gammas[-1]) if gammas else math.nan
 
 
-class _Candidate(NamedTuple):
-    """A trial of a searched row, and the runs whose scores decide whether the trial is chosen."""
-
-    row: TableRow
-    trial: Trial
-    is_chosen: bool
-    short: list[Run]  # with a quarter of the rounds
-    runs: list[Run]
-
-    @property
-    def all_runs(self) -> list[Run]:
-        return self.short + self.runs
-
-
 @dataclass(frozen=True)
 class _Table:
     """The table of one combination of the compared settings, and the store of its results."""
@@ -113,7 +99,7 @@ class _Table:
             paper=printed.rows if printed else {},
             source=source if printed else "",
             failed=self._lost(),
-            search_entries=self._search_entries(),
+            search_entries=[entry for entry, _ in self._searched],
             headings={f"{METRIC}{name}": text for name, *text in recipe.own_metrics.values()},
         )
 
@@ -125,14 +111,30 @@ class _Table:
         return [(row, trial, row.reported(trial) if trial else []) for row, trial in shown]
 
     @functools.cached_property
-    def _candidates(self) -> list[_Candidate]:
-        """The trials of all searched rows that are known so far."""
-        searched = [(row, chosen) for row, chosen, _ in self._rows if row.searched]
+    def _searched(self) -> list[tuple[SearchEntry, list[Run]]]:
+        """Every value that is searched, and the runs that decide whether it is chosen."""
         return [
-            _Candidate(row, trial, trial == chosen, row.short_runs(trial), runs)
-            for row, chosen in searched
+            self._entry(row, trial, runs, trial == chosen)
+            for row, chosen, _ in self._rows
+            if row.searched
             for trial, runs in row.runs_by_trial(self.store).items()
         ]
+
+    def _entry(
+        self, row: TableRow, trial: Trial, runs: list[Run], is_chosen: bool
+    ) -> tuple[SearchEntry, list[Run]]:
+        short = row.short_runs(trial)
+        deciding = short + runs
+        entry = SearchEntry(
+            row.label,
+            trial.chosen,
+            mean_score(self.store, runs),
+            chosen=is_chosen,
+            problem="; ".join(notes.problems(self.store, deciding)),
+            short_score=mean_score(self.store, short) if short else None,
+            dropped=not (runs or is_chosen),
+        )
+        return entry, deciding
 
     def _lost(self) -> list[str]:
         """Return a line for each missing run, and for each row of which no value is chosen yet."""
@@ -145,7 +147,7 @@ class _Table:
 
     def runs(self) -> list[Run]:
         """Return every run of the table, including the runs that choose a value."""
-        deciding = [run for candidate in self._candidates for run in candidate.all_runs]
+        deciding = [run for _, of_entry in self._searched for run in of_entry]
         return [*deciding, *(run for *_, runs in self._rows for run in runs)]
 
     def methods(self) -> dict[str, str]:
@@ -170,21 +172,6 @@ class _Table:
         of_seeds = zip(self.recipe.seeds, idle, strict=True)
         of_runs = notes.problems(self.store, runs)
         return of_runs + [f"seed {seed}: {problem}" for seed, problem in of_seeds if problem]
-
-    def _search_entries(self) -> list[SearchEntry]:
-        """Return every value that was searched, with its score."""
-        return [
-            SearchEntry(
-                candidate.row.label,
-                candidate.trial.chosen,
-                mean_score(self.store, candidate.runs),
-                chosen=candidate.is_chosen,
-                problem="; ".join(notes.problems(self.store, candidate.all_runs)),
-                short_score=mean_score(self.store, candidate.short) if candidate.short else None,
-                dropped=not (candidate.runs or candidate.is_chosen),
-            )
-            for candidate in self._candidates
-        ]
 
     def _measured(self, row: TableRow, chosen: Trial | None, runs: Sequence[Run]) -> ResultRow:
         label, unfinished = row.label, self._of_seeds(runs)
