@@ -16,6 +16,7 @@ holds each result under the hash of its settings, so that all recipes with these
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,10 @@ REPORT_HELP = "folder of a recipe, or folders of studies (`flwr run`, `result.re
 WORKERS_HELP = (
     "processes to use, one thread each; 1 needs no Ray (default: COPREFL_WORKERS, else one per "
     "GPU, else one per core); RAY_ADDRESS names a Ray cluster to use"
+)
+TRACKER_HELP = (
+    "log metrics: tensorboard (in --out), mlflow (at MLFLOW_TRACKING_URI, else in --out), wandb "
+    "(in the project WANDB_PROJECT), or your own: module:NAME or file.py:NAME"
 )
 
 
@@ -79,16 +84,9 @@ def parser() -> argparse.ArgumentParser:
     output.add_argument("--out", type=Path, metavar="DIR", help=out)
     results = "folder of the stored results (default: models next to --out)"
     output.add_argument("--models", type=Path, metavar="DIR", help=results)
-    run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
-    trackers = run.add_argument_group("trackers").add_mutually_exclusive_group()
-    trackers.add_argument(
-        "--tensorboard", metavar="DIR", help="log metrics to a TensorBoard folder"
-    )
-    mlflow = "log metrics to MLflow: a folder or a server address"
-    trackers.add_argument("--mlflow", metavar="PLACE", help=mlflow)
-    trackers.add_argument("--wandb", metavar="PROJECT", help="log metrics to Weights & Biases")
-    own = "log metrics to your own tracker: module:NAME or file.py:NAME"
-    trackers.add_argument("--tracker", metavar="PLACE", help=own)
+    workers = os.environ.get("COPREFL_WORKERS") or None
+    run.add_argument("--workers", type=int, default=workers, metavar="N", help=WORKERS_HELP)
+    run.add_argument("--tracker", metavar="NAME", help=TRACKER_HELP)
     summary = "count the runs and rounds of a recipe, and measure a round of each kind"
     _add_recipe(add("plan", summary, "plan first.yaml"))
     summary = "write the report of finished results again, or print a table of several studies"

@@ -25,17 +25,10 @@ version = "0.1.0"
 publisher = "coprefl-flwr"
 
 [tool.flwr.app.components]
-serverapp = "study_app:server"
-clientapp = "study_app:client"
+serverapp = "coprefl_flwr.server_app:app"
+clientapp = "coprefl_flwr.client_app:app"
 
 [tool.flwr.app.config]
-"""
-
-_CODE = """\
-from coprefl_flwr.client_app import app as client
-from coprefl_flwr.server_app import app as server
-
-__all__ = ["client", "server"]
 """
 
 
@@ -49,9 +42,8 @@ def simulate_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str
     app.mkdir()
     lines = [f"{key} = {json.dumps(value)}" for key, value in config.items()]
     (app / "pyproject.toml").write_text(_APP + "\n".join(lines) + "\n")
-    (app / "study_app.py").write_text(_CODE)
-    places = [str(Path(coprefl_flwr.__file__).parents[1]), *sys.path]
-    importable = os.pathsep.join(map(os.path.abspath, places))
+    package = Path(coprefl_flwr.__file__).parents[1]
+    importable = os.pathsep.join(map(os.path.abspath, [str(package), *sys.path]))
     environment = {"PYTHONPATH": importable, "CUDA_VISIBLE_DEVICES": ""}
     done = simulated([app, str(nodes)], folder, environment)
     return _reason(done.stdout) if done.returncode else ""

@@ -70,8 +70,7 @@ def test_history_is_drawn_as_a_line_for_each_run(clients, tmp_path):
     lines = [list(line.get_ydata()) for line in drawn.axes[0].lines]
     assert lines == [history["loss"].tolist() for history in (plain, near)]
     for wrong, problem in (
-        (History(), "the strategy has not run"),
-        ({}, "history: the mapping is empty"),
+        (History(), "the figure has no data"),
         (cp.FedAvg(), "history: got an object of type FedAvg"),
     ):
         with pytest.raises(SettingsError, match=problem):

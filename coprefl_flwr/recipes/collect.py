@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -20,7 +20,7 @@ from coprefl_flwr.recipes.recipe import Recipe, Trial, table_name
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, mean_score
 from coprefl_flwr.report import Comparison, Report, ResultRow
-from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STOPPED
+from coprefl_flwr.report.columns import START_LOSS, STOPPED
 from coprefl_flwr.report.comparison import SearchEntry
 from coprefl_flwr.report.outcome import Outcome, result_row
 from coprefl_flwr.studies.costs import cost
@@ -41,7 +41,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
         title=recipe.title,
         source=recipe.source,
         command="coprefl run FOLDER/recipe.yaml",
-        notes=[*recipe.notes, *notes.how(recipe), *(n for of in tables for n in of.unreached())],
+        notes=notes.how(recipe),
         warnings=list(dict.fromkeys(line for table in tables for line in table.warnings())),
         comparisons=[table.comparison for table in tables],
         figures=recipe.figures,
@@ -72,20 +72,6 @@ def _gamma(stage: Stage) -> float:
     return float(gammas[-1]) if gammas else math.nan
 
 
-class _Candidate(NamedTuple):
-    """A trial of a searched row, and the runs whose scores decide whether the trial is chosen."""
-
-    row: TableRow
-    trial: Trial
-    is_chosen: bool
-    short: list[Run]  # with a quarter of the rounds
-    runs: list[Run]
-
-    @property
-    def all_runs(self) -> list[Run]:
-        return self.short + self.runs
-
-
 @dataclass(frozen=True)
 class _Table:
     """The table of one combination of the compared settings, and the store of its results."""
@@ -113,8 +99,7 @@ class _Table:
             paper=printed.rows if printed else {},
             source=source if printed else "",
             failed=self._lost(),
-            search_entries=self._search_entries(),
-            scored=notes.scored(recipe),
+            search_entries=[entry for entry, _ in self._searched],
             headings={f"{METRIC}{name}": text for name, *text in recipe.own_metrics.values()},
         )
 
@@ -126,47 +111,43 @@ class _Table:
         return [(row, trial, row.reported(trial) if trial else []) for row, trial in shown]
 
     @functools.cached_property
-    def _candidates(self) -> list[_Candidate]:
-        """The trials of all searched rows that are known so far."""
-        searched = [(row, chosen) for row, chosen, _ in self._rows if row.searched]
+    def _searched(self) -> list[tuple[SearchEntry, list[Run]]]:
+        """Every value that is searched, and the runs that decide whether it is chosen."""
         return [
-            _Candidate(row, trial, trial == chosen, row.short_runs(trial), runs)
-            for row, chosen in searched
+            self._entry(row, trial, runs, trial == chosen)
+            for row, chosen, _ in self._rows
+            if row.searched
             for trial, runs in row.runs_by_trial(self.store).items()
         ]
 
-    def _missing(self, run: Run) -> str:
-        """Return the reason why a run's results are missing; "" if the store has them."""
-        done = self.store.done(run.study.stages)
-        return "" if done else self.failed.get(run.identity, "not run yet")
+    def _entry(
+        self, row: TableRow, trial: Trial, runs: list[Run], is_chosen: bool
+    ) -> tuple[SearchEntry, list[Run]]:
+        short = row.short_runs(trial)
+        deciding = short + runs
+        entry = SearchEntry(
+            row.label,
+            trial.chosen,
+            mean_score(self.store, runs),
+            chosen=is_chosen,
+            problem="; ".join(notes.problems(self.store, deciding)),
+            short_score=mean_score(self.store, short) if short else None,
+            dropped=not (runs or is_chosen),
+        )
+        return entry, deciding
 
     def _lost(self) -> list[str]:
-        """Return a line for each missing run, and for each row without a chosen value."""
-        needed = []
-        for candidate in self._candidates:
-            needed += [(run, "a quarter of the rounds") for run in candidate.short]
-            if candidate.row.validated:
-                needed += [(run, "on validation tasks") for run in candidate.runs]
-        needed += [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
-        unchosen = [row.label for row, trial, _ in self._rows if not trial]
-        return [f"{label}: no value is chosen: no value has a score" for label in unchosen] + [
-            f"{run.text}, {which}: {why}" for run, which in needed if (why := self._missing(run))
-        ]
-
-    def unreached(self) -> list[str]:
-        """Return a line for each start whose pre-training did not reach `stop-at-loss`."""
-        wanted = self.combination.get("stop-at-loss")
-        return [
-            f"{row.label}, seed {seed}: the loss did not fall to {wanted} (stop-at-loss) in "
-            f"{run.main.rounds} rounds; the results are those after the last round."
-            for row, trial, runs in self._rows
-            for seed, run, outcome in zip(self.recipe.seeds, runs, self._outcomes, strict=False)
-            if trial and outcome.about["costs"][str(trial.method)].get(STOPPED) == math.inf
-        ]
+        """Return a line for each missing run, and for each row of which no value is chosen yet."""
+        lines = [f"{row.label}: no value has a score" for row, trial, _ in self._rows if not trial]
+        for run in self.runs():
+            if not self.store.done(run.study.stages):
+                why = self.failed.get(run.identity, "not run yet")
+                lines.append(f"{run.name}, seed {run.settings.seed}: {why}")
+        return list(dict.fromkeys(lines))
 
     def runs(self) -> list[Run]:
         """Return every run of the table, including the runs that choose a value."""
-        deciding = [run for candidate in self._candidates for run in candidate.all_runs]
+        deciding = [run for _, of_entry in self._searched for run in of_entry]
         return [*deciding, *(run for *_, runs in self._rows for run in runs)]
 
     def methods(self) -> dict[str, str]:
@@ -191,22 +172,6 @@ class _Table:
         of_seeds = zip(self.recipe.seeds, idle, strict=True)
         of_runs = notes.problems(self.store, runs)
         return of_runs + [f"seed {seed}: {problem}" for seed, problem in of_seeds if problem]
-
-    def _search_entries(self) -> list[SearchEntry]:
-        """Return every value that was searched, with its score."""
-        return [
-            SearchEntry(
-                candidate.row.label,
-                candidate.trial.chosen,
-                mean_score(self.store, candidate.runs),
-                chosen=candidate.is_chosen,
-                why="; ".join(filter(None, dict.fromkeys(map(self._missing, candidate.all_runs)))),
-                problem="; ".join(notes.problems(self.store, candidate.all_runs)),
-                short_score=mean_score(self.store, candidate.short) if candidate.short else None,
-                dropped=not (candidate.runs or candidate.is_chosen),
-            )
-            for candidate in self._candidates
-        ]
 
     def _measured(self, row: TableRow, chosen: Trial | None, runs: Sequence[Run]) -> ResultRow:
         label, unfinished = row.label, self._of_seeds(runs)
@@ -286,7 +251,7 @@ class _Table:
         numbers = {} if stage.phases else {"rounds": 0.0}
         rounds = self.store.result(stage)["rounds"]
         early = run.settings.stop_at_loss is not None and bool(stage.phases)
-        if set(BUDGETS) & set(self.recipe.metrics) and (rounds or not early):
+        if rounds or not early:
             # Stored results are reported even if the data of their clients are no longer available.
             made_of = len(rounds) if early else None
             if costs := _result_or_none("the cost of starts", cost, stage, made_of):

@@ -36,12 +36,12 @@ from coprefl_flwr.recipes.plan import hours, plan_of, plan_text
 from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
-from coprefl_flwr.recipes.search import check_runs
+from coprefl_flwr.recipes.search import check_runs, table_rows
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.report import Report, text_tables, write_report
 from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame
-from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
+from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import Store, is_done, read_result
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     models = options.models or out.parent / "models"
     check_own(out, "--out")
     check_own(out / REPORT, "--out")
-    tracker = tracker_of(vars(options), out.resolve())
+    tracker = tracker_of(options.tracker, out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
     in_use = f"--out {out}: another `coprefl run` writes there: choose another"
     with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
@@ -116,29 +116,31 @@ def plan(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write the report of a folder of results, or print a comparison of several studies."""
-    kinds = [RECIPE, ROUNDS]
-    for out in options.out:
-        if not any((out / kind).exists() for kind in kinds):
-            known = [str(path.parent) for kind in kinds for path in out.parent.glob(f"*/{kind}")]
-            raise SettingsError(unknown("folder of a recipe or a study", str(out), known))
-        if len(options.out) > 1 and (out / RECIPE).exists():
-            problem = f"{out} is the folder of a recipe, whose report has all its seeds"
-            raise SettingsError(f"{problem}: name it alone, or name several folders of studies")
-    if len(options.out) > 1:
-        several = _tested(report_of(list(map(Outcome.read, options.out))), options)
-        say(text_tables(several.comparisons[0], terminal_width()))
-        return
-    (out,) = options.out
-    if not (out / RECIPE).exists():
-        _report(_tested(report_of([Outcome.read(out)]), options), out)
+    out, *others = options.out
+    if others or not (out / RECIPE).exists():
+        of_studies = _tested(report_of(list(map(Outcome.read, options.out))), options)
+        if others:
+            say(text_tables(of_studies.comparisons[0], terminal_width()))
+        else:
+            _report(of_studies, out)
         return
     with without_code("coprefl report"):
         own = read_json(out / COLUMNS) if (out / COLUMNS).exists() else {}
         recipe, store = read_recipe(out / RECIPE, stored=own), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: the folder of its results, {store.root}, is missing")
+        _check_unchanged(out, recipe)
         lost = read_json(out / FAILED) if (out / FAILED).exists() else {}
         _report(_tested(collect(recipe, store, lost), options), out)
+
+
+def _check_unchanged(out: Path, recipe: Recipe) -> None:
+    """Raise a SettingsError if the results of a folder's runs have other keys by now."""
+    before = {key for keys in read_json(out / RUNS) for key in keys}
+    reported = [run for row in table_rows(recipe) for run in row.reported(row.trials()[0])]
+    if {key for run in reported for key in run.keys} - before:
+        problem = "its code or data changed after the run: its report stays as it is"
+        raise SettingsError(f"{out}: {problem}; run `coprefl run {out / RECIPE}` again")
 
 
 def _tested(report: Report, options: argparse.Namespace) -> Report:

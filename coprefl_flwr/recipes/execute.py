@@ -11,7 +11,6 @@ and ended after the work.
 
 import contextlib
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from typing import Any
 import torch
 
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError, excerpt, one_line, shorten
+from coprefl_flwr.errors import one_line, shorten
 from coprefl_flwr.federation.flower import without_colours
-from coprefl_flwr.federation.machine import MOST_WORKERS, cores, one_thread
+from coprefl_flwr.federation.machine import cores, one_thread
 from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.grids.ray import connect, end_hosts, gpu_share, start_hosts
@@ -32,14 +31,12 @@ from coprefl_flwr.named import display_names
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
+from coprefl_flwr.studies.running import WORKERS as OPTION
 from coprefl_flwr.studies.running import Followed, shown, unfollowed
 from coprefl_flwr.studies.running import run as make_stages
 from coprefl_flwr.studies.store import Store
 
 logger = logging.getLogger("flwr.coprefl")
-
-WORKERS = "COPREFL_WORKERS"
-"""Environment variable with the number of workers, used if the command line gives none."""
 
 FEW = 300
 """Number of clients' rounds up to which no workers are started: starting would take longer."""
@@ -96,21 +93,12 @@ def attempt(
 def wanted_workers(number: int | None) -> tuple[int, bool]:
     """Return the number of workers, and whether the user asked for this number.
 
-    If `number` is None, it is the value of COPREFL_WORKERS, or else one worker per GPU, or per
-    core if there is no GPU.
+    If `number` is None, it is one worker per GPU, or per core if there is no GPU.
     """
-    variable = os.environ.get(WORKERS, "")
-    name, value = f"--workers {number}", number
-    if value is None and not variable:
+    if number is None:
         gpus = torch.cuda.device_count() if default_device().type == "cuda" else 0
         return gpus or cores(), False
-    if value is None:
-        name = f"{WORKERS}={variable}"
-        value = int(variable) if variable.isdecimal() and len(variable) < 20 else 0
-    if not 1 <= value <= MOST_WORKERS:
-        allowed = f"must be a whole number, at least 1 and at most {MOST_WORKERS}"
-        raise SettingsError(f"{excerpt(name)}: {allowed}")
-    return value, True
+    return OPTION.checked(number, "--workers"), True
 
 
 @contextlib.contextmanager

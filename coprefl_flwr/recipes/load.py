@@ -1,5 +1,6 @@
 """Read and check a recipe's file. Errors name the line that is wrong."""
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,10 +29,12 @@ from coprefl_flwr.recipes.recipe import (
 from coprefl_flwr.recipes.runs import ROLES
 from coprefl_flwr.recipes.schema import Paper, RecipeFile, choices_type, validated
 from coprefl_flwr.recipes.yaml_file import Places
-from coprefl_flwr.report.columns import COLUMNS, STEP_SIZE, is_column
+from coprefl_flwr.report.columns import STEP_SIZE, column
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import STARTS, Settings
+
+logger = logging.getLogger("flwr.coprefl")
 
 
 def read_recipe(
@@ -84,6 +87,10 @@ def read_recipe(
         own = own_metrics(file.metrics, stored)
     metrics = _columns(file.metrics, own, places, "metrics")
     settings = with_needs(settings, file.metrics, rows)
+    printed = file.paper.tables if file.paper and not changes else []
+    for label in dict.fromkeys(label for table in printed for label in table.rows):
+        if label not in methods:
+            logger.warning("paper: %s", unknown("row", label, methods))
     paper = _paper(file.paper, settings, list(methods), places, own) if file.paper else []
     derived = {
         "source": file.source or "",
@@ -170,13 +177,10 @@ def _paper(
 
 def _columns(metrics: Sequence[str], own: OwnMetrics, places: Places, *keys: str) -> list[str]:
     """Return the columns of the metrics at `keys`; `own` are the user's metrics."""
-    columns = []
-    for at, metric in enumerate(metrics):
-        column = f"{METRIC}{own[metric][0]}" if metric in own else metric
-        if not is_column(column):
-            with places.at(*keys, at):
-                raise SettingsError(f"{keys[-1]}: {unknown('value', column, list(COLUMNS))}")
-        columns.append(column)
+    columns = [f"{METRIC}{own[metric][0]}" if metric in own else metric for metric in metrics]
+    for at, name in enumerate(columns):
+        with places.at(*keys, at):
+            column(name)
     return columns
 
 
@@ -219,7 +223,7 @@ def _effective(tree: Tree) -> Tree:
 
 def _check_searched(recipe: Recipe) -> None:
     """Raise a SettingsError if searched values cannot be chosen on validation tasks."""
-    searched = [row for row in recipe.rows if row.number > 1]
+    searched = [row for row in recipe.rows if len(row.trials()) > 1]
     if not searched or recipe.select != VALIDATION:
         return
     with recipe.placing():
@@ -233,11 +237,8 @@ def _check_searched(recipe: Recipe) -> None:
 
 
 def _check_equal(recipe: Recipe) -> None:
-    """Raise a SettingsError for an `equal` that the rows cannot have."""
+    """Raise a SettingsError if the reference of equal step sizes is searched."""
     with recipe.placing():
-        if recipe.equal and recipe.study != STARTS:
-            problem = f"equal: {recipe.equal} compares pre-trainings: set study: {STARTS}"
-            raise SettingsError(problem, "protocol")
         if recipe.equal == STEP_SIZE and recipe.reference_method is None:
             problem = f"equal: {STEP_SIZE}: the reference, {recipe.reference}, has searched values"
             raise SettingsError(f"{problem}: name another method", "reference", "protocol")

@@ -20,15 +20,14 @@ BY_HALVING = (
     "Searched by halving: every value was trained for a quarter of the rounds, of the pre-training "
     "and of the tasks. Only the best quarter of a row's values was then trained for all rounds."
 )
-ON_REPORTED = "on the reported results themselves (select: test)"
 NOT_DONE = "no run is finished yet"
 
 # ---- choices -------------------------------------------------------------------------------------
 
 
 def how(recipe: Recipe) -> list[str]:
-    """Return notes on the recipe's protocol, and on how searched values were chosen."""
-    notes = []
+    """Return notes on the recipe's scale and protocol, and on how searched values were chosen."""
+    notes = [recipe.scale] if recipe.scale else []
     if recipe.protocol:
         notes.append(f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}.")
     if recipe.equal == STEP_SIZE:
@@ -47,17 +46,11 @@ def how(recipe: Recipe) -> list[str]:
             "and classes that no reported task has. The column Chosen shows the values."
         )
     else:
-        favoured = "which favours rows with more searched values"
-        notes.append(f"Searched values were chosen {ON_REPORTED}, {favoured}.")
+        notes.append(
+            "Searched values were chosen on the reported results themselves (select: test), which "
+            "favours rows with more searched values."
+        )
     return notes
-
-
-def scored(recipe: Recipe) -> str:
-    """Return a phrase that names the data on which searched values are scored."""
-    if recipe.select != VALIDATION:
-        return ON_REPORTED
-    tasks = f"{recipe.validation_tasks} validation task{'s' * (recipe.validation_tasks != 1)}"
-    return f"on {tasks} (seed {recipe.validation_seed})"
 
 
 # ---- problems ------------------------------------------------------------------------------------

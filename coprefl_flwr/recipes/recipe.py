@@ -42,7 +42,6 @@ pre-training clients is at most `below`.
 
 import hashlib
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,9 +76,8 @@ VALIDATION, TEST, ALL = "validation", "test", "all"
 If no value is chosen, each value is a row.
 """
 
-EVERY, HALVING = "all", "halving"
-"""The searched values that are run to the end: all values, or the best values after a quarter of
-the rounds."""
+HALVING = "halving"
+"""The search that runs only the best values to the end, after a quarter of the rounds of all."""
 
 FULL, SMALL = "full", "small"
 
@@ -116,11 +114,6 @@ class RecipeRow:
             Trial(self._with(chosen), written_options((key, chosen[key]) for key in searched))
             for chosen in combinations(self.options)
         ]
-
-    @property
-    def number(self) -> int:
-        """Number of trials of the row."""
-        return math.prod(map(len, self.options.values()))
 
     def _with(self, options: Mapping[str, Value]) -> Method:
         """Return the method with the options set in each phase that has these options.
@@ -174,11 +167,6 @@ class Recipe(RecipeFile):
     own_metrics: OwnMetrics
     effective: Mapping[str, Any] = Field(repr=False)  # the file with overlays and `--set` applied
     places: Places = Field(repr=False)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The notes on the scale, which the report shows."""
-        return tuple(self.scale.splitlines())
 
     @property
     def study(self) -> str:

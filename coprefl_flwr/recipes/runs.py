@@ -72,13 +72,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The label of the run's row, or else its method, as it is printed."""
-        return self.label or self.text
-
-    @property
-    def text(self) -> str:
-        """The run's method, with file names instead of paths."""
-        return self.settings.method.without_folders
+        """The label of the run's row, or else its method, with file names instead of paths."""
+        return self.label or self.settings.method.without_folders
 
     @property
     def main(self) -> Stage:

@@ -146,7 +146,8 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 AtLeast0 = Annotated[int, Strict(), Field(ge=0)]
 AtLeast1 = Annotated[int, Strict(), Field(ge=1)]
 Texts: Any = several(Text)
-Seeds: Any = several(AtLeast0)
+# Not `several`: a single 2 might mean the seed 2, or two seeds.
+Seeds: Any = Annotated[list[AtLeast0], Field(min_length=1), AfterValidator(_unique)]
 
 
 class _Part(BaseModel):

@@ -46,7 +46,7 @@ class TableRow:
     @property
     def searched(self) -> bool:
         """Whether one of several values is chosen. With `select: all` each value is a row."""
-        return self.recipe.select != ALL and self.row.number > 1
+        return self.recipe.select != ALL and len(self.trials()) > 1
 
     @property
     def validated(self) -> bool:

@@ -26,25 +26,22 @@ Write = Callable[[dict[str, float], int], object]
 """Function that writes the metrics of a round: {name: value}, and the number of the round."""
 
 
-def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
-    """Return the tracker that the options of `coprefl run` name, or else one without hooks.
+def tracker_of(name: str | None, out: Path) -> Followed:
+    """Return the tracker of this name or place; one without hooks if `name` is None.
 
     `out` is the recipe's folder. Raises a SettingsError if a package is missing, or if the user's
     tracker is not found.
     """
-    if own := options.get("tracker"):
-        place = plugins.resolved(own, Path.cwd())
+    if name is None:
+        return unfollowed
+    if name not in _OPENED:
+        place = plugins.resolved(name, Path.cwd())
         plugins.find("tracker", place)
         return partial(_own, place, out)
-    named = {option: options[option] for option in _OPENED if options.get(option)}
-    for option, place in named.items():
-        if importlib.util.find_spec(option) is None:
-            package = f"pip install 'coprefl-flwr[{option}]'"
-            raise SettingsError(f"--{option} needs the package {option}: {package}")
-        if option != "wandb" and "://" not in place:
-            place = str(Path(place).resolve())
-        return partial(_followed, _OPENED[option], place, out)
-    return unfollowed
+    if importlib.util.find_spec(name) is None:
+        package = f"pip install 'coprefl-flwr[{name}]'"
+        raise SettingsError(f"--tracker {name} needs the package {name}: {package}")
+    return partial(_followed, _OPENED[name], out)
 
 
 @contextmanager
@@ -62,30 +59,30 @@ def _own(place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
         yield hooks
 
 
-Opened = Callable[[str, Path, str], AbstractContextManager[Write]]
-"""Function that opens a tracker's run, given an address, the recipe's folder and a stage key."""
+Opened = Callable[[Path, str], AbstractContextManager[Write]]
+"""Function that opens a tracker's run, given the recipe's folder and a stage key."""
 
 
 @contextmanager
-def _followed(opened: Opened, place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
+def _followed(opened: Opened, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
     """Yield a hook that opens the tracker's run in the first round, and writes each round."""
     with ExitStack() as stack:
         writes: list[Write] = []
 
         def hook(report: RoundReport) -> None:
             if not writes:
-                writes.append(stack.enter_context(opened(place, out, stage.key)))
+                writes.append(stack.enter_context(opened(out, stage.key)))
             writes[0]({name: float(value) for name, value in report.metrics.items()}, report.round)
 
         yield (hook,)
 
 
 @contextmanager
-def _tensorboard(place: str, _: Path, key: str) -> Iterator[Write]:
-    """Open TensorBoard event files for the stage, in the folder `place`/`key`."""
+def _tensorboard(out: Path, key: str) -> Iterator[Write]:
+    """Open TensorBoard event files for the stage, in the folder `out`/tensorboard/`key`."""
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(Path(place, key))) as writer:
+    with SummaryWriter(str(out / "tensorboard" / key)) as writer:
 
         def write(metrics: Mapping[str, float], step: int) -> None:
             for name, value in metrics.items():
@@ -96,13 +93,13 @@ def _tensorboard(place: str, _: Path, key: str) -> Iterator[Write]:
 
 
 @contextmanager
-def _mlflow(place: str, _: Path, key: str) -> Iterator[Write]:
-    """Open the stage's run in the experiment `coprefl`, at an address or in a folder."""
+def _mlflow(out: Path, key: str) -> Iterator[Write]:
+    """Open the stage's run in the experiment `coprefl`; without an address, in `out`/mlflow."""
     # MLflow refuses a plain folder without this variable: it prefers a database.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     import mlflow
 
-    mlflow.set_tracking_uri(place if "://" in place else Path(place).as_uri())
+    mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or (out / "mlflow").as_uri())
     mlflow.set_experiment("coprefl")
     known: Any = mlflow.search_runs(filter_string=f"tags.stage = '{key}'", output_format="list")
     before = known[0].info.run_id if known else None
@@ -116,14 +113,14 @@ def _mlflow(place: str, _: Path, key: str) -> Iterator[Write]:
 
 
 @contextmanager
-def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
-    """Open the stage's run in the project `place`; offline it is in `out`/wandb."""
+def _wandb(out: Path, key: str) -> Iterator[Write]:
+    """Open the stage's run in the project WANDB_PROJECT; offline it is in `out`/wandb."""
     import wandb
 
     mode: Any = os.environ.get("WANDB_MODE")  # Read now: wandb read it when it was imported.
     out.mkdir(parents=True, exist_ok=True)
     run = wandb.init(
-        project=place,
+        project=os.environ.get("WANDB_PROJECT", "coprefl"),
         mode=mode,
         dir=out,
         id=hashlib.sha256(key.encode()).hexdigest()[:16],
@@ -142,4 +139,4 @@ def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
 
 
 _OPENED: dict[str, Opened] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
-"""Built-in trackers by the option of `coprefl run` that names one; `--tracker` is for user code."""
+"""The built-in trackers, by name, which is also that of their package."""

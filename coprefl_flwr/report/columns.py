@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.plugins import METRIC
 
 Better = Literal["higher", "lower"] | None  # the direction that is marked best; None: no mark
@@ -100,18 +101,13 @@ MEASURED = "measured:"
 """Prefix of the column of a number from a user's measurement."""
 
 
-def is_column(metric: str) -> bool:
-    """Return whether a metric has a column."""
-    own = metric.startswith((ACCURACY_OF, METRIC, MEASURED))
-    return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
-
-
 def column(metric: str, title: str = "", better: str = "higher") -> ColumnSpec:
     """Return the column of a metric. `title` and `better` are those of a user metric.
 
     A metric is a key of `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
     rounds-to-60% and megabytes-to-60%, the cost to reach a mean accuracy; metric:NAME, the mean
-    over clients of a user metric; and measured:NAME, a number from a user's measurement.
+    over clients of a user metric; and measured:NAME, a number from a user's measurement. Raises a
+    SettingsError for another metric.
     """
     if metric.startswith(MEASURED):
         missing = "set measurements to measure it"
@@ -124,4 +120,6 @@ def column(metric: str, title: str = "", better: str = "higher") -> ColumnSpec:
         return ColumnSpec(f"{what} to {reached[2]} %", "lower", 1, tested=False)
     if metric.startswith(ACCURACY_OF):
         return ColumnSpec(f"{metric.removeprefix(ACCURACY_OF)} %")
+    if metric not in COLUMNS:
+        raise SettingsError(unknown("column", metric, COLUMNS))
     return COLUMNS[metric]

@@ -26,7 +26,6 @@ class SearchEntry:
     values: str  # "gamma=0.5,learning-rate=0.1"
     score: float  # mean accuracy in percent; nan if the values were not run to the end
     chosen: bool
-    why: str = ""  # why there is no score
     problem: str = ""  # the runs that diverged or did not learn
     short_score: float | None = None  # after a quarter of the rounds; None without halving
     dropped: bool = False  # whether halving dropped these values after a quarter of the rounds
@@ -77,7 +76,7 @@ class Comparison:
 
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
     title: str  # title of the table, e.g. "participants = 20"
-    metrics: Sequence[str]  # the columns, as `is_column` allows
+    metrics: Sequence[str]  # the columns, see `column`
     units: Sequence[str]  # the seeds and their tasks, e.g. "seed 0, task 0", or "seed 0"
     rows: Sequence[ResultRow]  # with unique names
     reference: str  # name or label of the row that the other rows are tested against
@@ -85,7 +84,6 @@ class Comparison:
     source: str = ""  # place of these numbers in the paper, "CoPreFL, AAAI text, Table 1(a)"
     failed: Sequence[str] = ()  # a line per missing run
     search_entries: Sequence[SearchEntry] = ()  # one per searched combination of values
-    scored: str = ""  # the data of the scores, e.g. "on 2 validation tasks"
     headings: Mapping[str, Sequence[str]] = field(
         default_factory=dict
     )  # user metric: title, better
@@ -105,38 +103,30 @@ class Comparison:
         """The seed of each unit, e.g. "seed 0"."""
         return [unit.partition(",")[0] for unit in self.units]
 
-    def short_name(self, row: ResultRow) -> str:
-        """Return a row's label, or its name if other rows have the same label."""
-        labels = [other.label for other in self.rows]
-        return row.label if labels.count(row.label) == 1 else row.name
-
     def against(self, reference: str) -> "Comparison":
-        """Return the comparison with another reference row, by its name or label, shown or not.
+        """Return the comparison with another reference row, by its name or label.
 
         Raises a SettingsError if there is no such row.
         """
-        names = {
-            name: row.name  # Of several rows with one label, the first.
-            for row, shown in reversed([*zip(self.rows, self.displayed().rows, strict=True)])
-            for name in (row.label, row.name, shown.name, shown.label)
-        }
+        names = dict.fromkeys(name for row in self.rows for name in (row.label, row.name))
         if reference not in names:
             raise SettingsError(f"reference: {unknown('row', reference, names)}")
-        return replace(self, reference=names[reference])
+        return replace(self, reference=reference)
 
     def paper_of(self, row: ResultRow) -> Printed:
-        """Return the paper's numbers for a row, by metric."""
-        return self.paper.get(row.name) or self.paper.get(self.short_name(row), {})
+        """Return the paper's numbers for a row, by metric; those of its label, if it is alone."""
+        alone = [other.label for other in self.rows].count(row.label) == 1
+        return self.paper.get(row.name) or self.paper.get(row.label if alone else "", {})
 
     def displayed(self) -> "Comparison":
         """Return the comparison with methods named as in papers: "CoPreFL" for "coprefl".
 
         The entries of a search keep the names of settings, which programs read from its file.
         """
-        names = display_names([*(row.label for row in self.rows), *self.paper])
+        names = display_names(row.label for row in self.rows)
         shown = [replace(row, label=names[row.label]) for row in self.rows]
         names |= {old.name: new.name for old, new in zip(self.rows, shown, strict=True)}
-        paper = {names[label]: printed for label, printed in self.paper.items()}
+        paper = {names.get(label, label): printed for label, printed in self.paper.items()}
         reference = names.get(self.reference, self.reference)
         return replace(self, rows=shown, reference=reference, paper=paper)
 
@@ -167,18 +157,19 @@ class Report:
 def numbers(comparison: Comparison) -> pd.DataFrame:
     """Return the content of `results.csv`: a row per row of the table and metric.
 
-    Measured rows come first, then the rows that only the paper has. "mean" and "std" are over
-    units. "difference" is the row minus the reference, over the means of each seed's tasks that
-    both rows have. "pairs" is the number of these seeds. "p" is the p-value of the paired t-test.
+    "mean" and "std" are over units. "difference" is the row minus the reference, over the means of
+    each seed's tasks that both rows have. "pairs" is the number of these seeds. "p" is the p-value
+    of the paired t-test.
     "p-holm" is the p-value, Holm-corrected for all rows of a metric. "median" is over units too,
     and "never" is the number of units whose value is infinite. Missing numbers are nan.
     """
-    known = {name for row in comparison.rows for name in (row.name, row.label)}
-    nothing = pd.DataFrame(math.nan, list(comparison.units), list(comparison.metrics))
-    unmeasured = [ResultRow(label, "", nothing) for label in comparison.paper if label not in known]
-    rows = [*comparison.rows, *unmeasured]
-    entries = [_entry(comparison, metric, row) for row in rows for metric in comparison.metrics]
-    data = pd.DataFrame(entries)
+    data = pd.DataFrame(
+        [
+            _entry(comparison, metric, row)
+            for row in comparison.rows
+            for metric in comparison.metrics
+        ]
+    )
     data["p-holm"] = data.groupby("metric")["p"].transform(holm)
     return data
 

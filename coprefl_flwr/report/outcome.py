@@ -198,13 +198,12 @@ def _check_seeds_and_settings(abouts: Sequence[Mapping[str, Any]]) -> None:
     seeds = [about.get("seed", 0) for about in abouts]
     if len({*seeds}) < len(seeds):
         raise SettingsError(f"the runs have the seeds {seeds}: name one run of each seed")
-    settings = [{**about.get("defaults", {}), **about.get("settings", {})} for about in abouts]
-    for key in sorted({key for of_run in settings for key in of_run} - {"seed", "method"}):
-        values = [of_run.get(key, "not set") for of_run in settings]
-        if values.count(values[0]) < len(values):
-            shown = " and ".join(map(str, values))
-            problem = f"the runs have different settings: {key} = {shown}"
-            raise SettingsError(f"{problem}; name runs that differ only in the seed")
+    settings = pd.DataFrame(
+        [{**about.get("defaults", {}), **about.get("settings", {})} for about in abouts]
+    )
+    differ = [name for name in settings if settings[name].astype(str).nunique(dropna=False) > 1]
+    if others := ", ".join(str(name) for name in differ if name not in ("seed", "method")):
+        raise SettingsError(f"the runs differ in {others}: name runs that differ only in the seed")
 
 
 def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:

@@ -21,9 +21,9 @@ FOLDER, PAGE = "report", "report.html"
 
 
 class Section(NamedTuple):
-    """A part of the page: a comparison, or one metric of all comparisons."""
+    """A part of the page: a comparison."""
 
-    name: str  # name of the comparison; "" for a metric of all comparisons
+    name: str  # name of the comparison
     answers: list[str]
     tables: list[Table]
     search: Table | None  # the searched values
@@ -48,7 +48,6 @@ def write_report(report: Report, folder: Path) -> Path:
     | `tables/NAME.md`, `tables/NAME.tex` | a comparison's tables |
     | `tables/NAME-search.md` | every searched value of a comparison, with its score |
     | `provenance.md` | how the results were made, and all settings |
-    | `tables/overview.md` | a table per metric, over all comparisons, if there are several |
     | `figures/NAME-KIND.png`, `.pdf` | figures of a comparison |
     | `results.csv` | a line per comparison, row and metric |
     | `units.csv` | a line per comparison, row and unit |
@@ -57,16 +56,13 @@ def write_report(report: Report, folder: Path) -> Path:
     """
     texts, figures = dict[str, str](), dict[str, bytes]()
     comparisons = [comparison.displayed() for comparison in report.comparisons]
-    across = tables.overviews(comparisons)
-    if across:
-        texts["tables/overview.md"] = markdown(*across)
-    sections = [Section("", [], [table], None, [], [*texts]) for table in across]
+    sections = []
     for comparison in comparisons:
         name, shown = comparison.name, tables.tables(comparison)
         files = {f"tables/{name}.md": markdown(*shown), f"tables/{name}.tex": latex(*shown)}
         search = None
         if comparison.search_entries:
-            search = tables.search_table(comparison.search_entries, comparison.scored)
+            search = tables.search_table(comparison.search_entries)
             files[f"tables/{name}-search.md"] = markdown(search)
         texts |= files
         pictures = draw(comparison, report.figures)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, wrong_type
+from coprefl_flwr.errors import wrong_type
 from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.files import expanded, own
 from coprefl_flwr.report import figures, frames, text_tables
@@ -108,8 +108,6 @@ def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None =
     >>> figure = cp.plot_history(history)
     """
     histories = history if isinstance(history, Mapping) else {"": history}
-    if not histories:
-        raise SettingsError("history: the mapping is empty; it needs a history for each name")
     of_each = [_rows(str(name), curve) for name, curve in histories.items()]
     return _saved(figures.learning_figure(pd.concat(of_each, ignore_index=True)), path)
 
@@ -123,8 +121,6 @@ def _rows(name: str, history: Curve) -> pd.DataFrame:
     if not isinstance(history, pd.DataFrame):
         example = "`start, history = cp.pretrain(..., history=True)`"
         raise wrong_type(what, history, "the metrics of a pre-training's rounds", example)
-    if history.empty:
-        raise SettingsError(f"{what} has no rounds: the strategy has not run")
     return history.assign(phase="pretraining", start=name or "pre-training", task=None)
 
 

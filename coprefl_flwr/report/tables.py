@@ -87,23 +87,21 @@ def table(comparison: Comparison, first: bool = True) -> Table:
         _column(comparison, str(metric), of_metric)
         for metric, of_metric in data.groupby("metric", sort=False)
     ]
-    lines = data[["row", "label", "chosen"]].drop_duplicates()
-    more = {
-        row.name: f" ({row.unfinished})" * bool(row.unfinished) + f" {DAGGER}" * bool(row.problems)
-        for row in comparison.rows
-    }
+    rows = comparison.rows
     labels = [
-        f"{label}{more.get(row, '')}"
-        for row, label in zip(lines["row"], lines["label"], strict=True)
+        row.label
+        + f" ({row.unfinished})" * bool(row.unfinished)
+        + f" {DAGGER}" * bool(row.problems)
+        for row in rows
     ]
     index = pd.Index(labels, name="Method")
-    if lines["chosen"].any():
-        chosen = [choice or NONE for choice in lines["chosen"]]
+    if any(row.chosen for row in rows):
+        chosen = [row.chosen or NONE for row in rows]
         index = pd.MultiIndex.from_arrays([labels, chosen], names=["Method", "Chosen"])
     cells, best = (
         pd.concat([part[at] for part in parts], axis=1).set_axis(index, axis=0) for at in (0, 1)
     )
-    title, reference = comparison.title or comparison.name, comparison.tested_against.name
+    title = comparison.title or comparison.name
     return Table(
         cells,
         best,
@@ -111,7 +109,7 @@ def table(comparison: Comparison, first: bool = True) -> Table:
         title if first else f"{title}: training and costs",
         comparison.name if first else f"{comparison.name}-costs",
         comparison.failed,
-        list(lines["row"]).index(reference) if data["p-holm"].notna().any() else None,
+        rows.index(comparison.tested_against) if data["p-holm"].notna().any() else None,
     )
 
 
@@ -187,54 +185,9 @@ def ranked(better: Better, data: pd.DataFrame, flagged: Collection[str]) -> list
     return list(means.index) if better and len(means) > 1 else []
 
 
-def overviews(comparisons: Sequence[Comparison]) -> list[Table]:
-    """Return a table of each tested metric of several comparisons, with a column per comparison.
-
-    Costs and counts have no such table, because they rarely differ between comparisons. Rows of
-    different comparisons are matched by label, or by name if a comparison has a label more than
-    once. Chosen values may differ.
-    """
-    overview_tables = []
-    metrics = dict.fromkeys(m for comparison in comparisons for m in comparison.metrics)
-    for metric in metrics:
-        having = [comparison for comparison in comparisons if metric in comparison.metrics]
-        heading = having[0].column(metric)
-        if len(having) < 2 or not heading.tested:
-            continue
-        parts = [_of_overview(comparison, metric) for comparison in having]
-        cells, best = (
-            pd.concat([part[at] for part in parts], axis=1, sort=False).rename_axis("Method")
-            for at in (0, 1)
-        )
-        cells = cells.fillna(NONE)
-        notes = [
-            f"Mean ± sample standard deviation, as in the tables below; {MARK}: significantly best."
-        ]
-        if cells.map(lambda text: DAGGER in text).any(axis=None):
-            notes.append(f"{DAGGER}: diverged or did not learn; see the notes of its table.")
-        if (cells == NONE).any(axis=None):
-            notes.append(f"{NONE}: no such row in this table, or no value; see its notes.")
-        title = f"{heading.title}, all tables"
-        overview_tables.append(Table(cells, best.eq(True), notes, title))
-    return overview_tables
-
-
-def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a metric's cells, a dagger after failed trainings, and which cells are best."""
-    of_metric = numbers(replace(comparison, metrics=[metric], paper={}))
-    parts = _column(comparison, metric, of_metric)
-    names = [comparison.short_name(row) for row in comparison.rows]
-    head = pd.MultiIndex.from_tuples([(comparison.title or comparison.name, HERE)])
-    texts, best = (
-        part.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0) for part in parts
-    )
-    daggers = pd.Series([DAGGER * bool(row.problems) for row in comparison.rows], names)
-    return texts.add(daggers, axis=0), best
-
-
-def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
-    """Return the table of all searched values; `scored` names the data of the scores."""
-    notes = [f"Mean accuracy {scored}; bold: the chosen value of each row."]
+def search_table(entries: Sequence[SearchEntry]) -> Table:
+    """Return the table of all searched values with their scores."""
+    notes = ["Mean accuracy on the tasks that choose a value; bold: the chosen value of each row."]
     columns = {
         "Accuracy %": [shown(entry.score) for entry in entries],
         "Chosen": [entry.state for entry in entries],
@@ -246,10 +199,8 @@ def search_table(entries: Sequence[SearchEntry], scored: str) -> Table:
             "After a quarter of the rounds, of the pre-training and of the tasks, the best quarter "
             "of a row's values was trained for all rounds; a single value left was chosen directly."
         )
-    for mark, attribute in ((NONE, "why"), (DAGGER, "problem")):
-        reasons = [(f"{e.label} with {e.values}", getattr(e, attribute)) for e in entries]
-        lines = [f"{name}: {reason}" for name, reason in reasons if reason]
-        notes += [f"{mark} {'; '.join(lines)}."] if lines else []
+    if problems := [f"{e.label} with {e.values}: {e.problem}" for e in entries if e.problem]:
+        notes.append(f"{DAGGER} {'; '.join(problems)}.")
     labels = [f"{entry.label} {DAGGER}" if entry.problem else entry.label for entry in entries]
     rows = pd.MultiIndex.from_arrays(
         [labels, [entry.values for entry in entries]], names=["Method", "Values"]
@@ -305,14 +256,11 @@ def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str
     for row, of_row in fewer.groupby("row", sort=False).first().iterrows():
         counts = f"{of_row['n']} of {of_row['most']} values"
         notes.append(f"{row} has {counts}, so it is not marked as best.")
-    finished = {row.name: not row.unfinished for row in comparison.rows}
+    unfinished = {row.name for row in comparison.rows if row.unfinished}
     why: dict[str, dict[str, None]] = {}  # reason: rows
     for row, metric in data[data["n"] == 0][["row", "metric"]].itertuples(index=False):
-        reason = comparison.column(metric).missing
-        if row not in finished:
-            reason = "only the paper has this row"
-        if finished.get(row, True):
-            why.setdefault(reason, {})[row] = None
+        if row not in unfinished:
+            why.setdefault(comparison.column(metric).missing, {})[row] = None
     lines = [f"{', '.join(rows)}: {reason}" for reason, rows in why.items()]
     return [*notes, f"{NONE} {'; '.join(lines)}."] if lines else notes
 

@@ -32,10 +32,7 @@ def comparison(**changes: Any) -> Comparison:
             result_row(NASTY, [90.0, math.nan, 90.0, 90.0], [1.0, math.nan, 1.0, 1.0]),
         ],
         "reference": "coprefl",
-        "paper": {
-            "fedavg": {"accuracy": (78.9, 2.98), "variance": (64.8, None)},
-            "fedmeta": {"accuracy": (82.45, 2.61)},
-        },
+        "paper": {"fedavg": {"accuracy": (78.9, 2.98), "variance": (64.8, None)}},
         "source": "CoPreFL, AAAI text, Table 1(a)",
         "failed": [f"{NASTY}, seed 0, task 1: client 3 sent a NaN"],
     }

@@ -18,7 +18,7 @@ from coprefl_flwr.cli import main
 from tests.common.processes import new_process
 from tests.common.simulation import ROOT
 
-FEW = ["--set", "seeds=0", "--set", "tasks=1", "--set", "rounds=2", "--set", "clients=6"]
+FEW = ["--set", "seeds=[0]", "--set", "tasks=1", "--set", "rounds=2", "--set", "clients=6"]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def keep_all(store, recipe, accuracy):
             deciding = table_row.selection_runs(candidate) if table_row.searched else []
             for run in [*deciding, *table_row.reported(candidate)]:
                 tasks = range(run.settings.tasks)
-                values = [accuracy(run.text, run.settings.seed, task) for task in tasks]
+                values = [accuracy(run.name, run.settings.seed, task) for task in tasks]
                 keep(store, run, values)
 
 
@@ -57,7 +57,7 @@ def test_missing_results_are_nan_and_listed(store, recipe_of, tmp_path):
     recipe = recipe_of(seeds=[0, 1], select="all")
     keep_all(store, recipe, lambda start, seed, task: 50)
     runs = {
-        (run.text, run.settings.seed): run
+        (run.name, run.settings.seed): run
         for table_row in table_rows(recipe)
         for candidate in table_row.trials()
         for run in table_row.reported(candidate)
@@ -157,7 +157,7 @@ def test_pretraining_metrics_are_those_of_its_tests(store, recipe_of):
     }
     for table_row in table_rows(recipe):
         for run in table_row.reported(table_row.trials()[0]):
-            keep(store, run, tested=tested[run.text, run.settings.seed])
+            keep(store, run, tested=tested[str(run.settings.method), run.settings.seed])
     (table,) = collect(recipe, store, {}).comparisons
     assert table.units == ["seed 0", "seed 1"]
     fedavg, again, cyclic = (row.values.to_dict("list") for row in table.rows)
@@ -231,7 +231,6 @@ def test_search_table_has_every_value(store, recipe_of):
         ("coprefl", "gamma=0.0", 50.0, False),
         ("coprefl", "gamma=1.0", 60.0, True),
     ]
-    assert table.scored == "on 1 validation task (seed 100)"
     assert collect(recipe_of(select="all"), store, {}).comparisons[0].search_entries == []
 
 
@@ -296,7 +295,7 @@ def test_failed_validation_run_is_listed(store, recipe_of):
     for file in store.folder(lost.main).rglob("*.*"):
         file.unlink()
     (table,) = collect(recipe, store, {lost.identity: "no memory"}).comparisons
-    assert table.failed == [f"{lost.name}, on validation tasks: no memory"]
+    assert table.failed == [f"{lost.name}, seed 100: no memory"]
 
 
 def test_rounds_of_all_phases_are_counted(store, recipe_of):

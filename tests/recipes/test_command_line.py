@@ -17,6 +17,7 @@ from coprefl_flwr.recipes.schema import KEYS
 from coprefl_flwr.report import Report
 from coprefl_flwr.report.figures import FIGURES
 from tests.common.checks import files
+from tests.common.processes import new_process
 from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 
@@ -92,7 +93,7 @@ def test_report_of_a_finished_recipe_has_the_same_bytes(done, capsys):
     assert shown.endswith(f"report: {page.as_uri()}\n")
     # A recipe's report has all its seeds, so there is none of several folders.
     line = refusal(["report", done / "tiny", done / "tiny"], capsys)
-    assert "is the folder of a recipe, whose report has all its seeds" in line
+    assert "tiny/rounds.jsonl cannot be read" in line
 
 
 @pytest.fixture
@@ -126,6 +127,21 @@ def test_command_of_a_report_repeats_the_runs(users_recipe, tmp_path, monkeypatc
     assert len([*tmp_path.glob("results/models/*")]) == stored
 
 
+def test_report_of_changed_code_leaves_the_report_as_it_is(
+    users_recipe, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("COPREFL_ALLOW", "all")
+    out, code = tmp_path / "out", tmp_path / "net.py"
+    assert main(["run", str(users_recipe), "--out", str(out)]) == 0
+    before = (out / "report" / "report.html").read_bytes()
+    code.write_text(f"{code.read_text()}\nOTHER = 1\n")
+    new_process()
+    capsys.readouterr()
+    line = refusal(["report", str(out)], capsys)
+    assert line.startswith(f"{out}: its code or data changed after the run")
+    assert (out / "report" / "report.html").read_bytes() == before
+
+
 def test_stopped_run_can_be_listed_and_reported(path, tmp_path, monkeypatch, capsys):
     stop = Witness(("train", "fedavg", "pretrain", 1), KeyboardInterrupt)
     monkeypatch.setattr(execute, "LocalGrid", stop)
@@ -134,7 +150,7 @@ def test_stopped_run_can_be_listed_and_reported(path, tmp_path, monkeypatch, cap
     assert "coprefl: stopped; the same command continues from here" in capsys.readouterr().err
     assert main(["report", str(out)]) == 0
     page = (out / "report" / "report.html").read_text()
-    assert "fedavg:rounds=1, seed 0: not run yet" in page
+    assert "fedavg, seed 0: not run yet" in page
     capsys.readouterr()
     assert main(["list", str(tmp_path)]) == 0
     assert f"{out}  1 of 2 runs  A tiny comparison\n" in capsys.readouterr().out

@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from coprefl_flwr.cli import main
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.cli import main, parser
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import LOCKS, SUMS
 from coprefl_flwr.grids import LocalGrid
@@ -244,18 +243,13 @@ def test_two_workers_make_the_results_of_one(tiny_images, tmp_path, monkeypatch,
     assert files(two) == before
 
 
-def test_number_of_workers_is_from_the_option_the_environment_or_the_cores(monkeypatch):
+def test_number_of_workers_is_that_of_the_option_or_of_the_cores(monkeypatch):
     monkeypatch.setattr(execute, "cores", lambda: 7)
-    monkeypatch.delenv("COPREFL_WORKERS")
     assert wanted_workers(None) == (7, False)
     assert wanted_workers(3) == (3, True)
     monkeypatch.setenv("COPREFL_WORKERS", "4")
-    assert wanted_workers(None) == (4, True)
-    assert wanted_workers(2) == (2, True)
-    for text in ("0", "four"):
-        monkeypatch.setenv("COPREFL_WORKERS", text)
-        with pytest.raises(SettingsError, match=f"COPREFL_WORKERS={text}: must be a whole number"):
-            wanted_workers(None)
+    assert parser().parse_args(["run", "a.yaml"]).workers == 4
+    assert parser().parse_args(["run", "a.yaml", "--workers", "2"]).workers == 2
 
 
 @pytest.fixture
@@ -263,7 +257,6 @@ def no_ray(monkeypatch):
     """Two cores, no wanted number of workers, and a Ray that cannot be started."""
     monkeypatch.setattr(execute, "cores", lambda: 2)
     monkeypatch.setattr(execute, "connect", None)
-    monkeypatch.delenv("COPREFL_WORKERS")
 
 
 def test_little_work_starts_no_workers(recipe_of, tmp_path, no_ray, monkeypatch):

@@ -62,7 +62,7 @@ def test_recipe_has_the_values_of_its_file(read):
     assert (recipe.validation_tasks, recipe.validation_seed) == (2, 100)
     assert recipe.metrics == ("accuracy", "variance", "rounds", *BUDGETS)  # For the cyclic row.
     assert recipe.figures == ("accuracies",)
-    assert recipe.notes == ()
+    assert recipe.scale == ""
     first, second = (recipe.paper_table(table) for table in recipe.combinations())
     assert (first.table, dict(first.where)) == ("1(a)", {"participants": 2})
     assert first.rows == {
@@ -204,7 +204,12 @@ def test_classes_may_be_a_count_or_a_list(read):
     assert lists["downstream-domains"] == ("art photo",)
     in_file = TEXT.replace("rounds: 3", "rounds: 3\n  downstream-classes: [[8, 9]]")
     assert read(in_file).settings["downstream-classes"] == ("list:8,9",)
-    assert (read(changes=["seeds=2"]).seeds, read(changes=["seeds=[2]"]).seeds) == ((2,), (2,))
+
+
+def test_misspelt_row_of_a_papers_table_is_left_out_with_a_line(read, caplog):
+    recipe = read(TEXT.replace("      rows: {coprefl: -1 2}", "      rows: {copref: -1 2}"))
+    assert [table.table for table in recipe.paper] == ["1(a)"]
+    assert "paper: unknown row 'copref': did you mean 'coprefl'?" in caplog.text
 
 
 def test_papers_tables_of_combinations_that_remain_are_kept(read, tmp_path):

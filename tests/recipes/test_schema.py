@@ -61,7 +61,7 @@ RECIPE = """\
 title: A recipe
 settings: {rounds: 3, participants: [2, 4], downstream-classes: [[8, 9]], partition: iid}
 methods: [random, {coprefl: {gamma: [0, 1]}}, {mine: {method: "own.py:Mine", strength: 3}}]
-seeds: 0
+seeds: [0]
 metrics: accuracy
 protocols: {a: {because: b, settings: {local-steps: null}, methods: {mine: {strength: null}}}}
 """
@@ -76,8 +76,8 @@ protocols: {a: {because: b, settings: {local-steps: null}, methods: {mine: {stre
         ("rounds: 3", "seed: 3", False),
         ("partition: iid", "norm: layer", False),
         ("gamma: [0, 1]", "gamma: [0, 2]", False),
-        ("seeds: 0", "seeds: [0, 1]", True),
-        ("seeds: 0", "seeds: [-1]", False),
+        ("seeds: [0]", "seeds: 0", False),
+        ("seeds: [0]", "seeds: [-1]", False),
         ("metrics: accuracy", "select: best", False),
         ("because: b, ", "", False),
         ("title: A recipe\n", "", False),

@@ -16,9 +16,9 @@ from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 def test_tracker_without_its_package_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    line = "--mlflow needs the package mlflow: pip install 'coprefl-flwr.mlflow.'"
+    line = "--tracker mlflow needs the package mlflow: pip install 'coprefl-flwr.mlflow.'"
     with pytest.raises(SettingsError, match=line):
-        tracker_of({"mlflow": "there"}, tmp_path)
+        tracker_of("mlflow", tmp_path)
 
 
 def written(folder):
@@ -36,11 +36,11 @@ def test_tensorboard_has_every_metric_of_every_round(tiny_images, tmp_path, monk
     content = tiny_recipe(tiny_images, methods=["fedavg"], reference=None)
     path = write_recipe(tmp_path / "recipe.yaml", content)
     arguments = ["run", str(path), "--out", str(tmp_path / "out")]
-    arguments += ["--tensorboard", str(tmp_path / "tb")]
+    arguments += ["--tracker", "tensorboard"]
     monkeypatch.setattr(execute, "LocalGrid", Witness(("train", "fedavg", "task-1", 2)))
     with pytest.raises(Killed):
         main(arguments)
-    (run,) = (tmp_path / "tb").iterdir()
+    (run,) = (tmp_path / "out" / "tensorboard").iterdir()
     (model,) = (tmp_path / "models").glob("fedavg-*")
     assert run.name == model.name
     (killed,) = run.glob("tasks/1-*")
@@ -90,11 +90,11 @@ def test_mlflow_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatc
     """MLflow writes into a folder; a stage that was killed continues in the same MLflow run."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
-    monkeypatch.chdir(tmp_path)
-    models = killed_then_whole("--mlflow", "there")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    models = killed_then_whole("--tracker", "mlflow")
     from mlflow import MlflowClient
 
-    client = MlflowClient((tmp_path / "there").as_uri())
+    client = MlflowClient((tmp_path / "out" / "mlflow").as_uri())
     experiment = client.get_experiment_by_name("coprefl").experiment_id
     runs = client.search_runs([experiment])
     assert sorted(run.info.run_name for run in runs) == sorted(models)
@@ -115,7 +115,7 @@ def test_mlflow_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatc
 def test_wandb_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatch):
     """A stage that was killed continues in a second file of the same run."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    models = killed_then_whole("--wandb", "tiny")
+    models = killed_then_whole("--tracker", "wandb")
     runs = [*(tmp_path / "out" / "wandb").glob("offline-run-*/run-*.wandb")]
     assert len(runs) == len(models) + 1
     assert len({file.name for file in runs}) == len(models)

@@ -83,8 +83,8 @@ def test_runs_with_other_settings_or_the_same_seed_are_never_pooled() -> None:
         SettingsError, match=r"the runs have the seeds \[3, 0, 3\]: name one run of each"
     ):
         report_of([run(3), run(0), run(3)])
-    for rounds, settings in ((50, {"alpha": 0.5, "rounds": 50}), ("not set", {"alpha": 0.5})):
-        message = rf"different settings: rounds = 5 and {rounds}; name runs that differ only in the"
+    for settings in ({"alpha": 0.5, "rounds": 50}, {"alpha": 0.5}):
+        message = "the runs differ in rounds: name runs that differ only in the seed"
         with pytest.raises(SettingsError, match=message):
             report_of([run(0, **set_up), run(1, settings=settings)])
 

@@ -123,9 +123,8 @@ def test_page_lists_missing_runs_and_figures(tmp_path: Path) -> None:
     assert ("li", f"{NASTY}, seed 0, task 1: client 3 sent a NaN") in page.texts
     assert ("li", "No data for the figure switch.") in page.texts
     assert not list(tmp_path.glob("figures/*"))
-    assert (tmp_path / "tables" / "overview.md").exists()
     links = {str(link["href"]) for link in page.all("a")}
-    assert {"#participants-20", "#b", "tables/overview.md", "tables/b.tex"} <= links
+    assert {"#participants-20", "#b", "tables/b.tex"} <= links
     assert {"participants-20", "b"} <= {str(part.get("id")) for part in page.all("section")}
 
 

@@ -9,7 +9,7 @@ from coprefl_flwr.report import ResultRow, text_tables
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
 from coprefl_flwr.report.formats import latex, markdown
-from coprefl_flwr.report.tables import NONE, overviews, search_table, table, tables
+from coprefl_flwr.report.tables import NONE, search_table, table, tables
 from tests.common.comparisons import NASTY, comparison, one_unit, result_row
 
 METRICS = ["accuracy", "variance"]  # the metrics of the made-up comparison
@@ -46,9 +46,9 @@ def test_row_has_means_deviations_and_p_values() -> None:
     The failed row minus coprefl is 15 in seed 0 (one task is missing), 10 and 8 in seed 1: means 15
     and 9, mean 12, std √18, t = 12 / 3 = 4 with 1 degree of freedom.
     """
-    fedavg, coprefl, fedmeta = 0, 1, 3
+    fedavg, coprefl = 0, 1
     names = [of_row[0] for of_row in table(comparison()).names]
-    assert names == ["fedavg", "coprefl", NASTY, "fedmeta"]
+    assert names == ["fedavg", "coprefl", NASTY]
     of_fedavg = entry(comparison(), "fedavg", "accuracy")
     assert cell(comparison(), fedavg, "accuracy") == "73.00 ± 2.58"
     assert of_fedavg["p"] == pytest.approx(P_ACCURACY)
@@ -59,19 +59,17 @@ def test_row_has_means_deviations_and_p_values() -> None:
     assert cell(comparison(), fedavg, "accuracy", "paper") == "78.90 ± 2.98"
     assert cell(comparison(), fedavg, "variance", "paper") == "64.80"
     assert cell(comparison(), coprefl, "accuracy", "p (Holm)") == NONE
-    assert cell(comparison(), fedmeta, "accuracy") == NONE
-    assert cell(comparison(), fedmeta, "accuracy", "paper") == "82.45 ± 2.61"
 
 
 def test_only_significant_differences_are_bold() -> None:
     """Two seeds give no significant difference here; four do, whichever row is the reference."""
     for metric in METRICS:
-        assert best(comparison(), metric) == [False] * 4
-        assert best(comparison(units=SEEDS[:1] * 4), metric) == [False] * 4
+        assert best(comparison(), metric) == [False] * 3
+        assert best(comparison(units=SEEDS[:1] * 4), metric) == [False] * 3
         decided = comparison(units=SEEDS, rows=comparison().rows[:2])
-        assert best(decided, metric) == [False, True, False]
+        assert best(decided, metric) == [False, True]
     others = comparison(units=SEEDS, rows=comparison().rows[:2], reference="fedavg")
-    assert best(others, "accuracy") == [False, True, False]
+    assert best(others, "accuracy") == [False, True]
     note = "bold: best, and significantly different from coprefl:gamma=0.5 (p < 0.05)."
     assert note in markdown(table(comparison(units=SEEDS))).replace("\\", "")
     assert "bold" not in markdown(table(comparison()))
@@ -81,7 +79,7 @@ def test_only_significant_differences_are_bold() -> None:
     assert r"coprefl & gamma=0.5 & \textbf{78.00 $\pm$ 3.56} &" in latex(table(decided))
     close = result_row("fedprox", [74.0, 76.0, 79.0, 81.5], [31.0, 29.0, 41.0, 39.5])
     third = comparison(units=SEEDS, rows=[*comparison().rows[:2], close])
-    assert best(third, "accuracy") == [False] * 4  # FedProx is not significantly worse.
+    assert best(third, "accuracy") == [False] * 3  # FedProx is not significantly worse.
 
 
 def test_costs_have_no_p_value_and_infinity_is_never() -> None:
@@ -197,7 +195,7 @@ def test_costs_have_their_table() -> None:
 
 
 def test_results_csv_has_the_numbers_and_their_source() -> None:
-    fedavg, of_variance, coprefl, *_, fedmeta, _ = numbers(comparison()).to_dict("records")
+    fedavg, of_variance, coprefl, *_ = numbers(comparison()).to_dict("records")
     assert [fedavg[key] for key in ("comparison", "row", "metric", "mean", "n", "pairs")] == [
         "participants-20", "fedavg", "accuracy", 73.0, 4, 2,
     ]  # fmt: skip
@@ -210,20 +208,6 @@ def test_results_csv_has_the_numbers_and_their_source() -> None:
         "coprefl:gamma=0.5", "coprefl", "gamma=0.5",
     ]  # fmt: skip
     assert math.isnan(coprefl["p"])
-    assert (fedmeta["row"], fedmeta["n"], fedmeta["paper-mean"]) == ("fedmeta", 0, 82.45)
-
-
-def test_overview_has_one_column_per_comparison() -> None:
-    other = comparison(name="b", title="participants = 30", rows=comparison().rows[:2], paper={})
-    accuracy, variance = overviews([comparison(units=SEEDS), other])
-    assert accuracy.title == "Accuracy %, all tables"
-    assert variance.title == "Variance %², all tables"
-    assert [title for title, _ in accuracy.cells] == ["participants = 20", "participants = 30"]
-    lines = {name: list(texts) for name, texts in accuracy.cells.iterrows()}
-    assert lines["coprefl"] == ["78.00 ± 3.56"] * 2
-    assert lines[NASTY] == ["90.00 ± 0.00", NONE]
-    assert "| coprefl | **78.00 ± 3.56** | 78.00 ± 3.56 |" in markdown(accuracy)
-    assert overviews([other]) == []
 
 
 def flagged() -> Comparison:
@@ -270,13 +254,12 @@ def test_search_table_marks_the_chosen_value() -> None:
     tried = [
         SearchEntry("coprefl", "gamma=0.0", 61.5, chosen=False, problem="seed 100: diverged"),
         SearchEntry("coprefl", "gamma=1.0", 63.25, chosen=True),
-        SearchEntry("qffl", "q=1", math.nan, chosen=False, why="no memory"),
+        SearchEntry("qffl", "q=1", math.nan, chosen=False),
     ]
-    text = markdown(search_table(tried, "on 2 validation tasks (seed 100)"))
+    text = markdown(search_table(tried))
     assert "| coprefl † | gamma=0.0 | 61.50 | no |" in text
     assert "| coprefl | gamma=1.0 | 63.25 | **chosen** |" in text
     assert "| qffl | q=1 | – | no |" in text
-    assert "– qffl with q=1: no memory." in text
     assert "† coprefl with gamma=0.0: seed 100: diverged" in text
 
 

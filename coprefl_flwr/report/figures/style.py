@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from rich.cells import cell_len
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 
 # Importing matplotlib takes a second, and most functions of this package do not use matplotlib.
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("flwr.coprefl")
 
-FORMATS = ("png", "svg", "pdf")
 INK = "#222222"
 # Inches. The text is still readable where a phone shows the figure at three quarters of this width.
 _WIDTH = 4.8
@@ -167,18 +165,14 @@ def legend(figure: "Figure", shown: Looks) -> None:
 def save(figure: "Figure", path: str | Path) -> None:
     """Write a figure to the file `path`, atomically and without a date in the file.
 
-    The suffix of the file is the format, one of `FORMATS`. Raises a SettingsError for another
-    suffix.
+    The suffix of the file is the format. Raises a ValueError if Matplotlib does not have it.
     """
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in FORMATS:
-        raise SettingsError(f"{path} ends in {suffix!r}; figures are saved as {', '.join(FORMATS)}")
-    write_atomically(path, content_of(figure, suffix))
+    write_atomically(path, content_of(figure, Path(path).suffix.lower().removeprefix(".")))
 
 
 @settings()
 def content_of(figure: "Figure", suffix: str) -> bytes:
-    """Return the file content of a figure, without a date; `suffix` is one of `FORMATS`."""
+    """Return the file content of a figure, without a date; `suffix` is the format."""
     content = io.BytesIO()
     with warnings.catch_warnings(record=True) as caught:
         figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
