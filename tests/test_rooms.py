@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import coprefl_flwr
-from tests.common.lines import by_folder, lines_of
+from tests.common.lines import by_folder, guards_of, lines_of
 
 PACKAGE = Path(coprefl_flwr.__file__).parent
 TESTS = Path(__file__).parent
@@ -62,8 +62,12 @@ OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "gpu", "integratio
 """Folders with tests of several modules, or of files outside the package."""
 
 
-BUDGET = 17_800
-"""Maximum lines of code (`python -m tests.common.lines`); lower it if you remove mechanisms."""
+BUDGET, BUDGET_OF_TESTS, GUARDS = 15_500, 22_500, 800
+"""Maximum lines of code of the package, of its tests, and of the package's guards.
+
+`python -m tests.common.lines` counts them. A budget rises only by the lines of a new capability: up
+to 17,930 and 24,000 with all that are planned. Lower it if you remove mechanisms.
+"""
 
 
 def room_of(module):
@@ -142,8 +146,16 @@ def test_docstrings_comments_and_blank_lines_are_no_code():
     assert lines_of(text) == 4
 
 
-def test_the_package_keeps_to_its_budget():
+def test_lines_that_only_refuse_are_guards():
+    text = "if a < 0:\n    raise ValueError(a)\nif a:\n    b = a\n    raise b\n"
+    checks = "\ndef _check(a):\n    return a\n"
+    assert (guards_of(text), guards_of(text + checks)) == (2, 4)
+
+
+def test_package_and_tests_keep_to_their_budgets():
     assert by_folder(PACKAGE).total() <= BUDGET
+    assert by_folder(PACKAGE, guards_of).total() <= GUARDS
+    assert by_folder(TESTS).total() <= BUDGET_OF_TESTS
 
 
 def outside(*folders):

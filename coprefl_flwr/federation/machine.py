@@ -6,9 +6,6 @@ import functools
 import os
 import sys
 
-MOST_WORKERS = 10_000
-"""Largest allowed number of worker processes, above that of any cluster."""
-
 
 def cores() -> int:
     """Return the number of CPU cores that this process may use."""

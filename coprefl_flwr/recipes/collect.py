@@ -15,7 +15,7 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.execute import Failures
-from coprefl_flwr.recipes.figure_data import image_with_noise, loss_around, similarity
+from coprefl_flwr.recipes.figure_data import loss_around, similarity
 from coprefl_flwr.recipes.recipe import Recipe, Trial, table_name
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, mean_score
@@ -178,13 +178,9 @@ class _Table:
         if chosen is None:
             nothing = pd.DataFrame(math.nan, self._units, list(self.recipe.metrics))
             return ResultRow(label, "", nothing, unfinished=unfinished)
-        measures = {"landscape": loss_around, "noise": image_with_noise}
-        wanted = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
-        drawn = {
-            kind: _result_or_none(f"the figure {kind}", measure, self.store, runs[0])
-            for kind, measure in measures.items()
-            if kind in wanted
-        }
+        landscape = None
+        if "landscape" in self.recipe.figures and self.store.done(runs[0].study.stages):
+            landscape = _result_or_none("the landscape", loss_around, self.store, runs[0])
         result = result_row(str(chosen.method), self._outcomes, self.recipe.metrics, self._values)
         return replace(
             result,
@@ -193,8 +189,7 @@ class _Table:
             client_rows=result.client_rows.assign(start=label),
             curves=result.curves.assign(start=label),
             switch=runs[0].main.phase_switch,
-            landscape=drawn.get("landscape"),
-            noised=drawn.get("noise"),
+            landscape=landscape,
             similarity=self._similarity(row, chosen),
             gamma=_gamma(runs[0].main),
             unfinished=unfinished,

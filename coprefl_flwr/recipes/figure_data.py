@@ -20,8 +20,7 @@ from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.seeds import generator
-from coprefl_flwr.studies.personal_data import noised_image
-from coprefl_flwr.studies.personalised import LOCAL, PersonalStage
+from coprefl_flwr.studies.personalised import LOCAL
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.store import Store
 
@@ -42,7 +41,8 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
     if not isinstance(stage, Pretraining):
         return None
 
-    def measure() -> list[Floats]:
+    file = folder / "landscape.safetensors"
+    if not file.exists():
         logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
         samples = stage.clients.samples_of("clients")
         rng = generator(stage.run_options.seed, "landscape-samples")
@@ -50,38 +50,10 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
         data = ServerData(stage.architecture.make(), samples.take(np.sort(drawn)))
         arrays, _ = load_saved_model(folder)
         losses = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
-        return [losses.to_numpy()]
-
-    file = folder / "landscape.safetensors"
-    (losses,) = _stored(file, ["losses"], measure)
-    steps = _steps(SPAN, len(losses))
-    return pd.DataFrame(losses, steps, steps)
-
-
-def image_with_noise(store: Store, run: Run) -> tuple[Floats, Floats] | None:
-    """Return a training image of a personalised method, without and with its noise."""
-    stage, file = run.main, store.folder(run.main) / "noised.safetensors"
-    if not isinstance(stage, PersonalStage):
-        return None
-    arrays = _stored(file, ["before", "after"], lambda: noised_image(stage.data) or ())
-    return (arrays[0], arrays[1]) if arrays else None
-
-
-def _stored(
-    file: Path, names: Sequence[str], make: Callable[[], Sequence[Floats]]
-) -> Sequence[Floats]:
-    """Return the arrays of these names from a file. If it is missing, call `make` and write it.
-
-    If `make` returns no arrays, no file is written.
-    """
-    if not file.exists():
-        if arrays := make():
-            # safetensors stores an array's memory unchanged and reads it as C order.
-            ordered = map(np.ascontiguousarray, arrays)
-            write_atomically(file, save(dict(zip(names, ordered, strict=True))))
-        return arrays
-    content = load_file(file)
-    return [content[name] for name in names]
+        # safetensors stores an array's memory unchanged and reads it as C order.
+        write_atomically(file, save({"losses": np.ascontiguousarray(losses.to_numpy())}))
+    steps = _steps(SPAN, POINTS)
+    return pd.DataFrame(load_file(file)["losses"], steps, steps)
 
 
 # ---- the loss around a model ---------------------------------------------------------------------

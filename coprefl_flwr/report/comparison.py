@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
@@ -14,7 +13,6 @@ from coprefl_flwr.named import display_names
 from coprefl_flwr.report.columns import ColumnSpec, column
 from coprefl_flwr.report.statistics import Summary, holm, paired, summarise
 
-Floats = npt.NDArray[np.float64]
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
 
 
@@ -56,7 +54,6 @@ class ResultRow:
     landscape: pd.DataFrame | None = None  # loss around its model, by steps in two directions
     similarity: pd.DataFrame | None = None  # how much each backbone (row) is in a client's features
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
-    noised: tuple[Floats, Floats] | None = None  # an image (C, H, W) without and with noise
     unfinished: str = ""  # number of finished seeds, e.g. "1 of 3 seeds"; "" if all are finished
     problems: Sequence[str] = ()  # failed trainings, e.g. "seed 0: diverged: loss ..."
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import ClientData, DataSettings, ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dataset import check_numbers
-from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
+from coprefl_flwr.data.features import Change, Encoder, features_of
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.learning.device import default_device
@@ -21,8 +20,6 @@ from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.options import WORDS, Checked, option
 from coprefl_flwr.studies.hashes import content_hashes, values_of
-
-Floats = npt.NDArray[np.float64]
 
 PERSONAL = "personal"
 """Name of the population of a personalised study."""
@@ -310,15 +307,3 @@ def _noise_of(data: PersonalData, client: int) -> Change | None:
         return None
     rng = seeds.generator(data.seed, PERSONAL, client, "image-noise")
     return functools.partial(noise.on, rng=rng)
-
-
-def noised_image(data: PersonalData) -> tuple[Floats, Floats] | None:
-    """Return the first training image of client 0, (C, H, W), without noise and with noise.
-
-    The pixels of the image without noise are in 0..1. If images get no noise, None is returned.
-    """
-    change = _noise_of(data, 0)
-    if not change:
-        return None
-    images = plain_images(data.images[0].train)
-    return images[0].astype(np.float64), change(images)[0].astype(np.float64)

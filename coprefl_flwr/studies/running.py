@@ -18,7 +18,6 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.federation.flower import without_colours
-from coprefl_flwr.federation.machine import MOST_WORKERS
 from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.files import expanded, remove_named, write_atomically
@@ -45,7 +44,7 @@ def unfollowed(_: Stage) -> AbstractContextManager[Sequence[Hook]]:
     return nullcontext(())
 
 
-WORKERS = Option("workers", "workers", 1, (int,), "processes", minimum=1, maximum=MOST_WORKERS)
+WORKERS = Option("workers", "workers", 1, (int,), "processes", minimum=1)
 
 
 def run_study(grid: Grid, study: Study) -> Path:

@@ -8,7 +8,6 @@ from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.clients import StatefulClient, TorchClient
 from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.options import option
 from coprefl_flwr.strategies import FedAvg
 
 ALL = ("pretraining", "task", "personalised")
@@ -128,16 +127,10 @@ class NotStateful(FedAvg):
 
 @dataclass(kw_only=True, eq=False)
 class Options(FedAvg):
-    """Has an undeclared option, and an option that is checked only when a study reads it."""
+    """Has an undeclared option."""
 
-    rate: float = option(0.5, "step size", minimum=0, maximum=1)
     other: int = 3
     roles = ("pretraining",)
-
-    def __post_init__(self):
-        rate, self.rate = self.rate, 0.5
-        super().__post_init__()
-        self.rate = rate
 
 
 class HalfOwn(StatefulClient):

@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from coprefl_flwr.cli import main
 from coprefl_flwr.models import build_model, model_arrays, save_model
@@ -145,31 +144,6 @@ def test_similarity_figure_compares_backbones_that_were_run_alone(settings, tmp_
     assert list(figure.parent.glob("*curves.png"))
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert len(list((tmp_path / "models" / "features").iterdir())) == 3
-
-
-def test_noise_figure_has_the_images_of_training(settings, tmp_path, monkeypatch):
-    noise = {"noise-on": "images", "noise-kind": "gaussian", "noise-scale": 0.1, "noise-share": 0.2}
-    content = {
-        "title": "Noise",
-        "settings": settings | noise | {"rounds": 2},
-        "methods": ["solo"],
-        "metrics": ["accuracy"],
-        "figures": ["noise"],
-    }
-    path = write_recipe(tmp_path / "noise.yaml", content)
-    assert run(path, tmp_path / "out", Witness(), monkeypatch) == 0
-    (figure,) = (tmp_path / "out" / "report" / "figures").glob("*noise.png")
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    (file,) = (tmp_path / "models").glob("*/noised.safetensors")
-    images = load_file(file)
-    before, after = images["before"], images["after"]
-    assert 0 <= before.min() < before.max() <= 1
-    rest = after - 0.8 * before
-    assert 0.05 < rest.std() < 0.15
-    # The features of "pixels" are the noised pixels after normalisation, a linear function.
-    (features,) = (tmp_path / "models" / "features").glob("*/0-train.npy")
-    slope, level = np.polyfit(after.ravel(), np.load(features)[0], 1)
-    np.testing.assert_allclose(np.load(features)[0], slope * after.ravel() + level, atol=1e-4)
 
 
 def key(method="fedpcl", **changes):

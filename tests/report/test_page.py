@@ -9,13 +9,10 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import Report, ResultRow, write_report
-from coprefl_flwr.report.figures import FIGURES as EVERY_FIGURE
+from coprefl_flwr.report.figures import FIGURES
 from tests.common.comparisons import NASTY, client_rows, comparison, one_unit, result_row
 
 VOID = {"meta", "img", "link", "br"}
-
-# The report in these tests has no noise.
-FIGURES = tuple(kind for kind in EVERY_FIGURE if kind != "noise")
 
 
 class Page(HTMLParser):

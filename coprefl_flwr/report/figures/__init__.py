@@ -53,6 +53,5 @@ FIGURES: dict[str, Callable[[Comparison], Drawn]] = {
     "landscape": maps.landscape,
     "similarity": maps.similarity,
     "objective": relations.objective,
-    "noise": maps.noise,
 }
 """The drawing function of each kind of figure, by the name of the kind."""

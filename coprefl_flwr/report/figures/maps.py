@@ -1,4 +1,4 @@
-"""Figures of loss landscapes, of similarities of backbones, and of an image with noise."""
+"""Figures of loss landscapes, and of similarities of backbones."""
 
 import textwrap
 
@@ -70,22 +70,4 @@ def similarity(comparison: Comparison) -> style.Drawn:
     return figure, (
         "Normalised similarity of each client's prototypes with one backbone and with all "
         "backbones (FedPCL, section 5.5), for the first seed; each row adds up to 1."
-    )
-
-
-@style.settings()
-def noise(comparison: Comparison) -> style.Drawn:
-    """Draw an image (C, H, W) without and with noise; pixel values are clipped to 0..1."""
-    images = next((row.noised for row in comparison.rows if row.noised is not None), None)
-    if images is None:
-        return None
-    figure, panels = style.new_figure(2, 2.6, 2)
-    for panel, name, image in zip(panels, ("without noise", "with noise"), images, strict=True):
-        shown = np.clip(np.moveaxis(image, 0, -1), 0, 1)
-        panel.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray", vmin=0, vmax=1)
-        panel.set_title(name)
-        panel.set_axis_off()
-    return figure, (
-        "The first training image of the first client, for the first seed, without and with added "
-        "noise (FedPCL, Figure 6); pixel values are clipped to 0..1."
     )
