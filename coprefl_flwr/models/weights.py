@@ -158,11 +158,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             content: dict[str, Any] = safetensors.torch.load_file(path)
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(content.get("state_dict"), dict):
+            content = content["state_dict"]
     except Exception as error:  # A bad file can raise any type of error; the user gets one line.
         why = one_line(error).partition(". ")[0]
         raise SettingsError(f"the weights cannot be read: {why}") from error
-    if isinstance(content.get("state_dict"), dict):
-        content = content["state_dict"]
     for name, tensor in content.items():
         check_plain(tensor, name)
     return content

@@ -51,6 +51,10 @@ def test_page_quotes_the_whole_message(wrong):
             "model fails for a batch of samples, float32 of shape",
         ),
         (
+            lambda folder: train(nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), folder / "new"),
+            "outputs, but there are",
+        ),
+        (
             lambda folder: train(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), folder),
             "has files that coprefl did not write, such as 'a.txt'; choose a new or empty folder",
         ),
