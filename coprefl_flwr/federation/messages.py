@@ -208,7 +208,7 @@ def size_of_arrays(message: Message) -> int:
 # ---- why a client failed -------------------------------------------------------------------------
 #
 # A node that hosts clients writes the exception as one line, "KIND: text (FOLDER/FILE:LINE)". For
-# other apps, the reason is the last line of the text in Flower's error reply.
+# other apps, the reason is the line of the exception in Flower's error reply, or its last line.
 
 DIVERGED = r"^metric '.*loss' is (nan|-?inf)|holds a NaN or an infinity$"
 """Pattern of the reason for a client whose training diverged to NaN or infinity."""
@@ -241,8 +241,10 @@ def place(error: BaseException) -> str:
 
 def reason(message: Message) -> str:
     """Return one line for the user: the error in a node's error reply."""
-    lines = (message.error.reason or "").strip().splitlines()
-    line = lines[-1] if lines else f"error {message.error.code}"
+    text = (message.error.reason or "").strip() or f"error {message.error.code}"
+    # A simulation sends a traceback, in which Flower's exception follows that of the app.
+    raised = re.findall(r"(?m)^(?!.*ClientAppException)[\w.]+(?:Error|Exception)\b.*", text)
+    line = [*text.splitlines(), *raised][-1]
     return shorten(f"{MOD}: {line}" if message.error.code == _OF_MOD else line)
 
 

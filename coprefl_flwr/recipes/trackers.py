@@ -39,8 +39,7 @@ def tracker_of(name: str | None, out: Path) -> Followed:
         plugins.find("tracker", place)
         return partial(_own, place, out)
     if importlib.util.find_spec(name) is None:
-        package = f"pip install 'coprefl-flwr[{name}]'"
-        raise SettingsError(f"--tracker {name} needs the package {name}: {package}")
+        raise SettingsError(f"--tracker {name} needs: pip install 'coprefl-flwr[{name}]'")
     return partial(_followed, _OPENED[name], out)
 
 

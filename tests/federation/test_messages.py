@@ -143,17 +143,31 @@ def test_unreadable_reply_is_refused(records, line):
 
 # ---- why a client failed ----
 
+SIMULATION = """<class 'ray.exceptions.RayTaskError'>:<'ray::ClientAppActor.run()
+  File "app.py", line 3, in query
+    batch["img"]
+KeyError: 'img'
+
+The above exception was the direct cause of the following exception:
+
+ray::ClientAppActor.run() (pid=1)
+  File "actor.py", line 2, in run
+    raise ClientAppException(str(ex)) from ex
+flwr.clientapp.client_app.ClientAppException:\x20
+Exception ClientAppException occurred. Message: 'img''>"""
+
 
 @pytest.mark.parametrize(
     ("code", "text", "line"),
     [
         (2, "<class 'ValueError'>:<'boom client'>", "<class 'ValueError'>:<'boom client'>"),
         (2, 'Traceback:\n  File "x.py", line 3, in f\nTypeError: boom\n', "TypeError: boom"),
+        (2, SIMULATION, "KeyError: 'img'"),
         (6, "LocalDpMod expects a model", "a client-side mod refused: LocalDpMod expects a model"),
         (5, "", "error 5"),
     ],
 )
-def test_reason_is_the_last_line_of_an_error_reply(code, text, line):
+def test_reason_is_the_line_of_the_exception(code, text, line):
     message = Message(Error(code, text), reply_to=request_of(2))
     assert reason(message) == line
     with pytest.raises(ValueError, match=re.escape(line)):

@@ -16,7 +16,7 @@ from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 def test_tracker_without_its_package_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    line = "--tracker mlflow needs the package mlflow: pip install 'coprefl-flwr.mlflow.'"
+    line = "--tracker mlflow needs: pip install 'coprefl-flwr.mlflow.'"
     with pytest.raises(SettingsError, match=line):
         tracker_of("mlflow", tmp_path)
 
