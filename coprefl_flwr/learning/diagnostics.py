@@ -6,6 +6,7 @@ of Pre-Training for FL) study how far the clients' models diverge. All losses ar
 in eval mode.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -152,7 +153,8 @@ def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientDa
     The barrier of the models a and b is the maximum over t in [0, 1] of
     L((1 - t) a + t b) - (1 - t) L(a) - t L(b), and at least 0 (Frankle et al. 2020). L is the mean
     loss over the training samples of both clients. The pairs are the clients 0 and 1, 1 and 2, and
-    so on. `ends` holds each client's model after its local training.
+    so on; with one client the barrier is nan. `ends` holds each client's model after its local
+    training.
     """
     rises = []
     for (a, client), (b, neighbour) in pairwise(zip(ends, clients, strict=False)):
@@ -162,7 +164,7 @@ def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientDa
             losses.append(_loss(model, cast_like(between, a), [client.train, neighbour.train]))
         line = np.linspace(losses[0], losses[-1], POINTS)
         rises.append(max(0.0, float(np.max(np.array(losses) - line))))
-    return float(np.mean(rises))
+    return float(np.mean(rises)) if rises else math.nan
 
 
 def _loss(model: nn.Module, arrays: Arrays, sets: Sequence[Samples]) -> float:

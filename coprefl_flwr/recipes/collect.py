@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from safetensors import SafetensorError
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
@@ -53,10 +54,10 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
 
 
 def _result_or_none(what: str, make: Callable[..., Any], *args: Any) -> Any:
-    """Return the function's result. If code or data are missing, log a line and return None."""
+    """Return the result. If code or data are missing or damaged, log a line and return None."""
     try:
         return make(*args)
-    except SettingsError as error:
+    except (SettingsError, SafetensorError) as error:
         _warn_once(f"{what} is left out: {error}")
         return None
 
@@ -180,7 +181,8 @@ class _Table:
             return ResultRow(label, "", nothing, unfinished=unfinished)
         landscape = None
         if "landscape" in self.recipe.figures and self.store.done(runs[0].study.stages):
-            landscape = _result_or_none("the landscape", loss_around, self.store, runs[0])
+            what = f"the landscape of {runs[0].key}"
+            landscape = _result_or_none(what, loss_around, self.store, runs[0])
         result = result_row(str(chosen.method), self._outcomes, self.recipe.metrics, self._values)
         return replace(
             result,

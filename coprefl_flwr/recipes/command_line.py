@@ -140,7 +140,7 @@ def _check_unchanged(out: Path, recipe: Recipe) -> None:
     reported = [run for row in table_rows(recipe) for run in row.reported(row.trials()[0])]
     if {key for run in reported for key in run.keys} - before:
         problem = "its code or data changed after the run: its report stays as it is"
-        raise SettingsError(f"{out}: {problem}; run `coprefl run {out / RECIPE}` again")
+        raise SettingsError(f"{out}: {problem}; run `coprefl run {out / RECIPE} --out {out}`")
 
 
 def _tested(report: Report, options: argparse.Namespace) -> Report:

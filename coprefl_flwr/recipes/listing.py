@@ -70,9 +70,8 @@ def _state(folder: Path) -> str:
     if ended and (folder / FOLDER / PAGE).exists():
         return "reported"
     store = store_of(folder).root
-    done = [
-        all((store / key / RESULT).exists() for key in keys) for keys in read_json(folder / RUNS)
-    ]
+    runs = read_json(folder / RUNS)
+    done = [all((store / key / RESULT).exists() for key in keys) for keys in runs]
     return f"{sum(done)} of {len(done)} run{'s' * (len(done) != 1)}"
 
 

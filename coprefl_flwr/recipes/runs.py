@@ -16,7 +16,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import Context
 from flwr.client import NumPyClient
@@ -132,4 +132,6 @@ def _rounds(run: Run, reference: Run) -> int:
 
 
 def _pretraining(run: Run) -> Pretraining:
-    return cast(Pretraining, run.main)  # The recipe's check refuses other studies.
+    if not isinstance(run.main, Pretraining):
+        raise SettingsError(f"equal: {STEP_SIZE}: a personalised study has no pre-trainings")
+    return run.main

@@ -111,6 +111,7 @@ def test_barrier_is_the_highest_rise_above_the_line(federation, clients):
     assert max(rises) > 0.1
     height = barrier(federation.model, ends, pair)
     assert height == pytest.approx(max(rises), rel=1e-9)
+    assert np.isnan(barrier(federation.model, ends[:1], clients[:1]))
 
 
 def test_probe_learns_a_linear_function_of_the_features(federation, clients):
