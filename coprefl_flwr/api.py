@@ -275,8 +275,6 @@ def pretrain(
     chosen = read_method(method, usage)
     network = checked_network("model", model, usage)
     WORKERS.checked(workers, "workers")
-    if not isinstance(hooks, Sequence):
-        raise wrong_type("hooks", hooks, "a list of functions of a RoundReport", "[print]")
     stage = pretraining_of(chosen, network, clients, rounds, options)
     stage.open_ended = checkpoint is not None
     with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, workers, hooks) as store:

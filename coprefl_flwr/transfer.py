@@ -2,8 +2,7 @@
 
 A synchronous copy waits until the GPU has finished all its queued work. A copy to the GPU does not
 need this wait, because the GPU computes later operations after the copy. For copies to the CPU, one
-wait is enough for any number of tensors. This module was tested on a simulated accelerator, but not
-on a GPU yet.
+wait is enough for any number of tensors.
 """
 
 from collections.abc import Callable, Mapping

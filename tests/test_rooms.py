@@ -66,7 +66,7 @@ BUDGET, BUDGET_OF_TESTS, GUARDS = 15_500, 22_500, 800
 """Maximum lines of code of the package, of its tests, and of the package's guards.
 
 `python -m tests.common.lines` counts them. A budget rises only by the lines of a new capability: up
-to 17,930 and 24,000 with all that are planned. Lower it if you remove mechanisms.
+to 17,930 and 24,000 with the capabilities to come. Lower it if you remove mechanisms.
 """
 
 

@@ -13,10 +13,15 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from flwr.app import Message
-from flwr.common.logger import update_console_handler
+from flwr.common.logger import console_handler, update_console_handler
 from flwr.supercore.task_identity import TaskIdentity
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
+
+# What a handler of Python's root logger writes to the console, Flower's handler does not repeat.
+console_handler.addFilter(
+    lambda _: logging.StreamHandler not in map(type, logging.getLogger().handlers)
+)
 
 FRAME = '\n  File "'
 """Text of a log record that contains a traceback, as of a client in a simulation."""

@@ -213,12 +213,8 @@ def krum_scores(models: Sequence[Arrays], names: Sequence[str], f: int) -> Numbe
     with np.errstate(over="ignore"):  # Infinity is a correct distance for such a client.
         for i, j in combinations(range(n), 2):
             differences = (models[i][name] - models[j][name] for name in names)
-            squares[i, j] = squares[j, i] = _squared_length(differences)
+            squares[i, j] = squares[j, i] = sum(float(np.vdot(d, d)) for d in differences)
     return np.asarray(np.sort(squares, axis=1)[:, : n - f - 2].sum(axis=1))
-
-
-def _squared_length(arrays: Iterable[Numbers]) -> float:
-    return sum(float(np.vdot(array, array)) for array in arrays)
 
 
 def _average(

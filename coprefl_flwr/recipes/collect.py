@@ -181,8 +181,7 @@ class _Table:
             return ResultRow(label, "", nothing, unfinished=unfinished)
         landscape = None
         if "landscape" in self.recipe.figures and self.store.done(runs[0].study.stages):
-            what = f"the landscape of {runs[0].key}"
-            landscape = _result_or_none(what, loss_around, self.store, runs[0])
+            landscape = _result_or_none(f"figure of {label}", loss_around, self.store, runs[0])
         result = result_row(str(chosen.method), self._outcomes, self.recipe.metrics, self._values)
         return replace(
             result,

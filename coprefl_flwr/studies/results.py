@@ -153,10 +153,8 @@ def lost_replies(study: Study, store: Store) -> dict[Stage, str]:
     for stage in study.stages:
         rounds = store.result(stage)["rounds"]
         if some := [row for row in rounds if row.get("replies-left-out")]:
-            lost, asked = (
-                sum(int(row.get(f"replies-{of}") or 0) for row in some)
-                for of in ("left-out", "asked")
-            )
+            lost = sum(int(row["replies-left-out"]) for row in some)
+            asked = sum(int(row["replies-asked"]) for row in some)
             of_rounds = f"{len(some)} of the {len(rounds)} rounds"
             found[stage] = f"{lost} of {asked} replies were left out in {of_rounds}"
     return found

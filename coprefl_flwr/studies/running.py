@@ -56,7 +56,7 @@ def run_study(grid: Grid, study: Study) -> Path:
     """
     name = study.config["run-name"]
     study.check()
-    store = Store(study.root / as_file_name(name, "._-"), Layout.PATH)
+    store = Store(study.root / (as_file_name(name, "._-").lstrip(".") or "run"), Layout.PATH)
     with store.owned(f"run-name = {name}"):
         write_atomically(store.root / SETTINGS, yaml.safe_dump(dict(study.config)).encode())
         logger.info("results go to %s", store.root)

@@ -62,7 +62,6 @@ MISTAKES = {
     # Options.
     "option": (lambda: pretrain(learning_rat=1), "'learning_rat'.*'learning_rate'"),
     "workers": (lambda: pretrain(workers="2"), "workers = '2': must be a whole number"),
-    "hooks": (lambda: pretrain(hooks=print), r"hooks: got .*list of functions .*\[print\]"),
     "text": (lambda: pretrain(learning_rate="x"), "learning_rate = 'x': .* number"),
     "precision": (lambda: pretrain(precision="tf32"), "unknown value 'tf32'"),
     # Data.
