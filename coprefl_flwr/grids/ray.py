@@ -108,12 +108,13 @@ class RayGrid(LocalGrid, contextlib.AbstractContextManager["RayGrid"]):
         self._pending: dict[str, Pending] = {}
         self._own: list[Any] = []
         self._started = hosts is None and connect(number)
-        if hosts is None:
-            try:
+        try:
+            if hosts is None:
                 self._own = start_hosts(number)
-            except BaseException:
-                self.close()
-                raise
+            _wait_for_start([host for host in hosts or self._own if host])
+        except BaseException:
+            self.close()
+            raise
         # Nodes are assigned in turn, so the numbers of nodes per process differ by at most 1.
         self._host = dict(zip(self._contexts, itertools.cycle(hosts or self._own), strict=False))
         self._name = uuid.uuid4().hex
@@ -239,9 +240,9 @@ def connect(cpus: int) -> bool:
 def start_hosts(number: int, share: float | None = None) -> list[Any]:
     """Start `number` processes, each with a share of the GPUs, and return Ray's actor handles.
 
-    `share` is the number of GPUs of a process; by default the processes share all GPUs evenly. All
-    processes have started when this function returns. Raises a SettingsError if Ray has too few
-    CPUs. Call `connect` first.
+    `share` is the number of GPUs of a process; by default the processes share all GPUs evenly. A
+    RayGrid waits until they have started. Raises a SettingsError if Ray has too few CPUs. Call
+    `connect` first.
     """
     import ray
 
@@ -251,20 +252,18 @@ def start_hosts(number: int, share: float | None = None) -> list[Any]:
     share = gpu_share(number) if share is None else share
     options = {"num_cpus": 1, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
     actor = ray.remote(Host).options(**options)
-    return _wait_for_start([actor.remote() for _ in range(number)])
+    return [actor.remote() for _ in range(number)]
 
 
-def _wait_for_start(hosts: list[Any]) -> list[Any]:
-    """Return processes after all have started; until then Ray may count their CPUs as free."""
+def _wait_for_start(hosts: list[Any]) -> None:
+    """Wait until processes have started; raise a RunFailedError if this takes too long."""
     import ray
 
     answers = [host.is_ready.remote() for host in hosts]
-    _, late = ray.wait(answers, num_returns=len(answers), timeout=START_UP)
-    if late:
+    if late := answers and ray.wait(answers, num_returns=len(answers), timeout=START_UP)[1]:
         end_hosts(hosts)
         problem = f"{len(late)} of {len(hosts)} processes did not start within {START_UP:g} s"
         raise RunFailedError(f"{problem}: other programs may use Ray's CPUs")
-    return hosts
 
 
 def gpu_share(number: int) -> float:
