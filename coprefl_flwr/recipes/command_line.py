@@ -90,8 +90,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
     """Write the files of a recipe's folder before its runs; remove files of killed processes."""
+    own(out, "--out")  # First: `--models` may be a folder inside, which a killed process leaves.
     store.root.mkdir(parents=True, exist_ok=True)
-    own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
