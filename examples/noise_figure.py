@@ -1,7 +1,7 @@
 """Draw an image of a dataset without and with noise on its pixels, as in FedPCL's Figure 6.
 
 python examples/noise_figure.py glyphs noise.png laplace 0.2 0.1
-python examples/noise_figure.py "hf:data/office10:domains=domain@caltech" noise.png gaussian 0.2 0.2
+python examples/noise_figure.py hf:data/office10 noise.png gaussian 0.2 0.2
 """
 
 import sys
@@ -15,7 +15,7 @@ from coprefl_flwr.learning.noise import Noise
 
 def draw(dataset: str, path: str, kind: str, scale: float, share: float) -> None:
     """Draw the first image of a dataset, and the same image with (1 - share) x + noise."""
-    image = cp.load_dataset(dataset.partition("@")[0]).images[0].numpy() / 255
+    image = cp.load_dataset(dataset).images[0].numpy() / 255
     noised = Noise(kind=kind, scale=scale, share=share).on(image, np.random.default_rng(0))
     figure = Figure(figsize=(5, 2.8), layout="constrained")
     panels = figure.subplots(1, 2)

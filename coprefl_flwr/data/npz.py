@@ -27,7 +27,7 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
     except Exception as error:  # NumPy and zipfile raise many types.
         why = excerpt(one_line(error), 200)
         raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
-    if "text" in arrays:
+    if {"text", "starts"} <= arrays.keys():
         columns = {name: arrays[name] for name in ("text", "starts", "labels", "groups", "test")}
         return TextDataset(**columns, length=int(arrays["length"]), classes=CHARACTERS)
     parts = _parts(path, arrays)
