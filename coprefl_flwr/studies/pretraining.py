@@ -236,7 +236,8 @@ class Pretraining(TrainingStage):
                 last = last or self.reached(metrics[START_LOSS])
             if test and (last or server_round % every == 0):
                 of_test = test.evaluate(model)
-                metrics["accuracy"] = 100 * of_test["correct"] / of_test["num-examples"]
+                if "correct" in of_test:
+                    metrics["accuracy"] = 100 * of_test["correct"] / of_test["num-examples"]
                 metrics["loss"] = of_test["loss"]
             return MetricRecord(dict(metrics)) if metrics else None
 
