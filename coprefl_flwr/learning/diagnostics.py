@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.data import ClientData, Samples
 from coprefl_flwr.learning.device import default_device, placed
-from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, differentiable
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, are_classes, differentiable
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
@@ -79,8 +79,8 @@ def diagnose(
         "barrier": barrier(model, ends, clients, loss),
     }
     _, targets = clients[0].train.batch(slice(1), torch.device("cpu"))
-    classes = targets.ndim == 1 and not targets.is_floating_point()
-    return numbers | ({"probe": probe(model, arrays, clients)} if classes else {})
+    has_probe = are_classes(targets)
+    return numbers | ({"probe": probe(model, arrays, clients)} if has_probe else {})
 
 
 def gradient_diversity(

@@ -67,6 +67,11 @@ class LossAndGradient:
     num_examples: int
 
 
+def are_classes(targets: Tensor) -> bool:
+    """Return whether the targets of a batch are the integer classes of single samples, (b,)."""
+    return targets.ndim == 1 and not targets.is_floating_point()
+
+
 def class_loss(model: nn.Module, batch: Any) -> Tensor:
     """Return the mean cross-entropy of a batch (inputs, targets).
 
@@ -182,7 +187,7 @@ def evaluate(
             if own:
                 predictions.append((outputs.cpu(), targets.cpu()))
             losses.append(loss(outputs, targets))
-            if outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point():
+            if are_classes(targets) and outputs.ndim == 2:
                 hits.append((outputs.argmax(dim=1) == targets).sum())
             sizes.append(len(targets))
     if not sizes:

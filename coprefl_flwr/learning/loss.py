@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr import plugins
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line, unknown
-from coprefl_flwr.learning.evaluation import class_loss
+from coprefl_flwr.learning.evaluation import are_classes, class_loss
 from coprefl_flwr.models.precision import computing
 from coprefl_flwr.named import Choice
 from coprefl_flwr.object_code import code_hash
@@ -89,6 +89,8 @@ class Loss(Choice):
     def check(self, network: nn.Module, samples: Samples) -> None:
         """Raise a SettingsError if the loss does not fit the network's outputs and the targets."""
         inputs, targets = samples.batch(slice(2), next(network.parameters()).device)
+        if self.is_default and are_classes(targets):
+            return
         with computing(network):
             outputs = network.eval()(inputs.contiguous())
         function = self._function_on(outputs.device)

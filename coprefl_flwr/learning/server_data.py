@@ -52,7 +52,9 @@ class ServerData:
         return len(self.samples)
 
     def computing_as(self, training: LocalTraining) -> "ServerData":
-        """Return a copy that computes the loss of a training, in the training's precision."""
+        """Return this object, or a copy with the loss and the precision of a training."""
+        if (self.precision, self.loss) == (training.precision, training.loss):
+            return self
         other = copy.copy(self)  # Another phase may use the same object.
         other.precision, other.loss = training.precision, training.loss
         return other
