@@ -8,7 +8,7 @@ pre-training), round, and the metrics of the round (nan for a missing metric).
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,7 +26,9 @@ from coprefl_flwr.report.columns import (
     MEASURED,
     START_LOSS,
     STD_CLIENTS,
+    TESTS,
     TO_REACH,
+    ColumnSpec,
     Headings,
     column,
     of_measure,
@@ -42,9 +44,6 @@ from coprefl_flwr.report.statistics import (
 DOWNSTREAM, PERSONALISED, DIAGNOSIS = "downstream", "personalised", "diagnosis"
 PHASES = ("pretraining", DOWNSTREAM, PERSONALISED, DIAGNOSIS)
 """Phases of the package's rounds. Other phases are measurements of a starting model."""
-
-TEST_ACCURACY, TEST_LOSS = "server-accuracy", "server-loss"
-"""Columns of rounds in which the server tested the global model."""
 
 OF_CLIENTS = "evaluate-client-"
 """Prefix of columns of rounds: the mean of a measure over clients, if there is no accuracy."""
@@ -119,14 +118,13 @@ def own_metrics(rows: pd.DataFrame) -> list[str]:
     return [str(name) for name in rows if str(name).startswith(METRIC)]
 
 
-def measure_of(rows: pd.DataFrame, headings: Iterable[str] = ()) -> str:
+def measure_of(rows: pd.DataFrame, headings: Headings = MappingProxyType({})) -> ColumnSpec:
     """Return the column of the measure: the accuracy, or the first user metric, or the loss.
 
     `headings` are the columns of the user's metrics, in the order in which the user named them.
     """
-    if "correct" in rows:
-        return ACCURACY
-    return next((name for name in (*headings, *own_metrics(rows)) if name in rows), LOSS)
+    own = [name for name in (*headings, *own_metrics(rows), LOSS) if name in rows]
+    return ACCURACY if "correct" in rows or not own else column(own[0], headings)
 
 
 def task_metrics(rows: pd.DataFrame, headings: Headings = MappingProxyType({})) -> pd.DataFrame:
@@ -143,32 +141,27 @@ def task_metrics(rows: pd.DataFrame, headings: Headings = MappingProxyType({})) 
     entries = [
         {"start": start, "task": task, **_of_task(part, headings)} for (start, task), part in groups
     ]
-    return frame(entries, ["start", "task", "accuracy"])
+    return frame(entries, ["start", "task", "accuracy", LOSS])
 
 
 def _of_task(rows: pd.DataFrame, headings: Headings) -> dict[str, float]:
     """Return the metrics of one task, from rows with accuracies."""
     values: dict[str, float] = {}
+    own = own_metrics(rows)
+    for measure in filter(rows.__contains__, ("accuracy", LOSS, *own)):
+        numbers = rows[measure].astype(float)
+        # A metric may be undefined for a client. A loss that is not finite makes all numbers nan.
+        numbers = numbers.dropna() if measure in own else numbers
+        if len(numbers):
+            found = summarise_task(numbers, column(measure, headings).better)
+            found[STD_CLIENTS] = math.sqrt(found["variance"])
+            values |= zip(of_measure(found, measure), found.values(), strict=True)
     if "accuracy" in rows:
-        values |= _statistics(ACCURACY, rows["accuracy"])
         values[BEYOND] = variance_beyond_sampling(rows["accuracy"], rows["n"])
         if "domain" in rows:
             for name, of_domain in rows.groupby("domain")["accuracy"]:
                 values[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
-    # A metric may be undefined for a client. A loss that is not finite makes all numbers nan.
-    values |= _statistics(LOSS, rows["loss"])
-    for name in own_metrics(rows):
-        if len(known := rows[name].astype(float).dropna()):
-            values |= _statistics(name, known, headings)
     return values
-
-
-def _statistics(
-    measure: str, of_clients: "pd.Series[float]", headings: Headings = MappingProxyType({})
-) -> dict[str, float]:
-    values = summarise_task(of_clients, column(measure, headings).better or "higher")
-    values[STD_CLIENTS] = math.sqrt(values["variance"])
-    return dict(zip(of_measure(values, measure), values.values(), strict=True))
 
 
 def summary(
@@ -188,7 +181,7 @@ def summary(
     by_task = task_metrics(rows, headings)
     tasks = by_task.groupby("start", sort=False)
     data = tasks.size().rename("tasks").reset_index()
-    of_clients = of_measure(TASK_METRICS, measure_of(rows, headings))
+    of_clients = of_measure(TASK_METRICS, measure_of(rows, headings).metric)
     for metric in metrics or dict.fromkeys([*of_clients, *own_metrics(rows)]):
         if metric not in by_task:
             raise SettingsError(unknown("column", metric, map(str, by_task)))
@@ -214,7 +207,7 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     rounds = rounds.reindex(columns=["phase", "start", "round", *numbers])
     rounds = rounds[rounds["phase"] == "pretraining"].astype(dict.fromkeys(numbers, float))
     by_start = list(rounds.set_index("round").groupby("start", sort=False))
-    sign = -1 if test == TEST_LOSS else 1
+    sign = TESTS[test].quality(1)
     tested = {str(start): sign * rows[test].dropna() for start, rows in by_start}
     entries = []
     for (start, quality), (_, rows) in zip(tested.items(), by_start, strict=True):
@@ -229,13 +222,12 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
             entry |= {"final": sign * final, "best": sign * best, "best-round": quality.idxmax()}
         entries.append(entry)
     data = pd.DataFrame(entries, columns=["start", *PRETRAINING]).set_index("start").astype(float)
-    return data.set_axis(of_measure(PRETRAINING, LOSS), axis=1) if test == TEST_LOSS else data
+    return data if sign == 1 else data.set_axis(of_measure(PRETRAINING, LOSS), axis=1)
 
 
 def test_of(rounds: pd.DataFrame) -> str:
     """Return the column of the pre-training's tests: the accuracy, or the loss if there is none."""
-    tested = [name for name in (TEST_ACCURACY, TEST_LOSS) if name in rounds]
-    return tested[0] if tested else TEST_ACCURACY
+    return next(filter(rounds.__contains__, TESTS), "server-accuracy")
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:

@@ -256,7 +256,7 @@ def test_search_table_marks_the_chosen_value() -> None:
         SearchEntry("coprefl", "gamma=1.0", 63.25, chosen=True),
         SearchEntry("qffl", "q=1", math.nan, chosen=False),
     ]
-    text = markdown(search_table(tried))
+    text = markdown(search_table(comparison(search_entries=tried)))
     assert "| coprefl † | gamma=0.0 | 61.50 | no |" in text
     assert "| coprefl | gamma=1.0 | 63.25 | **chosen** |" in text
     assert "| qffl | q=1 | – | no |" in text

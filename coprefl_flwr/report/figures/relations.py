@@ -1,6 +1,7 @@
 """Figures of accuracy by the length of a phase, and of the terms of a meta objective."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -21,8 +22,8 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
     """
     from matplotlib.ticker import MaxNLocator
 
-    finals = {"final": "Final test accuracy (%)", "final-loss": "Final test loss"}
-    metric = next((m for m in (*finals, comparison.measure) if m in comparison.metrics), "")
+    wanted = ("final", "final-loss", comparison.measure.metric)
+    metric = next((m for m in wanted if m in comparison.metrics), "")
     rows = [row for row in comparison.rows if metric and row.switch]
     values = [(row.switch, value) for row in rows for value in row.values[metric]]
     points = pd.DataFrame(values, columns=["rounds", "value"]).dropna()
@@ -37,13 +38,14 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
         panel.plot(*cubic.linspace(200), color=style.colours(["cyclic"])["cyclic"][0], zorder=1)
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     heading = comparison.column(metric)
-    unit = f" ({heading.unit.strip()})" * bool(heading.unit)
-    what = heading.title.removesuffix(heading.unit)
-    label = finals.get(metric, f"{what} of the tasks' clients{unit}")
+    name = heading.title.removesuffix(heading.unit)
+    test = name.replace("Final", "Final test")
+    which = test if metric.startswith("final") else f"{name} of the tasks' clients"
+    label = replace(heading, title=f"{which}{heading.unit}").axis
     style.title(panel, "Length of P1", "mean ± std", "Rounds in P1", label)
     return figure, (
-        f"{label.removesuffix(unit)} against the rounds of the first phase. Line, with more than "
-        f"four lengths: the least-squares polynomial of order {_ORDER}, as in CyclicFL."
+        f"{which} against the rounds of the first phase. Line, with more than four lengths: the "
+        f"least-squares polynomial of order {_ORDER}, as in CyclicFL."
     )
 
 
