@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-import pandas as pd
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Datasets, DataSettings
@@ -25,7 +24,7 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import ALL, HALVING, VALIDATION, Recipe, RecipeRow, Trial
 from coprefl_flwr.recipes.runs import Run, with_step_size
 from coprefl_flwr.report.columns import ACCURACY, STEP_SIZE, TESTS, ColumnSpec, Headings
-from coprefl_flwr.report.frames import frame, measure_of, task_metrics, test_of
+from coprefl_flwr.report.frames import frame, measure_of, task_metrics, tested_by
 from coprefl_flwr.studies.known_methods import Methods
 from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.store import Store
@@ -210,10 +209,10 @@ def score(store: Store, run: Run, headings: Headings) -> tuple[float, ColumnSpec
     if rows:
         measure = measure_of(frame(rows), headings)
         return float(np.mean(task_metrics(frame(rows), headings)[measure.metric])), measure
-    rounds = frame(store.result(run.main)["rounds"])
-    test = test_of(rounds)
-    tested = [row[test] for row in rounds.to_dict("records") if not pd.isna(row.get(test))]
-    return float(tested[-1]) if tested else math.nan, TESTS[test]
+    rounds = store.result(run.main)["rounds"]
+    test = tested_by(frame(rounds))
+    last = next((row[test] for row in reversed(rounds) if test in row), None)
+    return math.nan if last is None else float(last), TESTS[test]
 
 
 def mean_score(store: Store, runs: Sequence[Run], headings: Headings) -> tuple[float, ColumnSpec]:

@@ -33,7 +33,8 @@ class ColumnSpec:
     @property
     def name(self) -> str:
         """The title in a sentence: "accuracy" for "Accuracy %", "worst 10 %" for "Worst 10 %"."""
-        return re.sub(r"(?<!\d) %²?$", "", self.title).lower()
+        name = re.sub(r"(?<!\d) %²?$", "", self.title)
+        return name[:1].lower() + name[1:] if name[1:2].islower() else name
 
     @property
     def unit(self) -> str:
@@ -62,6 +63,7 @@ class ColumnSpec:
 
 Headings = Mapping[str, Sequence[str]]
 """Title and better direction of each metric of the user's, by its column: "metric:NAME"."""
+NO_HEADINGS: Headings = MappingProxyType({})
 
 LOSS = "loss"
 STD_CLIENTS = "std-clients"
@@ -155,7 +157,7 @@ def of_measure(names: Iterable[str], measure: str) -> list[str]:
     return list(dict.fromkeys(other.get(name, name) for name in names if name != BEYOND))
 
 
-def column(metric: str, headings: Headings = MappingProxyType({})) -> ColumnSpec:
+def column(metric: str, headings: Headings = NO_HEADINGS) -> ColumnSpec:
     """Return the column of a metric. `headings` has the titles and directions of user metrics.
 
     A metric is a key of `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
@@ -173,9 +175,9 @@ def column(metric: str, headings: Headings = MappingProxyType({})) -> ColumnSpec
             raise SettingsError(f"{metric}: {unknown('statistic', statistic, STATISTICS)}")
         of_accuracy, mean = COLUMNS[statistic], column(measure, headings)
         title = f"{of_accuracy.name.capitalize()}: {mean.title}"
-        if of_accuracy.better == "lower":
-            return replace(mean, title=title + "²" * (mean.unit == " %"), better="lower")
-        return replace(mean, title=title)
+        title += "²" * (statistic == "variance" and mean.unit == " %")
+        better = mean.better if of_accuracy.better == "higher" else "lower"
+        return replace(mean, title=title, better=better)
     if metric.startswith(METRIC):
         title, better = headings.get(metric, (metric.removeprefix(METRIC), "higher"))
         return ColumnSpec(title, "lower" if better == "lower" else "higher", None, metric=metric)

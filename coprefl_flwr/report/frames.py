@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,8 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.columns import (
-    ACCURACY,
-    ACCURACY_OF,
-    LOSS,
-    MEASURED,
-    START_LOSS,
-    STD_CLIENTS,
-    TESTS,
-    TO_REACH,
-    ColumnSpec,
-    Headings,
-    column,
-    of_measure,
-)
+from coprefl_flwr.report import columns
+from coprefl_flwr.report.columns import LOSS, NO_HEADINGS, ColumnSpec, Headings
 from coprefl_flwr.report.statistics import (
     BEYOND,
     METRICS,
@@ -63,12 +50,12 @@ ROW = ("start", "task", "client", "n", "correct", "loss")
 metrics. Without classes it has no `correct`."""
 
 
-def frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> pd.DataFrame:
+def frame(records: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> pd.DataFrame:
     """Return records as a DataFrame; a column of integers stays one if some values are missing.
 
-    `columns` are the columns without records.
+    `names` are the columns without records.
     """
-    data = pd.DataFrame(records, columns=None if records else list(columns))
+    data = pd.DataFrame(records, columns=None if records else list(names))
     for name in data.columns[data.isna().any()]:
         values = [r[name] for r in records if r.get(name) is not None]
         if all(type(value) is int for value in values):
@@ -118,16 +105,16 @@ def own_metrics(rows: pd.DataFrame) -> list[str]:
     return [str(name) for name in rows if str(name).startswith(METRIC)]
 
 
-def measure_of(rows: pd.DataFrame, headings: Headings = MappingProxyType({})) -> ColumnSpec:
+def measure_of(rows: pd.DataFrame, headings: Headings = NO_HEADINGS) -> ColumnSpec:
     """Return the column of the measure: the accuracy, or the first user metric, or the loss.
 
     `headings` are the columns of the user's metrics, in the order in which the user named them.
     """
     own = [name for name in (*headings, *own_metrics(rows), LOSS) if name in rows]
-    return ACCURACY if "correct" in rows or not own else column(own[0], headings)
+    return columns.ACCURACY if "correct" in rows or not own else columns.column(own[0], headings)
 
 
-def task_metrics(rows: pd.DataFrame, headings: Headings = MappingProxyType({})) -> pd.DataFrame:
+def task_metrics(rows: pd.DataFrame, headings: Headings = NO_HEADINGS) -> pd.DataFrame:
     """Return a row per start and task, as they first appear, from rows of clients.
 
     The columns are start, task, the metrics over the task's clients (the keys of
@@ -153,20 +140,20 @@ def _of_task(rows: pd.DataFrame, headings: Headings) -> dict[str, float]:
         # A metric may be undefined for a client. A loss that is not finite makes all numbers nan.
         numbers = numbers.dropna() if measure in own else numbers
         if len(numbers):
-            found = summarise_task(numbers, column(measure, headings).better)
-            found[STD_CLIENTS] = math.sqrt(found["variance"])
-            values |= zip(of_measure(found, measure), found.values(), strict=True)
+            found = summarise_task(numbers, columns.column(measure, headings).better)
+            found[columns.STD_CLIENTS] = math.sqrt(found["variance"])
+            values |= zip(columns.of_measure(found, measure), found.values(), strict=True)
     if "accuracy" in rows:
         values[BEYOND] = variance_beyond_sampling(rows["accuracy"], rows["n"])
         if "domain" in rows:
             for name, of_domain in rows.groupby("domain")["accuracy"]:
-                values[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
+                values[f"{columns.ACCURACY_OF}{name}"] = float(np.mean(of_domain))
     return values
 
 
 def summary(
     rows: pd.DataFrame,
-    headings: Headings = MappingProxyType({}),
+    headings: Headings = NO_HEADINGS,
     metrics: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return a row per start, in order of first appearance.
@@ -181,7 +168,7 @@ def summary(
     by_task = task_metrics(rows, headings)
     tasks = by_task.groupby("start", sort=False)
     data = tasks.size().rename("tasks").reset_index()
-    of_clients = of_measure(TASK_METRICS, measure_of(rows, headings).metric)
+    of_clients = columns.of_measure(TASK_METRICS, measure_of(rows, headings).metric)
     for metric in metrics or dict.fromkeys([*of_clients, *own_metrics(rows)]):
         if metric not in by_task:
             raise SettingsError(unknown("column", metric, map(str, by_task)))
@@ -202,12 +189,12 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     and "best" have the names "final-loss" and "best-loss". Missing numbers are nan.
     """
     models, sent = ["models-down", "models-up"], ["client-bytes-down", "client-bytes-up"]
-    test = test_of(rounds)
+    test = tested_by(rounds)
     numbers = [test, *models, *sent]
     rounds = rounds.reindex(columns=["phase", "start", "round", *numbers])
     rounds = rounds[rounds["phase"] == "pretraining"].astype(dict.fromkeys(numbers, float))
     by_start = list(rounds.set_index("round").groupby("start", sort=False))
-    sign = TESTS[test].quality(1)
+    sign = columns.TESTS[test].quality(1)
     tested = {str(start): sign * rows[test].dropna() for start, rows in by_start}
     entries = []
     for (start, quality), (_, rows) in zip(tested.items(), by_start, strict=True):
@@ -222,12 +209,12 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
             entry |= {"final": sign * final, "best": sign * best, "best-round": quality.idxmax()}
         entries.append(entry)
     data = pd.DataFrame(entries, columns=["start", *PRETRAINING]).set_index("start").astype(float)
-    return data if sign == 1 else data.set_axis(of_measure(PRETRAINING, LOSS), axis=1)
+    return data if sign == 1 else data.set_axis(columns.of_measure(PRETRAINING, LOSS), axis=1)
 
 
-def test_of(rounds: pd.DataFrame) -> str:
+def tested_by(rounds: pd.DataFrame) -> str:
     """Return the column of the pre-training's tests: the accuracy, or the loss if there is none."""
-    return next(filter(rounds.__contains__, TESTS), "server-accuracy")
+    return next(filter(rounds.__contains__, columns.TESTS), "server-accuracy")
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
@@ -249,7 +236,7 @@ def cost_to_reach(rounds: pd.DataFrame, metric: str) -> float:
     `columns.TO_REACH`). The result is infinite if the clients never reach the accuracy, and nan if
     the targets are no classes.
     """
-    match = TO_REACH.fullmatch(metric)
+    match = columns.TO_REACH.fullmatch(metric)
     assert match
     numbers = rounds.reindex(columns=["accuracy", "client-bytes-down", "client-bytes-up"])
     accuracy, *sent = (numbers[name].astype(float) for name in numbers)
@@ -269,5 +256,5 @@ def measured(rounds: pd.DataFrame) -> pd.DataFrame:
     rows = rounds[~rounds["phase"].isin(PHASES)].drop(columns=["phase", "task", "round"])
     numbers = rows.groupby("start", sort=False).first().dropna(axis="columns", how="all")
     return numbers.astype(float).rename(
-        columns=lambda name: name if name == START_LOSS else f"{MEASURED}{name}"
+        columns=lambda name: name if name == columns.START_LOSS else f"{columns.MEASURED}{name}"
     )

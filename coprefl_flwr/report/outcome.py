@@ -95,7 +95,7 @@ class Outcome:
     @property
     def measure(self) -> columns.ColumnSpec:
         """The column of the measure (see `report.columns`), also if only starts were tested."""
-        if self.rows.empty and frames.test_of(self.rounds) == "server-loss":
+        if self.rows.empty and frames.tested_by(self.rounds) == "server-loss":
             return columns.column(columns.LOSS)
         return frames.measure_of(self.rows, self.headings)
 

@@ -4,17 +4,23 @@ If the targets are no classes, the figures are of another measure (see `report.c
 """
 
 import math
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.columns import ACCURACY, TESTS, ColumnSpec, Headings, of_measure
+from coprefl_flwr.report.columns import (
+    ACCURACY,
+    NO_HEADINGS,
+    TESTS,
+    ColumnSpec,
+    Headings,
+    of_measure,
+)
 from coprefl_flwr.report.comparison import Comparison, ResultRow
 from coprefl_flwr.report.figures import style
-from coprefl_flwr.report.frames import OF_CLIENTS, measure_of, summary, test_of
+from coprefl_flwr.report.frames import OF_CLIENTS, measure_of, summary, tested_by
 from coprefl_flwr.report.frames import accuracies as with_accuracies
 from coprefl_flwr.report.training_checks import CHAINED
 
@@ -29,9 +35,9 @@ def accuracies(comparison: Comparison) -> style.Drawn:
     """Draw the accuracies, or other measures, of the tasks' clients."""
     parts = [row.client_rows.assign(start=row.name) for row in comparison.rows]
     rows = pd.concat(parts, ignore_index=True)
-    if rows.empty:
-        return None
     measure = comparison.measure
+    if rows.empty or (measure.metric in rows and rows[measure.metric].isna().all()):
+        return None
     what = "Accuracies" if measure == ACCURACY else measure.title
     least = "highest" if measure.better == "lower" else "lowest"
     return accuracy_figure(rows, comparison.headings), (
@@ -49,7 +55,7 @@ def curves(comparison: Comparison) -> style.Drawn:
         figure = learning_figure(rounds, comparison.measure)
     except SettingsError:
         return None
-    test = TESTS[test_of(rounds)].name
+    test = TESTS[tested_by(rounds)].name
     return figure, (
         f"Learning curves: the training (its {test} if tested, else its loss), and the mean "
         f"{comparison.measure.name} of the tasks' clients. Bands: ± one sample standard deviation. "
@@ -59,9 +65,7 @@ def curves(comparison: Comparison) -> style.Drawn:
 
 
 @style.settings()
-def accuracy_figure(
-    rows: pd.DataFrame, headings: Headings = MappingProxyType({})
-) -> "style.Figure":
+def accuracy_figure(rows: pd.DataFrame, headings: Headings = NO_HEADINGS) -> "style.Figure":
     """Draw a histogram of the client accuracies of each start, pooled over tasks.
 
     A panel's title has the mean and the variance of the table: they are computed per task and then
@@ -115,7 +119,7 @@ def learning_figure(rounds: pd.DataFrame, measure: ColumnSpec = ACCURACY) -> "st
     sample standard deviation on either side, if there are at most 5 lines. A panel without data is
     left out. Raises a SettingsError if no panel has data.
     """
-    test = test_of(rounds)
+    test = tested_by(rounds)
     of_tasks = "accuracy" if measure == ACCURACY else OF_CLIENTS + measure.metric
     columns = ["phase", "start", "round", "seed", "task", "loss", of_tasks, test]
     rounds = rounds.reindex(columns=[*columns, CHAINED])
@@ -180,7 +184,7 @@ def switch(comparison: Comparison) -> style.Drawn:
     last round of the first phase (P1) of a start with several phases. With 200 rounds or more, a
     second panel shows the last 50 rounds.
     """
-    test = test_of(pd.concat([row.rounds for row in comparison.rows]))
+    test = tested_by(pd.concat([row.rounds for row in comparison.rows]))
     tested = pd.concat([_tested(row, test) for row in comparison.rows], ignore_index=True)
     if tested.empty:
         return None
