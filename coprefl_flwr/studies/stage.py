@@ -76,7 +76,7 @@ class RunOptions(Checked):
     )
     client_metrics: str = option(
         "",
-        "your own metrics, module:NAME each, separated by spaces: functions of (logits, labels) "
+        "your own metrics, module:NAME each, separated by spaces: functions of (outputs, targets) "
         "that every client computes on its test samples",
         takes=(WORDS,),
     )
