@@ -126,16 +126,14 @@ class _Table:
     ) -> tuple[SearchEntry, list[Run]]:
         short = row.short_runs(trial)
         deciding = short + runs
-        score, trained = (
-            mean_score(self.store, of, self.recipe.headings)[0] for of in (runs, short)
-        )
+        headings = self.recipe.headings
         entry = SearchEntry(
             row.label,
             trial.chosen,
-            score,
+            mean_score(self.store, runs, headings)[0],
             chosen=is_chosen,
             problem="; ".join(notes.problems(self.store, deciding)),
-            short_score=trained if short else None,
+            short_score=mean_score(self.store, short, headings)[0] if short else None,
             dropped=not (runs or is_chosen),
         )
         return entry, deciding

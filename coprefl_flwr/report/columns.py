@@ -176,8 +176,8 @@ def column(metric: str, headings: Headings = NO_HEADINGS) -> ColumnSpec:
         of_accuracy, mean = COLUMNS[statistic], column(measure, headings)
         title = f"{of_accuracy.name.capitalize()}: {mean.title}"
         title += "²" * (statistic == "variance" and mean.unit == " %")
-        better = mean.better if of_accuracy.better == "higher" else "lower"
-        return replace(mean, title=title, better=better)
+        directed = of_accuracy if of_accuracy.better == "lower" else mean
+        return replace(mean, title=title, better=directed.better, metric=metric)
     if metric.startswith(METRIC):
         title, better = headings.get(metric, (metric.removeprefix(METRIC), "higher"))
         return ColumnSpec(title, "lower" if better == "lower" else "higher", None, metric=metric)

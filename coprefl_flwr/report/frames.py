@@ -124,11 +124,10 @@ def task_metrics(rows: pd.DataFrame, headings: Headings = NO_HEADINGS) -> pd.Dat
     `headings` has the title and the better direction ("higher" or "lower") of user metrics by
     column. Without a direction, higher is better.
     """
-    groups = accuracies(rows).groupby(["start", "task"], sort=False)
-    entries = [
-        {"start": start, "task": task, **_of_task(part, headings)} for (start, task), part in groups
-    ]
-    return frame(entries, ["start", "task", "accuracy", LOSS])
+    keys = ["start", "task"]
+    groups = accuracies(rows).groupby(keys, sort=False)
+    entries = [{"start": s, "task": t} | _of_task(part, headings) for (s, t), part in groups]
+    return frame(entries, [*keys, "accuracy", LOSS])
 
 
 def _of_task(rows: pd.DataFrame, headings: Headings) -> dict[str, float]:

@@ -58,8 +58,7 @@ def own_metric(chosen: MetricLike) -> Metric:
     if name == "<lambda>":
         raise SettingsError("a metric needs a name: define it with def, not lambda")
     default = "lower" if getattr(fn, "higher_is_better", None) is False else "higher"
-    options = parse(what)[1] if isinstance(chosen, str) else {}
-    chosen_better = options.get("better", getattr(fn, "better", default))
+    chosen_better = parse(what)[1].get("better", getattr(fn, "better", default))
     if chosen_better not in BETTER:
         hint = unknown("value", str(chosen_better), BETTER)
         raise SettingsError(f"{what}: `better`: {hint}")

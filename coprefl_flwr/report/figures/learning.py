@@ -10,18 +10,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.columns import (
-    ACCURACY,
-    NO_HEADINGS,
-    TESTS,
-    ColumnSpec,
-    Headings,
-    of_measure,
-)
+from coprefl_flwr.report import columns, frames
 from coprefl_flwr.report.comparison import Comparison, ResultRow
 from coprefl_flwr.report.figures import style
-from coprefl_flwr.report.frames import OF_CLIENTS, measure_of, summary, tested_by
-from coprefl_flwr.report.frames import accuracies as with_accuracies
 from coprefl_flwr.report.training_checks import CHAINED
 
 # CyclicFL, Figure 5 (section IV.B): "all curves are smoothed by the Savitzky-Golay filter. The
@@ -38,7 +29,7 @@ def accuracies(comparison: Comparison) -> style.Drawn:
     measure = comparison.measure
     if rows.empty or (measure.metric in rows and rows[measure.metric].isna().all()):
         return None
-    what = "Accuracies" if measure == ACCURACY else measure.title
+    what = "Accuracies" if measure == columns.ACCURACY else measure.title
     least = "highest" if measure.better == "lower" else "lowest"
     return accuracy_figure(rows, comparison.headings), (
         f"{what} of the tasks' clients, pooled over tasks. Line: mean; dotted line: {least} mean "
@@ -49,13 +40,13 @@ def accuracies(comparison: Comparison) -> style.Drawn:
 
 def curves(comparison: Comparison) -> style.Drawn:
     """Draw the learning curves of the pre-training and of the tasks."""
-    frames = [(row.name, part) for row in comparison.rows for part in (row.rounds, row.curves)]
-    rounds = pd.concat([part.assign(start=name) for name, part in frames], ignore_index=True)
+    parts = [(row.name, part) for row in comparison.rows for part in (row.rounds, row.curves)]
+    rounds = pd.concat([part.assign(start=name) for name, part in parts], ignore_index=True)
     try:
         figure = learning_figure(rounds, comparison.measure)
     except SettingsError:
         return None
-    test = TESTS[tested_by(rounds)].name
+    test = columns.TESTS[frames.tested_by(rounds)].name
     return figure, (
         f"Learning curves: the training (its {test} if tested, else its loss), and the mean "
         f"{comparison.measure.name} of the tasks' clients. Bands: ± one sample standard deviation. "
@@ -65,7 +56,9 @@ def curves(comparison: Comparison) -> style.Drawn:
 
 
 @style.settings()
-def accuracy_figure(rows: pd.DataFrame, headings: Headings = NO_HEADINGS) -> "style.Figure":
+def accuracy_figure(
+    rows: pd.DataFrame, headings: columns.Headings = columns.NO_HEADINGS
+) -> "style.Figure":
     """Draw a histogram of the client accuracies of each start, pooled over tasks.
 
     A panel's title has the mean and the variance of the table: they are computed per task and then
@@ -76,11 +69,12 @@ def accuracy_figure(rows: pd.DataFrame, headings: Headings = NO_HEADINGS) -> "st
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
-    clients, entries = with_accuracies(rows), summary(rows, headings)
-    measure = measure_of(rows, headings)
-    column, variance = of_measure(["accuracy", "variance"], measure.metric)
+    clients, entries = frames.accuracies(rows), frames.summary(rows, headings)
+    measure = frames.measure_of(rows, headings)
+    column, variance = columns.of_measure(["accuracy", "variance"], measure.metric)
+    unit = measure.unit
     low, high, digits = clients[column].min(), clients[column].max(), ".3g"
-    if is_accuracy := measure == ACCURACY:
+    if is_accuracy := measure == columns.ACCURACY:
         low, high, digits = min(low, max(high, 10) - 10), max(high, 10), ".1f"
     edges = MaxNLocator(20, integer=is_accuracy).tick_values(low, high)
     worst, shown = min(entries[column], key=measure.quality), style.colours(rows["start"])
@@ -92,17 +86,18 @@ def accuracy_figure(rows: pd.DataFrame, headings: Headings = NO_HEADINGS) -> "st
         )  # fmt: skip
         panel.axvline(entry[column], color=style.INK, linewidth=1.2)
         panel.axvline(worst, color=style.INK, linewidth=0.8, linestyle=":")
-        numbers = (
-            f"mean {entry[column]:{digits}}{measure.unit}, variance {entry[variance]:{digits}}"
-        )
-        style.title(panel, entry["start"], numbers + f"{measure.unit}²" * bool(measure.unit))
+        mean = f"mean {entry[column]:{digits}}{unit}"
+        spread = f"variance {entry[variance]:{digits}}{unit and unit + '²'}"
+        style.title(panel, entry["start"], f"{mean}, {spread}")
     figure.supxlabel("Client accuracy (%)" if is_accuracy else f"{measure.axis} of a client")
     figure.supylabel("Clients (%)")
     return figure
 
 
 @style.settings()
-def learning_figure(rounds: pd.DataFrame, measure: ColumnSpec = ACCURACY) -> "style.Figure":
+def learning_figure(
+    rounds: pd.DataFrame, measure: columns.ColumnSpec = columns.ACCURACY
+) -> "style.Figure":
     """Draw the pre-training loss and the downstream accuracy by round, for each start.
 
     For personalised methods, draw the training loss by round. If the targets are no classes, draw
@@ -119,17 +114,17 @@ def learning_figure(rounds: pd.DataFrame, measure: ColumnSpec = ACCURACY) -> "st
     sample standard deviation on either side, if there are at most 5 lines. A panel without data is
     left out. Raises a SettingsError if no panel has data.
     """
-    test = tested_by(rounds)
-    of_tasks = "accuracy" if measure == ACCURACY else OF_CLIENTS + measure.metric
-    columns = ["phase", "start", "round", "seed", "task", "loss", of_tasks, test]
-    rounds = rounds.reindex(columns=[*columns, CHAINED])
+    test = frames.tested_by(rounds)
+    of_tasks = "accuracy" if measure == columns.ACCURACY else frames.OF_CLIENTS + measure.metric
+    names = ["phase", "start", "round", "seed", "task", "loss", of_tasks, test]
+    rounds = rounds.reindex(columns=[*names, CHAINED])
     phase = rounds["phase"]
     tested = _finite(rounds[phase == "pretraining"], test)
     before = rounds[(phase == "pretraining") & tested.empty]
     chained = before[CHAINED].eq(True)
     tasks, personal = rounds[phase == "downstream"], rounds[phase == "personalised"]
     drawn = {
-        ("Pre-training", TESTS[test].axis): tested,
+        ("Pre-training", columns.TESTS[test].axis): tested,
         ("Pre-training", "Loss"): _finite(before[~chained], "loss"),
         ("Pre-training in a chain", "Loss"): _finite(before[chained], "loss"),
         ("Downstream tasks", measure.axis): _finite(tasks, of_tasks),
@@ -184,7 +179,7 @@ def switch(comparison: Comparison) -> style.Drawn:
     last round of the first phase (P1) of a start with several phases. With 200 rounds or more, a
     second panel shows the last 50 rounds.
     """
-    test = tested_by(pd.concat([row.rounds for row in comparison.rows]))
+    test = frames.tested_by(pd.concat([row.rounds for row in comparison.rows]))
     tested = pd.concat([_tested(row, test) for row in comparison.rows], ignore_index=True)
     if tested.empty:
         return None
@@ -201,12 +196,12 @@ def switch(comparison: Comparison) -> style.Drawn:
         for row in comparison.rows:
             if row.switch > first and row.name in shown:
                 panel.axvline(row.switch, color=shown[row.name][0], linestyle=":", linewidth=1.2)
-        style.title(panel, *texts, "Round", TESTS[test].axis)
+        style.title(panel, *texts, "Round", columns.TESTS[test].axis)
     style.legend(figure, shown)
     return figure, (
-        f"{TESTS[test].name.capitalize()} by round, mean over seeds, smoothed where enough rounds "
-        f"are tested: by a Savitzky-Golay filter of order {ORDER} over {WINDOW} rounds (as in "
-        "CyclicFL), or over 5 tested rounds if these are more. Dotted line: the phase switch."
+        f"{columns.TESTS[test].name.capitalize()} by round, mean over seeds, smoothed where enough "
+        f"rounds are tested: by a Savitzky-Golay filter of order {ORDER} over {WINDOW} rounds (as "
+        "in CyclicFL), or over 5 tested rounds if these are more. Dotted line: the phase switch."
     )
 
 

@@ -1,7 +1,6 @@
 """Figures of accuracy by the length of a phase, and of the terms of a meta objective."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,8 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
     """
     from matplotlib.ticker import MaxNLocator
 
-    wanted = ("final", "final-loss", comparison.measure.metric)
+    names = {"final": "Final test accuracy", "final-loss": "Final test loss"}
+    wanted = (*names, comparison.measure.metric)
     metric = next((m for m in wanted if m in comparison.metrics), "")
     rows = [row for row in comparison.rows if metric and row.switch]
     values = [(row.switch, value) for row in rows for value in row.values[metric]]
@@ -37,11 +37,9 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
         cubic = np.polynomial.Polynomial.fit(means.index, means, _ORDER)
         panel.plot(*cubic.linspace(200), color=style.colours(["cyclic"])["cyclic"][0], zorder=1)
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    heading = comparison.column(metric)
-    name = heading.title.removesuffix(heading.unit)
-    test = name.replace("Final", "Final test")
-    which = test if metric.startswith("final") else f"{name} of the tasks' clients"
-    label = replace(heading, title=f"{which}{heading.unit}").axis
+    title, unit = comparison.column(metric).title, comparison.column(metric).unit
+    which = names.get(metric, f"{title.removesuffix(unit)} of the tasks' clients")
+    label = f"{which} (%)" if unit else which
     style.title(panel, "Length of P1", "mean ± std", "Rounds in P1", label)
     return figure, (
         f"{which} against the rounds of the first phase. Line, with more than four lengths: the "
