@@ -224,9 +224,9 @@ class Task(TrainingStage):
         if self.how.diagnostics:
             self.architecture.head_layer(self.drawn_by.classes)
         network = self.architecture.shared(self.drawn_by.classes)
-        samples = self.population.clients[0].train
-        self.how.trained.training.loss.check(network, samples)
-        self.metrics.check(*example_of(network, samples, self.drawn_by.classes))
+        self.how.trained.training.loss.check(network, self.population.clients[0].train)
+        samples, classes = self.population.clients[0].train, len(self.population.classes)
+        self.metrics.check(*example_of(network, samples, classes))
         self.strategy()
 
     def max_parallel_clients(self) -> int:
