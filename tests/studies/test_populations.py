@@ -408,7 +408,7 @@ def test_data_seed_draws_clients_and_tasks_and_seed_draws_the_rest(tiny_settings
 
 
 def test_samples_per_class_are_drawn_by_the_data_seed(tiny_settings):
-    few = replace(tiny_settings, samples_per_class=12, min_samples=1)
+    few = replace(tiny_settings, samples_per_class=12, min_samples=2)
     draws = [replace(few, seed=seed, data_seed=draw) for seed, draw in ((0, 5), (1, 5), (0, 6))]
     inputs = [build(one).stages[0].clients.source.identity() for one in draws]
     assert inputs[0] == inputs[1] != inputs[2]
