@@ -43,7 +43,7 @@ from coprefl_flwr.studies.running import WORKERS, finished
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.store import Layout
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.task_data import CLASS, DOMAIN, GROUP, Tasks
+from coprefl_flwr.studies.task_data import CLASS, Tasks
 from coprefl_flwr.studies.tasks import TASK_RATE, Downstream, architecture_of_tasks, comparison
 from coprefl_flwr.studies.training_options import WRAPPER_KEYS
 
@@ -195,7 +195,7 @@ def tasks(
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
     result = Tasks(LoadedSource.of(dataset, only, relabel, batch, groups), spread, **drawn)
     if number is None:
-        result.number = len(result.eligible) if result.kind in (GROUP, DOMAIN) else 3
+        result.number = 3 if result.kind == CLASS else len(result.eligible)
     for task in range(len(result)):
         _ = result[task]  # Raises an error now if the task is not possible.
     return result

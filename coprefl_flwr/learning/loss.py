@@ -1,6 +1,7 @@
 """The loss that clients minimise: a function of a network's outputs and the targets of a batch."""
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -95,12 +96,13 @@ class Loss(Choice):
             outputs = network.eval()(inputs.contiguous())
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
         try:
-            value = self.of_batch(lambda _: outputs, (inputs, targets))
+            with warnings.catch_warnings():
+                # torch only warns of outputs (n, 1) and targets (n,), whose mean is over all pairs.
+                warnings.filterwarnings("error", message="Using a target size")
+                value = self.of_batch(lambda _: outputs, (inputs, targets))
         except Exception as error:  # A user's loss may raise any exception.
             both = f"outputs {_kind(outputs)} and targets {_kind(targets)}"
-            hint = "; classes must be integers, and other targets need another loss"
-            line = f"{both}: {one_line(error)}{hint if self.is_default else ''}"
-            raise SettingsError(f"loss = {self}: {line}", "loss") from error
+            raise SettingsError(f"loss = {self}: {both}: {one_line(error)}", "loss") from error
         if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
             raise SettingsError(
                 f"loss = {self}: gives {_kind(value)}; a scalar with a gradient is needed", "loss"
