@@ -192,7 +192,7 @@ def make_dataset(
     _check_finite(source, "item", inputs)
     targets = _targets(source, labels, len(inputs))
     if targets is not None:
-        classes, relabel = [""] * _outputs_for(targets), False
+        classes, relabel, may_lack = [""] * _outputs_for(targets), False, True
         labels = np.zeros(len(inputs), np.int64)
     numbers = _integers(source, "labels", labels, len(inputs))
     if not may_lack and not relabel:
@@ -334,8 +334,7 @@ class Samples:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        kind = self.dataset.target_kind(len(np.unique(self.labels)))
-        return f"<{len(self)} samples of {kind}>"
+        return f"<{len(self)} samples of {self.dataset.target_kind(len(np.unique(self.labels)))}>"
 
     def take(self, positions: Rows) -> "Samples":
         """Return the samples at `positions`: indices in these samples, not in the dataset."""

@@ -384,8 +384,7 @@ def _target(what: str, target: Any) -> int | npt.NDArray[Any]:
             f"{what} has the target {excerpt(target)}; needed is a class number, an integer, or "
             "numbers: a float, or an array of one shape for all items"
         )
-    single = numbers.size == 1 and numbers.dtype.kind != "f"
-    return int(numbers.item()) if single else numbers
+    return int(numbers.item()) if numbers.size == 1 and numbers.dtype.kind != "f" else numbers
 
 
 def _stacked(source: str, inputs: list[Tensor]) -> Tensor:

@@ -141,9 +141,9 @@ class Architecture:
         network, classes = self.make(), self.num_classes
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise SettingsError(f"{what} has no trainable parameters (requires_grad)")
-        outputs = len(_outputs(network, what, samples)[0])
-        if outputs < classes and samples.dataset.has_classes:
-            raise SettingsError(f"{what} has {outputs} outputs, but there are {classes} classes")
+        shape = _outputs(network, what, samples).shape
+        if samples.dataset.has_classes and shape[1] < classes:
+            raise SettingsError(f"{what} has {shape[1]} outputs, but there are {classes} classes")
         if needs_head and not self.head:
             problem = f"{what} has the same shapes for {classes} and {classes + 1} classes"
             raise SettingsError(f"{problem}: its last layer needs one output for each class")
@@ -211,8 +211,7 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
     outputs = _outputs(original, what, samples)[0]
     name = last_linear(original, _batch_of_two(samples))
     last: Any = original.get_submodule(name)
-    dataset = samples.dataset
-    extra = 0 if dataset.has_classes else last.out_features - len(dataset.classes)
+    extra = 0 if samples.dataset.has_classes else last.out_features - len(samples.dataset.classes)
 
     def make(classes: int) -> nn.Module:
         changed, bias = copied(original), last.bias is not None

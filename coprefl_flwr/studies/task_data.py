@@ -140,8 +140,8 @@ class Tasks:
         dataset = self.source.dataset
         column = dataset.domains if self.kind == DOMAIN else dataset.groups
         if column is None:
-            how = "name them with groups=" if self.by == GROUP else "it needs a folder per domain"
-            raise SettingsError(f"by = {self.by!r}: the dataset has no {self.by}s; {how}")
+            how = "name them with groups=" if self.kind == GROUP else "it needs a folder per domain"
+            raise SettingsError(f"by = {self.kind!r}: the dataset has no {self.kind}s; {how}")
         return column
 
     @functools.cached_property
