@@ -82,8 +82,8 @@ def partition(
         "pathological", "natural" (each client is one writer or speaker), a class of flwr-datasets
         with its arguments, and others (see `coprefl_flwr.data.partition`); a function of
         (labels (n,), clients, rng) that returns a list of sample indices for each client; or a
-        partitioner object of flwr-datasets. Without classes, ten bins of the targets take the place
-        of classes, and a function gets the targets (n, *shape).
+        partitioner object of flwr-datasets. Without classes, ten bins of the targets are used as
+        classes, and a function gets the targets (n, *shape).
     alpha : float
         Concentration of the Dirichlet distribution from which "dirichlet" draws the proportions of
         each class. A small value gives clients very different classes.

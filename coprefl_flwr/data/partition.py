@@ -53,7 +53,7 @@ _Columns = dict[str, npt.NDArray[Any]]
 """{name of a column by which a partitioner can partition: its values (n,)}"""
 
 TARGET_BINS = 10
-"""Number of bins of the targets, with equal numbers of samples, that take the place of classes."""
+"""Number of bins of the targets, with equal numbers of samples, that are used as classes."""
 
 
 def partition(
@@ -70,9 +70,9 @@ def partition(
     """Partition the samples 0..n-1, whose labels are `labels`, integers (n,), over `clients`.
 
     `labels` may also be targets that are no classes, numbers (n, *shape) (see `as_dataset`). Ten
-    bins then take the place of classes: the lowest tenth of the targets, and so on. For this, a
-    target of several numbers is their mean, which flwr-datasets' partitioners find in the column
-    "target". Equal targets are in one bin.
+    bins are then used as classes: the lowest tenth of the targets, and so on. For this, a target of
+    several numbers is their mean, which flwr-datasets' partitioners find in the column "target".
+    Equal targets are in one bin.
 
     Raises a SettingsError if a setting is out of range, if none of 100 draws gives every client
     `min_samples` samples, or if too few groups have `min_samples` samples.

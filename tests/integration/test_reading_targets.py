@@ -18,6 +18,11 @@ NUMBERS = np.arange(12) * 0.1  # float64, which cannot be stored as float32 with
 PAIRS = np.stack([NUMBERS, -NUMBERS], axis=1)
 
 
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
 class Items(data.Dataset):
     """A map-style dataset of given items."""
 
