@@ -331,8 +331,9 @@ def evaluate_starts(
         from the `nn.Linear` that it calls last.
     client_metrics : function, module:NAME, or a list of these, optional
         Your own metrics: functions of (logits (n, C), labels (n,)) that return a number, with C the
-        number of classes of the task. Every client computes the metrics on its test samples. They
-        are columns of `rows` and `summary()` ("metric:NAME") and of the printed table.
+        number of classes of the task; of outputs and targets if the targets are no classes. A class
+        is called first, and its object is the function. Every client computes the metrics on its
+        test samples. They are columns of `rows` and `summary()` ("metric:NAME") and of the table.
     evaluate_every : int
         Number of rounds between evaluations. 0: evaluate only after the last round.
     diagnostics : bool

@@ -23,7 +23,7 @@ from coprefl_flwr.studies.architecture import (
     factory_of_tasks,
 )
 from coprefl_flwr.studies.hashes import hash_of, values_of
-from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
+from coprefl_flwr.studies.measurements import ClientMetrics, Measurement, example_of
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.populations import Population, abridged
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -227,6 +227,8 @@ class Task(TrainingStage):
             self.architecture.head_layer(len(self.population.classes))
         network = self.architecture.shared(len(self.population.classes))
         self.how.trained.training.loss.check(network, self.population.clients[0].train)
+        samples, classes = self.population.clients[0].train, len(self.population.classes)
+        self.metrics.check(*example_of(network, samples, classes))
         self.strategy()
 
     def max_parallel_clients(self) -> int:
@@ -299,7 +301,6 @@ def comparison(
         Functions that make a stage of measurement for a starting model. The stages follow in this
         order.
     """
-    how.metrics.check(tasks.classes)
     stages: list[Stage] = [*starts]
     for number, start in itertools.product(range(len(tasks)), starts):
         task = Task(number, start, tasks, how)
