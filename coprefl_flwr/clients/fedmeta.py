@@ -16,6 +16,7 @@ from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning.evaluation import differentiable
 from coprefl_flwr.learning.training import torch_seeded
 from coprefl_flwr.models import as_array, buffer_names, first_names, model_arrays
+from coprefl_flwr.models.frozen import train_mode
 
 Tensors = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -108,16 +109,14 @@ class FedMetaClient(CoPreFLClient):
     def learnt(self, rates: Tensors, sent: Arrays) -> Arrays:
         """Return the arrays of the model, followed by the rates if rates were sent."""
         state, first = model_arrays(self.model), first_names(self.model)
-        # The rates of frozen parameters are returned unchanged.
-        moved = {n: as_array(rates[first[n]], n) for n in sent if first[n] in rates}
-        return append_prefixed(state, "rates", sent | moved)
+        return append_prefixed(state, "rates", {n: as_array(rates[first[n]], n) for n in sent})
 
     def adapt(self, weights: Tensors, rates: Tensors, support: Batch, config: Config) -> Tensors:
         """Return theta' and the buffers after the adaptation to the support set, by name."""
         inputs, targets = support
         buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
         second_order = config["meta-variant"] != "fomaml"
-        self.model.train()
+        train_mode(self.model)
         for _ in range(int(config["inner-steps"])):
             outputs = functional_call(self.model, {**weights, **buffers}, inputs)
             gradients = torch.autograd.grad(
@@ -150,7 +149,7 @@ class FedMetaClient(CoPreFLClient):
     ) -> Arrays:
         """Return the reply: one array for each array of the model and, if `rates`, of the rates.
 
-        The arrays are gradients, the new buffers, and zeros for frozen weights.
+        The arrays are gradients, the new buffers, and zeros for weights that the loss does not use.
         """
         state, first = model_arrays(self.model), first_names(self.model)
         buffers = buffer_names(self.model)

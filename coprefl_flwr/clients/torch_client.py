@@ -24,6 +24,7 @@ from coprefl_flwr.learning.evaluation import (
 )
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, load_in_order, model_arrays
+from coprefl_flwr.models.base import BASE, HASHES
 from coprefl_flwr.options import declared
 
 Parameters = list[np.ndarray[Any, Any]]
@@ -81,6 +82,17 @@ class TorchClient(NumPyClient):
 
         `options` are the client's options by name.
         """
+
+    def check_request(self, config: Config) -> None:
+        """Raise a SettingsError if the network has other frozen weights than the server's.
+
+        It is called before every request. The hash of the server's is `config["base-hash"]`.
+        """
+        base, expected = HASHES[self.model], config.get(BASE)
+        if expected not in (None, base):
+            hashes = f"{base or 'none'}, not {expected or 'none'} as at the server"
+            remedy = "make the network from the same file and seed on every node"
+            raise SettingsError(f"the hash of this client's frozen weights is {hashes}: {remedy}")
 
     def training_samples(self, config: Config) -> Samples:
         """Return the samples for local training in this round."""

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from coprefl_flwr.data import Samples
 from coprefl_flwr.learning.module_state import ModuleState
+from coprefl_flwr.models.base import keep_base
 from coprefl_flwr.models.copies import copied
+from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import computing
 
 logger = logging.getLogger("flwr.coprefl")
@@ -56,6 +58,7 @@ def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Modul
             model.to(memory_format=torch.contiguous_format)
             model.register_forward_pre_hook(_contiguous)
         _PLACED[model] = device, ModuleState(model)
+        keep_base(model, device)
     _PLACED[model][1].restore(model)
     return model
 
@@ -71,7 +74,7 @@ def _takes_channels_last(model: nn.Module, inputs: Tensor) -> bool:
             trial = copied(model)
             with computing(trial):
                 trial.eval()(inputs)
-                torch.autograd.backward(trial.train()(inputs).square().sum())
+                torch.autograd.backward(train_mode(trial)(inputs).square().sum())
         except Exception:  # A user's client may call the network with other inputs.
             return False
     return True

@@ -76,6 +76,12 @@ class ModelSettings(Checked):
         "`fashion-mnist-cnn`, `char-lstm`, or module:NAME",
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
+    trainable: str = option(
+        "",
+        "patterns of the names of the parameters that are trained, such as `head.*, *.bias`; the "
+        "others are frozen, and not sent; not set: as the network says",
+        takes=(WORDS,),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Downstream tasks: the stages that train on them, and diagnostic measurements."""
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.diagnostics import diagnose
-from coprefl_flwr.models import buffer_names, load_saved_model
+from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
@@ -188,9 +188,10 @@ class Task(TrainingStage):
         head = phase.strategy(head=of_head, **run)
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
-    def buffers(self) -> Collection[str]:
-        """Return the names of the network's buffers."""
-        return buffer_names(self.architecture.shared(self.drawn_by.classes))
+    @property
+    def module(self) -> nn.Module:
+        """The network that clients train in this process."""
+        return self.architecture.shared(self.drawn_by.classes)
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model from the store, with a fresh or with its trained head."""
