@@ -252,9 +252,10 @@ def pretrain(
         ends the run.
     **options
         Options of local training, such as `local_steps=5`, `local_epochs`, `learning_rate=0.05`,
-        `batch_size`, `precision="bf16"`, `client_wrapper="attackers.py:SignFlip",
-        client_wrapper_share=0.3`; and options of the method's client, such as CoPreFL's
-        `support_fraction`. If the method is a string, its client's options are in the string.
+        `batch_size`, `precision="bf16"`, `loss=torch.nn.functional.mse_loss`,
+        `client_wrapper="attackers.py:SignFlip", client_wrapper_share=0.3`; and options of the
+        method's client, such as CoPreFL's `support_fraction`. If the method is a string, its
+        client's options are in the string.
 
     Raises
     ------
@@ -338,8 +339,8 @@ def evaluate_starts(
         As in `pretrain`, except that tasks start again if `rounds` is another number.
     **options
         Options of local training in the tasks, such as `learning_rate`, `local_steps` or
-        `local_epochs`, `batch_size`, `precision`; and, if `method` is a strategy, options of its
-        client.
+        `local_epochs`, `batch_size`, `precision`, `loss`; and, if `method` is a strategy, options
+        of its client.
 
     Raises
     ------

@@ -3,7 +3,9 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 from coprefl_flwr.errors import SettingsError
 
@@ -72,6 +74,38 @@ def parsed(text: str) -> Value:
         except ValueError:
             continue
     return text.replace("&", ",") if split_options(text)[1] else text
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value that is chosen by its name, with options.
+
+    It is written NAME:key=value,key=value, or in a recipe as a mapping of `name` and the options.
+    """
+
+    name: str
+    options: tuple[tuple[str, Value], ...] = ()
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Return a choice from a choice, a text or a mapping; a TypeError for any other type."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+            options = {key: _one_text(entry) for key, entry in value.items() if key != "name"}
+            return cls(value["name"], tuple(options.items()))
+        if not isinstance(value, str):
+            raise TypeError("must be a text, or a mapping with the key name")
+        name, options = parse(value.strip())
+        return cls(name, tuple(options.items()))
+
+    def __str__(self) -> str:
+        return with_options(self.name, self.options)
+
+
+def _one_text(value: Any) -> Value:
+    """Return the value of an option; several values become one text, separated by `&`."""
+    return "&".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def display_names(texts: Iterable[str]) -> dict[str, str]:

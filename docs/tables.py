@@ -16,6 +16,7 @@ from coprefl_flwr.cli import parser
 from coprefl_flwr.clients import StatefulClient
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.robust import AGGREGATION
+from coprefl_flwr.learning.loss import Loss
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK
 from coprefl_flwr.options import Option, Value, declared
@@ -320,6 +321,7 @@ class _ServerSamples:
 
     samples: int
     precision: str = TRAINING.precision
+    loss: Loss = TRAINING.loss
 
     def __len__(self) -> int:
         return self.samples

@@ -8,7 +8,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, split_prefixed, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
@@ -79,7 +78,7 @@ class FedMetaClient(CoPreFLClient):
         adapted = self.adapt(weights, rates, support, config)
         inputs, targets = query
         self.model.eval()
-        loss = cross_entropy(functional_call(self.model, adapted, inputs), targets)
+        loss = self.training.loss(functional_call(self.model, adapted, inputs), targets)
         learnt = append_prefixed(weights, "rates", rates)
         wanted = {name: tensor for name, tensor in learnt.items() if tensor.requires_grad}
         gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
@@ -120,7 +119,7 @@ class FedMetaClient(CoPreFLClient):
         for _ in range(int(config["inner-steps"])):
             outputs = functional_call(self.model, {**weights, **buffers}, inputs)
             gradients = torch.autograd.grad(
-                cross_entropy(outputs, targets),
+                self.training.loss(outputs, targets),
                 list(weights.values()),
                 create_graph=second_order,
                 allow_unused=True,

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients.fedpcl import ABSENT_SCORE, prototype_set
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
@@ -35,7 +34,7 @@ class FedProtoClient(StatefulClient):
         def objective(inputs: Tensor, targets: Tensor) -> Tensor:
             outputs, z = outputs_and_representation(self.model, inputs)
             squares = (z - rows[targets].to(z.dtype)) ** 2 * exists[targets][:, None]
-            return cross_entropy(outputs, targets) + weight * squares.mean()
+            return self.training.loss(outputs, targets) + weight * squares.mean()
 
         loss = self.train_locally(self.train, config, objective=objective)
         self.state.write(config, model_arrays(self.model))

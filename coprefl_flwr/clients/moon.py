@@ -49,6 +49,6 @@ class MOONClient(StatefulClient):
             similar = [cosine_similarity(z, other, dim=1) for other in (z_glob, z_prev)]
             first = torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
             term = cross_entropy(torch.stack(similar, dim=1) / temperature, first)
-            return cross_entropy(outputs, targets) + mu * term
+            return self.training.loss(outputs, targets) + mu * term
 
         return contrast

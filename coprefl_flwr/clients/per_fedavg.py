@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
@@ -103,7 +102,7 @@ class PerFedAvgClient(TorchClient):
                 for (name, p), d in zip(weights.items(), direction, strict=True)
             }
         inputs, targets = batch
-        loss = cross_entropy(functional_call(self.model, weights, inputs), targets)
+        loss = self.training.loss(functional_call(self.model, weights, inputs), targets)
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         both = zip(weights.values(), gradients, strict=True)
         return loss.detach(), [torch.zeros_like(p) if g is None else g for p, g in both]

@@ -1,7 +1,6 @@
 """pFedMe's client: a personal model that is regularised towards the global model."""
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
@@ -36,7 +35,7 @@ class PFedMeClient(StatefulClient):
                 inputs, targets = self.train.batch(positions, self.device)
                 for _ in range(int(config["inner-steps"])):
                     optimiser.zero_grad(set_to_none=True)
-                    loss = cross_entropy(self.model(inputs), targets)
+                    loss = self.training.loss(self.model(inputs), targets)
                     torch.autograd.backward(loss)
                     for p, centre in zip(own, w, strict=True):
                         spring = penalty * (p.detach() - centre)

@@ -30,7 +30,8 @@ class QFFLClient(TorchClient):
         samples = self.training_samples(config)
         batches = samples.batches(EVALUATION_BATCH, self.device)
         with torch_seeded(*self.key(config, "loss-before"), network=self.model):
-            before = evaluate(self.model, batches, precision=self.training.precision)["loss"]
+            precision, loss_of = self.training.precision, self.training.loss
+            before = evaluate(self.model, batches, precision=precision, loss=loss_of)["loss"]
         start = {name: p.detach().clone() for name, p in self.parameters().items()}
         loss = self.train_locally(samples, config)
         lipschitz = 1 / self.training.rate(int(config["server-round"]))

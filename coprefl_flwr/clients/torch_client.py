@@ -140,7 +140,8 @@ class TorchClient(NumPyClient):
         """
         batches = samples.batches(EVALUATION_BATCH, self.device)
         with torch_seeded(*self.key(config, "gradient"), network=self.model):
-            return loss_and_gradient(self.model, batches, precision=self.training.precision)
+            precision, loss = self.training.precision, self.training.loss.of_batch
+            return loss_and_gradient(self.model, batches, loss, precision=precision)
 
     def computing(self) -> AbstractContextManager[None]:
         """Return a context in which the model computes in the precision of `training`.
@@ -166,7 +167,8 @@ class TorchClient(NumPyClient):
         """Return (mean loss, n, metrics) of a model on the n test samples.
 
         Random numbers that the network draws are seeded for this round.
-        The metrics are "correct", the number of top-1 hits, and the user's metrics. Raises a
+        The metrics are "correct", the number of top-1 hits if there are classes, and the user's
+        metrics. Raises a
         SettingsError if the client has no test samples.
         """
         if self.test is None or len(self.test) == 0:
@@ -174,9 +176,8 @@ class TorchClient(NumPyClient):
             raise SettingsError(f"this client has no test samples: {remedy}")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
         with self.computing(), torch_seeded(*self.key(config, "evaluation"), network=model):
-            metrics = dict(evaluate(model, batches, own=self.metrics))
-        loss, n, correct = (metrics.pop(name) for name in ("loss", "num-examples", "correct"))
-        return loss, int(n), {"correct": int(correct), **metrics}
+            metrics = dict(evaluate(model, batches, own=self.metrics, loss=self.training.loss))
+        return metrics.pop("loss"), int(metrics.pop("num-examples")), metrics
 
     def load(self, parameters: Parameters) -> None:
         """Copy the weights `parameters`, in `state_dict` order, into the model."""

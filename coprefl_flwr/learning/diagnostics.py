@@ -2,8 +2,8 @@
 
 Nguyen et al. 2023 (Where to Begin?) study the similarity of the clients' gradients and the
 sharpness of the loss at the starting model. Chen et al. 2023 (On the Importance and Applicability
-of Pre-Training for FL) study how far the clients' models diverge. All losses are cross-entropies
-in eval mode.
+of Pre-Training for FL) study how far the clients' models diverge. All losses are those of the
+local training, in eval mode.
 """
 
 import math
@@ -19,7 +19,8 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.data import ClientData, Samples
 from coprefl_flwr.learning.device import default_device, placed
-from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, differentiable
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, are_classes, differentiable
+from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import computing, load_arrays, outputs_and_representation
@@ -45,6 +46,8 @@ def diagnose(
 ) -> Mapping[str, float]:
     """Return gradient diversity, top Hessian eigenvalue, barrier and probe accuracy of `arrays`.
 
+    There is no probe accuracy where there are no classes.
+
     Parameters
     ----------
     model : nn.Module
@@ -54,7 +57,8 @@ def diagnose(
     clients : Sequence[ClientData]
         The clients of a task, at least two.
     training : LocalTraining
-        The local training of the clients in their first round, used for the barrier.
+        The local training of the clients in their first round, used for the barrier. All numbers
+        are of its loss.
     key : tuple[str | int, ...]
         The seed key of the random numbers: they draw the batches, the samples of the Hessian and
         the first vector of the Lanczos iteration.
@@ -63,20 +67,25 @@ def diagnose(
     if next(model.parameters()).dtype in HALF_TYPES:
         model = model.float()
     model = placed(model, default_device(), clients[0].train)
+    loss = training.loss
     # Each client's model after its local training in the first round.
     ends = [
         ServerData(model, client.train).refine(arrays, training, 1, *key, number)[0]
         for number, client in enumerate(clients)
     ]
-    return {
-        "gradient-diversity": gradient_diversity(model, arrays, clients),
-        "hessian": top_eigenvalue(model, arrays, clients, key),
-        "barrier": barrier(model, ends, clients),
-        "probe": probe(model, arrays, clients),
+    numbers = {
+        "gradient-diversity": gradient_diversity(model, arrays, clients, loss),
+        "hessian": top_eigenvalue(model, arrays, clients, key, loss),
+        "barrier": barrier(model, ends, clients, loss),
     }
+    _, targets = clients[0].train.batch(slice(1), torch.device("cpu"))
+    has_probe = are_classes(targets)
+    return numbers | ({"probe": probe(model, arrays, clients)} if has_probe else {})
 
 
-def gradient_diversity(model: nn.Module, arrays: Arrays, clients: Sequence[ClientData]) -> float:
+def gradient_diversity(
+    model: nn.Module, arrays: Arrays, clients: Sequence[ClientData], loss: Loss = CROSS_ENTROPY
+) -> float:
     """Return the gradient diversity sum_i |g_i|^2 / |sum_i g_i|^2 (Yin et al. 2018).
 
     g_i is the gradient of client i's mean loss over its training samples. The diversity is 1 / n
@@ -84,7 +93,8 @@ def gradient_diversity(model: nn.Module, arrays: Arrays, clients: Sequence[Clien
     """
     gradients = []
     for client in clients:
-        gradient = ServerData(model, client.train).loss_and_gradient(arrays).gradient
+        data = ServerData(model, client.train, loss=loss)
+        gradient = data.loss_and_gradient(arrays).gradient
         gradients.append(np.concatenate([g.astype(np.float64).ravel() for g in gradient.values()]))
     return float(sum(g @ g for g in gradients) / np.square(np.sum(gradients, axis=0)).sum())
 
@@ -94,6 +104,7 @@ def top_eigenvalue(
     arrays: Arrays,
     clients: Sequence[ClientData],
     key: tuple[str | int, ...],
+    loss: Loss = CROSS_ENTROPY,
 ) -> float:
     """Return the largest eigenvalue of the Hessian of the mean training loss, to 1 %.
 
@@ -114,8 +125,10 @@ def top_eigenvalue(
         along = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
         total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
         for inputs, targets in _batches(model, sets):
-            loss = cross_entropy(model(inputs), targets, reduction="sum")
-            first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+            total_loss = loss.summed(model(inputs), targets)
+            first = torch.autograd.grad(
+                total_loss, parameters, create_graph=True, allow_unused=True
+            )
             pairs = [(g, v) for g, v in zip(first, along, strict=True) if g is not None]
             slope = torch.stack([(g * v).sum() for g, v in pairs]).sum()
             second = torch.autograd.grad(slope, parameters, allow_unused=True)
@@ -147,7 +160,12 @@ def _sampled(sets: Sequence[Samples], key: tuple[str | int, ...]) -> list[Sample
     return sampled
 
 
-def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientData]) -> float:
+def barrier(
+    model: nn.Module,
+    ends: Sequence[Arrays],
+    clients: Sequence[ClientData],
+    loss: Loss = CROSS_ENTROPY,
+) -> float:
     """Return the loss barrier between two clients' models, the mean over pairs of clients.
 
     The barrier of the models a and b is the maximum over t in [0, 1] of
@@ -161,14 +179,16 @@ def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientDa
         losses = []
         for t in np.linspace(0, 1, POINTS):
             between = {n: (1 - t) * v.astype(np.float64) + t * b[n] for n, v in a.items()}
-            losses.append(_loss(model, cast_like(between, a), [client.train, neighbour.train]))
+            losses.append(
+                _loss(model, cast_like(between, a), [client.train, neighbour.train], loss)
+            )
         line = np.linspace(losses[0], losses[-1], POINTS)
         rises.append(max(0.0, float(np.max(np.array(losses) - line))))
     return float(np.mean(rises)) if rises else math.nan
 
 
-def _loss(model: nn.Module, arrays: Arrays, sets: Sequence[Samples]) -> float:
-    evaluations = [ServerData(model, samples).evaluate(arrays) for samples in sets]
+def _loss(model: nn.Module, arrays: Arrays, sets: Sequence[Samples], loss: Loss) -> float:
+    evaluations = [ServerData(model, samples, loss=loss).evaluate(arrays) for samples in sets]
     losses = [evaluation["loss"] for evaluation in evaluations]
     sizes = [evaluation["num-examples"] for evaluation in evaluations]
     return float(np.average(losses, weights=sizes))
@@ -196,9 +216,9 @@ def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientData]) -> fl
     def closure() -> float:
         optimiser.zero_grad()
         penalty = PROBE_DECAY / 2 * layer.weight.square().sum()
-        loss = cross_entropy(layer(z), labels) + penalty
-        torch.autograd.backward(loss)
-        return float(loss.detach())
+        objective = cross_entropy(layer(z), labels) + penalty
+        torch.autograd.backward(objective)
+        return float(objective.detach())
 
     optimiser.step(closure)
     hits = layer(z_test).argmax(dim=1) == labels_test

@@ -67,7 +67,12 @@ class LossAndGradient:
     num_examples: int
 
 
-def class_loss(model: nn.Module, batch: Any) -> Tensor:
+def are_classes(targets: Tensor) -> bool:
+    """Return whether the targets of a batch are the integer classes of single samples, (b,)."""
+    return targets.ndim == 1 and not targets.is_floating_point()
+
+
+def class_loss(model: Callable[[Any], Any], batch: Any) -> Tensor:
     """Return the mean cross-entropy of a batch (inputs, targets).
 
     The targets are integer class labels. The model's outputs, (n, C, ...), are the logits of at
@@ -163,11 +168,14 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     own: Mapping[str, Callable[..., float]] | None = None,
     precision: str = FLOAT32,
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
 ) -> Mapping[str, float]:
     """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode.
 
-    `own` has further metrics by name. Each metric is a function of all outputs (n, C) and targets
-    (n,), on the CPU. Its value is returned under "metric:NAME", and left out if it is not finite.
+    "correct" is left out if the targets are not integer classes (b,) of outputs (b, C). `loss` is a
+    function of outputs and targets, the mean over a batch. `own` has further metrics by name. Each
+    metric is a function of all outputs (n, ...) and targets (n, ...), on the CPU. Its value is
+    returned under "metric:NAME", and left out if it is not finite.
     Raises a ValueError if `batches` has no samples.
     """
     model.eval()
@@ -178,16 +186,19 @@ def evaluate(
             outputs = model(inputs)
             if own:
                 predictions.append((outputs.cpu(), targets.cpu()))
-            losses.append(cross_entropy(outputs, targets))
-            hits.append((outputs.argmax(dim=1) == targets).sum())
+            losses.append(loss(outputs, targets))
+            if are_classes(targets) and outputs.ndim == 2:
+                hits.append((outputs.argmax(dim=1) == targets).sum())
             sizes.append(len(targets))
     if not sizes:
         raise ValueError("no samples to evaluate on")
     # Only here the CPU waits for the GPU.
-    on_host = on_cpu({"losses": torch.stack(losses), "hits": torch.stack(hits)})
-    total = sum(loss * n for loss, n in zip(on_host["losses"].tolist(), sizes, strict=True))
-    correct, count = int(on_host["hits"].sum()), sum(sizes)
-    metrics = {"num-examples": count, "correct": correct, "loss": total / count}
+    on_host = on_cpu(
+        {"losses": torch.stack(losses), **({"hits": torch.stack(hits)} if hits else {})}
+    )
+    total = sum(mean * n for mean, n in zip(on_host["losses"].tolist(), sizes, strict=True))
+    correct = {"correct": int(on_host["hits"].sum())} if hits else {}
+    metrics = {"num-examples": sum(sizes), **correct, "loss": total / sum(sizes)}
     if own:
         logits, labels = (torch.cat(parts) for parts in zip(*predictions, strict=True))
         values = {name: number_of(name, fn(logits, labels)) for name, fn in own.items()}

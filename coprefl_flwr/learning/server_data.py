@@ -18,6 +18,7 @@ from coprefl_flwr.learning.evaluation import (
     evaluate,
     loss_and_gradient,
 )
+from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.training import LocalTraining, local_sgd, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays
 from coprefl_flwr.models.precision import FLOAT32
@@ -30,8 +31,8 @@ class ServerData:
     Every call overwrites the weights of `model`. `samples` are Samples, or a torch Dataset or a
     DataLoader, which is read once (see `as_samples`). The labels of `samples` are the labels of the
     pre-training. If `device` is None, the device is the GPU if the process sees a GPU, or else the
-    CPU. Losses and gradients are computed in the number format `precision`. `refine` uses the
-    precision of its `training` instead.
+    CPU. Losses and gradients are those of `loss` (see `learning.loss.Loss`), in the number format
+    `precision`. `refine` uses the loss and the precision of its `training` instead.
     """
 
     def __init__(
@@ -40,21 +41,22 @@ class ServerData:
         samples: Samples | Any,
         device: torch.device | str | None = None,
         precision: str = FLOAT32,
+        loss: Loss | Any = CROSS_ENTROPY,
     ) -> None:
         self.device = torch.device(device) if device else default_device()
-        self.precision = precision
+        self.precision, self.loss = precision, Loss.read(loss)
         self.samples = as_samples("server", samples)
         self.model = placed(model, self.device, self.samples)
 
     def __len__(self) -> int:
         return len(self.samples)
 
-    def in_precision(self, precision: str) -> "ServerData":
-        """Return this object, or a copy that computes in another number format."""
-        if self.precision == precision:
+    def computing_as(self, training: LocalTraining) -> "ServerData":
+        """Return this object, or a copy with the loss and the precision of a training."""
+        if (self.precision, self.loss) == (training.precision, training.loss):
             return self
         other = copy.copy(self)  # Another phase may use the same object.
-        other.precision = precision
+        other.precision, other.loss = training.precision, training.loss
         return other
 
     def loss_and_gradient(
@@ -67,13 +69,14 @@ class ServerData:
         load_arrays(self.model, arrays)
         samples = self.samples if positions is None else self.samples.take(positions)
         batches = samples.batches(EVALUATION_BATCH, self.device)
-        return loss_and_gradient(self.model, batches, precision=self.precision)
+        loss = self.loss.of_batch
+        return loss_and_gradient(self.model, batches, loss, precision=self.precision)
 
     def evaluate(self, arrays: Arrays) -> Mapping[str, float]:
-        """Return {"num-examples", "correct", "loss"} of the model `arrays` on all samples."""
+        """Return the metrics of the model `arrays` on all samples (see `evaluate`)."""
         load_arrays(self.model, arrays)
         batches = self.samples.batches(EVALUATION_BATCH, self.device)
-        return evaluate(self.model, batches, precision=self.precision)
+        return evaluate(self.model, batches, precision=self.precision, loss=self.loss)
 
     def refine(
         self, arrays: Arrays, training: LocalTraining, server_round: int, *key: str | int

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.module_state import has_users_code
 from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
@@ -82,6 +82,12 @@ class LocalTraining:
         "number format of the network's computations, in tasks too: `float32`, `bf16` (torch's "
         "autocast; weights and losses stay float32, sums over clients float64)",
         choices=PRECISIONS,
+    )
+    loss: Loss = option(
+        CROSS_ENTROPY,
+        "the loss: `cross-entropy` of classes; or a function of (outputs, targets) that returns "
+        "the mean over the batch, or a class of losses with its arguments, as module:NAME",
+        later=True,
     )
     algorithm: str = field(default=SGD, metadata={"option": False})
 
@@ -243,7 +249,7 @@ def local_sgd(
     """Train `model` in place with the optimiser of `training`; return the mean loss of the batches.
 
     These are lines 7 and 8 of CoPreFL's Algorithm 1: Phi_j <- Phi_j - eta grad L_S(Phi_j). The
-    loss is `objective`, or the cross-entropy of the model's outputs if `objective` is None.
+    loss is `objective`, or the loss of `training` if `objective` is None.
     `correct` is called before every step, and may change the gradients (to add a proximal term or a
     control variate). The result is 0.0 if no step is taken.
     """
@@ -254,7 +260,7 @@ def local_sgd(
             inputs, targets = samples.batch(positions, device)
             optimiser.zero_grad()
             if objective is None:
-                loss = cross_entropy(model(inputs), targets)
+                loss = training.loss(model(inputs), targets)
             else:
                 loss = objective(inputs, targets)
             torch.autograd.backward(loss)

@@ -47,7 +47,7 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
         samples = stage.clients.samples_of("clients")
         rng = generator(stage.run_options.seed, "landscape-samples")
         drawn = rng.permutation(len(samples))[:SAMPLES]
-        data = ServerData(stage.architecture.make(), samples.take(np.sort(drawn)))
+        data = ServerData(stage.architecture.make(), samples.take(np.sort(drawn)), loss=stage.loss)
         arrays, _ = load_saved_model(folder)
         losses = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
         # safetensors stores an array's memory unchanged and reads it as C order.

@@ -72,6 +72,7 @@ def _starts(settings: Settings, config: Mapping[str, Value], registered: str) ->
             of_run,
             keeps_head=of_tasks.head == KEEP,
             test_every=data.test_every,
+            loss=training.loss,
             settings=config,
         )
         for method in methods
@@ -183,6 +184,7 @@ def downstream(
             batch_size=training.batch_size,
             learning_rate=tasks.task_learning_rate,
             precision=training.precision,
+            loss=training.loss,
         )
     trained = in_role("task-method", tasks.task_method, TASK, of_tasks)
     head = in_role("head", tasks.head, HEAD, of_tasks)

@@ -11,6 +11,7 @@ from typing import Any
 from coprefl_flwr import plugins
 from coprefl_flwr.data.hugging_face import files_of
 from coprefl_flwr.files import expanded, sha256_of
+from coprefl_flwr.named import Choice
 from coprefl_flwr.options import declared
 
 OWN = ("model", "dataset", "partition", "metric")
@@ -27,10 +28,18 @@ def hash_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def values_of(group: Any, *leave_out: str) -> dict[str, Any]:
-    """Return the values of a group of settings by key, without the keys in `leave_out`."""
-    values = {key: getattr(group, option.name) for key, option in declared(type(group)).items()}
-    return {key: value for key, value in values.items() if key not in leave_out}
+def values_of(group: Any, *leave_out: str, later: bool = True) -> dict[str, Any]:
+    """Return the values of a group of settings by key, without the keys in `leave_out`.
+
+    Choices become texts. Without `later`, options that were added after results were stored are
+    left out if they have their defaults.
+    """
+    values = {}
+    for key, option in declared(type(group)).items():
+        value = getattr(group, option.name)
+        if key not in leave_out and (later or not option.later or value != option.default):
+            values[key] = str(value) if isinstance(value, Choice) else value
+    return values
 
 
 def content_hashes(names: Iterable[str]) -> dict[str, str]:

@@ -317,14 +317,14 @@ class Method:
         kind, how = self.strategy_class, training or self.training
         own = self._arguments(_of_strategy(kind))
         if kind.server_data:
-            own["server"] = server(kind.server_data).in_precision(how.precision)
+            own["server"] = server(kind.server_data).computing_as(how)
         if "training" in getattr(kind, "__dataclass_fields__", {}):
             own["training"] = how
         strategy = kind(**run, **own)
         if not self.refined:
             return strategy
         refinement = self._arguments(_of_strategy(ServerRefined))
-        data, size = server("server").in_precision(how.precision), how.samples_per_step
+        data, size = server("server").computing_as(how), how.samples_per_step
         return ServerRefined(strategy, data, batch_size=size, **refinement)
 
     def client(
@@ -363,14 +363,14 @@ class Method:
         aggregation are left out if the aggregation is a mean, and options that were added later
         if they have their defaults.
         """
-        values, known = values_of(self.training), self.declared_options
+        values, known = values_of(self.training, later=False), self.declared_options
         if values["learning-rate"] is None:  # Not set equals the default.
             values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
         unused = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.values.get(AGGREGATION[0], MEAN) == MEAN:
             unused |= {key for key, option in known.items() if option.name in AGGREGATION}
         unused |= {key for key, o in known.items() if o.later and self.values[key] == o.default}
-        keys = self.training_keys(self.role)
+        keys = [key for key in self.training_keys(self.role) if key in values]
         own = {**self.values, **{key: "" if values[key] is None else values[key] for key in keys}}
         return {"method": self.name} | {key: own[key] for key in own if key not in unused}
 
@@ -387,7 +387,7 @@ class Method:
         texts = {"text": text} if text else {}
         if place := about.get(WRAPPER):
             texts["wrapper"] = plugins.hash_at(WRAPPER, place)
-        return about | {"version": self.version} | texts
+        return about | {"version": self.version} | texts | self.training.loss.identity()
 
 
 START = Method(RANDOM)

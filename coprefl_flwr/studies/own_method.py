@@ -150,7 +150,9 @@ def pretraining_of(
         architecture.check("model", samples)
     described = _pretraining_method(method, training, chosen, number)
     name = "+".join(phase.label for phase in method.phases) if method.instance else ""
-    return Pretraining(described, clients, architecture, RunOptions(seed=seed), name=name)
+    return Pretraining(
+        described, clients, architecture, RunOptions(seed=seed), name=name, loss=training.loss
+    )
 
 
 def local_training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:

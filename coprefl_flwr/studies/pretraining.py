@@ -17,6 +17,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.run import EvaluateFn
+from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.models import save_model, with_fresh_head
@@ -59,6 +60,8 @@ class Pretraining(TrainingStage):
     test_every : int
         Number of rounds between tests on the dataset's test split, which no client holds. 0 means
         no test.
+    loss : Loss
+        The loss of evaluations and measurements of the model; training has its own.
     settings : Mapping[str, Any]
         The settings of the study, which are written to `model.json`.
     """
@@ -76,6 +79,7 @@ class Pretraining(TrainingStage):
         weights: str | nn.Module | None = None,
         keeps_head: bool = False,
         test_every: int = 0,
+        loss: Loss = CROSS_ENTROPY,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.method, self.phases = method, method.trained
@@ -83,7 +87,7 @@ class Pretraining(TrainingStage):
         start, self.name = name or str(method), name or method.without_folders
         self._clients, self.architecture = clients, architecture
         self.keeps_head, self.test_every = keeps_head, test_every
-        self.settings = settings or {}
+        self.loss, self.settings = loss, settings or {}
         what = f"method, {start}"
         for phase in self.phases:
             wanted, most = phase.training.participants, self.clients.number
@@ -146,7 +150,7 @@ class Pretraining(TrainingStage):
         if not len(samples):
             problem = f"server-share, server-reserve: {self.start} needs samples of the server"
             raise SettingsError(problem, "server-share", "server-reserve")
-        return ServerData(self.architecture.make(), samples)
+        return ServerData(self.architecture.make(), samples, loss=self.loss)
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase; the client is wrapped if its id was drawn."""
@@ -200,6 +204,8 @@ class Pretraining(TrainingStage):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
         if self.phases:
+            network = self.architecture.shared(self.architecture.num_classes)
+            self.loss.check(network, clients[0].train)
             self.strategy()
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
@@ -233,7 +239,7 @@ class Pretraining(TrainingStage):
         every, checked = self.test_every, self.run_options.stop_check_every
         stops = self.run_options.stop_at_loss is not None
         make, samples = self.architecture.make, self.clients.test_samples
-        test = ServerData(make(), samples()) if every else None
+        test = ServerData(make(), samples(), loss=self.loss) if every else None
         clients = self.server_data("clients") if stops else None
 
         def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -244,7 +250,8 @@ class Pretraining(TrainingStage):
                 last = last or self.reached(metrics[START_LOSS])
             if test and (last or server_round % every == 0):
                 of_test = test.evaluate(model)
-                metrics["accuracy"] = 100 * of_test["correct"] / of_test["num-examples"]
+                if "correct" in of_test:
+                    metrics["accuracy"] = 100 * of_test["correct"] / of_test["num-examples"]
                 metrics["loss"] = of_test["loss"]
             return MetricRecord(dict(metrics)) if metrics else None
 
@@ -274,7 +281,7 @@ class Pretraining(TrainingStage):
 
     def evaluate(self, arrays: Arrays, samples: Samples) -> Mapping[str, float]:
         """Evaluate a model in eval mode: {"loss": mean, "correct": hits, "num-examples": n}."""
-        return ServerData(self.architecture.make(), samples).evaluate(arrays)
+        return ServerData(self.architecture.make(), samples, loss=self.loss).evaluate(arrays)
 
     def reached(self, loss: float) -> bool:
         """Return whether a loss is at most `stop-at-loss`; False if that is not set."""
@@ -307,6 +314,7 @@ class Pretraining(TrainingStage):
             about |= {"clients": self.clients.identity(), "test-every": self.test_every}
         if self.run_options.stop_at_loss is not None and self.phases:
             about["stop"] = [self.run_options.stop_at_loss, self.run_options.stop_check_every]
+        about |= self.loss.identity()
         if isinstance(self.given, nn.Module):
             about["weights"] = checksum_of(self.initial())
         elif self.given is not None:

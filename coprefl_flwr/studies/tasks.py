@@ -131,7 +131,7 @@ class Downstream:
         training = self.trained.training
         return {
             "method": self.trained.identity(),
-            "training": values_of(training, "rounds", "participants"),
+            "training": values_of(training, "rounds", "participants", later=False),
             "keeps-head": self.keeps_head,
         }
 
@@ -224,6 +224,8 @@ class Task(TrainingStage):
             raise SettingsError(f"head = keep: {problem}", "head")
         if self.how.diagnostics:
             self.architecture.head_layer(self.drawn_by.classes)
+        network = self.architecture.shared(self.drawn_by.classes)
+        self.how.trained.training.loss.check(network, self.population.clients[0].train)
         self.strategy()
 
     def max_parallel_clients(self) -> int:

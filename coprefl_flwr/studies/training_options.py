@@ -92,8 +92,9 @@ class TrainingOptions(LocalTraining):
         return replacement
 
 
-TRAINING_KEYS = tuple(declared(TrainingOptions))
-"""Keys of the training settings that a method may also set, as in `coprefl:rounds=20`."""
+TRAINING_KEYS = tuple(key for key in declared(TrainingOptions) if key != "loss")
+"""Keys of the training settings that a method may also set, as in `coprefl:rounds=20`. All methods
+of a study have one loss."""
 
 PRECISION, WRAPPER = "precision", "client-wrapper"
 WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")

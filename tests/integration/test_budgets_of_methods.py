@@ -32,9 +32,9 @@ TRAINING = LocalTraining(local_steps=5, batch_size=8, learning_rate=0.1)
 class ServerSamples:
     """A replacement for the server's data, of which only the number of samples matters."""
 
-    precision = "float32"
+    precision, loss = "float32", TRAINING.loss
 
-    def in_precision(self, precision):
+    def computing_as(self, training):
         return self
 
     def __len__(self):
