@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, split_prefixed, weights_of
+from coprefl_flwr.arrays import Arrays, append_prefixed, split_prefixed, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning.evaluation import differentiable
 from coprefl_flwr.learning.training import torch_seeded
-from coprefl_flwr.models import as_array, buffer_names, first_names, model_arrays
-from coprefl_flwr.models.frozen import train_mode
+from coprefl_flwr.models import as_array, buffer_names, first_names, model_arrays, train_mode
 
 Tensors = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -155,9 +154,8 @@ class FedMetaClient(CoPreFLClient):
         of_weights, of_rates = split_prefixed(gradients, "rates")
 
         def array_of(name: str, found: Mapping[str, Tensor | None]) -> npt.NDArray[Any]:
-            tensor = found.get(first[name])  # Tied weights have the gradient of their first name.
-            if tensor is None and is_buffer(name, state[name], buffers):
-                tensor = adapted.get(first[name])
+            # Tied weights have the gradient of their first name.
+            tensor = (adapted if name in buffers else found).get(first[name])
             return np.zeros_like(state[name]) if tensor is None else as_array(tensor, name)
 
         named = weights_of(state, buffers) if rates else {}

@@ -5,8 +5,7 @@ import torch
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.learning.training import torch_seeded
-from coprefl_flwr.models import load_arrays, model_arrays
-from coprefl_flwr.models.frozen import train_mode
+from coprefl_flwr.models import load_arrays, model_arrays, train_mode
 
 
 class PFedMeClient(StatefulClient):

@@ -88,11 +88,12 @@ class TorchClient(NumPyClient):
 
         It is called before every request. The hash of the server's is `config["base-hash"]`.
         """
-        base, expected = HASHES[self.model], config.get(BASE)
+        base, expected = HASHES.get(self.model, ""), config.get(BASE)
         if expected not in (None, base):
-            hashes = f"{base or 'none'}, not {expected or 'none'} as at the server"
-            remedy = "make the network from the same file and seed on every node"
-            raise SettingsError(f"the hash of this client's frozen weights is {hashes}: {remedy}")
+            line = (
+                f"hash of the frozen weights: {base or 'none'}, at the server {expected or 'none'}"
+            )
+            raise SettingsError(f"{line}; make the network from the same file on every node")
 
     def training_samples(self, config: Config) -> Samples:
         """Return the samples for local training in this round."""

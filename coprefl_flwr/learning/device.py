@@ -12,7 +12,6 @@ from coprefl_flwr.data import Samples
 from coprefl_flwr.learning.module_state import ModuleState
 from coprefl_flwr.models.base import keep_base
 from coprefl_flwr.models.copies import copied
-from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import computing
 
 logger = logging.getLogger("flwr.coprefl")
@@ -74,7 +73,7 @@ def _takes_channels_last(model: nn.Module, inputs: Tensor) -> bool:
             trial = copied(model)
             with computing(trial):
                 trial.eval()(inputs)
-                torch.autograd.backward(train_mode(trial)(inputs).square().sum())
+                torch.autograd.backward(trial.train()(inputs).square().sum())
         except Exception:  # A user's client may call the network with other inputs.
             return False
     return True

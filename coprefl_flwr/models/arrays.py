@@ -109,24 +109,21 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     not matter. Raises a SettingsError if the names or shapes differ from the model's; the model is
     then unchanged.
     """
-    _load(travelling(model), arrays)
-
-
-def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
-    """Load arrays like `load_arrays`, but by their order, which is that of `state_dict()`."""
     tensors = travelling(model)
-    if len(arrays) != len(tensors):
-        raise SettingsError(f"got {len(arrays)} arrays for a model of which {len(tensors)} travel")
-    _load(tensors, dict(zip(tensors, arrays, strict=True)))
-
-
-def _load(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
     check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
         array = tensor_of(np.asarray(arrays[name]))
         # Do not wait until the GPU has finished its earlier work. CUDA has already read the CPU's
         # memory when this call returns.
         tensor.copy_(array, non_blocking=True)
+
+
+def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
+    """Load arrays like `load_arrays`, but by their order, which is that of `state_dict()`."""
+    names = travelling(model)
+    if len(arrays) != len(names):
+        raise SettingsError(f"got {len(arrays)} arrays for a model of which {len(names)} travel")
+    load_arrays(model, dict(zip(names, arrays, strict=True)))
 
 
 def with_fresh_head(

@@ -8,7 +8,7 @@ from torch import nn
 from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.models.arrays import as_array
 from coprefl_flwr.models.copies import unwrapped
-from coprefl_flwr.models.frozen import base_of, remember_base
+from coprefl_flwr.models.frozen import GIVEN, base_names, base_of
 
 BASE = "base-hash"
 """Key of the hash of the server's base in the config of a message."""
@@ -31,14 +31,15 @@ def base_hash(model: nn.Module) -> str:
 
 
 def keep_base(model: nn.Module, device: torch.device) -> None:
-    """Remember what is frozen in a network on a device, with its hash.
+    """Keep which base a network on a device has, whatever a client freezes in it later.
 
-    An equal base in this process, on the same device, then shares its memory.
+    Equal tensors of an equal base on the device share their memory.
     """
-    remember_base(model)
-    HASHES[model] = base_hash(model)
+    GIVEN[model], HASHES[model] = base_names(model), base_hash(model)
     first = _FIRST.setdefault((HASHES[model], device), model).state_dict()
     tensors = model.state_dict(keep_vars=True)
-    for name in base_of(model):
-        if tensors[name].stride() == first[name].stride():
-            tensors[name].data = first[name]
+    for name in GIVEN[model]:
+        own, other = tensors[name], first[name]
+        # The base of the first network may have been moved or changed since.
+        if own.device == other.device and own.stride() == other.stride() and own.equal(other):
+            own.data = other

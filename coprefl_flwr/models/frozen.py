@@ -15,24 +15,17 @@ from torch import Tensor, nn
 
 from coprefl_flwr.errors import SettingsError, unknown
 
-_GIVEN: WeakKeyDictionary[nn.Module, frozenset[str]] = WeakKeyDictionary()
+GIVEN: WeakKeyDictionary[nn.Module, frozenset[str]] = WeakKeyDictionary()
 """{network: names in its base}, of the networks that clients train.
 
 A client may freeze a part of its network for some steps. That does not change what travels.
 """
 
 
-def remember_base(model: nn.Module) -> None:
-    """Keep what is frozen in a network now, whatever a client freezes in it later."""
-    _GIVEN[model] = _found(model)
-
-
 def base_names(model: nn.Module) -> frozenset[str]:
-    """Return the names in a network's base, as remembered or else as of now."""
-    return _GIVEN[model] if model in _GIVEN else _found(model)
-
-
-def _found(model: nn.Module) -> frozenset[str]:
+    """Return the names in a network's base, as in `GIVEN` or else as of now."""
+    if model in GIVEN:
+        return GIVEN[model]
     parameters = model.named_parameters(remove_duplicate=False)
     names = {name for name, p in parameters if not p.requires_grad}
     inside = _frozen_modules(model, names)

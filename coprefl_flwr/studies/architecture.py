@@ -188,9 +188,8 @@ class BuiltArchitecture(Architecture):
         return head_names(self.name, self.num_classes, self.input_shape, self.norm)
 
     def about(self) -> dict[str, Any]:
-        """Return the settings `model` and `norm`, and `trainable` if it is set."""
-        trainable = {"trainable": self.trainable} if self.trainable else {}
-        return {"model": self.name, "norm": self.norm, **trainable}
+        """Return the settings `model` and `norm`."""
+        return {"model": self.name, "norm": self.norm}
 
     def identity(self) -> Mapping[str, Any]:
         """Return the settings, and hashes of the user's file and of frozen weights, if any."""

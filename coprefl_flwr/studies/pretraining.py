@@ -155,10 +155,9 @@ class Pretraining(TrainingStage):
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase; the client is wrapped if its id was drawn."""
         phase = self.phase_of(server_round)
-        module = self.architecture.shared(len(self.population.classes))
         # States are in the run's folder: any node may run any client, so nodes share a file system.
         state, samples = ClientState(folders.states), self.population.clients[client_id]
-        client = phase.client(module, samples, state=state)
+        client = phase.client(self.module, samples, state=state)
         drawn = self._wrapped_clients(phase)
         return phase.training.wrapped(client) if client_id in drawn else client
 

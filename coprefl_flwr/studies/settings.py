@@ -77,10 +77,7 @@ class ModelSettings(Checked):
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
     trainable: str = option(
-        "",
-        "patterns of the names of the parameters that are trained, such as `head.*, *.bias`; the "
-        "others are frozen, and not sent; not set: as the network says",
-        takes=(WORDS,),
+        "", "patterns of parameters to train, as `head.*, *.bias`; not set: as the network says"
     )
 
 

@@ -208,9 +208,8 @@ class Task(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client that trains by the round's phase."""
-        module = self.architecture.shared(len(self.population.classes))
         samples, state = self.population.clients[client_id], ClientState(folders.states)
-        client = self.phase_of(server_round).client(module, samples, state=state)
+        client = self.phase_of(server_round).client(self.module, samples, state=state)
         client.metrics = self.metrics.functions
         return client
 
