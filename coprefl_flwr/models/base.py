@@ -21,10 +21,15 @@ _FIRST: WeakValueDictionary[tuple[str, torch.device], nn.Module] = WeakValueDict
 
 
 def base_hash(model: nn.Module) -> str:
-    """Return a hash, 12 hex digits, of all of a network that does not travel.
+    """Return a hash, 12 hex digits, of all of a network that does not travel, or "" for nothing.
 
-    These are the parameters that require no gradient, and the buffers of frozen modules. The result
-    is "" if there are none. Clients of this package compare it with `train_config["base-hash"]`.
+    These are the parameters that require no gradient, and the buffers of frozen modules. Clients of
+    this package compare their hash with `train_config["base-hash"]`.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network.
     """
     base = base_of(unwrapped(model)).items()
     return checksum_of({n: as_array(t, n) for n, t in base})[:12] if base else ""

@@ -150,12 +150,21 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
 def load_start(model: nn.Module, path: str | Path) -> nn.Module:
     """Put the weights of a start into a network, and return the network.
 
-    `path` is the folder of a start that this package saved, or a file of weights. What is frozen in
-    the network must be the same as when the start was trained: make the network from the same file
-    or seed, freeze the same parameters, and then call this function.
+    What is frozen in the network must be the same as when the start was trained: make the network
+    from the same file or seed, freeze the same parameters, and then call this function.
 
-    Raises a SettingsError if the start belongs to other frozen weights, or if it lacks a weight
-    that the network trains, has further weights, or weights of other shapes.
+    Parameters
+    ----------
+    model : nn.Module
+        The network. The start's weights replace those of this object.
+    path : str or Path
+        The folder of a start that this package saved, or a file of weights.
+
+    Raises
+    ------
+    SettingsError
+        If the start belongs to other frozen weights, or if it lacks a weight that the network
+        trains, has further weights, or weights of other shapes.
     """
     inner = unwrapped(model)
     network = Network(type(inner).__name__, inner, 0, (), frozenset())
