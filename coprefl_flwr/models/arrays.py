@@ -18,19 +18,18 @@ _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     """Return copies of the model's parameters and buffers by name, with their shapes and dtypes.
 
-    What is frozen is left out (see `models.frozen`). A scalar buffer, such as BatchNorm's int64
-    `num_batches_tracked`, becomes a 0-d array. A bfloat16 tensor becomes a float32 array (see
-    `as_array`).
+    What is frozen is left out (see `models.frozen`). The copies have the memory format of the
+    tensors, such as channels last, because a copy to another format is slower. A scalar buffer,
+    such as BatchNorm's int64 `num_batches_tracked`, becomes a 0-d array. A bfloat16 tensor becomes
+    a float32 array (see `as_array`).
     """
     return as_arrays(travelling(model))
 
 
 def as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     """Return copies of tensors as arrays, like `model_arrays`."""
-    return {
-        name: as_array(tensor.clone(memory_format=torch.contiguous_format), name)
-        for name, tensor in on_cpu(tensors).items()
-    }
+    copies = on_cpu(tensors, copy=True)
+    return {name: as_array(tensor, name) for name, tensor in copies.items()}
 
 
 def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
@@ -109,21 +108,24 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     not matter. Raises a SettingsError if the names or shapes differ from the model's; the model is
     then unchanged.
     """
+    _load(travelling(model), arrays)
+
+
+def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
+    """Load arrays like `load_arrays`, but by their order, which is that of `state_dict()`."""
     tensors = travelling(model)
+    if len(arrays) != len(tensors):
+        raise SettingsError(f"got {len(arrays)} arrays for a model of which {len(tensors)} travel")
+    _load(tensors, dict(zip(tensors, arrays, strict=True)))
+
+
+def _load(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray]) -> None:
     check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
         array = tensor_of(np.asarray(arrays[name]))
         # Do not wait until the GPU has finished its earlier work. CUDA has already read the CPU's
         # memory when this call returns.
         tensor.copy_(array, non_blocking=True)
-
-
-def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
-    """Load arrays like `load_arrays`, but by their order, which is that of `state_dict()`."""
-    names = travelling(model)
-    if len(arrays) != len(names):
-        raise SettingsError(f"got {len(arrays)} arrays for a model of which {len(names)} travel")
-    load_arrays(model, dict(zip(names, arrays, strict=True)))
 
 
 def with_fresh_head(
