@@ -23,12 +23,7 @@ def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     such as BatchNorm's int64 `num_batches_tracked`, becomes a 0-d array. A bfloat16 tensor becomes
     a float32 array (see `as_array`).
     """
-    return as_arrays(travelling(model))
-
-
-def as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """Return copies of tensors as arrays, like `model_arrays`."""
-    copies = on_cpu(tensors, copy=True)
+    copies = on_cpu(travelling(model), copy=True)
     return {name: as_array(tensor, name) for name, tensor in copies.items()}
 
 

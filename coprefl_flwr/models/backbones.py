@@ -152,11 +152,10 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
         code = excerpt(model, 200)
         raise SettingsError(f"its network is {code}, which {plugins.VARIABLE} must list")
     shape = tuple(about["input-shape"])
-    settings = about.get("settings", {})
-    key = settings.get("seed", 0), "model"  # From which the study drew what is frozen.
+    key = about.get("settings", {}).get("seed", 0), "model"  # What is frozen was drawn from it.
     network = build_model(model, about["num-classes"], shape, about["norm"], key)
-    if settings.get("trainable"):
-        set_trainable(network, settings["trainable"])
+    if "trainable" in about:
+        set_trainable(network, about["trainable"])
     return load_start(network, path), shape, about["pixel-mean"], about["pixel-std"]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.data import Samples
-from coprefl_flwr.errors import SettingsError, one_line, wrong_type
+from coprefl_flwr.errors import SettingsError, about_settings, one_line, wrong_type
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.models import (
     build_model,
@@ -22,7 +22,7 @@ from coprefl_flwr.models import (
     with_fresh_head,
 )
 from coprefl_flwr.models.base import base_hash
-from coprefl_flwr.models.build import MODELS, Network, head_of
+from coprefl_flwr.models.build import Network, head_of
 from coprefl_flwr.models.copies import copied, unwrapped
 from coprefl_flwr.models.frozen import base_of, set_trainable, travelling
 from coprefl_flwr.models.heads import last_linear
@@ -174,6 +174,7 @@ class BuiltArchitecture(Architecture):
         super().__init__(name, self.make, source, seed)
         self.norm, self.trainable = norm, trainable
 
+    @about_settings("model")
     def drawn(self, num_classes: int, key: tuple[str | int, ...]) -> nn.Module:
         """Build a network with random weights; only `trainable` is trained, if it is set."""
         seed_key = self.seed, *key
@@ -188,14 +189,13 @@ class BuiltArchitecture(Architecture):
         return head_names(self.name, self.num_classes, self.input_shape, self.norm)
 
     def about(self) -> dict[str, Any]:
-        """Return the settings `model` and `norm`."""
-        return {"model": self.name, "norm": self.norm}
+        """Return the settings `model` and `norm`, and `trainable` if it is set."""
+        trainable = {"trainable": self.trainable} if self.trainable else {}
+        return {"model": self.name, "norm": self.norm, **trainable}
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the settings, and hashes of the user's file and of frozen weights, if any."""
-        # Only a user's network can be frozen without the setting.
-        base = self.base if self.trainable or self.name not in MODELS else {}
-        return {**self.about(), "contents": content_hashes([self.name]), **base}
+        """Return the settings `about`, and a hash of the user's file if there is one."""
+        return {**self.about(), "contents": content_hashes([self.name])}
 
 
 def checked_network(what: str, network: Any, example: str) -> nn.Module:

@@ -20,8 +20,7 @@ from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import RANDOM
-from coprefl_flwr.models import save_model, with_fresh_head
-from coprefl_flwr.models.arrays import as_arrays
+from coprefl_flwr.models import as_array, save_model, with_fresh_head
 from coprefl_flwr.models.frozen import without_base
 from coprefl_flwr.models.weights import arrays_from, path_of
 from coprefl_flwr.named import folder_of
@@ -137,7 +136,8 @@ class Pretraining(TrainingStage):
         weights = self.given
         if isinstance(weights, nn.Module):
             of_head = frozenset() if self.keeps_head else self.architecture.head
-            return as_arrays(without_base(weights.state_dict(), self.module, of_head))
+            given = without_base(weights.state_dict(), self.module, of_head)
+            return {name: as_array(tensor, name) for name, tensor in given.items()}
         network = self.architecture.of_pretraining()
         if weights is not None:
             return arrays_from(weights, network, self.run_options.seed, needs_head=self.keeps_head)

@@ -39,6 +39,7 @@ from coprefl_flwr.strategies import MOON, SCAFFOLD, CoPreFL, Cyclic, FedAvg, Fed
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.tasks import architecture_of_tasks
 from tests.common.by_hand import assert_equal, run, states_of
 from tests.common.checks import refusal
 from tests.common.data import images
@@ -467,13 +468,16 @@ def test_all_networks_of_a_study_have_the_base_of_the_seed(tiny_settings):
     assert base_hash(start.module) == base_hash(task.module) != base_hash(other.stages[0].module)
 
 
-def test_key_of_a_study_depends_on_the_frozen_weights(tiny_settings, monkeypatch):
-    before = study_of(tiny_settings, model=MODEL).stages[0]
-    hashes = before.architecture.identity()["base"]
-    assert hashes == {"hash": base_hash(before.module), "network": MODEL}
-    key = before.key
-    before.architecture.base = {"base": {**hashes, "hash": "another"}}
-    assert before.key != key
+def test_identity_of_a_network_depends_on_its_frozen_weights():
+    """Of networks with equal code, heads and trained weights, one has another frozen weight."""
+    tasks, networks = cp.tasks(DATA, 1, 3, 2, "iid"), [backbone() for _ in range(3)]
+    networks[2][0][1].weight.data[0, 0] += 1
+    first, same, other = (
+        architecture_of_tasks({"a": one}, None, tasks, keeps_head=False).identity()
+        for one in networks
+    )
+    assert first == same
+    assert {key for key in first if first[key] != other[key]} == {"base"}
 
 
 def test_study_trains_what_its_setting_names(tiny_settings, tmp_path):
@@ -485,15 +489,17 @@ def test_study_trains_what_its_setting_names(tiny_settings, tmp_path):
     folder = run_study(LocalGrid(client_app(study.client), nodes=2), study)
     arrays, about = load_saved_model(folder / "starts" / "coprefl")
     assert list(arrays) == ["1.bias", "4.weight", "4.bias"]
-    assert about["settings"]["trainable"] == "4.*, 1.bias"
+    assert about["trainable"] == "4.*, 1.bias"
     assert about["base"]["hash"] == base_hash(stage.module)
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     assert {row["start"] for row in rows} == {"random", "coprefl"}
 
 
 def test_setting_that_is_not_set_is_in_no_key(tiny_settings):
-    identity = study_of(tiny_settings).stages[0].architecture.identity()
+    unset, chosen = (study_of(tiny_settings, trainable=text) for text in ("", "4.*"))
+    identity = unset.stages[0].architecture.identity()
     assert identity.keys() == {"model", "norm", "contents"}
+    assert unset.stages[0].key != chosen.stages[0].key
 
 
 @pytest.mark.parametrize(

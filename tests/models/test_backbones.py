@@ -41,9 +41,10 @@ def test_saved_model_of_which_a_part_was_trained_is_completed_by_its_study(tmp_p
     set_trainable(model, "fc.*, layer3.*")
     with torch.no_grad():
         model.layer3.conv1.weight.mul_(2)
-    settings = {"seed": 3, "trainable": "fc.*, layer3.*"}
+    settings = {"seed": 3}
     about = {"model": "resnet8", "num-classes": 5, "input-shape": [3, 12, 12], "norm": "batch"}
     about |= {"pixel-mean": [0.4] * 3, "pixel-std": [0.2] * 3, "settings": settings}
+    about["trainable"] = "fc.*, layer3.*"
     about["base"] = {"hash": base_hash(model), "network": "resnet8"}
     save_model(tmp_path, model_arrays(model), about)
     backbone, images = load_backbone(str(tmp_path)), torch.rand(4, 3, 12, 12)
