@@ -110,7 +110,7 @@ class Architecture:
 
     @functools.cached_property
     def base(self) -> dict[str, Any]:
-        """What `model.json` says of the frozen weights; empty if nothing is frozen."""
+        """The entry `base` of `model.json`: the frozen weights; empty if nothing is frozen."""
         value = base_hash(self.shared(self.num_classes))
         return {"base": {"hash": value, "network": self.name}} if value else {}
 
