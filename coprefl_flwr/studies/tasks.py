@@ -225,10 +225,9 @@ class Task(TrainingStage):
             raise SettingsError(f"head = {self.how.head}: needs classes; set fresh or keep", "head")
         if self.how.diagnostics:
             self.architecture.head_layer(len(self.population.classes))
-        network = self.module
-        self.how.trained.training.loss.check(network, self.population.clients[0].train)
-        samples, classes = self.population.clients[0].train, len(self.population.classes)
-        self.metrics.check(*example_of(network, samples, classes))
+        network, samples = self.module, self.population.clients[0].train
+        self.how.trained.training.loss.check(network, samples)
+        self.metrics.check(*example_of(network, samples, len(self.population.classes)))
         self.strategy()
 
     def max_parallel_clients(self) -> int:
