@@ -225,8 +225,8 @@ class Task(TrainingStage):
             self.architecture.head_layer(self.drawn_by.classes)
         network = self.architecture.shared(self.drawn_by.classes)
         self.how.trained.training.loss.check(network, self.population.clients[0].train)
-        samples, classes = self.population.clients[0].train, len(self.population.classes)
-        self.metrics.check(*example_of(network, samples, classes))
+        samples, number = self.population.clients[0].train, len(self.population.classes)
+        self.metrics.check(*example_of(network, samples, number))
         self.strategy()
 
     def max_parallel_clients(self) -> int:
