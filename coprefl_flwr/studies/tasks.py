@@ -225,9 +225,9 @@ class Task(TrainingStage):
             self.architecture.head_layer(self.drawn_by.classes)
         network = self.architecture.shared(self.drawn_by.classes)
         self.how.trained.training.loss.check(network, self.population.clients[0].train)
+        self.strategy()
         samples, number = self.population.clients[0].train, len(self.population.classes)
         self.metrics.check(*example_of(network, samples, number))
-        self.strategy()
 
     def max_parallel_clients(self) -> int:
         """Return the number of clients, all of which take part in every round."""
