@@ -6,7 +6,7 @@ from torch.func import functional_call
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning.training import endless_batches, torch_seeded
+from coprefl_flwr.learning.training import endless_batches, set_rate, torch_seeded
 from coprefl_flwr.models.precision import computing
 
 DELTA = 1e-3
@@ -28,22 +28,25 @@ class PerFedAvgClient(TorchClient):
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the trained weights, n and {"loss"}; the loss is the mean after adaptation."""
         self.load(parameters)
+        self.training.check_one_batch()
         samples = self.training_samples(config)
         alpha = float(config["inner-learning-rate"])
         key = self.key(config, "batches")
         self.model.train()
-        optimiser = self.training.optimiser(self.model, int(config["server-round"]))
+        server_round, rng = int(config["server-round"]), seeds.generator(*key)
+        optimiser = self.training.new_optimiser(self.model, server_round)
         size, losses = self.training.samples_per_step, []
-        stream = endless_batches(len(samples), size, seeds.generator(*key))
+        load = self.training.loader(samples, rng, self.device)
+        stream = endless_batches(len(samples), size, rng)
         with torch_seeded(*key, network=self.model):
-            for number in range(self.training.steps(len(samples))):
-                first = samples.batch(next(stream), self.device)
-                second = samples.batch(next(stream), self.device)
+            for number, rate in enumerate(self.training.rates(server_round, len(samples))):
+                first, second = load(next(stream)), load(next(stream))
+                set_rate(optimiser, rate)
                 with self.computing():
                     _, inner = self.gradient(first)
                     adapted, step = self.gradient(second, moved=(inner, -alpha))
                 if config["meta-variant"] == "hf":
-                    third = samples.batch(next(stream), self.device)
+                    third = load(next(stream))
                     curved = self.hessian_product(third, step, (*key, "hessian", number))
                     step = [g - alpha * h for g, h in zip(step, curved, strict=True)]
                 for p, g in zip(self.parameters().values(), step, strict=True):

@@ -1,10 +1,11 @@
 """pFedMe's client: a personal model that is regularised towards the global model."""
 
 import torch
+from torch import Tensor
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.learning.training import torch_seeded
+from coprefl_flwr.learning.training import backward, set_rate, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays
 
 
@@ -26,22 +27,26 @@ class PFedMeClient(StatefulClient):
         own = list(self.parameters().values())
         w = [p.detach().clone() for p in own]
         key = self.key(config, "batches")
-        optimiser = self.training.optimiser(self.model, int(config["server-round"]))
-        losses = []
+        server_round, n, rng = int(config["server-round"]), len(self.train), seeds.generator(*key)
+        optimiser = self.training.new_optimiser(self.model, server_round)
+        load, losses = self.training.loader(self.train, rng, self.device), []
+        steps = zip(
+            self.training.rates(server_round, n), self.training.batches(n, rng), strict=True
+        )
         self.model.train()
         with torch_seeded(*key, network=self.model), self.computing():
-            for positions in self.training.schedule(len(self.train), seeds.generator(*key)):
-                inputs, targets = self.train.batch(positions, self.device)
+            for step_size, positions in steps:
+                set_rate(optimiser, step_size)
+                batches = list(map(load, positions))
                 for _ in range(int(config["inner-steps"])):
                     optimiser.zero_grad(set_to_none=True)
-                    loss = self.training.loss(self.model(inputs), targets)
-                    torch.autograd.backward(loss)
+                    loss = backward(batches, self.loss_of)
                     for p, centre in zip(own, w, strict=True):
                         spring = penalty * (p.detach() - centre)
                         p.grad = spring if p.grad is None else p.grad + spring
                     self.training.clip(self.model)
                     optimiser.step()
-                    losses.append(loss.detach())
+                    losses.append(loss)
                 for p, centre in zip(own, w, strict=True):
                     centre.sub_(centre - p.detach(), alpha=rate * penalty)
         self.state.write(config, model_arrays(self.model))
@@ -49,7 +54,11 @@ class PFedMeClient(StatefulClient):
             for p, centre in zip(own, w, strict=True):
                 p.copy_(centre)
         mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
-        return self.weights(), len(self.train), {"loss": mean_loss}
+        return self.weights(), n, {"loss": mean_loss}
+
+    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of theta on a batch, without the penalty."""
+        return self.training.loss(self.model(inputs), targets)
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return (mean loss, n, {"correct"}) of the personal model theta on the test samples.

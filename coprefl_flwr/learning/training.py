@@ -1,9 +1,11 @@
-"""Local training of a client: SGD or Adam steps on its samples."""
+"""Local training of a client: steps of an optimiser on its samples."""
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +15,23 @@ from torch import Tensor, nn
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning.augmentation import Augmentation
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.module_state import has_users_code
+from coprefl_flwr.learning.optimisers import ADAM, SGD, SGD_RATE, Optimiser
+from coprefl_flwr.learning.schedules import CONSTANT, RateSchedule
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
 BATCH_SIZE = 32
 """Default number of samples per step."""
 
-SGD, ADAM = "sgd", "adam"
-SGD_RATE, ADAM_RATE = 0.05, 1e-3
-"""Default learning rates of SGD and of Adam. The rate of SGD trains small networks in some tens of
-rounds. The rate of Adam is from FedPCL (section 5.1). The recipes set the papers' rates."""
-
 Objective = Callable[[Tensor, Tensor], Tensor]
 """A loss that local training minimises: a function of the inputs and targets of a batch."""
+
+Batch = tuple[Tensor, Tensor]
+Positions = npt.NDArray[np.int64]
+"""The indices of a batch's samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +39,13 @@ class LocalTraining:
     """The options of a client's local training.
 
     At most one of `local_steps` and `local_epochs` is set. If neither is set, a client takes 5
-    steps. In each round that a client takes part in, its training starts with a new optimiser:
-    `torch.optim.SGD`, or `torch.optim.Adam` if `algorithm` is "adam", as in FedPCL's experiments.
-    With Adam, `momentum` must be 0.
+    steps. In each round that a client takes part in, its training starts with a new optimiser. Only
+    SGD has a `momentum`; that of another optimiser follows its name.
     """
 
     local_steps: int | None = option(
         None,
-        "SGD steps of a client in a round; not set: 5, unless `local-epochs` is set",
+        "steps of a client in a round; not set: 5, unless `local-epochs` is set",
         unit="steps",
         minimum=0,
     )
@@ -51,25 +54,28 @@ class LocalTraining:
     )
     max_local_steps: int | None = option(
         None,
-        "upper limit on the SGD steps of a client in a round, also with `local-epochs`",
+        "upper limit on the steps of a client in a round, also with `local-epochs`",
         unit="steps",
         minimum=1,
     )
     batch_size: int | None = option(
         None,
-        "samples per SGD step, also in the tasks; not set: 32, or 64 for centralised training",
+        "samples per batch, also in the tasks; not set: 32, or 64 for centralised training",
         unit="samples",
         minimum=1,
     )
     learning_rate: float | None = option(
-        None, f"local learning rate eta; not set: {SGD_RATE} (personalised: {ADAM_RATE})", above=0
-    )
-    learning_rate_decay: float = option(
-        1.0, "factor on the learning rate after each round", above=0, maximum=1
+        None,
+        f"local learning rate eta; not set: {SGD_RATE} for SGD (personalised: {ADAM.rate}), or "
+        "else the default of `torch.optim`",
+        above=0,
     )
     momentum: float = option(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
     weight_decay: float | None = option(
-        None, "weight decay of local training; not set: 0 (personalised: 1e-4)", minimum=0
+        None,
+        "weight decay of local training; not set: 0 (personalised: 1e-4), or else the default of "
+        "`torch.optim`",
+        minimum=0,
     )
     clip_norm: float | None = option(
         None,
@@ -88,43 +94,114 @@ class LocalTraining:
         "the mean over the batch, or a class of losses with its arguments, as module:NAME",
         later=True,
     )
-    algorithm: str = field(default=SGD, metadata={"option": False})
+    optimiser: Optimiser | None = option(
+        None,
+        "optimiser of local training: a class of `torch.optim` by its name, with its options, as "
+        "in `adamw:weight-decay=0.01`; not set: `sgd` (personalised: `adam`)",
+        later=True,
+    )
+    schedule: RateSchedule = option(
+        CONSTANT,
+        "schedule of the learning rate: `constant`, `exponential`, `step`, `cosine` or `linear`, "
+        "with its options, as in `cosine:warm-up=5`",
+        later=True,
+    )
+    accumulation: int = option(
+        1,
+        "batches whose gradients are averaged for a step, also in the tasks",
+        unit="batches",
+        minimum=1,
+        later=True,
+    )
+    augment: Augmentation | None = option(
+        None,
+        "augmentation of training batches, also in the tasks: a function of (inputs, generator) "
+        "that returns the inputs, as module:NAME",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         """Raise a SettingsError if an option has a value that is not allowed.
 
-        Steps and epochs cannot both be set. Adam cannot be combined with a momentum.
+        Steps and epochs cannot both be set, nor an option of the optimiser in two places.
         """
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
             both = f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
-        if self.algorithm == ADAM and self.momentum:
-            raise SettingsError(f"momentum = {self.momentum}: Adam uses its own momentum; set 0")
+        chosen = self.chosen_optimiser
+        for key, value in (("momentum", self.momentum), ("weight-decay", self.weight_decay)):
+            of_sgd = key == "momentum" and chosen.name != SGD.name
+            if value and (of_sgd or chosen.sets(key)):
+                remedy = f"set {key} to 0; an option of {chosen.name} follows its name"
+                raise SettingsError(f"{key} = {value} and optimiser = {chosen}: {remedy}", key)
+
+    def check(self, network: nn.Module, samples: Samples) -> None:
+        """Raise a SettingsError if the optimiser or the augmentation does not fit the training."""
+        if weights := trained_weights(network):
+            self.chosen_optimiser.new(weights, self.rate(1))
+        if self.augment is not None:
+            self.augment.check(samples)
+
+    @property
+    def chosen_optimiser(self) -> Optimiser:
+        """The optimiser; SGD if it is not set."""
+        return self.optimiser or SGD
 
     @property
     def samples_per_step(self) -> int:
         """Number of samples per step: `batch_size`, or the default."""
         return self.batch_size or BATCH_SIZE
 
-    def schedule(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield the sample indices of one batch per step; each epoch has a new random order."""
-        return itertools.islice(endless_batches(n, self.samples_per_step, rng), self.steps(n))
+    def batches(self, n: int, rng: np.random.Generator) -> Iterator[list[Positions]]:
+        """Yield the batches of each step; each epoch has a new random order.
+
+        A step has `accumulation` batches, and the last step of several epochs may have fewer.
+        """
+        stream = endless_batches(n, self.samples_per_step, rng)
+        ours = itertools.islice(stream, self.number_of_batches(n))
+        while step := list(itertools.islice(ours, self.accumulation)):
+            yield step
+
+    def number_of_batches(self, n: int) -> int:
+        """Return the number of batches that a client with n samples trains on in a round."""
+        steps = 5 if self.local_steps is None else self.local_steps
+        number = steps * self.accumulation
+        if self.local_epochs is not None:
+            number = self.local_epochs * len(batch_slices(n, self.samples_per_step))
+        most = self.max_local_steps
+        return number if most is None else min(number, most * self.accumulation)
 
     def steps(self, n: int) -> int:
         """Return the number of steps that a client with n samples takes in a round."""
-        steps = 5 if self.local_steps is None else self.local_steps
-        if self.local_epochs is not None:
-            steps = self.local_epochs * len(batch_slices(n, self.samples_per_step))
-        return steps if self.max_local_steps is None else min(steps, self.max_local_steps)
+        return math.ceil(self.number_of_batches(n) / self.accumulation)
 
     def step_sum(self, n: int) -> float:
         """Return the distance that SGD moves on n samples if the gradient is constant with norm 1.
 
         The unit is the learning rate. Without momentum the distance is the number of steps. With
-        momentum m, step k moves by 1 + m + ... + m^(k-1).
+        momentum m, step k moves by 1 + m + ... + m^(k-1). A schedule over local steps multiplies
+        each step by its factor. The distance of another optimiser is not known: nan.
         """
-        return float(np.cumsum(self.momentum ** np.arange(self.steps(n))).sum())
+        if self.chosen_optimiser != SGD:
+            return math.nan
+        steps = self.steps(n)
+        moved = np.cumsum(self.momentum ** np.arange(steps))
+        return float((self._factors(steps) * moved).sum())
+
+    def check_one_batch(self) -> None:
+        """Raise a SettingsError if gradients of several batches are accumulated for a step."""
+        if self.accumulation > 1:
+            problem = f"accumulation = {self.accumulation}: not with this method"
+            raise SettingsError(f"{problem}; set batch-size instead", "accumulation")
+
+    def check_sgd(self, why: str) -> None:
+        """Raise a SettingsError unless the steps are those of SGD at one rate in each round."""
+        if self.chosen_optimiser != SGD:
+            raise SettingsError(f"optimiser = {self.optimiser}: {why}; use sgd", "optimiser")
+        if self.schedule.over_steps:
+            remedy = "use a schedule over rounds"
+            raise SettingsError(f"schedule = {self.schedule}: {why}; {remedy}", "schedule")
 
     def batch_sizes(self, n: int, count: int) -> list[int]:
         """Return the sizes of the first `count` batches; each epoch has n samples."""
@@ -133,26 +210,56 @@ class LocalTraining:
 
     def rate(self, server_round: int) -> float:
         """Return the learning rate in round `server_round`; rounds are counted from 1."""
-        default = ADAM_RATE if self.algorithm == ADAM else SGD_RATE
-        rate = default if self.learning_rate is None else self.learning_rate
-        return rate * self.learning_rate_decay ** (server_round - 1)
+        rate = self.chosen_optimiser.rate if self.learning_rate is None else self.learning_rate
+        return rate if self.schedule.over_steps else rate * self.schedule.factor(server_round - 1)
+
+    def rates(self, server_round: int, n: int) -> list[float]:
+        """Return the learning rate of each local step on n samples in round `server_round`."""
+        return [*map(float, self.rate(server_round) * self._factors(self.steps(n)))]
+
+    def _factors(self, steps: int) -> npt.NDArray[np.float64]:
+        """Return the factors of a schedule over local steps; 1 for a schedule over rounds."""
+        if not self.schedule.over_steps:
+            return np.ones(steps)
+        return np.array([self.schedule.factor(number, steps) for number in range(steps)])
+
+    def loader(
+        self, samples: Samples, rng: np.random.Generator, device: torch.device
+    ) -> Callable[[Positions], Batch]:
+        """Return the function that returns the training batch at some indices, augmented.
+
+        The random numbers of the augmentation depend on the seed of `rng`, and do not change the
+        numbers that `rng` draws.
+        """
+        augment = self.augment
+        if augment is None:
+            return functools.partial(samples.batch, device=device)
+        generator = torch.Generator(device)
+        generator.manual_seed(int(rng.spawn(1)[0].integers(2**63)))
+
+        def load(positions: Positions) -> Batch:
+            inputs, targets = samples.batch(positions, device)
+            return augment(inputs, generator), targets
+
+        return load
 
     def clip(self, model: nn.Module) -> None:
         """Clip the model's gradients to the l2 norm `clip_norm`, if `clip_norm` is set."""
         if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(_trained(model), self.clip_norm)
+            nn.utils.clip_grad_norm_(trained_weights(model), self.clip_norm)
 
-    def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
+    def new_optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
         """Return a new optimiser of the model's trainable weights for round `server_round`."""
-        weights, rate = _trained(model), self.rate(server_round)
-        if self.algorithm == ADAM:
-            decay = 1e-4 if self.weight_decay is None else self.weight_decay
-            return torch.optim.Adam(weights, lr=rate, weight_decay=decay)
-        decay = self.weight_decay or 0.0
-        return torch.optim.SGD(weights, lr=rate, momentum=self.momentum, weight_decay=decay)
+        chosen, others = self.chosen_optimiser, {}
+        if self.weight_decay is not None:
+            others["weight_decay"] = self.weight_decay
+        if self.momentum:
+            others["momentum"] = self.momentum
+        return chosen.new(trained_weights(model), self.rate(server_round), **others)
 
 
-def _trained(model: nn.Module) -> list[nn.Parameter]:
+def trained_weights(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters of a model."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
@@ -164,7 +271,7 @@ class PlainSGD:
     """
 
     def __init__(self, weights: list[nn.Parameter], rate: float) -> None:
-        self.weights, self.rate = weights, rate
+        self.weights, self.param_groups = weights, [{"lr": rate}]
 
     def zero_grad(self) -> None:
         """Set the gradients of all weights to None."""
@@ -174,9 +281,10 @@ class PlainSGD:
     @torch.no_grad()
     def step(self) -> None:
         """Subtract the learning rate times the gradient from each weight."""
+        (group,) = self.param_groups
         for weight in self.weights:
             if weight.grad is not None:
-                weight.add_(weight.grad, alpha=-self.rate)
+                weight.add_(weight.grad, alpha=-group["lr"])
 
 
 def fast_optimiser(
@@ -184,15 +292,34 @@ def fast_optimiser(
 ) -> torch.optim.Optimizer | PlainSGD:
     """Return a new optimiser for a round: `PlainSGD` if it takes the same steps and is faster.
 
-    On a GPU, torch's optimiser is kept, because it updates all weights at once. The optimiser of a
-    subclass of `LocalTraining` is also kept.
+    On a GPU, torch's optimiser is kept, because it updates all weights at once.
     """
-    weights = _trained(model)
-    plain = training.algorithm == SGD and not training.momentum and not training.weight_decay
-    users = type(training).optimiser is not LocalTraining.optimiser
-    if plain and not users and weights and all(w.device.type == "cpu" for w in weights):
+    weights = trained_weights(model)
+    plain = training.chosen_optimiser == SGD and not (training.momentum or training.weight_decay)
+    if plain and weights and all(w.device.type == "cpu" for w in weights):
         return PlainSGD(weights, training.rate(server_round))
-    return training.optimiser(model, server_round)
+    return training.new_optimiser(model, server_round)
+
+
+def set_rate(optimiser: torch.optim.Optimizer | PlainSGD, rate: float) -> None:
+    """Set the learning rate of the next steps."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+
+
+def backward(batches: Sequence[Batch], objective: Objective) -> Tensor:
+    """Add the gradients of the mean loss of a step's batches, and return the loss.
+
+    Each batch counts by its number of samples.
+    """
+    size, losses = sum(len(targets) for _, targets in batches), []
+    for inputs, targets in batches:
+        loss = objective(inputs, targets)
+        if len(batches) > 1:
+            loss = loss * (len(targets) / size)
+        torch.autograd.backward(loss)
+        losses.append(loss.detach())
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 
 def endless_batches(
@@ -252,22 +379,24 @@ def local_sgd(
     `correct` is called before every step, and may change the gradients (to add a proximal term or a
     control variate). The result is 0.0 if no step is taken.
     """
+
+    def loss_of(inputs: Tensor, targets: Tensor) -> Tensor:
+        return training.loss(model(inputs), targets)
+
     model.train()
     optimiser, losses = fast_optimiser(training, model, server_round), []
+    load, minimised = training.loader(samples, rng, device), objective or loss_of
+    rates, batches = training.rates(server_round, len(samples)), training.batches(len(samples), rng)
     with computing(model, training.precision):
-        for positions in training.schedule(len(samples), rng):
-            inputs, targets = samples.batch(positions, device)
+        for rate, step in zip(rates, batches, strict=True):
+            set_rate(optimiser, rate)
             optimiser.zero_grad()
-            if objective is None:
-                loss = training.loss(model(inputs), targets)
-            else:
-                loss = objective(inputs, targets)
-            torch.autograd.backward(loss)
+            loss = backward(list(map(load, step)), minimised)
             if correct is not None:
                 correct()
             training.clip(model)
             optimiser.step()
-            losses.append(loss.detach())
+            losses.append(loss)
     optimiser.zero_grad()  # Frees the memory of the gradients.
     if len(losses) == 1:  # Its own mean; the operations below take 4 % of a small client's time.
         return float(losses[0])

@@ -1,13 +1,16 @@
 """Per-FedAvg: FedAvg on the loss after one step of adaptation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.options import option
+
+if TYPE_CHECKING:
+    from coprefl_flwr.learning.training import LocalTraining
 
 
 @dataclass(kw_only=True, eq=False)
@@ -31,6 +34,11 @@ class PerFedAvg(RoundStrategy):
     client = "coprefl_flwr.clients:PerFedAvgClient"
     roles = ("pretraining", "personalised")
     personal_defaults: ClassVar = {"inner-learning-rate": 0.01}
+
+    @classmethod
+    def check_training(cls, options: Mapping[str, Any], training: "LocalTraining") -> None:
+        """Refuse accumulation: a step already has several batches, each with its own use."""
+        training.check_one_batch()
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' models (line 11)."""

@@ -1,13 +1,18 @@
 """q-FFL: clients with a larger loss have a larger weight."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
+
+if TYPE_CHECKING:
+    from coprefl_flwr.learning.training import LocalTraining
 
 
 @dataclass(kw_only=True, eq=False)
@@ -35,6 +40,12 @@ class QFFL(RoundStrategy):
     name = "qffl"
     client = "coprefl_flwr.clients:QFFLClient"
     roles = ("pretraining", "task")
+
+    @classmethod
+    def check_training(cls, options: Mapping[str, Any], training: "LocalTraining") -> None:
+        """Refuse other steps than SGD's: with L = 1 / eta, w^t - w_k is a sum of gradients."""
+        if options["q"]:
+            training.check_sgd("qffl computes gradients from the steps")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the model w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import (
     Arrays,
@@ -14,6 +14,9 @@ from coprefl_flwr.arrays import (
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
+
+if TYPE_CHECKING:
+    from coprefl_flwr.learning.training import LocalTraining
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,9 +49,12 @@ class SCAFFOLD(RoundStrategy):
     roles = ("pretraining", "task")
 
     @classmethod
-    def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
-        """Refuse clipping with variant II, which computes the control variates from the steps."""
-        if options["variant"] == "II" and clip_norm is not None:
+    def check_training(cls, options: Mapping[str, Any], training: "LocalTraining") -> None:
+        """Refuse clipping and other steps than SGD's with variant II, which uses the steps."""
+        if options["variant"] == "I":
+            return
+        training.check_sgd("scaffold:variant=II computes gradients from the steps")
+        if training.clip_norm is not None:
             problem = "clip-norm needs scaffold:variant=I: variant II computes gradients from steps"
             raise SettingsError(problem, "clip-norm")
 

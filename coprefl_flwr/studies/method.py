@@ -21,8 +21,9 @@ from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower_strategies import FLWR_VERSION, FlowerStrategy
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN
+from coprefl_flwr.learning.optimisers import ADAM
 from coprefl_flwr.learning.server_data import ServerData
-from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE, LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import (
     CLASSES,
     HEAD,
@@ -44,11 +45,15 @@ from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.personal_data import UNUSED
 from coprefl_flwr.studies.training_options import (
+    AUGMENT,
+    DECAY,
     PRECISION,
+    SCHEDULE,
     TRAINING_KEYS,
     WRAPPER,
     WRAPPER_KEYS,
     TrainingOptions,
+    stored_values,
 )
 
 ServerDataOf = Callable[[str], ServerData]
@@ -243,7 +248,12 @@ class Method:
         # Whether the participants of a round are drawn from the clients.
         drawn = HEAD not in self.roles and bool(self.strategy_class.actions)
         if not self.trains_locally:
-            return ("rounds", "participants", PRECISION, *(WRAPPER_KEYS if drawn else ()))
+            return (
+                "rounds",
+                "participants",
+                PRECISION,
+                *((AUGMENT, *WRAPPER_KEYS) if drawn else ()),
+            )
         of_clients = ("participants", *WRAPPER_KEYS)
         return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
 
@@ -275,7 +285,7 @@ class Method:
         if keys := self.training_keys(role):
             chosen = {key: own[key] for key in keys if key in own}
             training = training.of_method(chosen, self.strategy_class.training_defaults)
-        self.strategy_class.check_training(phase.values, training.clip_norm)
+        self.strategy_class.check_training(phase.values, training)
         return replace(phase, training=training)
 
     @functools.cached_property
@@ -363,20 +373,27 @@ class Method:
         aggregation are left out if the aggregation is a mean, and options that were added later
         if they have their defaults.
         """
-        values, known = values_of(self.training, later=False), self.declared_options
+        return self._about(values_of(self.training, later=False))
+
+    def _about(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return `about` with these values of the training."""
+        known = self.declared_options
         if values["learning-rate"] is None:  # Not set equals the default.
-            values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
+            personal = ADAM if self.role == PERSONALISED else None
+            chosen = self.training.optimiser or personal or self.training.chosen_optimiser
+            values["learning-rate"] = chosen.rate
         unused = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.values.get(AGGREGATION[0], MEAN) == MEAN:
             unused |= {key for key, option in known.items() if option.name in AGGREGATION}
         unused |= {key for key, o in known.items() if o.later and self.values[key] == o.default}
         keys = [key for key in self.training_keys(self.role) if key in values]
+        keys += [DECAY] if DECAY in values and SCHEDULE in self.training_keys(self.role) else []
         own = {**self.values, **{key: "" if values[key] is None else values[key] for key in keys}}
         return {"method": self.name} | {key: own[key] for key in own if key not in unused}
 
     def identity(self) -> dict[str, Any]:
         """Return all that the results depend on: `about`, a version, and hashes of user code."""
-        about, text = self.about(), ""
+        about, text = self._about(stored_values(self.training)), ""
         if issubclass(self.strategy_class, FlowerStrategy):
             text = FLWR_VERSION
         elif not is_built_in(self.name):
@@ -387,7 +404,18 @@ class Method:
         texts = {"text": text} if text else {}
         if place := about.get(WRAPPER):
             texts["wrapper"] = plugins.hash_at(WRAPPER, place)
-        return about | {"version": self.version} | texts | self.training.loss.identity()
+        about |= {"version": self.version} | texts | self.training.loss.identity()
+        return about | (self.training.augment.identity() if self.training.augment else {})
+
+    def lasting(self) -> "Method":
+        """Return the method with the rounds of all phases as the length of open-ended schedules."""
+        rounds = sum(phase.training.rounds for phase in self.phases)
+
+        def changed(phase: Method) -> Method:
+            schedule = phase.training.schedule.lasting(rounds)
+            return replace(phase, training=replace(phase.training, schedule=schedule))
+
+        return self.changed(changed)
 
 
 START = Method(RANDOM)

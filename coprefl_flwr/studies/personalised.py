@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
+import torch
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.data import Samples, TensorDataset
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning.training import ADAM, LocalTraining
+from coprefl_flwr.learning.optimisers import ADAM
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
@@ -103,7 +106,11 @@ class PersonalStage(TrainingStage):
         values = {field.name: getattr(set_here, field.name) for field in fields(LocalTraining)}
         if set_here.local_steps is None and set_here.local_epochs is None:
             values["local_epochs"] = 1
-        return LocalTraining(**values | {"algorithm": ADAM})
+        if set_here.optimiser is None:
+            values["optimiser"] = ADAM
+            if set_here.weight_decay is None:
+                values["weight_decay"] = 1e-4
+        return LocalTraining(**values)
 
     def check(self) -> None:
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
@@ -111,6 +118,9 @@ class PersonalStage(TrainingStage):
         self.metrics.check(self.data.num_classes)
         self.initial()
         self.strategy()
+        rows = np.arange(2)
+        two = TensorDataset(torch.zeros(2, *self.data.input_shape), labels=rows, classes=("",))
+        self.training.check(self.network.module, Samples(two, rows, rows))
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method, with its features, state and metrics."""

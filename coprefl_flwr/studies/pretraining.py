@@ -199,6 +199,8 @@ class Pretraining(TrainingStage):
         if self.phases:
             network = self.architecture.shared(self.architecture.num_classes)
             self.loss.check(network, clients[0].train)
+            for phase in self.phases:
+                phase.training.check(network, clients[0].train)
             self.strategy()
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.client import NumPyClient
 
@@ -9,6 +10,7 @@ from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.options import Value, declared, option, same_option
+from coprefl_flwr.studies.hashes import values_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +94,26 @@ class TrainingOptions(LocalTraining):
         return replacement
 
 
+def stored_values(training: TrainingOptions, *leave_out: str) -> dict[str, Any]:
+    """Return the values of a training by key, as they are in the keys of stored results.
+
+    An exponential schedule without other options has the key of older results,
+    `learning-rate-decay`. Options that were added later are left out if they have their defaults.
+    """
+    values = values_of(training, *leave_out, later=False)
+    decay: Any = 1.0
+    if training.schedule.name == "exponential" and len(training.schedule.options) == 1:
+        ((_, decay),) = training.schedule.options
+        del values[SCHEDULE]
+    return values | {DECAY: decay}
+
+
 TRAINING_KEYS = tuple(key for key in declared(TrainingOptions) if key != "loss")
 """Keys of the training settings that a method may also set, as in `coprefl:rounds=20`. All methods
 of a study have one loss."""
 
-PRECISION, WRAPPER = "precision", "client-wrapper"
+PRECISION, AUGMENT, SCHEDULE, WRAPPER = "precision", "augment", "schedule", "client-wrapper"
+DECAY = "learning-rate-decay"
 WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")
 
 OF_EPOCHS = ("local-epochs", "max-local-steps")

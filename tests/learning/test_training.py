@@ -24,6 +24,7 @@ from coprefl_flwr.models import model_arrays
 from tests.common.networks import CLASSES, tiny_model
 
 CPU = torch.device("cpu")
+HALVED = "exponential:factor=0.5"
 
 
 class SoftmaxRegression(nn.Module):
@@ -80,9 +81,9 @@ def test_local_sgd_by_hand(federation, momentum, weight_decay, clip_norm):
     samples = federation.samples[2]
     changes = {"momentum": momentum, "weight_decay": weight_decay, "clip_norm": clip_norm}
     training = LocalTraining(
-        local_steps=7, batch_size=6, learning_rate=0.2, learning_rate_decay=0.5, **changes
+        local_steps=7, batch_size=6, learning_rate=0.2, schedule=HALVED, **changes
     )
-    batches = list(training.schedule(len(samples), seeds.generator("key")))
+    batches = [one for (one,) in training.batches(len(samples), seeds.generator("key"))]
     weight, bias, expected_loss, norms = sgd_by_hand(samples, batches, 0.05, **changes)
     if clip_norm:
         assert norms.min() < clip_norm < norms.max()
@@ -143,7 +144,8 @@ def test_correction_is_applied_before_clipping(federation):
 
 
 def schedule(n, **options):
-    return [list(batch) for batch in LocalTraining(**options).schedule(n, seeds.generator("s"))]
+    steps = LocalTraining(**options).batches(n, seeds.generator("s"))
+    return [list(batch) for step in steps for batch in step]
 
 
 def test_epoch_has_every_sample_once():
@@ -201,23 +203,23 @@ def test_number_of_steps_is_that_of_the_schedule(options, n, steps):
     assert LocalTraining(**options).steps(n) == steps == len(schedule(n, **options))
 
 
-@pytest.mark.parametrize("algorithm", ["sgd", "adam"])
-def test_learning_rate_decays_by_the_round(algorithm):
-    training = LocalTraining(learning_rate=0.2, learning_rate_decay=0.5, algorithm=algorithm)
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_learning_rate_decays_by_the_round(optimiser):
+    training = LocalTraining(learning_rate=0.2, schedule=HALVED, optimiser=optimiser)
     assert [training.rate(server_round) for server_round in (1, 2, 4)] == [0.2, 0.1, 0.025]
     for server_round in (1, 3):
-        (group,) = training.optimiser(SoftmaxRegression(), server_round).param_groups
+        (group,) = training.new_optimiser(SoftmaxRegression(), server_round).param_groups
         assert group["lr"] == training.rate(server_round)
 
 
 def test_fast_sgd_gives_the_bits_of_torch():
     """This includes weights without a gradient, and gradients that are clipped."""
     torch.manual_seed(0)
-    training = LocalTraining(learning_rate=0.3, learning_rate_decay=0.9, clip_norm=0.5)
+    training = LocalTraining(learning_rate=0.3, schedule=HALVED, clip_norm=0.5)
     models = [nn.ModuleList([nn.Linear(7, 5), nn.Linear(3, 3)]) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     mine = fast_optimiser(training, models[0], 4)
-    torchs = training.optimiser(models[1], 4)
+    torchs = training.new_optimiser(models[1], 4)
     assert isinstance(mine, PlainSGD)
     for _ in range(20):
         inputs = torch.randn(6, 7)
@@ -251,9 +253,8 @@ def test_adam_by_hand():
     rate, decay = 0.01, 0.1
     model = torch.nn.Linear(2, 1, bias=False).double()
     w = model.weight.detach().clone()
-    optimiser = LocalTraining(algorithm="adam", learning_rate=rate, weight_decay=decay).optimiser(
-        model, 1
-    )
+    training = LocalTraining(optimiser="adam", learning_rate=rate, weight_decay=decay)
+    optimiser = training.new_optimiser(model, 1)
     x, m, v = torch.tensor([[1.0, -3.0]]).double(), 0.0, 0.0
     for step in (1, 2):
         optimiser.zero_grad()
@@ -263,8 +264,3 @@ def test_adam_by_hand():
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
         w = w - rate * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
         assert model.weight.detach().numpy() == pytest.approx(w.numpy(), rel=1e-9)
-
-
-def test_momentum_of_adam_is_refused():
-    with pytest.raises(SettingsError, match=r"momentum = 0\.5: Adam uses its own momentum; set 0"):
-        LocalTraining(algorithm="adam", momentum=0.5)
