@@ -28,14 +28,13 @@ class PerFedAvgClient(TorchClient):
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the trained weights, n and {"loss"}; the loss is the mean after adaptation."""
         self.load(parameters)
-        self.training.check_one_batch()
         samples = self.training_samples(config)
         alpha = float(config["inner-learning-rate"])
         key = self.key(config, "batches")
         self.model.train()
         server_round, rng = int(config["server-round"]), seeds.generator(*key)
         optimiser = self.training.new_optimiser(self.model, server_round)
-        size, losses = self.training.samples_per_step, []
+        size, losses = self.training.samples_per_step * self.training.accumulation, []
         load = self.training.loader(samples, rng, self.device)
         stream = endless_batches(len(samples), size, rng)
         with torch_seeded(*key, network=self.model):

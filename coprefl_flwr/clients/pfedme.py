@@ -1,7 +1,6 @@
 """pFedMe's client: a personal model that is regularised towards the global model."""
 
 import torch
-from torch import Tensor
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
@@ -39,8 +38,8 @@ class PFedMeClient(StatefulClient):
                 set_rate(optimiser, step_size)
                 batches = list(map(load, positions))
                 for _ in range(int(config["inner-steps"])):
-                    optimiser.zero_grad(set_to_none=True)
-                    loss = backward(batches, self.loss_of)
+                    optimiser.zero_grad()
+                    loss = backward(batches, lambda x, y: self.training.loss(self.model(x), y))
                     for p, centre in zip(own, w, strict=True):
                         spring = penalty * (p.detach() - centre)
                         p.grad = spring if p.grad is None else p.grad + spring
@@ -55,10 +54,6 @@ class PFedMeClient(StatefulClient):
                 p.copy_(centre)
         mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
         return self.weights(), n, {"loss": mean_loss}
-
-    def loss_of(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of theta on a batch, without the penalty."""
-        return self.training.loss(self.model(inputs), targets)
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return (mean loss, n, {"correct"}) of the personal model theta on the test samples.

@@ -19,7 +19,7 @@ from coprefl_flwr.learning.augmentation import Augmentation
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.module_state import has_users_code
 from coprefl_flwr.learning.optimisers import ADAM, SGD, SGD_RATE, Optimiser
-from coprefl_flwr.learning.schedules import CONSTANT, RateSchedule
+from coprefl_flwr.learning.schedules import CONSTANT, ROUNDS, STEPS, RateSchedule
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
@@ -65,17 +65,11 @@ class LocalTraining:
         minimum=1,
     )
     learning_rate: float | None = option(
-        None,
-        f"local learning rate eta; not set: {SGD_RATE} for SGD (personalised: {ADAM.rate}), or "
-        "else the default of `torch.optim`",
-        above=0,
+        None, f"local learning rate eta; not set: {SGD_RATE} (personalised: {ADAM.rate})", above=0
     )
     momentum: float = option(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
     weight_decay: float | None = option(
-        None,
-        "weight decay of local training; not set: 0 (personalised: 1e-4), or else the default of "
-        "`torch.optim`",
-        minimum=0,
+        None, "weight decay of local training; not set: 0 (personalised: 1e-4)", minimum=0
     )
     clip_norm: float | None = option(
         None,
@@ -96,50 +90,38 @@ class LocalTraining:
     )
     optimiser: Optimiser | None = option(
         None,
-        "optimiser of local training: a class of `torch.optim` by its name, with its options, as "
-        "in `adamw:weight-decay=0.01`; not set: `sgd` (personalised: `adam`)",
+        "optimiser, as in `adamw:betas=0.9&0.95`; not set: `sgd` (personalised: `adam`)",
         later=True,
     )
     schedule: RateSchedule = option(
-        CONSTANT,
-        "schedule of the learning rate: `constant`, `exponential`, `step`, `cosine` or `linear`, "
-        "with its options, as in `cosine:warm-up=5`",
-        later=True,
+        CONSTANT, "schedule of the learning rate, as in `cosine:length=50,warm-up=5`", later=True
     )
     accumulation: int = option(
-        1,
-        "batches whose gradients are averaged for a step, also in the tasks",
-        unit="batches",
-        minimum=1,
-        later=True,
+        1, "batches of a step, also in the tasks", unit="batches", minimum=1, later=True
     )
     augment: Augmentation | None = option(
-        None,
-        "augmentation of training batches, also in the tasks: a function of (inputs, generator) "
-        "that returns the inputs, as module:NAME",
-        later=True,
+        None, "function of training inputs, also in the tasks, as in `augment.py:crop`", later=True
     )
 
     def __post_init__(self) -> None:
         """Raise a SettingsError if an option has a value that is not allowed.
 
-        Steps and epochs cannot both be set, nor an option of the optimiser in two places.
+        Steps and epochs cannot both be set. Only SGD can be combined with a momentum.
         """
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
             both = f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
-        chosen = self.chosen_optimiser
-        for key, value in (("momentum", self.momentum), ("weight-decay", self.weight_decay)):
-            of_sgd = key == "momentum" and chosen.name != SGD.name
-            if value and (of_sgd or chosen.sets(key)):
-                remedy = f"set {key} to 0; an option of {chosen.name} follows its name"
-                raise SettingsError(f"{key} = {value} and optimiser = {chosen}: {remedy}", key)
+        name = self.chosen_optimiser.name
+        if self.momentum and name != SGD.name:
+            problem = f"momentum = {self.momentum}: {name} takes its own after its name; set 0"
+            raise SettingsError(problem, "momentum")
 
     def check(self, network: nn.Module, samples: Samples) -> None:
-        """Raise a SettingsError if the optimiser or the augmentation does not fit the training."""
-        if weights := trained_weights(network):
-            self.chosen_optimiser.new(weights, self.rate(1))
+        """Raise a SettingsError if the loss, the optimiser or the augmentation does not fit."""
+        self.loss.check(network, samples)
+        if trained_weights(network):
+            self.new_optimiser(network, 1)
         if self.augment is not None:
             self.augment.check(samples)
 
@@ -165,8 +147,7 @@ class LocalTraining:
 
     def number_of_batches(self, n: int) -> int:
         """Return the number of batches that a client with n samples trains on in a round."""
-        steps = 5 if self.local_steps is None else self.local_steps
-        number = steps * self.accumulation
+        number = (5 if self.local_steps is None else self.local_steps) * self.accumulation
         if self.local_epochs is not None:
             number = self.local_epochs * len(batch_slices(n, self.samples_per_step))
         most = self.max_local_steps
@@ -176,32 +157,25 @@ class LocalTraining:
         """Return the number of steps that a client with n samples takes in a round."""
         return math.ceil(self.number_of_batches(n) / self.accumulation)
 
+    @property
+    def is_sgd(self) -> bool:
+        """Whether the steps are those of SGD, at one rate in each round."""
+        return self.chosen_optimiser == SGD and self.schedule.over == ROUNDS
+
+    def check_sgd(self, why: str) -> None:
+        """Raise a SettingsError unless the steps are those of SGD, at one rate in each round."""
+        if not self.is_sgd:
+            both = f"optimiser = {self.chosen_optimiser} and schedule = {self.schedule}"
+            raise SettingsError(f"{both}: {why}; use sgd, at one rate in a round", "optimiser")
+
     def step_sum(self, n: int) -> float:
         """Return the distance that SGD moves on n samples if the gradient is constant with norm 1.
 
         The unit is the learning rate. Without momentum the distance is the number of steps. With
-        momentum m, step k moves by 1 + m + ... + m^(k-1). A schedule over local steps multiplies
-        each step by its factor. The distance of another optimiser is not known: nan.
+        momentum m, step k moves by 1 + m + ... + m^(k-1). For other steps it is not known: nan.
         """
-        if self.chosen_optimiser != SGD:
-            return math.nan
-        steps = self.steps(n)
-        moved = np.cumsum(self.momentum ** np.arange(steps))
-        return float((self._factors(steps) * moved).sum())
-
-    def check_one_batch(self) -> None:
-        """Raise a SettingsError if gradients of several batches are accumulated for a step."""
-        if self.accumulation > 1:
-            problem = f"accumulation = {self.accumulation}: not with this method"
-            raise SettingsError(f"{problem}; set batch-size instead", "accumulation")
-
-    def check_sgd(self, why: str) -> None:
-        """Raise a SettingsError unless the steps are those of SGD at one rate in each round."""
-        if self.chosen_optimiser != SGD:
-            raise SettingsError(f"optimiser = {self.optimiser}: {why}; use sgd", "optimiser")
-        if self.schedule.over_steps:
-            remedy = "use a schedule over rounds"
-            raise SettingsError(f"schedule = {self.schedule}: {why}; {remedy}", "schedule")
+        known = float(np.cumsum(self.momentum ** np.arange(self.steps(n))).sum())
+        return known if self.is_sgd else math.nan
 
     def batch_sizes(self, n: int, count: int) -> list[int]:
         """Return the sizes of the first `count` batches; each epoch has n samples."""
@@ -211,17 +185,15 @@ class LocalTraining:
     def rate(self, server_round: int) -> float:
         """Return the learning rate in round `server_round`; rounds are counted from 1."""
         rate = self.chosen_optimiser.rate if self.learning_rate is None else self.learning_rate
-        return rate if self.schedule.over_steps else rate * self.schedule.factor(server_round - 1)
+        return rate * (
+            self.schedule.factor(server_round - 1, 0) if self.schedule.over == ROUNDS else 1
+        )
 
     def rates(self, server_round: int, n: int) -> list[float]:
         """Return the learning rate of each local step on n samples in round `server_round`."""
-        return [*map(float, self.rate(server_round) * self._factors(self.steps(n)))]
-
-    def _factors(self, steps: int) -> npt.NDArray[np.float64]:
-        """Return the factors of a schedule over local steps; 1 for a schedule over rounds."""
-        if not self.schedule.over_steps:
-            return np.ones(steps)
-        return np.array([self.schedule.factor(number, steps) for number in range(steps)])
+        rate, steps, over = self.rate(server_round), self.steps(n), self.schedule.over
+        factors = (self.schedule.factor(t, steps) if over == STEPS else 1 for t in range(steps))
+        return [rate * factor for factor in factors]
 
     def loader(
         self, samples: Samples, rng: np.random.Generator, device: torch.device
@@ -248,14 +220,23 @@ class LocalTraining:
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(trained_weights(model), self.clip_norm)
 
-    def new_optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
-        """Return a new optimiser of the model's trainable weights for round `server_round`."""
-        chosen, others = self.chosen_optimiser, {}
-        if self.weight_decay is not None:
-            others["weight_decay"] = self.weight_decay
+    def new_optimiser(
+        self, model: nn.Module, server_round: int
+    ) -> "torch.optim.Optimizer | PlainSGD":
+        """Return a new optimiser of the model's trainable weights for round `server_round`.
+
+        It is `PlainSGD` if that takes the same steps and is faster. On a GPU, torch's optimiser is
+        kept, because it updates all weights at once.
+        """
+        weights, rate, others = trained_weights(model), self.rate(server_round), {}
         if self.momentum:
             others["momentum"] = self.momentum
-        return chosen.new(trained_weights(model), self.rate(server_round), **others)
+        if self.weight_decay is not None:
+            others["weight_decay"] = self.weight_decay
+        plain = self.chosen_optimiser == SGD and not any(others.values())
+        if plain and weights and all(weight.device.type == "cpu" for weight in weights):
+            return PlainSGD(weights, rate)
+        return self.chosen_optimiser.new(weights, rate, **others)
 
 
 def trained_weights(model: nn.Module) -> list[nn.Parameter]:
@@ -285,20 +266,6 @@ class PlainSGD:
         for weight in self.weights:
             if weight.grad is not None:
                 weight.add_(weight.grad, alpha=-group["lr"])
-
-
-def fast_optimiser(
-    training: LocalTraining, model: nn.Module, server_round: int
-) -> torch.optim.Optimizer | PlainSGD:
-    """Return a new optimiser for a round: `PlainSGD` if it takes the same steps and is faster.
-
-    On a GPU, torch's optimiser is kept, because it updates all weights at once.
-    """
-    weights = trained_weights(model)
-    plain = training.chosen_optimiser == SGD and not (training.momentum or training.weight_decay)
-    if plain and weights and all(w.device.type == "cpu" for w in weights):
-        return PlainSGD(weights, training.rate(server_round))
-    return training.new_optimiser(model, server_round)
 
 
 def set_rate(optimiser: torch.optim.Optimizer | PlainSGD, rate: float) -> None:
@@ -379,13 +346,10 @@ def local_sgd(
     `correct` is called before every step, and may change the gradients (to add a proximal term or a
     control variate). The result is 0.0 if no step is taken.
     """
-
-    def loss_of(inputs: Tensor, targets: Tensor) -> Tensor:
-        return training.loss(model(inputs), targets)
-
     model.train()
-    optimiser, losses = fast_optimiser(training, model, server_round), []
-    load, minimised = training.loader(samples, rng, device), objective or loss_of
+    optimiser, losses = training.new_optimiser(model, server_round), []
+    load = training.loader(samples, rng, device)
+    minimised = objective or (lambda inputs, targets: training.loss(model(inputs), targets))
     rates, batches = training.rates(server_round, len(samples)), training.batches(len(samples), rng)
     with computing(model, training.precision):
         for rate, step in zip(rates, batches, strict=True):

@@ -1,7 +1,7 @@
 """Functions of the user that settings name by a place, or that a Python program passes."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -48,10 +48,14 @@ class UserFunction(Choice):
         if not plugins.is_place(kind, self.name):
             line = unknown(kind, self.name, [*self.built_in, *plugins.brought(kind)])
             raise SettingsError(f"{line}, or module:NAME", kind)
-        found, options = plugins.find(kind, self.name), dict(self.options)
-        if isinstance(found, type):
-            return plugins.call(self.name, functools.partial(found, **_tensors(options)), ())
-        return functools.partial(found, **options)
+        found, options = plugins.find(kind, self.name), self.arguments
+        if not isinstance(found, type):
+            return functools.partial(found, **options)
+        # Several numbers, such as the weights of classes, become a tensor.
+        for name, value in options.items():
+            if isinstance(value, tuple):
+                options[name] = torch.tensor(value, dtype=torch.float32)
+        return plugins.call(self.name, functools.partial(found, **options), ())
 
     def identity(self) -> dict[str, str]:
         """Return the function and a hash of its code, by the key of the setting."""
@@ -65,13 +69,3 @@ def described(value: Any) -> str:
     if not isinstance(value, Tensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
-
-
-def _tensors(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a class; several numbers, as in 1&5, become a tensor."""
-    return {
-        key: torch.tensor([float(number) for number in value.split("&")])
-        if isinstance(value, str) and "&" in value
-        else value
-        for key, value in options.items()
-    }

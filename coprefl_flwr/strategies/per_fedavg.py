@@ -1,16 +1,13 @@
 """Per-FedAvg: FedAvg on the loss after one step of adaptation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.options import option
-
-if TYPE_CHECKING:
-    from coprefl_flwr.learning.training import LocalTraining
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,11 +31,6 @@ class PerFedAvg(RoundStrategy):
     client = "coprefl_flwr.clients:PerFedAvgClient"
     roles = ("pretraining", "personalised")
     personal_defaults: ClassVar = {"inner-learning-rate": 0.01}
-
-    @classmethod
-    def check_training(cls, options: Mapping[str, Any], training: "LocalTraining") -> None:
-        """Refuse accumulation: a step already has several batches, each with its own use."""
-        training.check_one_batch()
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' models (line 11)."""
@@ -64,7 +56,8 @@ class PerFedAvg(RoundStrategy):
         each = 3 if self.variant == "hf" else 2
 
         def gradients(n: int) -> int:
-            sizes: list[int] = work.training.batch_sizes(n, each * work.training.steps(n))
+            count = work.training.number_of_batches(n)
+            sizes: list[int] = work.training.batch_sizes(n, each * count)
             return sum(sizes) + sum(sizes[2::3]) * (each == 3)
 
         return Budget(work.step_sum, work.participants * work.mean(gradients))

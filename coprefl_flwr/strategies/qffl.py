@@ -3,16 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
-
-if TYPE_CHECKING:
-    from coprefl_flwr.learning.training import LocalTraining
 
 
 @dataclass(kw_only=True, eq=False)
@@ -42,7 +39,7 @@ class QFFL(RoundStrategy):
     roles = ("pretraining", "task")
 
     @classmethod
-    def check_training(cls, options: Mapping[str, Any], training: "LocalTraining") -> None:
+    def check_training(cls, options: Mapping[str, Any], training: Any) -> None:
         """Refuse other steps than SGD's: with L = 1 / eta, w^t - w_k is a sum of gradients."""
         if options["q"]:
             training.check_sgd("qffl computes gradients from the steps")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coprefl_flwr.arrays import (
     Arrays,
@@ -14,9 +14,6 @@ from coprefl_flwr.arrays import (
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
-
-if TYPE_CHECKING:
-    from coprefl_flwr.learning.training import LocalTraining
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,7 +46,7 @@ class SCAFFOLD(RoundStrategy):
     roles = ("pretraining", "task")
 
     @classmethod
-    def check_training(cls, options: Mapping[str, Any], training: "LocalTraining") -> None:
+    def check_training(cls, options: Mapping[str, Any], training: Any) -> None:
         """Refuse clipping and other steps than SGD's with variant II, which uses the steps."""
         if options["variant"] == "I":
             return

@@ -75,7 +75,7 @@ def in_role(what: str, method: Method, role: str, training: TrainingOptions) -> 
         return method
     if role != PRETRAINING and method.then:
         raise SettingsError(f"{what}: '{method}': must be one method, without '+'", what)
-    return method.changed(lambda phase: _phase_in_role(what, phase, role, training)).lasting()
+    return method.changed(lambda phase: _phase_in_role(what, phase, role, training))
 
 
 def _phase_in_role(what: str, phase: Method, role: str, training: TrainingOptions) -> Method:

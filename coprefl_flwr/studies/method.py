@@ -21,7 +21,7 @@ from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower_strategies import FLWR_VERSION, FlowerStrategy
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN
-from coprefl_flwr.learning.optimisers import ADAM
+from coprefl_flwr.learning.optimisers import ADAM, SGD
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import (
@@ -46,14 +46,12 @@ from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.personal_data import UNUSED
 from coprefl_flwr.studies.training_options import (
     AUGMENT,
-    DECAY,
     PRECISION,
-    SCHEDULE,
     TRAINING_KEYS,
     WRAPPER,
     WRAPPER_KEYS,
     TrainingOptions,
-    stored_values,
+    as_stored,
 )
 
 ServerDataOf = Callable[[str], ServerData]
@@ -373,27 +371,21 @@ class Method:
         aggregation are left out if the aggregation is a mean, and options that were added later
         if they have their defaults.
         """
-        return self._about(values_of(self.training, later=False))
-
-    def _about(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return `about` with these values of the training."""
-        known = self.declared_options
+        values, known = values_of(self.training, later=False), self.declared_options
         if values["learning-rate"] is None:  # Not set equals the default.
-            personal = ADAM if self.role == PERSONALISED else None
-            chosen = self.training.optimiser or personal or self.training.chosen_optimiser
-            values["learning-rate"] = chosen.rate
+            of_role = ADAM if self.role == PERSONALISED else SGD
+            values["learning-rate"] = (self.training.optimiser or of_role).rate
         unused = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.values.get(AGGREGATION[0], MEAN) == MEAN:
             unused |= {key for key, option in known.items() if option.name in AGGREGATION}
         unused |= {key for key, o in known.items() if o.later and self.values[key] == o.default}
         keys = [key for key in self.training_keys(self.role) if key in values]
-        keys += [DECAY] if DECAY in values and SCHEDULE in self.training_keys(self.role) else []
         own = {**self.values, **{key: "" if values[key] is None else values[key] for key in keys}}
         return {"method": self.name} | {key: own[key] for key in own if key not in unused}
 
     def identity(self) -> dict[str, Any]:
         """Return all that the results depend on: `about`, a version, and hashes of user code."""
-        about, text = self._about(stored_values(self.training)), ""
+        about, text = as_stored(self.about()), ""
         if issubclass(self.strategy_class, FlowerStrategy):
             text = FLWR_VERSION
         elif not is_built_in(self.name):
@@ -406,16 +398,6 @@ class Method:
             texts["wrapper"] = plugins.hash_at(WRAPPER, place)
         about |= {"version": self.version} | texts | self.training.loss.identity()
         return about | (self.training.augment.identity() if self.training.augment else {})
-
-    def lasting(self) -> "Method":
-        """Return the method with the rounds of all phases as the length of open-ended schedules."""
-        rounds = sum(phase.training.rounds for phase in self.phases)
-
-        def changed(phase: Method) -> Method:
-            schedule = phase.training.schedule.lasting(rounds)
-            return replace(phase, training=replace(phase.training, schedule=schedule))
-
-        return self.changed(changed)
 
 
 START = Method(RANDOM)

@@ -95,7 +95,7 @@ def _pretraining_method(
     ):
         how = replace(training, rounds=rounds, participants=part.number_of_participants(clients))
         phases.append(_in_role(phase, PRETRAINING, how, options))
-    return replace(one_after_another(phases).lasting(), instance=strategy)
+    return replace(one_after_another(phases), instance=strategy)
 
 
 def task_method(method: Method, training: TrainingOptions, options: Mapping[str, Any]) -> Method:
@@ -110,7 +110,7 @@ def task_method(method: Method, training: TrainingOptions, options: Mapping[str,
     if isinstance(strategy, ServerRefined | Schedule):
         problem = "a task has one method, and no data at the server"
         raise SettingsError(f"method = {type(strategy).__name__}: {problem}")
-    described = _in_role(method, TASK, training, options).lasting()
+    described = _in_role(method, TASK, training, options)
     for option in declared(RoundStrategy).values():
         value = getattr(strategy, option.name)
         if option.name not in AGGREGATION and value != option.default:

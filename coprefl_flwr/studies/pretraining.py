@@ -198,7 +198,6 @@ class Pretraining(TrainingStage):
             first += phase.training.rounds
         if self.phases:
             network = self.architecture.shared(self.architecture.num_classes)
-            self.loss.check(network, clients[0].train)
             for phase in self.phases:
                 phase.training.check(network, clients[0].train)
             self.strategy()

@@ -22,7 +22,7 @@ from coprefl_flwr.studies.architecture import (
     checked_factory,
     factory_of_tasks,
 )
-from coprefl_flwr.studies.hashes import hash_of
+from coprefl_flwr.studies.hashes import hash_of, values_of
 from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.populations import Population, abridged
@@ -30,7 +30,7 @@ from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.task_data import Tasks, task_name
-from coprefl_flwr.studies.training_options import stored_values
+from coprefl_flwr.studies.training_options import as_stored
 
 TASK_RATE = 0.01
 """The default local learning rate in tasks."""
@@ -132,7 +132,7 @@ class Downstream:
         training = self.trained.training
         return {
             "method": self.trained.identity(),
-            "training": stored_values(training, "rounds", "participants"),
+            "training": as_stored(values_of(training, "rounds", "participants", later=False)),
             "keeps-head": self.keeps_head,
         }
 
@@ -225,9 +225,7 @@ class Task(TrainingStage):
         if self.how.diagnostics:
             self.architecture.head_layer(self.drawn_by.classes)
         network = self.architecture.shared(self.drawn_by.classes)
-        samples, training = self.population.clients[0].train, self.how.trained.training
-        training.loss.check(network, samples)
-        training.check(network, samples)
+        self.how.trained.training.check(network, self.population.clients[0].train)
         self.strategy()
 
     def max_parallel_clients(self) -> int:

@@ -9,8 +9,8 @@ from flwr.client import NumPyClient
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.learning.training import LocalTraining
+from coprefl_flwr.named import parse
 from coprefl_flwr.options import Value, declared, option, same_option
-from coprefl_flwr.studies.hashes import values_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,26 +94,25 @@ class TrainingOptions(LocalTraining):
         return replacement
 
 
-def stored_values(training: TrainingOptions, *leave_out: str) -> dict[str, Any]:
-    """Return the values of a training by key, as they are in the keys of stored results.
+def as_stored(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a training by key, as they are in the keys of stored results.
 
     An exponential schedule without other options has the key of older results,
-    `learning-rate-decay`. Options that were added later are left out if they have their defaults.
+    `learning-rate-decay`, which is 1.0 for other schedules.
     """
-    values = values_of(training, *leave_out, later=False)
-    decay: Any = 1.0
-    if training.schedule.name == "exponential" and len(training.schedule.options) == 1:
-        ((_, decay),) = training.schedule.options
-        del values[SCHEDULE]
-    return values | {DECAY: decay}
+    if "clip-norm" not in values:  # A method whose clients do not train.
+        return values
+    name, options = parse(values.get("schedule", "constant"))
+    decays = name == "exponential" and options.keys() == {"factor"}
+    kept = {key: value for key, value in values.items() if key != "schedule" or not decays}
+    return kept | {"learning-rate-decay": options["factor"] if decays else 1.0}
 
 
 TRAINING_KEYS = tuple(key for key in declared(TrainingOptions) if key != "loss")
 """Keys of the training settings that a method may also set, as in `coprefl:rounds=20`. All methods
 of a study have one loss."""
 
-PRECISION, AUGMENT, SCHEDULE, WRAPPER = "precision", "augment", "schedule", "client-wrapper"
-DECAY = "learning-rate-decay"
+PRECISION, AUGMENT, WRAPPER = "precision", "augment", "client-wrapper"
 WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")
 
 OF_EPOCHS = ("local-epochs", "max-local-steps")
