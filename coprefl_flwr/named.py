@@ -127,7 +127,7 @@ def check_choice(
 
 
 def _argument(value: Value) -> Any:
-    """Return the value of an option as an argument; a number may be a text, such as 1e-6 in YAML."""
+    """Return the value of an option as an argument; YAML reads some numbers as texts: 1e-6."""
     if not isinstance(value, str):
         return value
     values = tuple(map(parsed, value.split("&")))

@@ -322,7 +322,6 @@ class _ServerSamples:
     samples: int
     precision: str = TRAINING.precision
     loss: Loss = TRAINING.loss
-    augment: None = None
 
     def __len__(self) -> int:
         return self.samples

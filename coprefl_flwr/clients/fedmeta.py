@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, split_prefixed, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
@@ -49,12 +48,10 @@ class FedMetaClient(CoPreFLClient):
         self.load(parameters)
         sent: Arrays = config.get("extra", {}).get("rates", {})
         rates = self.rates(sent, config)
-        own, other = self.split(config)
-        key, twice = self.key(config, "adaptation"), config["meta-variant"] != "fomaml"
-        seeded = torch_seeded(*key, network=self.model)
+        support, query = (part.batch(slice(None), self.device) for part in self.split(config))
+        seeded = torch_seeded(*self.key(config, "adaptation"), network=self.model)
+        twice = config["meta-variant"] != "fomaml"
         with seeded, differentiable(self.model, twice=twice), self.computing():
-            load = self.training.loader(own, seeds.generator(*key), self.device)
-            support, query = load(np.arange(len(own))), other.batch(slice(None), self.device)
             if "local-steps" not in config:
                 loss, gradients, adapted = self.meta_gradient(rates, support, query, config)
                 answer = self.answer(gradients, adapted, bool(sent))

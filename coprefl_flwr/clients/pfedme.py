@@ -4,7 +4,7 @@ import torch
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.learning.training import backward, set_rate, torch_seeded
+from coprefl_flwr.learning.training import backward, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays
 
 
@@ -26,17 +26,12 @@ class PFedMeClient(StatefulClient):
         own = list(self.parameters().values())
         w = [p.detach().clone() for p in own]
         key = self.key(config, "batches")
-        server_round, n, rng = int(config["server-round"]), len(self.train), seeds.generator(*key)
+        server_round, losses = int(config["server-round"]), []
         optimiser = self.training.new_optimiser(self.model, server_round)
-        load, losses = self.training.loader(self.train, rng, self.device), []
-        steps = zip(
-            self.training.rates(server_round, n), self.training.batches(n, rng), strict=True
-        )
+        how = optimiser, self.train, server_round, seeds.generator(*key), self.device
         self.model.train()
         with torch_seeded(*key, network=self.model), self.computing():
-            for step_size, positions in steps:
-                set_rate(optimiser, step_size)
-                batches = list(map(load, positions))
+            for batches in self.training.batches_of_steps(*how):
                 for _ in range(int(config["inner-steps"])):
                     optimiser.zero_grad()
                     loss = backward(batches, lambda x, y: self.training.loss(self.model(x), y))
@@ -53,7 +48,7 @@ class PFedMeClient(StatefulClient):
             for p, centre in zip(own, w, strict=True):
                 p.copy_(centre)
         mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
-        return self.weights(), n, {"loss": mean_loss}
+        return self.weights(), len(self.train), {"loss": mean_loss}
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return (mean loss, n, {"correct"}) of the personal model theta on the test samples.

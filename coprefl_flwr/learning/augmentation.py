@@ -1,8 +1,10 @@
 """The augmentation of training batches: a function of a batch's inputs and a generator."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +30,12 @@ class Augmentation(UserFunction):
         """Return the augmented inputs of a batch."""
         augmented: Tensor = self.loaded(inputs, generator)
         return augmented
+
+    def seeded(self, rng: np.random.Generator, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """Return the augmentation on a device; the numbers that `rng` draws stay the same."""
+        generator = torch.Generator(device)
+        generator.manual_seed(int(rng.spawn(1)[0].integers(2**63)))
+        return lambda inputs: self(inputs, generator)
 
     def check(self, samples: Samples) -> None:
         """Raise a SettingsError if the augmentation changes the shape or the dtype of a batch."""

@@ -11,7 +11,6 @@ from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
-from coprefl_flwr.learning.augmentation import Augmentation
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.evaluation import (
     EVALUATION_BATCH,
@@ -46,7 +45,6 @@ class ServerData:
     ) -> None:
         self.device = torch.device(device) if device else default_device()
         self.precision, self.loss = precision, Loss.read(loss)
-        self.augment: Augmentation | None = None
         self.samples = as_samples("server", samples)
         self.model = placed(model, self.device, self.samples)
 
@@ -59,7 +57,6 @@ class ServerData:
             return self
         other = copy.copy(self)  # Another phase may use the same object.
         other.precision, other.loss = training.precision, training.loss
-        other.augment = training.augment
         return other
 
     def loss_and_gradient(

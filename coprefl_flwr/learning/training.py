@@ -1,6 +1,5 @@
 """Local training of a client: steps of an optimiser on its samples."""
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +17,16 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.augmentation import Augmentation
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.module_state import has_users_code
-from coprefl_flwr.learning.optimisers import ADAM, SGD, SGD_RATE, Optimiser
-from coprefl_flwr.learning.schedules import CONSTANT, ROUNDS, STEPS, RateSchedule
+from coprefl_flwr.learning.optimisers import (
+    ADAM,
+    CONSTANT,
+    ROUNDS,
+    SGD,
+    SGD_RATE,
+    STEPS,
+    Optimiser,
+    RateSchedule,
+)
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
@@ -30,8 +37,6 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 """A loss that local training minimises: a function of the inputs and targets of a batch."""
 
 Batch = tuple[Tensor, Tensor]
-Positions = npt.NDArray[np.int64]
-"""The indices of a batch's samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,27 +140,13 @@ class LocalTraining:
         """Number of samples per step: `batch_size`, or the default."""
         return self.batch_size or BATCH_SIZE
 
-    def batches(self, n: int, rng: np.random.Generator) -> Iterator[list[Positions]]:
-        """Yield the batches of each step; each epoch has a new random order.
-
-        A step has `accumulation` batches, and the last step of several epochs may have fewer.
-        """
-        stream = endless_batches(n, self.samples_per_step, rng)
-        ours = itertools.islice(stream, self.number_of_batches(n))
-        while step := list(itertools.islice(ours, self.accumulation)):
-            yield step
-
-    def number_of_batches(self, n: int) -> int:
-        """Return the number of batches that a client with n samples trains on in a round."""
-        number = (5 if self.local_steps is None else self.local_steps) * self.accumulation
-        if self.local_epochs is not None:
-            number = self.local_epochs * len(batch_slices(n, self.samples_per_step))
-        most = self.max_local_steps
-        return number if most is None else min(number, most * self.accumulation)
-
     def steps(self, n: int) -> int:
         """Return the number of steps that a client with n samples takes in a round."""
-        return math.ceil(self.number_of_batches(n) / self.accumulation)
+        steps = 5 if self.local_steps is None else self.local_steps
+        if self.local_epochs is not None:
+            batches = self.local_epochs * len(batch_slices(n, self.samples_per_step))
+            steps = math.ceil(batches / self.accumulation)
+        return steps if self.max_local_steps is None else min(steps, self.max_local_steps)
 
     @property
     def is_sgd(self) -> bool:
@@ -185,35 +176,34 @@ class LocalTraining:
     def rate(self, server_round: int) -> float:
         """Return the learning rate in round `server_round`; rounds are counted from 1."""
         rate = self.chosen_optimiser.rate if self.learning_rate is None else self.learning_rate
-        return rate * (
-            self.schedule.factor(server_round - 1, 0) if self.schedule.over == ROUNDS else 1
-        )
+        over_steps = self.schedule.over == STEPS
+        return rate * (1.0 if over_steps else self.schedule.factor(server_round - 1))
 
-    def rates(self, server_round: int, n: int) -> list[float]:
-        """Return the learning rate of each local step on n samples in round `server_round`."""
-        rate, steps, over = self.rate(server_round), self.steps(n), self.schedule.over
-        factors = (self.schedule.factor(t, steps) if over == STEPS else 1 for t in range(steps))
-        return [rate * factor for factor in factors]
+    def batches_of_steps(
+        self,
+        optimiser: "torch.optim.Optimizer | PlainSGD",
+        samples: Samples,
+        server_round: int,
+        rng: np.random.Generator,
+        device: torch.device,
+        each: int | None = None,
+    ) -> Iterator[list[Batch]]:
+        """Yield the augmented batches of each local step; each epoch has a new random order.
 
-    def loader(
-        self, samples: Samples, rng: np.random.Generator, device: torch.device
-    ) -> Callable[[Positions], Batch]:
-        """Return the function that returns the training batch at some indices, augmented.
-
-        The random numbers of the augmentation depend on the seed of `rng`, and do not change the
-        numbers that `rng` draws.
+        A step has `each` batches; None: `accumulation`. Before a step is yielded, its learning rate
+        is set in the optimiser. The random numbers of the augmentation depend on the seed of `rng`,
+        and do not change the numbers that `rng` draws.
         """
-        augment = self.augment
-        if augment is None:
-            return functools.partial(samples.batch, device=device)
-        generator = torch.Generator(device)
-        generator.manual_seed(int(rng.spawn(1)[0].integers(2**63)))
-
-        def load(positions: Positions) -> Batch:
-            inputs, targets = samples.batch(positions, device)
-            return augment(inputs, generator), targets
-
-        return load
+        stream = endless_batches(len(samples), self.samples_per_step, rng)
+        augment = self.augment.seeded(rng, device) if self.augment else None
+        rate, steps = self.rate(server_round), self.steps(len(samples))
+        for t in range(steps):
+            factor = self.schedule.factor(t, steps) if self.schedule.over == STEPS else 1.0
+            for group in optimiser.param_groups:
+                group["lr"] = rate * factor
+            positions = itertools.islice(stream, each or self.accumulation)
+            batches = [samples.batch(rows, device) for rows in positions]
+            yield [(augment(inputs), labels) for inputs, labels in batches] if augment else batches
 
     def clip(self, model: nn.Module) -> None:
         """Clip the model's gradients to the l2 norm `clip_norm`, if `clip_norm` is set."""
@@ -266,12 +256,6 @@ class PlainSGD:
         for weight in self.weights:
             if weight.grad is not None:
                 weight.add_(weight.grad, alpha=-group["lr"])
-
-
-def set_rate(optimiser: torch.optim.Optimizer | PlainSGD, rate: float) -> None:
-    """Set the learning rate of the next steps."""
-    for group in optimiser.param_groups:
-        group["lr"] = rate
 
 
 def backward(batches: Sequence[Batch], objective: Objective) -> Tensor:
@@ -348,14 +332,12 @@ def local_sgd(
     """
     model.train()
     optimiser, losses = training.new_optimiser(model, server_round), []
-    load = training.loader(samples, rng, device)
     minimised = objective or (lambda inputs, targets: training.loss(model(inputs), targets))
-    rates, batches = training.rates(server_round, len(samples)), training.batches(len(samples), rng)
+    steps = training.batches_of_steps(optimiser, samples, server_round, rng, device)
     with computing(model, training.precision):
-        for rate, step in zip(rates, batches, strict=True):
-            set_rate(optimiser, rate)
+        for batches in steps:
             optimiser.zero_grad()
-            loss = backward(list(map(load, step)), minimised)
+            loss = backward(batches, minimised)
             if correct is not None:
                 correct()
             training.clip(model)

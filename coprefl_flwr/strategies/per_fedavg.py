@@ -56,8 +56,7 @@ class PerFedAvg(RoundStrategy):
         each = 3 if self.variant == "hf" else 2
 
         def gradients(n: int) -> int:
-            count = work.training.number_of_batches(n)
-            sizes: list[int] = work.training.batch_sizes(n, each * count)
+            sizes: list[int] = work.training.batch_sizes(n, each * work.training.steps(n))
             return sum(sizes) + sum(sizes[2::3]) * (each == 3)
 
         return Budget(work.step_sum, work.participants * work.mean(gradients))

@@ -52,8 +52,7 @@ class ServerRefined(RoundStrategy):
         drawn = {name: getattr(inner, name) for name in DRAWN}
         super().__init__(**of_run(inner), **drawn)
         how = LocalTraining(local_steps=steps, learning_rate=learning_rate, batch_size=batch_size)
-        how = replace(how, precision=server.precision, loss=server.loss)
-        self.training = replace(how, augment=server.augment)
+        self.training = replace(how, precision=server.precision, loss=server.loss)
 
     @property
     def most_participants(self) -> int | None:

@@ -6,7 +6,7 @@ The models are heads on frozen features, or whole networks on images.
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,15 +102,14 @@ class PersonalStage(TrainingStage):
 
         FedPCL's section 5.1 states these values.
         """
-        set_here = self.method.training
-        values = {field.name: getattr(set_here, field.name) for field in fields(LocalTraining)}
-        if set_here.local_steps is None and set_here.local_epochs is None:
-            values["local_epochs"] = 1
-        if set_here.optimiser is None:
-            values["optimiser"] = ADAM
-            if set_here.weight_decay is None:
-                values["weight_decay"] = 1e-4
-        return LocalTraining(**values)
+        training, changes = self.method.training, dict[str, Any]()
+        if training.local_steps is None and training.local_epochs is None:
+            changes["local_epochs"] = 1
+        if training.optimiser is None:
+            changes["optimiser"] = ADAM
+            if training.weight_decay is None:
+                changes["weight_decay"] = 1e-4
+        return replace(training, **changes)
 
     def check(self) -> None:
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
