@@ -105,7 +105,7 @@ class LocalTraining:
         1, "batches of a step, also in the tasks", unit="batches", minimum=1, later=True
     )
     augment: Augmentation | None = option(
-        None, "function of training inputs, also in the tasks, as in `augment.py:crop`", later=True
+        None, "function of training inputs, also in the tasks, as module:NAME", later=True
     )
 
     def __post_init__(self) -> None:
