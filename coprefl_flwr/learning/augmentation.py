@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.learning.user_functions import UserFunction, described
 
@@ -37,9 +36,8 @@ class Augmentation(UserFunction):
         generator.manual_seed(int(rng.spawn(1)[0].integers(2**63)))
         return lambda inputs: self(inputs, generator)
 
-    def check(self, samples: Samples) -> None:
-        """Raise a SettingsError if the augmentation changes the shape or the dtype of a batch."""
-        inputs, _ = samples.batch(slice(2), torch.device("cpu"))
+    def check(self, inputs: Tensor) -> None:
+        """Raise a SettingsError if the augmentation changes the shape or the dtype of inputs."""
         before, _ = described(inputs), self.loaded
         try:
             after = described(self(inputs, torch.Generator().manual_seed(0)))

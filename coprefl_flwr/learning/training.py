@@ -128,7 +128,7 @@ class LocalTraining:
         if trained_weights(network):
             self.new_optimiser(network, 1)
         if self.augment is not None:
-            self.augment.check(samples)
+            self.augment.check(samples.batch(slice(2), torch.device("cpu"))[0])
 
     @property
     def chosen_optimiser(self) -> Optimiser:

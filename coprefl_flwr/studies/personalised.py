@@ -16,7 +16,6 @@ import torch
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.data import Samples, TensorDataset
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.files import write_atomically
@@ -117,9 +116,9 @@ class PersonalStage(TrainingStage):
         self.metrics.check(self.data.num_classes)
         self.initial()
         self.strategy()
-        rows = np.arange(2)
-        two = TensorDataset(torch.zeros(2, *self.data.input_shape), labels=rows, classes=("",))
-        self.training.check(self.network.module, Samples(two, rows, rows))
+        self.training.new_optimiser(self.network.module, 1)
+        if self.training.augment:
+            self.training.augment.check(torch.zeros(2, *self.data.input_shape))
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method, with its features, state and metrics."""

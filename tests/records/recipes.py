@@ -21,7 +21,7 @@ from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.personal_data import PersonalOptions
 from coprefl_flwr.studies.settings import TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.tasks import Task
-from coprefl_flwr.studies.training_options import stored_values
+from coprefl_flwr.studies.training_options import as_stored
 from tests.common.simulation import ROOT
 
 FILE = Path(__file__).with_suffix(".json")
@@ -56,7 +56,7 @@ def _hash(recipe):
 
 def _described(run):
     stages, settings = run.study.stages, run.settings
-    phases = [_as_stored(phase) for stage in stages[:1] for phase in stage.phases]
+    phases = [as_stored(phase.about()) for stage in stages[:1] for phase in stage.phases]
     if settings.study == PERSONALISED:
         return [phases, values_of(settings.part(PersonalOptions))]
     data = values_of(settings.part(DataSettings))
@@ -64,20 +64,13 @@ def _described(run):
     if not tasks:
         return [phases, data]
     how = tasks[0].how
-    of_tasks = [_as_stored(one) for one in (how.trained, how.head) if one]
-    training = stored_values(how.trained.training)
+    of_tasks = [as_stored(one.about()) for one in (how.trained, how.head) if one]
+    training = as_stored(values_of(how.trained.training, later=False))
     # Recipes here do not set measurements.
     chosen = values_of(settings.part(TaskSettings), "measurements", later=False)
     chosen |= values_of(settings.part(TaskDataSettings))
     chosen |= {"head-layer": "", "task-train-fraction": 0.8}  # Settings of earlier versions.
     return [phases, data, chosen, of_tasks, training]
-
-
-def _as_stored(phase):
-    """Return what a phase uses, with the setting of earlier versions for an exponential decay."""
-    about = phase.about()
-    stored = {key: phase.identity()[key] for key in ("learning-rate-decay",) if "rounds" in about}
-    return {key: value for key, value in about.items() if key != "schedule"} | stored
 
 
 if __name__ == "__main__":
