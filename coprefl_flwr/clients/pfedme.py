@@ -5,7 +5,7 @@ import torch
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.learning.training import backward, torch_seeded
-from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.models import load_arrays, model_arrays, train_mode
 
 
 class PFedMeClient(StatefulClient):
@@ -29,7 +29,7 @@ class PFedMeClient(StatefulClient):
         server_round, losses = int(config["server-round"]), []
         optimiser = self.training.new_optimiser(self.model, server_round)
         how = optimiser, self.train, server_round, seeds.generator(*key), self.device
-        self.model.train()
+        train_mode(self.model)
         with torch_seeded(*key, network=self.model), self.computing():
             for batches in self.training.batches_of_steps(*how):
                 for _ in range(int(config["inner-steps"])):

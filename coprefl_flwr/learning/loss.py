@@ -1,6 +1,7 @@
 """The loss that clients minimise: a function of a network's outputs and the targets of a batch."""
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -73,7 +74,10 @@ class Loss(UserFunction):
             outputs = network.eval()(inputs.contiguous())
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
         try:
-            value = self.of_batch(lambda _: outputs, (inputs, targets))
+            with warnings.catch_warnings():
+                # torch only warns of outputs (n, 1) and targets (n,), whose mean is over all pairs.
+                warnings.filterwarnings("error", message="Using a target size")
+                value = self.of_batch(lambda _: outputs, (inputs, targets))
         except Exception as error:  # A user's loss may raise any exception.
             both = f"outputs {described(outputs)} and targets {described(targets)}"
             raise SettingsError(f"loss = {self}: {both}: {one_line(error)}", "loss") from error

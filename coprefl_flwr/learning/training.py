@@ -27,6 +27,7 @@ from coprefl_flwr.learning.optimisers import (
     Optimiser,
     RateSchedule,
 )
+from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
@@ -330,7 +331,7 @@ def local_sgd(
     `correct` is called before every step, and may change the gradients (to add a proximal term or a
     control variate). The result is 0.0 if no step is taken.
     """
-    model.train()
+    train_mode(model)
     optimiser, losses = training.new_optimiser(model, server_round), []
     minimised = objective or (lambda inputs, targets: training.loss(model(inputs), targets))
     steps = training.batches_of_steps(optimiser, samples, server_round, rng, device)

@@ -178,6 +178,11 @@ class Recipe(RecipeFile):
         """The settings with several values."""
         return tuple(key for key, values in self.settings.items() if len(values) > 1)
 
+    @property
+    def headings(self) -> OwnMetrics:
+        """The titles and better directions of the user's metrics, by column."""
+        return {f"{METRIC}{name}": text for name, *text in self.own_metrics.values()}
+
     def combinations(self) -> list[dict[str, Value]]:
         """Return every combination of the settings' values. The report has a table for each."""
         return combinations(self.settings)

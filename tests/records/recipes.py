@@ -58,8 +58,8 @@ def _described(run):
     stages, settings = run.study.stages, run.settings
     phases = [as_stored(phase.about()) for stage in stages[:1] for phase in stage.phases]
     if settings.study == PERSONALISED:
-        return [phases, values_of(settings.part(PersonalOptions))]
-    data = values_of(settings.part(DataSettings))
+        return [phases, values_of(settings.part(PersonalOptions), later=False)]
+    data = values_of(settings.part(DataSettings), later=False)
     tasks = [stage for stage in stages if isinstance(stage, Task)]
     if not tasks:
         return [phases, data]
