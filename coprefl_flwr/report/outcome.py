@@ -12,7 +12,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.report import columns, frames
-from coprefl_flwr.report.columns import DIAGNOSTICS, MEASURED, START_LOSS
+from coprefl_flwr.report.columns import DIAGNOSTICS, KEPT_BY, MEASURED, START_LOSS
 from coprefl_flwr.report.comparison import Comparison, Report, ResultRow
 from coprefl_flwr.report.frames import DIAGNOSIS, DOWNSTREAM, PERSONALISED
 from coprefl_flwr.report.page import FOLDER, write_report
@@ -242,4 +242,6 @@ def result_row(
     of_training = every[every["phase"].isin(["pretraining", PERSONALISED])]
     curves = every[every["phase"] == DOWNSTREAM]
     of_metrics = values.loc[[start]].droplevel("start").reindex(columns=list(metrics))
-    return ResultRow(start, "", of_metrics, pd.concat(rows), of_training, curves)
+    parts = of_metrics, pd.concat(rows), of_training, curves
+    kept_by = of_training.get(KEPT_BY, pd.Series(dtype=str)).dropna()
+    return ResultRow(start, "", *parts, kept_by=next(iter(kept_by), ""))
