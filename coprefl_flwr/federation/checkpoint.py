@@ -205,7 +205,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
     }
     if best := checkpoint.best:
         tensors |= {f"best/{name}": array for name, array in best.arrays.items()}
-        header["best"] = [best.round, best.value]
+        header["best"] = {"round": best.round, "value": best.value}
     write_sealed(path, tensors, json.dumps(header))
 
 
@@ -219,8 +219,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         tensors, text = read_sealed(path)
         header, best = json.loads(text), None
         if "best" in header:
-            server_round, value = header["best"]
-            best = Best(server_round, value, {n: tensors[f"best/{n}"] for n in header["names"]})
+            arrays = {name: tensors[f"best/{name}"] for name in header["names"]}
+            best = Best(**header["best"], arrays=arrays)
         return Checkpoint(
             round=int(header["round"]),
             arrays={name: tensors[f"arrays/{name}"] for name in header["names"]},

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, unknown, wrong_type
 from coprefl_flwr.named import parse, with_options
 from coprefl_flwr.options import Checked, checked_options, declared, option
 from coprefl_flwr.plugins import METRIC
@@ -70,7 +70,7 @@ class Keep(Checked):
     def read(cls, value: Any) -> "Keep":
         """Return a Keep from a Keep, a text or a mapping.
 
-        Raises a SettingsError for a wrong option, and a TypeError for any other type.
+        Raises a SettingsError for a wrong option, or any other type.
         """
         if isinstance(value, Keep):
             return value
@@ -78,7 +78,7 @@ class Keep(Checked):
             metric, options = parse(value.strip())
             value = {"metric": metric, **options}
         if not isinstance(value, Mapping):
-            raise TypeError("must be a text, or a mapping with the key metric")
+            raise wrong_type("keep", value, "a text or a mapping", '{"metric": "accuracy"}')
         chosen = {str(key).replace("-", "_"): entry for key, entry in value.items()}
         try:
             return cls(**checked_options(chosen, declared(cls)))

@@ -293,9 +293,8 @@ class Run:
         try:
             self.evaluation = self._replies(ctx, exchange, self.evaluate_config)
         except RoundFailedError as failure:
-            shared = self.transport.tally.shared_error()
-            if shared and self.keep and self.keep.of_clients:
-                raise RunFailedError(f"round {server_round}: {shared}") from None
+            if self.keep and self.keep.of_clients and not self.history.evaluate:
+                raise RunFailedError(f"keep: the first evaluation failed: {failure}") from failure
             self._warn_once(f"evaluation failed: {failure}; the same failure is not logged again")
             return
         finally:

@@ -42,7 +42,6 @@ DRAWN = ("participants", "fraction_train")
 """Options for the number of participants: each strategy sets these itself, not the run."""
 
 ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
-KEEP = Option("keep", "keep", None, (Keep, type(None)), "the round to keep")
 
 CLIENTS = "coprefl_flwr.clients:"
 ANSWERED_BY_FUNCTIONS = ("", "TorchClient", "CoPreFLClient", "FedProxClient", "QFFLClient")
@@ -340,7 +339,7 @@ class RoundStrategy(Strategy, RunStrategy):
         checkpoint_every = ROUNDS.checked(checkpoint_every, "checkpoint_every")
         num_rounds = replace(ROUNDS, minimum=0).checked(num_rounds, "num_rounds")
         self._refuse_own_steps()
-        chosen = KEEP.checked(keep, "keep")
+        chosen = None if keep is None else Keep.read(keep)
         if chosen and chosen.of_clients and not self.rounds_to_evaluation:
             raise SettingsError("keep: no client evaluates: set evaluate_every", "keep")
         path = None if checkpoint is None else expanded(checkpoint)

@@ -149,7 +149,7 @@ class Population:
         """
         fewest, clients = min(len(client.train) for client in self.clients), []
         if not part_of(fewest, share):
-            problem = f"keep: share = {share}: a client has only {fewest} samples"
+            problem = f"keep: share = {share}: this is none of a client's {fewest} samples"
             raise SettingsError(problem, "keep")
         for number, client in enumerate(self.clients):
             rng = seeds.generator(seed, PRETRAIN, number, "validation")
