@@ -218,9 +218,10 @@ class Pretraining(TrainingStage):
         if self.phases:
             network = self.architecture.shared(self.architecture.num_classes)
             self.loss.check(network, clients[0].train)
-            evaluating = self.strategy().rounds_to_evaluation
-            if self.keep:
-                self.keep.check(MEASURED if evaluating else MEASURED[:1])
+            strategy, keep = self.strategy(), self.keep
+            if keep:
+                evaluated = strategy.rounds_to_evaluation or not keep.of_clients
+                keep.check(MEASURED if evaluated else MEASURED[:1])
 
     def save_extras(self, folder: Path, report: RoundReport) -> dict[str, Any]:
         """Write the starting model, and `model.json`: how the model was made.
