@@ -39,8 +39,9 @@ class Keep(Checked):
     ----------
     metric : str
         A metric of the clients' evaluation, such as "accuracy" (a fraction), "loss" or
-        "metric:NAME"; "server-NAME", a metric that `evaluate_fn` returns; or "start-loss", in a
-        study: the mean loss, in float32, over all training samples of all clients.
+        "metric:NAME"; "server-NAME", a metric that `evaluate_fn` returns. In a study it is
+        "accuracy", "loss" or "start-loss", the mean loss, in float32, over all training samples of
+        all clients.
     mode : str, optional
         Whether the largest value is the best ("max") or the smallest ("min"). Default: "min" for a
         metric whose name ends with loss, else "max".
