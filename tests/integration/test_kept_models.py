@@ -130,6 +130,13 @@ def test_interrupted_pretraining_has_the_same_files(tmp_path, killed):
     assert files(tmp_path / "part") == files(tmp_path / "whole")
 
 
+def test_finished_pretraining_with_more_rounds_has_the_same_files(tmp_path):
+    pretrained(tmp_path / "whole" / "a")
+    for rounds in (3, 8):
+        pretrained(tmp_path / "part" / "a", rounds=rounds)
+    assert files(tmp_path / "part") == files(tmp_path / "whole")
+
+
 def test_last_model_can_be_the_start_of_a_run_that_ends_early(tmp_path):
     keep = KEEP | {"patience": 2, "model": "last"}
     start, history = pretrained(tmp_path, keep=keep)
@@ -198,6 +205,12 @@ def test_method_without_clients_can_only_use_the_start_loss():
 
     assert refusal(run, "loss") == "keep: unknown metric 'loss': known are start-loss"
     run("start-loss")
+
+
+def test_nothing_is_kept_in_tasks():
+    tasks = cp.tasks(images(), number=1, classes=2, clients=2, scheme="iid")
+    line = refusal(cp.evaluate_starts, {"random": net()}, tasks, keep="loss")
+    assert line.startswith("unknown option 'keep'")
 
 
 def test_setting_is_refused_in_a_personalised_study():
