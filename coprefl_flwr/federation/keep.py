@@ -46,7 +46,7 @@ class Keep(Checked):
         Whether the largest value is the best ("max") or the smallest ("min"). Default: "min" for a
         metric whose name ends with loss, else "max".
     patience : int, optional
-        The run ends if this many rounds, and the last of them measured, have no better value.
+        The run ends after a measured round if the best round is this many rounds before it.
     stop_at : float, optional
         The run ends when the metric reaches this value or a better one.
     every : int
