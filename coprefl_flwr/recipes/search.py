@@ -5,6 +5,7 @@ classes no reported task has. The reported runs of all seeds then use the chosen
 two searches. "all" runs every value for all rounds. "halving" runs every value for a quarter of
 the rounds, and then the best quarter of the values for all rounds. A search reads all scores from
 the store, so an interrupted search continues. The key of a run does not depend on the search.
+A score is a mean of the study's measure (see `report.columns`), or the last test result.
 """
 
 import functools
@@ -22,8 +23,8 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import ALL, HALVING, VALIDATION, Recipe, RecipeRow, Trial
 from coprefl_flwr.recipes.runs import Run, with_step_size
-from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.report.frames import frame, task_metrics
+from coprefl_flwr.report.columns import ACCURACY, STEP_SIZE, TESTS, ColumnSpec, Headings
+from coprefl_flwr.report.frames import frame, measure_of, task_metrics, tested_by
 from coprefl_flwr.studies.known_methods import Methods
 from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.store import Store
@@ -143,7 +144,12 @@ class TableRow:
         trials = self.trials()
         if not self.halves:
             return trials
-        return best(trials, [mean_score(store, self.short_runs(trial)) for trial in trials])
+        return best(trials, [self.quality(store, self.short_runs(trial)) for trial in trials])
+
+    def quality(self, store: Store, runs: Sequence[Run]) -> float:
+        """Return the mean score of runs; the negative score if lower is better."""
+        value, column = mean_score(store, runs, self.recipe.headings)
+        return column.quality(value)
 
     def is_decided(self, finalists: Sequence[Trial]) -> bool:
         """Return whether one trial is left after halving, which is chosen without more runs."""
@@ -192,29 +198,35 @@ def check_runs(recipe: Recipe) -> list[Run]:
     return list(runs.values())
 
 
-def score(store: Store, run: Run) -> float:
-    """Return the score of a run: its mean accuracy over tasks, or the last test accuracy."""
+def score(store: Store, run: Run, headings: Headings) -> tuple[float, ColumnSpec]:
+    """Return the score of a run, and its column: the mean of the measure over tasks.
+
+    Without tasks it is the last test accuracy, or the last test loss.
+    """
     if not store.done(run.study.stages):
-        return math.nan
+        return math.nan, ACCURACY
     rows = [row for stage in run.client_stages for row in store.result(stage)["rows"]]
     if rows:
-        return float(np.mean(task_metrics(frame(rows))["accuracy"]))
+        measure = measure_of(frame(rows), headings)
+        return float(np.mean(task_metrics(frame(rows), headings)[measure.metric])), measure
     rounds = store.result(run.main)["rounds"]
-    tested = [row["server-accuracy"] for row in rounds if "server-accuracy" in row]
-    return float(tested[-1]) if tested else math.nan
+    test = tested_by(frame(rounds))
+    last = next((row[test] for row in reversed(rounds) if test in row), None)
+    return math.nan if last is None else float(last), TESTS[test]
 
 
-def mean_score(store: Store, runs: Sequence[Run]) -> float:
+def mean_score(store: Store, runs: Sequence[Run], headings: Headings) -> tuple[float, ColumnSpec]:
     """Return the mean score of runs; nan if a run is not finished, or if there are no runs."""
-    return float(np.mean([score(store, run) for run in runs])) if runs else math.nan
+    scores = [score(store, run, headings) for run in runs] or [(math.nan, ACCURACY)]
+    return float(np.mean([value for value, _ in scores])), scores[0][1]
 
 
 def choose(store: Store, row: TableRow) -> Trial | None:
-    """Return the trial with the highest mean score; None if no trial was run to the end."""
+    """Return the trial with the best mean score; None if no trial was run to the end."""
     finalists = row.finalists(store)
     if row.is_decided(finalists):
         return finalists[0]
-    scores = [mean_score(store, row.selection_runs(trial)) for trial in finalists]
+    scores = [row.quality(store, row.selection_runs(trial)) for trial in finalists]
     return None if np.isnan(scores).all() else finalists[int(np.nanargmax(scores))]
 
 

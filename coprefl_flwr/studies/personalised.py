@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 from flwr.client import NumPyClient
+from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation.client_state import ClientState
@@ -24,7 +25,7 @@ from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies.hashes import hash_of
-from coprefl_flwr.studies.measurements import ClientMetrics
+from coprefl_flwr.studies.measurements import ClientMetrics, logits_of
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData
 from coprefl_flwr.studies.provenance import made_by
@@ -93,6 +94,11 @@ class PersonalStage(TrainingStage):
         return Network(model, module, classes, shape, head)
 
     @property
+    def module(self) -> nn.Module:
+        """The module of `network`."""
+        return self.network.module
+
+    @property
     def training(self) -> LocalTraining:
         """The local training: by default Adam, rate 1e-3, weight decay 1e-4, one epoch.
 
@@ -107,14 +113,14 @@ class PersonalStage(TrainingStage):
     def check(self) -> None:
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
         _ = self.data.images
-        self.metrics.check(self.data.num_classes)
+        self.metrics.check(*logits_of(self.data.num_classes))
         self.initial()
         self.strategy()
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method, with its features, state and metrics."""
         client = self.method.client(
-            self.network.module,
+            self.module,
             self.data.features_of(client_id, folders.features),
             self.training,
             state=ClientState(folders.states),

@@ -15,7 +15,7 @@ last checkpoint, and its result is byte for byte equal to the result of an unint
 import functools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from flwr.app import ConfigRecord
 from flwr.client import NumPyClient
 from flwr.serverapp import Grid
+from torch import nn
 
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
@@ -33,6 +34,8 @@ from coprefl_flwr.federation.client_state import STATE_FILE
 from coprefl_flwr.federation.keep import Keep
 from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
+from coprefl_flwr.models import buffer_names
+from coprefl_flwr.models.base import BASE, base_hash
 from coprefl_flwr.options import WORDS, Checked, option, same_option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.training_checks import NOT_FINITE, Problem
@@ -74,7 +77,7 @@ class RunOptions(Checked):
     )
     client_metrics: str = option(
         "",
-        "your own metrics, module:NAME each, separated by spaces: functions of (logits, labels) "
+        "your own metrics, module:NAME each, separated by spaces: functions of (outputs, targets) "
         "that every client computes on its test samples",
         takes=(WORDS,),
     )
@@ -192,9 +195,10 @@ class TrainingStage(Stage):
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return the client with this id, for a message of this round."""
 
-    def buffers(self) -> Collection[str]:
-        """Return the names of the buffers of the trained network, which are only averaged."""
-        return ()
+    @property
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """The network that clients train in this process, with any weights."""
 
     def domains(self) -> Sequence[str]:
         """Return the domain of each evaluated client, in the order of ids; "" without domains."""
@@ -229,11 +233,13 @@ class TrainingStage(Stage):
             write_result(folder, [], [])
             return
         strategy, checkpoint = self.strategy(), folder / CHECKPOINT
-        strategy.run_name, strategy.buffers = run_name, self.buffers()
+        strategy.run_name, strategy.buffers = run_name, buffer_names(self.module)
         if not checkpoint.exists():
             remove_named(folder / STATES, STATE_FILE)
         # Messages have paths relative to the folder of the client's process.
         config = {STAGE: self.path, FOLDER: folder.relative_to(store.base).as_posix()}
+        if base := base_hash(self.module):
+            config[BASE] = base
         if key := self.features():
             config[FEATURES] = store.shared(key).relative_to(store.base).as_posix()
         strategy.start(
@@ -252,14 +258,19 @@ class TrainingStage(Stage):
         )
 
     def _finish(self, folder: Path, seconds: list[float], report: RoundReport) -> None:
-        """Record the mean accuracy of a round; after the last round, write the result.
+        """Record the clients' mean measures of a round; after the last round, write the result.
 
         The duration of the round is added to `seconds`.
         """
         if report.evaluation:
             metrics = _of_evaluation(self, report.evaluation)
-            mean = float((100 * metrics["correct"] / metrics["num-examples"]).mean())
-            report.history.evaluate[report.round][CLIENT_ACCURACY] = mean
+            means = report.history.evaluate[report.round]
+            if "correct" in metrics:
+                accuracies = 100 * metrics["correct"] / metrics["num-examples"]
+                means[CLIENT_ACCURACY] = float(accuracies.mean())
+            else:
+                own = [name for name in metrics if name.startswith(METRIC)]
+                means |= {f"client-{n}": float(np.nanmean(metrics[n])) for n in ("loss", *own)}
         seconds.append(report.seconds)
         if report.round == report.num_rounds:
             if self.timed:  # A separate file: the result must not depend on durations.
@@ -281,13 +292,14 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
         raise RunFailedError(f"{stage.title}: clients {missing} did not evaluate the model")
     metrics, domains = _of_evaluation(stage, evaluation), stage.domains()
     own = {name: values for name, values in metrics.items() if name.startswith(METRIC)}
+    hits = metrics.get("correct")
     return [
         {
             "start": stage.start,
             "task": stage.task or 0,
             "client": client,
             "n": int(metrics["num-examples"][position]),
-            "correct": int(metrics["correct"][position]),
+            **({} if hits is None else {"correct": int(hits[position])}),
             "loss": float(metrics["loss"][position]),
             # Undefined values are left out.
             **{n: float(of[position]) for n, of in own.items() if not np.isnan(of[position])},
@@ -300,9 +312,12 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
 def _of_evaluation(
     stage: TrainingStage, evaluation: Replies
 ) -> Mapping[str, npt.NDArray[np.float64]]:
-    """Return the metrics of an evaluation; a RunFailedError if a client's 'correct' is missing."""
+    """Return the metrics of an evaluation; a RunFailedError if not every client has 'correct'.
+
+    If the targets are no classes, no client has it.
+    """
     hits = evaluation.metrics.get("correct")
-    if hits is None or np.isnan(hits).any():
+    if hits is not None and np.isnan(hits).any():
         problem = "the evaluation of a client has no metric 'correct'"
         needed = "`evaluate` must return (loss, n, {'correct': hits among the n})"
         raise RunFailedError(f"{stage.title}: {problem}; {needed}")
@@ -314,12 +329,15 @@ def round_rows(
 ) -> list[dict[str, Any]]:
     """Return a row per round: the metrics, and the clients' mean accuracy if it was measured.
 
+    Without classes, "evaluate-client-loss" and "evaluate-client-metric:NAME" are clients' means.
+
     The columns of `more` are added to every row.
     """
     rows, about = [], {"phase": stage.phase, "start": stage.start, "task": stage.task}
+    has_classes = any(CLIENT_ACCURACY in metrics for metrics in history.evaluate.values())
     for number, metrics in history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
-        measured = {"accuracy": accuracy} if stage.has_client_rows else {}
+        measured = {"accuracy": accuracy} if stage.has_client_rows and has_classes else {}
         own = {**about, "round": number - stage.warmup_rounds, **measured}
         # A node may report metrics of any name, which must not overwrite the columns of `own`.
         rows.append({**own, **metrics, **more, **own})

@@ -1,4 +1,7 @@
-"""Figures of the distribution of the clients' accuracies, and of metrics by round."""
+"""Figures of the distribution of the clients' accuracies, and of metrics by round.
+
+If the targets are no classes, the figures are of another measure (see `report.columns`).
+"""
 
 import math
 
@@ -7,10 +10,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report import columns, frames
 from coprefl_flwr.report.comparison import Comparison, ResultRow
 from coprefl_flwr.report.figures import style
-from coprefl_flwr.report.frames import accuracies as with_accuracies
-from coprefl_flwr.report.frames import summary
 from coprefl_flwr.report.training_checks import CHAINED
 
 # CyclicFL, Figure 5 (section IV.B): "all curves are smoothed by the Savitzky-Golay filter. The
@@ -21,13 +23,16 @@ _BANDS = 5  # number of lines, at most, that have bands
 
 
 def accuracies(comparison: Comparison) -> style.Drawn:
-    """Draw the accuracies of the tasks' clients."""
+    """Draw the accuracies, or other measures, of the tasks' clients."""
     parts = [row.client_rows.assign(start=row.name) for row in comparison.rows]
     rows = pd.concat(parts, ignore_index=True)
-    if rows.empty:
+    measure = comparison.measure
+    if rows.empty or (measure.metric in rows and rows[measure.metric].isna().all()):
         return None
-    return accuracy_figure(rows), (
-        "Accuracies of the tasks' clients, pooled over tasks. Line: mean; dotted line: lowest mean "
+    what = "Accuracies" if measure == columns.ACCURACY else measure.title
+    least = "highest" if measure.better == "lower" else "lowest"
+    return accuracy_figure(rows, comparison.headings), (
+        f"{what} of the tasks' clients, pooled over tasks. Line: mean; dotted line: {least} mean "
         "of all panels. Mean and variance are computed per task and averaged over tasks, as in the "
         "table."
     )
@@ -35,58 +40,72 @@ def accuracies(comparison: Comparison) -> style.Drawn:
 
 def curves(comparison: Comparison) -> style.Drawn:
     """Draw the learning curves of the pre-training and of the tasks."""
-    frames = [(row.name, part) for row in comparison.rows for part in (row.rounds, row.curves)]
-    rounds = pd.concat([part.assign(start=name) for name, part in frames], ignore_index=True)
+    parts = [(row.name, part) for row in comparison.rows for part in (row.rounds, row.curves)]
+    rounds = pd.concat([part.assign(start=name) for name, part in parts], ignore_index=True)
     try:
-        figure = learning_figure(rounds)
+        figure = learning_figure(rounds, comparison.measure)
     except SettingsError:
         return None
+    test = columns.TESTS[frames.tested_by(rounds)].name
     return figure, (
-        "Learning curves: the training (its test accuracy if tested, else its loss), and the mean "
-        "accuracy of the tasks' clients. Bands: ± one sample standard deviation. In a chain, "
-        "clients train one model one after the other; its loss is compared with no other."
+        f"Learning curves: the training (its {test} if tested, else its loss), and the mean "
+        f"{comparison.measure.name} of the tasks' clients. Bands: ± one sample standard deviation. "
+        "In a chain, clients train one model one after the other; its loss is compared with no "
+        "other."
     )
 
 
 @style.settings()
-def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
+def accuracy_figure(
+    rows: pd.DataFrame, headings: columns.Headings = columns.NO_HEADINGS
+) -> "style.Figure":
     """Draw a histogram of the client accuracies of each start, pooled over tasks.
 
     A panel's title has the mean and the variance of the table: they are computed per task and then
-    averaged over tasks. The vertical line is this mean. The dotted line is the lowest mean of all
-    starts. All panels have the same bins, at most 20, with whole percentages as edges.
+    averaged over tasks. The vertical line is this mean. The dotted line is the worst mean of all
+    starts. All panels have the same bins, at most 20, with whole percentages as edges. If the
+    targets are no classes, the histogram is of the measure; `headings` are those of `summary`.
     """
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
-    clients, entries = with_accuracies(rows), summary(rows)
-    shown = style.colours(rows["start"])
-    low, high = clients["accuracy"].min(), max(clients["accuracy"].max(), 10)
-    edges = MaxNLocator(20, integer=True).tick_values(min(low, high - 10), high)
+    clients, entries = frames.accuracies(rows), frames.summary(rows, headings)
+    measure = frames.measure_of(rows, headings)
+    column, variance = columns.of_measure(["accuracy", "variance"], measure.metric)
+    unit = measure.unit
+    low, high, digits = clients[column].min(), clients[column].max(), ".3g"
+    if is_accuracy := measure == columns.ACCURACY:
+        low, high, digits = min(low, max(high, 10) - 10), max(high, 10), ".1f"
+    edges = MaxNLocator(20, integer=is_accuracy).tick_values(low, high)
+    worst, shown = min(entries[column], key=measure.quality), style.colours(rows["start"])
     figure, panels = style.new_figure(len(entries), 1.1, sharex=True, sharey=True)
     for panel, entry in zip(panels, entries.to_dict("records"), strict=True):
         sns.histplot(
-            clients[clients["start"] == entry["start"]], x="accuracy", bins=edges, stat="percent",
+            clients[clients["start"] == entry["start"]], x=column, bins=edges, stat="percent",
             color=shown[entry["start"]][0], alpha=1, edgecolor="white", ax=panel,
         )  # fmt: skip
-        panel.axvline(entry["accuracy"], color=style.INK, linewidth=1.2)
-        panel.axvline(entries["accuracy"].min(), color=style.INK, linewidth=0.8, linestyle=":")
-        numbers = f"mean {entry['accuracy']:.1f} %, variance {entry['variance']:.1f} %²"
-        style.title(panel, entry["start"], numbers)
-    figure.supxlabel("Client accuracy (%)")
+        panel.axvline(entry[column], color=style.INK, linewidth=1.2)
+        panel.axvline(worst, color=style.INK, linewidth=0.8, linestyle=":")
+        mean = f"mean {entry[column]:{digits}}{unit}"
+        spread = f"variance {entry[variance]:{digits}}{unit and unit + '²'}"
+        style.title(panel, entry["start"], f"{mean}, {spread}")
+    figure.supxlabel("Client accuracy (%)" if is_accuracy else f"{measure.axis} of a client")
     figure.supylabel("Clients (%)")
     return figure
 
 
 @style.settings()
-def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
+def learning_figure(
+    rounds: pd.DataFrame, measure: columns.ColumnSpec = columns.ACCURACY
+) -> "style.Figure":
     """Draw the pre-training loss and the downstream accuracy by round, for each start.
 
-    For personalised methods, draw the training loss by round.
+    For personalised methods, draw the training loss by round. If the targets are no classes, draw
+    the downstream mean of the measure.
 
     `rounds` has one row per round (see `results`). It has the column "seed" if the pre-training was
     run with several seeds. If the pre-trained model was tested, the panel shows its test accuracy
-    ("server-accuracy") instead of the loss. In rounds whose column "chained" is true, the model is
+    ("server-accuracy"), or its test loss, instead. In rounds whose column "chained" is true, it is
     passed from client to client. These rounds have a separate panel, because their loss is not a
     mean over clients that start from the same model: each client starts from the model that the
     previous client has trained.
@@ -95,23 +114,25 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     sample standard deviation on either side, if there are at most 5 lines. A panel without data is
     left out. Raises a SettingsError if no panel has data.
     """
-    columns = ["phase", "start", "round", "seed", "task", "loss", "accuracy", "server-accuracy"]
-    rounds = rounds.reindex(columns=[*columns, CHAINED])
+    test = frames.tested_by(rounds)
+    of_tasks = "accuracy" if measure == columns.ACCURACY else frames.OF_CLIENTS + measure.metric
+    names = ["phase", "start", "round", "seed", "task", "loss", of_tasks, test]
+    rounds = rounds.reindex(columns=[*names, CHAINED])
     phase = rounds["phase"]
-    tested = _finite(rounds[phase == "pretraining"], "server-accuracy")
+    tested = _finite(rounds[phase == "pretraining"], test)
     before = rounds[(phase == "pretraining") & tested.empty]
     chained = before[CHAINED].eq(True)
     tasks, personal = rounds[phase == "downstream"], rounds[phase == "personalised"]
     drawn = {
-        ("Pre-training", "Test accuracy (%)"): tested,
+        ("Pre-training", columns.TESTS[test].axis): tested,
         ("Pre-training", "Loss"): _finite(before[~chained], "loss"),
         ("Pre-training in a chain", "Loss"): _finite(before[chained], "loss"),
-        ("Downstream tasks", "Accuracy (%)"): _finite(tasks, "accuracy"),
+        ("Downstream tasks", measure.axis): _finite(tasks, of_tasks),
         ("Personalised methods", "Loss"): _finite(personal, "loss"),
     }
     drawn = {texts: values for texts, values in drawn.items() if not values.empty}
     if not drawn:
-        raise SettingsError("the figure has no data: it needs a loss or an accuracy of rounds")
+        raise SettingsError("the figure has no data: it needs a loss or a measure of rounds")
     shown = style.colours(pd.concat(drawn.values()).sort_index()["start"])
     errorbar = "sd" if len(shown) <= _BANDS else None
     figure, panels = style.new_figure(len(drawn), 2.7)
@@ -122,7 +143,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
         below = f"mean{' ± std' if errorbar else ''} over {number} {unit}s"
         style.title(panel, name, below if number > 1 else f"one {unit}", "Round", label)
         low, high = values["value"].min(), values["value"].max()
-        if label == "Loss" and 0 < _WIDE * low < high:
+        if "loss" in label.lower() and 0 < _WIDE * low < high:
             # On a linear axis, one diverged run would flatten all other lines at the bottom.
             panel.set_yscale("log")
     style.legend(figure, shown)
@@ -153,11 +174,13 @@ def smoothing_window(rounds: npt.ArrayLike) -> int:
 def switch(comparison: Comparison) -> style.Drawn:
     """Draw the test accuracy of the pre-training by round, smoothed if there are enough rounds.
 
-    Where a line is smoothed, a faint line shows the measured accuracies. A dotted line shows the
+    Without classes, draw the test loss.
+    Where a line is smoothed, a faint line shows the measured numbers. A dotted line shows the
     last round of the first phase (P1) of a start with several phases. With 200 rounds or more, a
     second panel shows the last 50 rounds.
     """
-    tested = pd.concat([_tested(row) for row in comparison.rows], ignore_index=True)
+    test = frames.tested_by(pd.concat([row.rounds for row in comparison.rows]))
+    tested = pd.concat([_tested(row, test) for row in comparison.rows], ignore_index=True)
     if tested.empty:
         return None
     shown = style.colours(tested["start"])
@@ -173,22 +196,22 @@ def switch(comparison: Comparison) -> style.Drawn:
         for row in comparison.rows:
             if row.switch > first and row.name in shown:
                 panel.axvline(row.switch, color=shown[row.name][0], linestyle=":", linewidth=1.2)
-        style.title(panel, *texts, "Round", "Test accuracy (%)")
+        style.title(panel, *texts, "Round", columns.TESTS[test].axis)
     style.legend(figure, shown)
     return figure, (
-        "Test accuracy by round, mean over seeds, smoothed where enough rounds are tested: by a "
-        f"Savitzky-Golay filter of order {ORDER} over {WINDOW} rounds (as in CyclicFL), or over 5 "
-        "tested rounds if these are more. Dotted line: the phase switch."
+        f"{columns.TESTS[test].name.capitalize()} by round, mean over seeds, smoothed where enough "
+        f"rounds are tested: by a Savitzky-Golay filter of order {ORDER} over {WINDOW} rounds (as "
+        "in CyclicFL), or over 5 tested rounds if these are more. Dotted line: the phase switch."
     )
 
 
-def _tested(row: ResultRow) -> pd.DataFrame:
-    """Return a row's mean test accuracy over seeds by round, for rounds with a test of every seed.
+def _tested(row: ResultRow, test: str) -> pd.DataFrame:
+    """Return a row's mean test result over seeds by round, for rounds with a test of every seed.
 
     The columns are "start", "round" and "value".
     """
-    tested = row.rounds.reindex(columns=["round", "seed", "server-accuracy"])
-    by_seed = tested.pivot(index="round", columns="seed", values="server-accuracy").astype(float)
+    tested = row.rounds.reindex(columns=["round", "seed", test])
+    by_seed = tested.pivot(index="round", columns="seed", values=test).astype(float)
     means = by_seed.where(np.isfinite(by_seed)).dropna().mean(axis=1)
     return pd.DataFrame({"start": row.name, "value": means}).reset_index()
 
