@@ -222,8 +222,7 @@ class Pretraining(TrainingStage):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
         if self.phases:
-            network = self.architecture.shared(self.architecture.num_classes)
-            self.loss.check(network, clients[0].train)
+            self.loss.check(self.module, clients[0].train)
             strategy, keep = self.strategy(), self.keep
             if keep:
                 evaluated = strategy.rounds_to_evaluation or not keep.of_clients
