@@ -43,7 +43,7 @@ from coprefl_flwr.studies.running import WORKERS, finished
 from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.store import Layout
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.task_data import CLASS, Tasks
+from coprefl_flwr.studies.task_data import CLASS, DOMAIN, GROUP, Tasks
 from coprefl_flwr.studies.tasks import TASK_RATE, Downstream, architecture_of_tasks, comparison
 from coprefl_flwr.studies.training_options import WRAPPER_KEYS
 
@@ -190,12 +190,12 @@ def tasks(
     if number == 0:
         raise SettingsError("number = 0: at least one task is needed")
     options = {"classes": classes, "train_fraction": train_fraction, "seed": seed, "by": by}
-    several = 3 if by == CLASS else 0
-    options["number"] = several if number is None else number
+    options["number"] = number or 0
     drawn = checked_options(options, declared(Tasks))  # Before the dataset is read.
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
     result = Tasks(LoadedSource.of(dataset, only, relabel, batch, groups), spread, **drawn)
-    result.number = result.number or len(result.eligible)
+    if number is None:
+        result.number = len(result.eligible) if result.kind in (GROUP, DOMAIN) else 3
     for task in range(len(result)):
         _ = result[task]  # Raises an error now if the task is not possible.
     return result

@@ -52,6 +52,9 @@ _Key = tuple[str | int, ...]
 _Columns = dict[str, npt.NDArray[Any]]
 """{name of a column by which a partitioner can partition: its values (n,)}"""
 
+TARGET_BINS = 10
+"""Number of bins of the targets, with equal numbers of samples, that take the place of classes."""
+
 
 def partition(
     labels: npt.NDArray[Any],
@@ -65,6 +68,10 @@ def partition(
     groups: Rows | None = None,
 ) -> list[Rows]:
     """Partition the samples 0..n-1, whose labels are `labels`, integers (n,), over `clients`.
+
+    `labels` may also be targets that are no classes, numbers (n, *shape) (see `as_dataset`). Ten
+    bins then take the place of classes: the lowest tenth of the targets, and so on. For this, a
+    target of several numbers is their mean. Equal targets are in one bin.
 
     Raises a SettingsError if a setting is out of range, if none of 100 draws gives every client
     `min_samples` samples, or if too few groups have `min_samples` samples.
@@ -83,7 +90,8 @@ def partition(
           "InnerDirichletPartitioner:partition_sizes=50,20,30,alpha=0.1". A single partition size
           holds for all clients. Defaults are the arguments `alpha` and `classes_per_client` below
         - a partitioner object of flwr-datasets. A copy of it is used, with the object's own seed.
-          It partitions by the labels, or, if it is a NaturalIdPartitioner, by the groups
+          It partitions by the labels; a NaturalIdPartitioner by the groups; a ContinuousPartitioner
+          by the targets, if they are no classes
         - a user's function of (labels, clients, rng), or its name as "module:NAME", that returns a
           list of sample indices for each client
     alpha : concentration of the Dirichlet distribution
@@ -113,7 +121,7 @@ def partition(
     partitioner: Any = _partitioner_of(scheme) if isinstance(scheme, str) else scheme
     draw: Callable[[int], Iterator[Rows]] | None = None
     if hasattr(partitioner, "load_partition"):
-        columns = {"label": labels} | ({} if groups is None else {"groups": groups})
+        columns = _columns(labels) | ({} if groups is None else {"groups": groups})
         defaults = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
         draw = _drawing(what, name, partitioner, columns, clients, defaults, key)
     arguments = (labels.copy(), clients, seeds.generator(*key))
@@ -128,6 +136,15 @@ def partition(
                 break
     again = f", in each of {draws} draws" if draws > 1 and isinstance(cause, ValueError) else ""
     raise SettingsError(f"{what}: {one_line(cause)}{again}") from cause
+
+
+def _columns(labels: npt.NDArray[Any]) -> _Columns:
+    """Return the columns of labels: "label", and for targets without classes "target", (n,)."""
+    if labels.ndim == 1 and labels.dtype.kind != "f":
+        return {"label": labels}
+    values = labels.reshape(len(labels), -1).mean(axis=1, dtype=np.float64)
+    edges = np.quantile(values, np.arange(1, TARGET_BINS) / TARGET_BINS)
+    return {"label": np.searchsorted(edges, values, side="right"), "target": values}
 
 
 def _partitioner_of(scheme: str) -> Any:
@@ -224,7 +241,10 @@ def _drawing(
     # No minimum size: the library draws at most ten times until all partitions are large enough,
     # and `partition` draws more often.
     options = {"min_partition_size": 0, "num_partitions": clients, **defaults}
-    options["partition_by"] = "groups" if "NaturalId" in name else "label"
+    by_target = "Continuous" in name and "target" in columns
+    options["partition_by"] = "target" if by_target else "label"
+    if "NaturalId" in name:
+        options["partition_by"] = "groups"
     if is_class:
         options |= _options(what, _ALIASES.get(text, text), parameters, clients or 1)
     column = options["partition_by"]
@@ -304,9 +324,9 @@ class Spread:
 
         Raises a SettingsError if the partition is impossible, or a client has too few samples.
         """
-        groups = samples.dataset.groups
+        groups, targets = samples.dataset.groups, samples.dataset.targets
         parts = partition(
-            samples.labels,
+            samples.labels if targets is None else targets[samples.indices].numpy(),
             self.clients,
             self.partition,
             alpha=self.alpha,

@@ -33,10 +33,12 @@ class Reduction:
     def rows(self, labels: npt.NDArray[Any]) -> Rows:
         """Return the indices of the drawn samples, ascending, given the labels (N,) of all samples.
 
-        Each class is drawn independently of the others.
+        Each class is drawn independently of the others. Targets without classes are one class.
         """
         if not self.samples_per_class:
             return np.arange(len(labels))
+        if labels.ndim > 1 or labels.dtype.kind == "f":  # Targets without classes.
+            labels = np.zeros(len(labels), np.int64)
         drawn = []
         for label in np.unique(labels):
             rng = seeds.generator(self.seed, "samples-per-class", int(label))
@@ -69,6 +71,9 @@ class Reduction:
         if not isinstance(dataset, ImageDataset):
             line = "image-size and samples-per-class need images, but this dataset has none"
             raise SettingsError(f"{source}: {line}")
+        if self.image_size and dataset.targets is not None and dataset.targets.ndim > 2:
+            line = "image-size does not resize targets; resize both in a dataset of your own"
+            raise SettingsError(f"{source}: {line}")
         rows = self.rows(dataset.labels)
         if len(rows) == len(dataset.labels) and self.resized(dataset.images[:1]).shape[1:] == (
             dataset.shape
@@ -79,7 +84,7 @@ class Reduction:
         return make_dataset(
             source,
             torch.cat([self.resized(part) for part in images]),
-            dataset.labels[rows],
+            (dataset.labels if dataset.targets is None else dataset.targets.numpy())[rows],
             dataset.classes,
             domain_names=dataset.domain_names,
             **{name: column[rows] for name, column in columns.items() if column is not None},

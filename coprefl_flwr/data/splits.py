@@ -199,13 +199,13 @@ class Datasets:
                 source, other = source.in_colour(), other.in_colour()
             other = other.normalised_as(source) if source.shape == other.shape else other
         kinds = [
-            f"{'x'.join(map(str, one.shape))} of type {type(one).__name__}"
+            f"{'x'.join(map(str, one.shape))} of type {type(one).__name__} with {one.target_kind}"
             for one in (other, source)
         ]
         if kinds[0] == kinds[1] and not isinstance(source, TextDataset):
             return source, other
         raise SettingsError(
-            f"task-dataset = '{self.settings.task_dataset}' and dataset: inputs are {kinds[0]} and "
+            f"task-dataset = '{self.settings.task_dataset}' and dataset: samples are {kinds[0]} and "
             f"{kinds[1]}; both must be images of bytes of one shape (channels, height, width: set "
             "image-size), or tensors of one shape; texts have no tasks"
         )
@@ -218,6 +218,9 @@ class Datasets:
         classes if their datasets or domains differ, or with `allow-class-overlap`.
         """
         settings, key = self.settings, (self.seed, "class-split")
+        if not self.loaded[0].has_classes:
+            self._check_divided()
+            return (0,), (0,)
         if settings.has_task_dataset:
             pretraining_size, task_size = (len(source.classes) for source in self.loaded)
             texts = settings.pretraining_classes, settings.downstream_classes
@@ -233,6 +236,15 @@ class Datasets:
             allow_overlap=settings.allow_class_overlap or disjoint,
             seed_key=key,
         )
+
+    def _check_divided(self) -> None:
+        """Raise a SettingsError if both phases would use all samples of targets without classes."""
+        settings, (first, second) = self.settings, map(set, self.domains)
+        allowed = settings.has_task_dataset or settings.allow_class_overlap or settings.task_reserve
+        if not allowed and (first & second or not first):
+            problem = "without classes, the tasks and the pre-training would have the same samples"
+            remedy = "set task-reserve, or domains or a task-dataset that differ"
+            raise SettingsError(f"task-reserve = 0: {problem}; {remedy}", "task-reserve")
 
     @functools.cached_property
     def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -270,10 +282,23 @@ class Datasets:
                 rows = rows_of(self.loaded[0], (number,), domains)
                 if len(rows):  # There are no rows if the phases have no common domain.
                     rng = seeds.generator(self.seed, "task-reserve", number)
-                    reserved, others = split_in_two(len(rows), self.settings.task_reserve, rng)
-                    divided.append((rows[others], rows[reserved]))
+                    units = _units(self.loaded[0])[rows]
+                    each = np.unique(units)
+                    reserved, others = split_in_two(len(each), self.settings.task_reserve, rng)
+                    parts = (rows[np.isin(units, each[part])] for part in (others, reserved))
+                    divided.append(tuple(parts))
         of_pretraining, of_tasks = map(np.concatenate, zip(*divided, strict=True))
         return of_pretraining, of_tasks
+
+
+def _units(source: Dataset) -> Rows:
+    """Return the number of each sample's group, if there are no classes, or else of the sample.
+
+    Without classes, tasks consist of groups, so a group is reserved as a whole.
+    """
+    if source.has_classes or source.groups is None:
+        return np.arange(len(source.labels))
+    return source.groups
 
 
 def rows_of(source: Dataset, classes: Sequence[int], domains: Sequence[int]) -> Rows:

@@ -97,8 +97,8 @@ class Architecture:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes of the network."""
-        return self.classes or len(self.source.classes)
+        """Number of classes of the network; its number of outputs if there are no classes."""
+        return self.classes or self.source.outputs
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -141,8 +141,8 @@ class Architecture:
         network, classes = self.make(), self.num_classes
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise SettingsError(f"{what} has no trainable parameters (requires_grad)")
-        outputs = _outputs(network, what, samples).shape[1]
-        if outputs < classes:
+        outputs = len(_outputs(network, what, samples)[0])
+        if outputs < classes and samples.dataset.has_classes:
             raise SettingsError(f"{what} has {outputs} outputs, but there are {classes} classes")
         if needs_head and not self.head:
             problem = f"{what} has the same shapes for {classes} and {classes + 1} classes"
@@ -202,19 +202,25 @@ def copies_of(network: nn.Module) -> Factory:
 def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Factory:
     """Return a function that copies a network and replaces the `nn.Linear` that is called last.
 
-    The new layer has an output for each class. Error messages call the network `what`.
+    The new layer has an output for each class; without classes, as many as the replaced layer.
+    Error messages call the network `what`.
 
     Raises a SettingsError if the network's outputs do not come from a plain `nn.Linear`.
     """
-    original = copied(network).cpu()
-    outputs = _outputs(original, what, samples)
-    name = last_linear(original, _batch_of_two(samples))
+    original, remedy = copied(network).cpu(), "pass network=, which makes a task's network"
+    outputs = _outputs(original, what, samples)[0]
+    try:
+        name = last_linear(original, _batch_of_two(samples))
+    except SettingsError as error:
+        raise SettingsError(f"{what}: {error}; {remedy}") from error
     last: Any = original.get_submodule(name)
+    dataset = samples.dataset
+    extra = 0 if dataset.has_classes else last.out_features - dataset.outputs
 
     def make(classes: int) -> nn.Module:
         changed, bias = copied(original), last.bias is not None
         old = changed.get_submodule(name)
-        new = nn.Linear(last.in_features, classes, bias, dtype=last.weight.dtype)
+        new = nn.Linear(last.in_features, classes + extra, bias, dtype=last.weight.dtype)
         # A layer may have several names, such as "classifier" and "net.3".
         for alias, layer in [*changed.named_modules(remove_duplicate=False)]:
             if layer is old and alias:
@@ -223,11 +229,11 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
 
     more = last.out_features + 1
     with seeded(("starts",)):
-        sizes = _outputs(make(more), what, samples).shape[1]
+        sizes = _outputs(make(more - extra), what, samples)[0].numel()
     plain = type(last) is nn.Linear and isinstance(last.weight, nn.Parameter)
-    if not plain or last.out_features != outputs.shape[1] or sizes != more:
+    if not plain or last.out_features != outputs.numel() or sizes != more:
         line = f"its outputs are not those of a plain nn.Linear, which {name} would have to be"
-        raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
+        raise SettingsError(f"{what}: {line}; {remedy}")
     return make
 
 
@@ -243,7 +249,7 @@ def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Facto
         for name, start in starts.items()
     }
     with seeded(("starts",)):
-        made = {name: make(2) for name, make in factories.items()}
+        made = {name: make(samples.dataset.outputs) for name, make in factories.items()}
     first, *others = made
     for other in others:
         both = f"starts {first!r} and {other!r} differ in"
@@ -274,7 +280,10 @@ def _batch_of_two(samples: Samples) -> Tensor:
 
 @torch.no_grad()
 def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
-    """Return the outputs for two samples, (2, classes), in eval mode; else a SettingsError."""
+    """Return the outputs for two samples, (2, classes), in eval mode; else a SettingsError.
+
+    Without classes, they are (2, ...).
+    """
     inputs = _batch_of_two(samples)
     try:
         with computing(network):
@@ -283,8 +292,10 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
         shown = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
         line = f"{what} fails for a batch of samples, {shown}"
         raise SettingsError(f"{line}: {one_line(error)}") from error
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 2:
-        is_tensor = isinstance(outputs, Tensor)
-        given = tuple(outputs.shape) if is_tensor else type(outputs).__name__
-        raise SettingsError(f"{what} gives {given} for a batch of 2; must give (2, classes)")
+    is_tensor, has_classes = isinstance(outputs, Tensor), samples.dataset.has_classes
+    shape = tuple(outputs.shape) if is_tensor else ()
+    if shape[:1] != (2,) or (has_classes and len(shape) != 2):
+        given = shape if is_tensor else type(outputs).__name__
+        needed = "(2, classes)" if has_classes else "(2, ...)"
+        raise SettingsError(f"{what} gives {given} for a batch of 2; must give {needed}")
     return outputs

@@ -57,6 +57,11 @@ class Source(ABC):
         names = self.dataset.classes
         return [names[n] if n < len(names) else str(n) for n in self.classes]
 
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of a network: the number of classes, or see `Dataset.outputs`."""
+        return len(self.classes) if self.dataset.has_classes else self.dataset.outputs
+
     @abstractmethod
     def samples(self, classes: tuple[int, ...]) -> Samples:
         """Return all samples of these classes; a label is the class's position in `classes`."""
@@ -142,16 +147,22 @@ class Population:
 
     def __repr__(self) -> str:
         sizes = [len(client.train) + len(client.test or ()) for client in self.clients]
-        each = f"{min(sizes)} to {max(sizes)} samples each"
-        return f"<{len(sizes)} clients, {each}, {len(self.classes)} classes>"
+        each, dataset = f"{min(sizes)} to {max(sizes)} samples each", self.clients[0].train.dataset
+        number = len(self.classes) if dataset.has_classes else "targets"
+        return f"<{len(sizes)} clients, {each}, {number} {dataset.target_kind}>"
 
 
 def _with_common_classes(samples: Sequence[Samples]) -> list[Samples]:
     """Return the clients' samples with classes that are numbered by name over all clients.
 
     Classes that no client names keep their numbers. Raises a SettingsError if some clients name
-    their classes and others only number them.
+    their classes and others only number them, or if the clients' targets are of several kinds.
     """
+    kinds = [own.dataset.target_kind for own in samples]
+    for number, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            both = f"clients[0] has the targets {kinds[0]}, but clients[{number}] has {kind}"
+            raise SettingsError(f"{both}; all clients need targets of one kind")
     of_each = [own.dataset.classes for own in samples]
     named = [names != tuple(map(str, range(len(names)))) for names in of_each]
     if len(set(of_each)) == 1 or not any(named):
@@ -330,12 +341,14 @@ def identity_of(spread: Spread) -> dict[str, Any]:
 
 
 def hash_of_samples(parts: Sequence[Samples]) -> str:
-    """Return a hash of the indices, labels and inputs of all samples."""
+    """Return a hash of the indices, labels, inputs and other targets of all samples."""
     digest = hashlib.sha256()
     for samples in parts:
         digest.update(samples.indices.tobytes() + samples.labels.tobytes())
-        for inputs, _ in samples.batches(EVALUATION_BATCH, torch.device("cpu")):
+        for inputs, targets in samples.batches(EVALUATION_BATCH, torch.device("cpu")):
             digest.update(as_array(inputs.contiguous(), "an input").tobytes())
+            if not samples.dataset.has_classes:
+                digest.update(as_array(targets, "a target").tobytes())
     return digest.hexdigest()
 
 

@@ -151,7 +151,7 @@ class Pretraining(TrainingStage):
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase; the client is wrapped if its id was drawn."""
         phase = self.phase_of(server_round)
-        module = self.architecture.shared(len(self.population.classes))
+        module = self.architecture.shared(self.architecture.num_classes)
         # States are in the run's folder: any node may run any client, so nodes share a file system.
         state, samples = ClientState(folders.states), self.population.clients[client_id]
         client = phase.client(module, samples, state=state)

@@ -24,6 +24,9 @@ from coprefl_flwr.studies.populations import (
 CLASS, GROUP, DOMAIN = "class", "group", "domain"
 """What a task consists of: classes of all samples, or classes of one group or one domain."""
 
+SHARE = "share"
+"""What a task consists of if there are no classes and no groups: a random share of all samples."""
+
 
 def task_name(number: int) -> str:
     """Return the name of the population of the downstream task `number`, counted from 0."""
@@ -54,7 +57,10 @@ class Tasks:
         Seed of all random draws.
     by : str
         "group" or "domain": a task has the samples of one group or domain, and draws its classes
-        among the classes of these samples. "class": it draws among all samples.
+        among the classes of these samples. "class": it draws among all samples. Targets that are
+        no classes have no classes to draw: a task then has all samples of its group or domain, and
+        with "class" those of a group, or if there are no groups a random share of all samples. The
+        shares are disjoint.
     others : tuple of Tasks
         Tasks that follow these tasks.
     """
@@ -82,10 +88,11 @@ class Tasks:
         return self.number + sum(map(len, self.others))
 
     def __add__(self, other: "Tasks") -> "Tasks":
-        first, second = (tasks.source.dataset.shape for tasks in (self, other))
-        if first != second:
-            both = f"the inputs have the shapes {first} and {second}"
-            raise SettingsError(f"tasks + tasks: {both}; they must have one shape")
+        for name, what in (("shape", "inputs have the shapes"), ("target_kind", "targets are")):
+            first, second = (getattr(tasks.source.dataset, name) for tasks in (self, other))
+            if first != second:
+                both = f"the {what} {first} and {second}"
+                raise SettingsError(f"tasks + tasks: {both}; they must be the same")
         return replace(self, others=(*self.others, replace(other, others=()), *other.others))
 
     def part(self, number: int) -> tuple["Tasks", int]:
@@ -109,12 +116,15 @@ class Tasks:
         return self._made[number]
 
     def __repr__(self) -> str:
-        own = f"<{self.number} tasks of {self.classes} classes and {self.spread.clients} clients>"
+        dataset = self.source.dataset
+        number = f"{self.classes} " if dataset.has_classes else "targets "
+        kind = f"{number}{dataset.target_kind}"
+        own = f"<{self.number} tasks of {kind} and {self.spread.clients} clients>"
         return " + ".join([own, *map(repr, self.others)])
 
     def _task(self, number: int) -> Population:
         """Draw a task's classes, partition their samples, and split each client's samples."""
-        name, one = task_name(number), None if self.by == CLASS else self._drawn[number]
+        name, one = task_name(number), None if self.kind == CLASS else self._drawn[number]
         classes, clients = self._draw_classes(name, one), []
         everything = self._of(one, self.source.samples(classes))
         for client, own in enumerate(self.spread.over_clients(everything, self.seed, name)):
@@ -123,11 +133,30 @@ class Tasks:
             clients.append(ClientData(own.take(train), own.take(test)))
         return Population(classes, tuple(clients))
 
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of a task's network: its classes, or see `Dataset.outputs`."""
+        return self.classes if self.source.dataset.has_classes else self.source.outputs
+
+    @functools.cached_property
+    def kind(self) -> str:
+        """What a task has samples of: `by`; without classes a group or a share for "class"."""
+        dataset = self.source.dataset
+        if self.by != CLASS or dataset.has_classes:
+            return self.by
+        return SHARE if dataset.groups is None else GROUP
+
     @functools.cached_property
     def column(self) -> Rows:
-        """The number of each sample's group or domain; a SettingsError if there are none."""
+        """The number of each sample's group, domain or share; a SettingsError if there are none."""
         dataset = self.source.dataset
-        column = dataset.domains if self.by == DOMAIN else dataset.groups
+        if self.kind == SHARE:
+            rows = self.source.samples(self.source.classes).indices
+            shares = np.arange(len(rows)) % self.number
+            column = np.full(len(dataset.labels), -1)
+            column[rows] = seeds.generator(self.seed, "tasks", SHARE).permutation(shares)
+            return column
+        column = dataset.domains if self.kind == DOMAIN else dataset.groups
         if column is None:
             how = "name them with groups=" if self.by == GROUP else "it needs a folder per domain"
             raise SettingsError(f"by = {self.by!r}: the dataset has no {self.by}s; {how}")
@@ -137,21 +166,26 @@ class Tasks:
     def eligible(self) -> Rows:
         """The groups or domains of at least `classes` classes, ascending; raises a SettingsError.
 
-        There must be at least one, and as many as there are tasks.
+        Without classes, those with `min_samples` samples for each client. There must be at least
+        one, and as many as there are tasks.
         """
-        everything = self.source.samples(self.source.classes)
+        everything, needed, what = self.source.samples(self.source.classes), self.classes, "classes"
         found = np.unique(self.column[everything.indices])
-        classes = [len(np.unique(self._of(one, everything).labels)) for one in found]
-        large = found[np.array(classes) >= self.classes]
+        parts = [self._of(one, everything) for one in found]
+        sizes = [len(np.unique(part.labels)) for part in parts]
+        if not self.source.dataset.has_classes:
+            needed, what = (self.spread.clients or 1) * self.spread.min_samples, "samples"
+            sizes = [len(part) for part in parts]
+        large = found[np.array(sizes) >= needed]
         if len(large) < max(self.number, 1):
-            most = f"only {len(large)} of {len(found)} {self.by}s have {self.classes} classes"
+            most = f"only {len(large)} of {len(found)} {self.kind}s have {needed} {what}"
             raise SettingsError(f"number = {self.number}: {most} or more")
         return large
 
     @functools.cached_property
     def _drawn(self) -> Rows:
         """The group or domain of each task, ascending."""
-        rng = seeds.generator(self.seed, "tasks", self.by)
+        rng = seeds.generator(self.seed, "tasks", self.kind)
         return np.sort(rng.choice(self.eligible, self.number, replace=False))
 
     def _of(self, one: int | None, samples: Samples) -> Samples:
@@ -166,6 +200,8 @@ class Tasks:
         if isinstance(self.source.dataset, TextDataset):
             # Windows overlap, so random test and training splits would share most of their text.
             raise SettingsError("a text dataset has no tasks: set tasks = 0", "tasks", "dataset")
+        if not self.source.dataset.has_classes:
+            return known
         if wanted > len(known):
             problem = f"a task needs {wanted} classes, but there are only {len(known)}"
             raise SettingsError(problem, "task-classes", "downstream-classes")

@@ -57,7 +57,7 @@ def architecture_of_tasks(
     Raises a SettingsError if the network does not fit the tasks, or if two networks of `starts`
     differ in more than their weights.
     """
-    sample, classes = tasks[0].clients[0].train, tasks.classes
+    sample, classes = tasks[0].clients[0].train, tasks.outputs
     if network is not None:
         factory = checked_factory(network, classes)
         architecture = Architecture("starts", factory, tasks.source, tasks.seed, classes)
@@ -184,20 +184,20 @@ class Task(TrainingStage):
         trained, phase = how.trained.strategy(**run), how.head
         if not phase:
             return trained
-        of_head = self.architecture.head_layer(self.drawn_by.classes)
+        of_head = self.architecture.head_layer(self.drawn_by.outputs)
         head = phase.strategy(head=of_head, **run)
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
     def buffers(self) -> Collection[str]:
         """Return the names of the network's buffers."""
-        return buffer_names(self.architecture.shared(self.drawn_by.classes))
+        return buffer_names(self.architecture.shared(self.drawn_by.outputs))
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model from the store, with a fresh or with its trained head."""
         start, _ = load_saved_model(store.folder(self.pretraining))
         if self.how.keeps_head:
             return start
-        classes = self.drawn_by.classes
+        classes = self.drawn_by.outputs
         return self.architecture.with_fresh_head(start, classes, self.population_name)
 
     @property
@@ -207,7 +207,7 @@ class Task(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client that trains by the round's phase."""
-        module = self.architecture.shared(len(self.population.classes))
+        module = self.architecture.shared(self.drawn_by.outputs)
         samples, state = self.population.clients[client_id], ClientState(folders.states)
         client = self.phase_of(server_round).client(module, samples, state=state)
         client.metrics = self.metrics.functions
@@ -222,8 +222,8 @@ class Task(TrainingStage):
             problem = f"the classes of a task, {task}, must be those of the pre-training, {start}"
             raise SettingsError(f"head = keep: {problem}", "head")
         if self.how.diagnostics:
-            self.architecture.head_layer(self.drawn_by.classes)
-        network = self.architecture.shared(self.drawn_by.classes)
+            self.architecture.head_layer(self.drawn_by.outputs)
+        network = self.architecture.shared(self.drawn_by.outputs)
         self.how.trained.training.loss.check(network, self.population.clients[0].train)
         self.strategy()
 
@@ -260,7 +260,7 @@ class Diagnosis(Measurement):
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the measured numbers at the initial weights of the task, by name."""
         task = self.diagnosed
-        network = task.architecture.make(task.drawn_by.classes)
+        network = task.architecture.make(task.drawn_by.outputs)
         key = (task.run_options.seed, task.population_name, "diagnosis")
         clients, training = task.population.clients, task.how.trained.training
         return diagnose(network, task.initial(store), clients, training, key)
