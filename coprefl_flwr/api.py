@@ -253,8 +253,9 @@ def pretrain(
     **options
         Options of local training, such as `local_steps=5`, `local_epochs`, `learning_rate=0.05`,
         `batch_size`, `precision="bf16"`, `loss=torch.nn.functional.mse_loss`,
-        `client_wrapper="attackers.py:SignFlip", client_wrapper_share=0.3`; and options of the method's client, such as CoPreFL's
-        `support_fraction`. If the method is a string, its client's options are in the string.
+        `client_wrapper="attackers.py:SignFlip", client_wrapper_share=0.3`; and options of the
+        method's client, such as CoPreFL's `support_fraction`. If the method is a string, its
+        client's options are in the string.
 
     Raises
     ------

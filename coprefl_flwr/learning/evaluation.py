@@ -72,7 +72,7 @@ def are_classes(targets: Tensor) -> bool:
     return targets.ndim == 1 and not targets.is_floating_point()
 
 
-def class_loss(model: nn.Module, batch: Any) -> Tensor:
+def class_loss(model: Callable[[Any], Any], batch: Any) -> Tensor:
     """Return the mean cross-entropy of a batch (inputs, targets).
 
     The targets are integer class labels. The model's outputs, (n, C, ...), are the logits of at

@@ -48,7 +48,7 @@ class Loss(Choice):
         """Return the mean loss of a batch."""
         return self._function_on(outputs.device)(outputs, targets)
 
-    def of_batch(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def of_batch(self, model: Callable[[Tensor], Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mean loss of a model on a batch (inputs, targets)."""
         if self.is_default:
             return class_loss(model, batch)
@@ -93,9 +93,9 @@ class Loss(Choice):
             return
         with computing(network):
             outputs = network.eval()(inputs.contiguous())
-        function = self._function_on(outputs.device)
+        self._function_on(outputs.device)  # Raises its own error if the place does not exist.
         try:
-            value = function(outputs, targets)
+            value = self.of_batch(lambda _: outputs, (inputs, targets))
         except Exception as error:  # A user's loss may raise any exception.
             both = f"outputs {_kind(outputs)} and targets {_kind(targets)}"
             raise SettingsError(f"loss = {self}: {both}: {one_line(error)}", "loss") from error

@@ -22,15 +22,15 @@ FULL = {"local_steps": STEPS, "batch_size": 100, "learning_rate": RATE}
 
 
 class Affine(nn.Module):
-    """A float64 model of float32 inputs: one linear layer."""
+    """A model of float32 inputs: one linear layer, in float64 by default."""
 
-    def __init__(self, outputs):
+    def __init__(self, outputs, dtype=torch.float64):
         super().__init__()
         torch.manual_seed(0)
-        self.layer = nn.Linear(3, outputs).double()
+        self.layer = nn.Linear(3, outputs).to(dtype)
 
     def forward(self, inputs):
-        return self.layer(inputs.double())
+        return self.layer(inputs.to(self.layer.weight.dtype))
 
 
 def sites(kind):
@@ -202,7 +202,7 @@ def test_weights_of_classes_by_place_are_those_of_the_module():
     module = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0]))
     by_place = {"name": "torch.nn:CrossEntropyLoss", "weight": [1, 5]}
     found = [
-        cp.pretrain("fedavg", Affine(2), clients, 1, quiet=True, loss=loss, **FULL)
+        cp.pretrain("fedavg", Affine(2, torch.float32), clients, 1, quiet=True, loss=loss, **FULL)
         for loss in (module, by_place, "torch.nn:CrossEntropyLoss:weight=1&5", "cross-entropy")
     ]
     assert_weights(found[1], values(found[0]))
@@ -218,7 +218,7 @@ def test_weights_of_classes_by_place_are_those_of_the_module():
         (lambda outputs, targets: outputs - targets, "gives float64 (2, 1); a scalar with"),
         (lambda outputs, targets: 0.5, "gives float; a scalar with a gradient is needed"),
         ("torch.nn.functional:nll_loss", "outputs float64 (2, 1) and targets float32 (2, 1):"),
-        ("cross-entropy", "loss = cross-entropy"),
+        ("cross-entropy", "loss = cross-entropy: outputs float64 (2, 1) and targets float32"),
     ],
 )
 def test_a_loss_that_does_not_fit_is_refused_before_any_work(loss, line):
