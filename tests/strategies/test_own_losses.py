@@ -121,7 +121,8 @@ def coprefl(weights, outputs, loss, parts, server_round):
         counts.append(len(support))
         queries.append((inputs[query], targets[query]))
     model = at(average(states, counts), outputs)
-    losses = torch.stack([loss(model(inputs), targets) for inputs, targets in queries])
+    # torch returns a float32 mean for float64 outputs and float32 labels.
+    losses = torch.stack([loss(model(inputs), targets).double() for inputs, targets in queries])
     meta = 0.25 * losses.sum() + 0.75 * ((losses - losses.mean()) ** 2).mean()
     move(model, torch.autograd.grad(meta, list(model.parameters())), 0.05)
     return values(model)
