@@ -240,7 +240,9 @@ def _targets(source: str, labels: npt.NDArray[Any], n: int) -> Tensor | None:
     kind = labels.dtype.kind
     if kind not in "fbiu" or len(labels) != n or (kind != "f" and labels.size == n):
         return None
-    targets = torch.from_numpy(np.ascontiguousarray(labels, np.int64 if kind in "iu" else np.float32))
+    targets = torch.from_numpy(
+        np.ascontiguousarray(labels, np.int64 if kind in "iu" else np.float32)
+    )
     _check_finite(source, "the target of item", targets)
     return targets
 

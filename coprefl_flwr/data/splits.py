@@ -205,9 +205,9 @@ class Datasets:
         if kinds[0] == kinds[1] and not isinstance(source, TextDataset):
             return source, other
         raise SettingsError(
-            f"task-dataset = '{self.settings.task_dataset}' and dataset: samples are {kinds[0]} and "
-            f"{kinds[1]}; both must be images of bytes of one shape (channels, height, width: set "
-            "image-size), or tensors of one shape; texts have no tasks"
+            f"task-dataset = '{self.settings.task_dataset}' and dataset: samples are {kinds[0]}, "
+            f"and {kinds[1]}; both must be images of bytes of one shape (channels, height, width: "
+            "set image-size), or tensors of one shape, with equal targets; texts have no tasks"
         )
 
     @functools.cached_property
@@ -284,9 +284,9 @@ class Datasets:
                     rng = seeds.generator(self.seed, "task-reserve", number)
                     units = _units(self.loaded[0])[rows]
                     each = np.unique(units)
-                    reserved, others = split_in_two(len(each), self.settings.task_reserve, rng)
-                    parts = (rows[np.isin(units, each[part])] for part in (others, reserved))
-                    divided.append(tuple(parts))
+                    reserved, _ = split_in_two(len(each), self.settings.task_reserve, rng)
+                    is_reserved = np.isin(units, each[reserved])
+                    divided.append((rows[~is_reserved], rows[is_reserved]))
         of_pretraining, of_tasks = map(np.concatenate, zip(*divided, strict=True))
         return of_pretraining, of_tasks
 

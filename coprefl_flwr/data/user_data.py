@@ -77,10 +77,10 @@ def as_dataset(
     A label is a class number, an integer. Targets that are no classes are floats (regression, or
     0 and 1 for several labels per sample) or arrays of several integers (such as an image of class
     numbers), all of one shape; floats become float32. Floats are no classes even if they are whole
-    numbers: convert such labels with int(). The names of the classes are the attribute `classes` of the dataset (for
-    a Subset, of the whole dataset), or the names of a Hugging Face ClassLabel. Raises a
-    SettingsError that begins with `source` if the data has another form. If `relabel` is false, a
-    class without samples also raises a SettingsError, unless `may_lack` is true.
+    numbers: convert such labels with int(). The names of the classes are the attribute `classes` of
+    the dataset (for a Subset, of the whole dataset), or the names of a Hugging Face ClassLabel.
+    Raises a SettingsError that begins with `source` if the data has another form. If `relabel` is
+    false, a class without samples also raises a SettingsError, unless `may_lack` is true.
     """
     given = {"groups": groups, "domains": domains}
     columns = {name: value for name, value in given.items() if value is not None}

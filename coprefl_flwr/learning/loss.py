@@ -98,7 +98,9 @@ class Loss(Choice):
             value = self.of_batch(lambda _: outputs, (inputs, targets))
         except Exception as error:  # A user's loss may raise any exception.
             both = f"outputs {_kind(outputs)} and targets {_kind(targets)}"
-            raise SettingsError(f"loss = {self}: {both}: {one_line(error)}", "loss") from error
+            hint = "; classes must be integers, and other targets need another loss"
+            line = f"{both}: {one_line(error)}{hint if self.is_default else ''}"
+            raise SettingsError(f"loss = {self}: {line}", "loss") from error
         if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
             raise SettingsError(
                 f"loss = {self}: gives {_kind(value)}; a scalar with a gradient is needed", "loss"

@@ -3,7 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -159,6 +159,8 @@ class BuiltArchitecture(Architecture):
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
         """Build a network with random weights from the seed and `key` (see `Architecture.make`)."""
         classes, seed_key = num_classes or self.num_classes, (self.seed, *(key or ("model",)))
+        if classes < 2 and self.source.dataset.has_classes:
+            raise SettingsError(f"number of classes is {classes}; it must be at least 2")
         return build_model(self.name, classes, self.input_shape, self.norm, seed_key)
 
     @functools.cached_property
@@ -292,10 +294,9 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
         shown = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
         line = f"{what} fails for a batch of samples, {shown}"
         raise SettingsError(f"{line}: {one_line(error)}") from error
-    is_tensor, has_classes = isinstance(outputs, Tensor), samples.dataset.has_classes
-    shape = tuple(outputs.shape) if is_tensor else ()
-    if shape[:1] != (2,) or (has_classes and len(shape) != 2):
-        given = shape if is_tensor else type(outputs).__name__
+    has_classes, is_tensor = samples.dataset.has_classes, isinstance(outputs, Tensor)
+    if not is_tensor or outputs.shape[:1] != (2,) or (has_classes and outputs.ndim != 2):
+        given = tuple(outputs.shape) if is_tensor else type(outputs).__name__
         needed = "(2, classes)" if has_classes else "(2, ...)"
         raise SettingsError(f"{what} gives {given} for a batch of 2; must give {needed}")
-    return outputs
+    return cast(Tensor, outputs)

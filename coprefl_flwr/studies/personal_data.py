@@ -163,6 +163,10 @@ class PersonalData:
         check_numbers(file, source)
         if not isinstance(source, ImageDataset):
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
+        if not source.has_classes:
+            raise SettingsError(
+                f"personal-datasets: {name} has no classes, but {source.target_kind}"
+            )
         if not at:
             short = Path(name).stem if "/" in name or name.endswith(".npz") else name
             rows_of = {short: np.arange(len(source.labels))}

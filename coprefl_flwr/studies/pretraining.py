@@ -193,6 +193,7 @@ class Pretraining(TrainingStage):
         for phase in self.phases:
             # An error before the first round is better than an error in a round.
             phase.check_samples(fewest)
+            phase.client_class.check_targets(phase.label, clients[0].train)
             if drawn := self._wrapped_clients(phase):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds

@@ -152,10 +152,10 @@ class Tasks:
         dataset = self.source.dataset
         if self.kind == SHARE:
             rows = self.source.samples(self.source.classes).indices
-            shares = np.arange(len(rows)) % self.number
-            column = np.full(len(dataset.labels), -1)
-            column[rows] = seeds.generator(self.seed, "tasks", SHARE).permutation(shares)
-            return column
+            order = seeds.generator(self.seed, "tasks", SHARE).permutation(len(rows))
+            shares = np.full(len(dataset.labels), -1)
+            shares[rows] = order % self.number
+            return shares
         column = dataset.domains if self.kind == DOMAIN else dataset.groups
         if column is None:
             how = "name them with groups=" if self.by == GROUP else "it needs a folder per domain"

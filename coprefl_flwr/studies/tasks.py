@@ -20,6 +20,7 @@ from coprefl_flwr.studies.architecture import (
     Architecture,
     Factory,
     checked_factory,
+    copies_of,
     factory_of_tasks,
 )
 from coprefl_flwr.studies.hashes import hash_of, values_of
@@ -66,7 +67,10 @@ def architecture_of_tasks(
     networks = {name: start for name, start in starts.items() if isinstance(start, nn.Module)}
     if not networks:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
-    factory = factory_of_tasks(networks, sample)
+    if keeps_head and not sample.dataset.has_classes:  # Then no layer is replaced.
+        factory = copies_of(next(iter(networks.values())))
+    else:
+        factory = factory_of_tasks(networks, sample)
     return Architecture("starts", factory, tasks.source, tasks.seed, classes)
 
 
@@ -221,6 +225,9 @@ class Task(TrainingStage):
             task, start = (f"{len(some)} ({abridged(some)})" for some in (classes, learnt))
             problem = f"the classes of a task, {task}, must be those of the pre-training, {start}"
             raise SettingsError(f"head = keep: {problem}", "head")
+        for method in (self.how.head, self.how.trained):
+            if method:
+                method.client_class.check_targets(method.label, self.population.clients[0].train)
         if self.how.diagnostics:
             self.architecture.head_layer(self.drawn_by.outputs)
         network = self.architecture.shared(self.drawn_by.outputs)

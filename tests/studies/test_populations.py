@@ -277,7 +277,7 @@ def test_both_datasets_have_one_shape_and_one_normalisation(two_datasets):
     assert other.std.tolist() == source.std.tolist()
     measured = (other.images.float() / 255).mean().item()
     assert abs(measured - source.mean.mean().item()) > 0.05
-    with pytest.raises(SettingsError, match=r"inputs are 3x9x7 of .* and 3x6x6 .* set image-size"):
+    with pytest.raises(SettingsError, match=r"samples are 3x9x7 of .* and 3x6x6 .* set image-size"):
         population(replace(two_datasets, image_size=0), "task-0")
 
 
