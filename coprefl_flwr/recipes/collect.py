@@ -13,15 +13,14 @@ from safetensors import SafetensorError
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
-from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.execute import Failures
 from coprefl_flwr.recipes.figure_data import loss_around, similarity
 from coprefl_flwr.recipes.recipe import Recipe, Trial, table_name
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.search import TableRow, mean_score
+from coprefl_flwr.recipes.search import TableRow
 from coprefl_flwr.report import Comparison, Report, ResultRow
-from coprefl_flwr.report.columns import START_LOSS, STOPPED
+from coprefl_flwr.report.columns import ACCURACY, START_LOSS, STOPPED, column, of_measure
 from coprefl_flwr.report.comparison import SearchEntry
 from coprefl_flwr.report.outcome import Outcome, result_row
 from coprefl_flwr.studies.costs import cost
@@ -42,7 +41,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
         title=recipe.title,
         source=recipe.source,
         command="coprefl run FOLDER/recipe.yaml",
-        notes=notes.how(recipe),
+        notes=notes.how(recipe, tables[0].comparison.column(tables[0].measure).name),
         warnings=list(dict.fromkeys(line for table in tables for line in table.warnings())),
         comparisons=[table.comparison for table in tables],
         figures=recipe.figures,
@@ -93,7 +92,7 @@ class _Table:
         return Comparison(
             name=table_name(compared),
             title=", ".join(f"{key} = {value}" for key, value in compared.items()) or recipe.title,
-            metrics=recipe.metrics,
+            metrics=self._metrics,
             units=self._units,
             rows=[self._measured(*line) for line in self._rows],
             reference=recipe.reference,
@@ -101,7 +100,8 @@ class _Table:
             source=source if printed else "",
             failed=self._lost(),
             search_entries=[entry for entry, _ in self._searched],
-            headings={f"{METRIC}{name}": text for name, *text in recipe.own_metrics.values()},
+            headings=recipe.headings,
+            measure=self.measure,
         )
 
     @functools.cached_property
@@ -126,14 +126,16 @@ class _Table:
     ) -> tuple[SearchEntry, list[Run]]:
         short = row.short_runs(trial)
         deciding = short + runs
+        score = row.score(self.store, runs)
         entry = SearchEntry(
             row.label,
             trial.chosen,
-            mean_score(self.store, runs),
+            score.value,
             chosen=is_chosen,
             problem="; ".join(notes.problems(self.store, deciding)),
-            short_score=mean_score(self.store, short) if short else None,
+            short_score=row.score(self.store, short).value if short else None,
             dropped=not (runs or is_chosen),
+            column=column(self.measure, self.recipe.headings),
         )
         return entry, deciding
 
@@ -177,12 +179,12 @@ class _Table:
     def _measured(self, row: TableRow, chosen: Trial | None, runs: Sequence[Run]) -> ResultRow:
         label, unfinished = row.label, self._of_seeds(runs)
         if chosen is None:
-            nothing = pd.DataFrame(math.nan, self._units, list(self.recipe.metrics))
+            nothing = pd.DataFrame(math.nan, self._units, self._metrics)
             return ResultRow(label, "", nothing, unfinished=unfinished)
         landscape = None
         if "landscape" in self.recipe.figures and self.store.done(runs[0].study.stages):
             landscape = _result_or_none(f"figure of {label}", loss_around, self.store, runs[0])
-        result = result_row(str(chosen.method), self._outcomes, self.recipe.metrics, self._values)
+        result = result_row(str(chosen.method), self._outcomes, self._metrics, self._values)
         return replace(
             result,
             label=label,
@@ -214,7 +216,17 @@ class _Table:
     @functools.cached_property
     def _values(self) -> pd.DataFrame:
         """The values of every start and unit."""
-        return pd.concat([outcome.values(self.recipe.metrics) for outcome in self._outcomes])
+        return pd.concat([outcome.values(self._metrics) for outcome in self._outcomes])
+
+    @property
+    def measure(self) -> str:
+        """The column of the measure; the accuracy if there are no results yet."""
+        measures = [outcome.measure for outcome in self._outcomes]
+        return next((measure for measure in measures if measure != ACCURACY), ACCURACY)
+
+    @property
+    def _metrics(self) -> list[str]:
+        return of_measure(self.recipe.metrics, self.measure)
 
     def _outcome(self, position: int) -> Outcome:
         runs = {str(trial.method): runs[position] for _, trial, runs in self._rows if trial}
@@ -225,6 +237,7 @@ class _Table:
             "seed": self.recipe.seeds[position],
             "tasks": settings.tasks if settings.study == STARTS else 0,
             "starts": list(runs),
+            "columns": self.recipe.headings,
             "costs": {start: self._of_start(run) for start, run in runs.items()},
             "chained": {
                 start: run.main.chained(self.store.result(run.main)["rounds"])

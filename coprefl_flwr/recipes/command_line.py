@@ -39,8 +39,9 @@ from coprefl_flwr.recipes.schema import recipe_schema
 from coprefl_flwr.recipes.search import check_runs, table_rows
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.report import Report, text_tables, write_report
+from coprefl_flwr.report.columns import ACCURACY
 from coprefl_flwr.report.formats import terminal_width
-from coprefl_flwr.report.frames import accuracies, frame
+from coprefl_flwr.report.frames import accuracies, frame, measure_of
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.settings import STARTS
@@ -198,8 +199,11 @@ def show(options: argparse.Namespace) -> None:
             numbers = ", ".join(f"{key} = {value:.4g}" for key, value in last.items())
             say(f"  {name}last round: {numbers}")
         if result["rows"]:
-            mean = accuracies(frame(result["rows"]))["accuracy"].mean()
-            say(f"  {name}{mean:.1f} % over {len(result['rows'])} clients")
+            rows = accuracies(frame(result["rows"]))
+            measure = measure_of(rows)
+            mean = rows[measure].mean()
+            shown = f"{mean:.1f} %" if measure == ACCURACY else f"{measure} = {mean:.4g}"
+            say(f"  {name}{shown} over {len(rows)} clients")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {

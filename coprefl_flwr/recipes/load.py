@@ -84,7 +84,8 @@ def read_recipe(
     protocol_file = file.protocols.get(file.protocol)
     equal = (protocol_file and protocol_file.equal) or ""
     with places.at("metrics"):
-        own = own_metrics(file.metrics, stored)
+        in_settings = [w for text in settings.get("client-metrics", ()) for w in str(text).split()]
+        own = own_metrics([*in_settings, *file.metrics], stored)
     metrics = _columns(file.metrics, own, places, "metrics")
     settings = with_needs(settings, file.metrics, rows)
     printed = file.paper.tables if file.paper and not changes else []

@@ -25,8 +25,11 @@ NOT_DONE = "no run is finished yet"
 # ---- choices -------------------------------------------------------------------------------------
 
 
-def how(recipe: Recipe) -> list[str]:
-    """Return notes on the recipe's scale and protocol, and on how searched values were chosen."""
+def how(recipe: Recipe, measure: str) -> list[str]:
+    """Return notes on the recipe's scale and protocol, and on how searched values were chosen.
+
+    `measure` is the name of the study's measure, such as "accuracy".
+    """
     notes = [recipe.scale] if recipe.scale else []
     if recipe.protocol:
         notes.append(f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}.")
@@ -41,7 +44,7 @@ def how(recipe: Recipe) -> list[str]:
         notes.append(BY_HALVING)
     if recipe.select == VALIDATION:
         notes.append(
-            f"Searched values were chosen by the mean accuracy on {recipe.validation_tasks} "
+            f"Searched values were chosen by the mean {measure} on {recipe.validation_tasks} "
             f"validation tasks (seed {recipe.validation_seed}), which have their own pre-training "
             "and classes that no reported task has. The column Chosen shows the values."
         )

@@ -64,6 +64,7 @@ from coprefl_flwr.report.columns import (
     START_LOSS,
     STEP_SIZE,
     STOPPED,
+    Headings,
 )
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.measurements import own_metric
@@ -177,6 +178,11 @@ class Recipe(RecipeFile):
     def compared(self) -> tuple[str, ...]:
         """The settings with several values."""
         return tuple(key for key, values in self.settings.items() if len(values) > 1)
+
+    @property
+    def headings(self) -> Headings:
+        """The titles and better directions of the user's metrics, by column."""
+        return {f"{METRIC}{name}": text for name, *text in self.own_metrics.values()}
 
     def combinations(self) -> list[dict[str, Value]]:
         """Return every combination of the settings' values. The report has a table for each."""

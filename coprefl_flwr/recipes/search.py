@@ -5,6 +5,7 @@ classes no reported task has. The reported runs of all seeds then use the chosen
 two searches. "all" runs every value for all rounds. "halving" runs every value for a quarter of
 the rounds, and then the best quarter of the values for all rounds. A search reads all scores from
 the store, so an interrupted search continues. The key of a run does not depend on the search.
+A score is a mean of the study's measure (see `report.columns`), or the last test result.
 """
 
 import functools
@@ -12,7 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,8 +23,16 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import ALL, HALVING, VALIDATION, Recipe, RecipeRow, Trial
 from coprefl_flwr.recipes.runs import Run, with_step_size
-from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.report.frames import frame, task_metrics
+from coprefl_flwr.report.columns import (
+    ACCURACY,
+    COLUMNS,
+    LOSS,
+    STEP_SIZE,
+    ColumnSpec,
+    Headings,
+    column,
+)
+from coprefl_flwr.report.frames import TEST_ACCURACY, TEST_LOSS, frame, measure_of, task_metrics
 from coprefl_flwr.studies.known_methods import Methods
 from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.store import Store
@@ -143,7 +152,12 @@ class TableRow:
         trials = self.trials()
         if not self.halves:
             return trials
-        return best(trials, [mean_score(store, self.short_runs(trial)) for trial in trials])
+        return best(trials, [self.score(store, self.short_runs(trial)).quality for trial in trials])
+
+    def score(self, store: Store, runs: Sequence[Run]) -> "Score":
+        """Return the mean score of runs; nan if a run is not finished, or if there are no runs."""
+        scores = [score(store, run, self.recipe.headings) for run in runs] or [Score()]
+        return Score(float(np.mean([of.value for of in scores])), scores[0].column)
 
     def is_decided(self, finalists: Sequence[Trial]) -> bool:
         """Return whether one trial is left after halving, which is chosen without more runs."""
@@ -192,29 +206,40 @@ def check_runs(recipe: Recipe) -> list[Run]:
     return list(runs.values())
 
 
-def score(store: Store, run: Run) -> float:
-    """Return the score of a run: its mean accuracy over tasks, or the last test accuracy."""
+class Score(NamedTuple):
+    """The score of a run, and the column of the measure."""
+
+    value: float = math.nan
+    column: ColumnSpec = COLUMNS[ACCURACY]
+
+    @property
+    def quality(self) -> float:
+        """The score, or the negative score if lower is better."""
+        return -self.value if self.column.better == "lower" else self.value
+
+
+def score(store: Store, run: Run, headings: Headings) -> Score:
+    """Return the mean of the measure over a run's tasks, or the last test accuracy or loss."""
     if not store.done(run.study.stages):
-        return math.nan
+        return Score()
     rows = [row for stage in run.client_stages for row in store.result(stage)["rows"]]
     if rows:
-        return float(np.mean(task_metrics(frame(rows))["accuracy"]))
+        measure = measure_of(data := frame(rows), headings)
+        mean = float(np.mean(task_metrics(data, headings)[measure]))
+        return Score(mean, column(measure, headings))
     rounds = store.result(run.main)["rounds"]
-    tested = [row["server-accuracy"] for row in rounds if "server-accuracy" in row]
-    return float(tested[-1]) if tested else math.nan
-
-
-def mean_score(store: Store, runs: Sequence[Run]) -> float:
-    """Return the mean score of runs; nan if a run is not finished, or if there are no runs."""
-    return float(np.mean([score(store, run) for run in runs])) if runs else math.nan
+    for test, measure in ((TEST_ACCURACY, ACCURACY), (TEST_LOSS, LOSS)):
+        if tested := [row[test] for row in rounds if test in row]:
+            return Score(math.nan if tested[-1] is None else tested[-1], COLUMNS[measure])
+    return Score()
 
 
 def choose(store: Store, row: TableRow) -> Trial | None:
-    """Return the trial with the highest mean score; None if no trial was run to the end."""
+    """Return the trial with the best mean score; None if no trial was run to the end."""
     finalists = row.finalists(store)
     if row.is_decided(finalists):
         return finalists[0]
-    scores = [mean_score(store, row.selection_runs(trial)) for trial in finalists]
+    scores = [row.score(store, row.selection_runs(trial)).quality for trial in finalists]
     return None if np.isnan(scores).all() else finalists[int(np.nanargmax(scores))]
 
 

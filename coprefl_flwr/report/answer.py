@@ -47,18 +47,20 @@ def answers(comparison: Comparison) -> list[str]:
     heading = comparison.column(qualities[0])
     rows = numbers(comparison)
     rows = rows[(rows["metric"] == qualities[0]) & rows["mean"].map(math.isfinite)]
+    places = heading.places(rows["mean"])
     reference = comparison.tested_against.name
     lines = []
     unranked = {row.name for row in comparison.rows if row.problems or row.unfinished}
     if order := ranked(heading.better, rows, unranked):
         first, which = rows.loc[order[0]], "lowest" if heading.better == "lower" else "highest"
-        line = f"{first['row']} has the {which} {heading.name}: {first['mean']:.2f}{heading.unit}."
+        mean = f"{first['mean']:.{places}f}{heading.unit}"
+        line = f"{first['row']} has the {which} {heading.name}: {mean}."
         some = f"Of the rows with all seeds and without {DAGGER}, " * (len(order) < len(rows))
         lines.append(some + line)
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if heading.unit == " %" else heading.unit
     if len(comparison.rows) <= _MOST:
-        lines += [_sentence(row, reference, points) for _, row in others.iterrows()]
+        lines += [_sentence(row, reference, points, places) for _, row in others.iterrows()]
     if len(others) and (others["pairs"] < 2).all():
         seeds, what = len({*comparison.seeds}), "confidence intervals and tests"
         missing = f"Results of other seeds are missing: {what} need two of the {seeds} seeds."
@@ -66,15 +68,15 @@ def answers(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _sentence(row: "pd.Series[Any]", reference: str, points: str) -> str:
+def _sentence(row: "pd.Series[Any]", reference: str, points: str, places: int) -> str:
     """Return a sentence with a row's difference from the reference, and its significance."""
-    text = f"{row['row']} minus {reference}: {row['difference']:+.2f}{points}"
+    text = f"{row['row']} minus {reference}: {row['difference']:+.{places}f}{points}"
     if row["pairs"] < 2 or math.isnan(row["difference-std"]):
         return f"{text}."
     quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, row["pairs"] - 1)
     half = quantile * row["difference-std"] / math.sqrt(row["pairs"])
     low, high = row["difference"] - half, row["difference"] + half
-    interval = f"{CONFIDENCE:.0%} confidence interval {low:+.2f} to {high:+.2f}"
+    interval = f"{CONFIDENCE:.0%} confidence interval {low:+.{places}f} to {high:+.{places}f}"
     text += f", {interval} (not corrected for several rows), {row['pairs']} seeds"
     if math.isnan(row["p-holm"]):
         return f"{text}."

@@ -1,11 +1,19 @@
-"""The columns of tables: metrics with their titles, formats and better directions."""
+"""The columns of tables: metrics with their titles, formats and better directions.
 
+The *measure* of a study is the accuracy if the targets are classes, or else the first metric that
+the user names, or else the loss.
+"""
+
+import math
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.plugins import METRIC
+from coprefl_flwr.report.statistics import BEYOND, METRICS
 
 Better = Literal["higher", "lower"] | None  # the direction that is marked best; None: no mark
 
@@ -16,7 +24,7 @@ class ColumnSpec:
 
     title: str  # the heading, with the unit
     better: Better = "higher"
-    decimals: int = 2  # number of shown decimals
+    decimals: int | None = 2  # number of shown decimals; None: see `places`
     tested: bool = True  # whether differences are tested; False for costs and counts
     meaning: str = ""  # description of the quantity, if the title is not enough
     missing: str = "its runs failed, or are not finished yet"  # why a row has no value
@@ -31,8 +39,25 @@ class ColumnSpec:
         """The unit as it follows a number, " %" or " %²"; "" if the title has no unit."""
         return next((unit for unit in (" %", " %²") if self.title.endswith(unit)), "")
 
+    def places(self, values: Iterable[float]) -> int:
+        """Return the number of decimals for these values: by default three digits of the largest.
 
+        It is at least 2, as in the papers.
+        """
+        if self.decimals is not None:
+            return self.decimals
+        largest = max((abs(value) for value in values if 0 < abs(value) < math.inf), default=1)
+        return max(2, 2 - math.floor(math.log10(largest)))
+
+
+Headings = Mapping[str, Sequence[str]]
+"""Title and better direction of each metric of the user's, by its column: "metric:NAME"."""
+
+ACCURACY, LOSS = "accuracy", "loss"
 STD_CLIENTS = "std-clients"
+STATISTICS = (*list(METRICS)[1:], STD_CLIENTS)
+"""Columns of the clients' accuracies in addition to their mean. `loss:variance` and
+`metric:NAME:variance` are the same statistic of the loss and of a user's metric."""
 SENT = ("weights-sent", "numbers-sent")
 ACCURACY_OF = "accuracy@"
 SECONDS = "seconds"
@@ -68,8 +93,11 @@ COLUMNS = {
     **{f"worst-{percent}%": ColumnSpec(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
     "best-10%": ColumnSpec("Best 10 %"),
     STD_CLIENTS: ColumnSpec("Std over clients %", "lower"),
+    LOSS: ColumnSpec("Loss", "lower", None),
     "final": ColumnSpec("Final accuracy %", missing=_UNTESTED),
     "best": ColumnSpec("Best accuracy %", missing=_UNTESTED),
+    "final-loss": ColumnSpec("Final loss", "lower", None, missing=_UNTESTED),
+    "best-loss": ColumnSpec("Best loss", "lower", None, missing=_UNTESTED),
     "best-round": ColumnSpec("Best at round", None, 1, tested=False, missing=_UNTESTED),
     "catches-up": ColumnSpec("Reaches B's best", "lower", 1, tested=False, missing=_NOT_PHASED),
     "models": ColumnSpec("Models sent", "lower", 0, False, "both directions", missing=_UNTRAINED),
@@ -101,20 +129,39 @@ MEASURED = "measured:"
 """Prefix of the column of a number from a user's measurement."""
 
 
-def column(metric: str, title: str = "", better: str = "higher") -> ColumnSpec:
-    """Return the column of a metric. `title` and `better` are those of a user metric.
+def of_measure(names: Iterable[str], measure: str) -> list[str]:
+    """Return columns; those of the accuracy become those of the study's measure."""
+    if measure == ACCURACY:
+        return list(names)
+    other = {ACCURACY: measure, "final": "final-loss", "best": "best-loss"}
+    other |= {statistic: f"{measure}:{statistic}" for statistic in STATISTICS}
+    return list(dict.fromkeys(other.get(name, name) for name in names if name != BEYOND))
+
+
+def column(metric: str, headings: Headings = MappingProxyType({})) -> ColumnSpec:
+    """Return the column of a metric. `headings` has the titles and directions of user metrics.
 
     A metric is a key of `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
     rounds-to-60% and megabytes-to-60%, the cost to reach a mean accuracy; metric:NAME, the mean
-    over clients of a user metric; and measured:NAME, a number from a user's measurement. Raises a
+    over clients of a user metric; loss:STATISTIC and metric:NAME:STATISTIC, another of the
+    `STATISTICS` over clients; and measured:NAME, a number from a user's measurement. Raises a
     SettingsError for another metric.
     """
     if metric.startswith(MEASURED):
         missing = "set measurements to measure it"
         return ColumnSpec(metric.removeprefix(MEASURED), None, 3, tested=False, missing=missing)
+    measure, _, statistic = metric.rpartition(":")
+    if measure == LOSS or measure.startswith(METRIC):
+        if statistic not in STATISTICS:
+            raise SettingsError(f"{metric}: {unknown('statistic', statistic, STATISTICS)}")
+        of_accuracy, mean = COLUMNS[statistic], column(measure, headings)
+        title = f"{of_accuracy.name.capitalize()}: {mean.title}"
+        if of_accuracy.better == "lower":
+            return replace(mean, title=title + "²" * (mean.unit == " %"), better="lower")
+        return replace(mean, title=title)
     if metric.startswith(METRIC):
-        name = title or metric.removeprefix(METRIC)
-        return ColumnSpec(name, "lower" if better == "lower" else "higher")
+        title, better = headings.get(metric, (metric.removeprefix(METRIC), "higher"))
+        return ColumnSpec(title, "lower" if better == "lower" else "higher", None)
     if reached := TO_REACH.fullmatch(metric):
         what = {"rounds": "Rounds", "megabytes": "MB"}[reached[1]]
         return ColumnSpec(f"{what} to {reached[2]} %", "lower", 1, tested=False)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.named import display_names
-from coprefl_flwr.report.columns import ColumnSpec, column
+from coprefl_flwr.report.columns import ACCURACY, COLUMNS, ColumnSpec, Headings, column
 from coprefl_flwr.report.statistics import Summary, holm, paired, summarise
 
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
@@ -22,11 +22,12 @@ class SearchEntry:
 
     label: str  # label of the row
     values: str  # "gamma=0.5,learning-rate=0.1"
-    score: float  # mean accuracy in percent; nan if the values were not run to the end
+    score: float  # mean of the measure; nan if the values were not run to the end
     chosen: bool
     problem: str = ""  # the runs that diverged or did not learn
     short_score: float | None = None  # after a quarter of the rounds; None without halving
     dropped: bool = False  # whether halving dropped these values after a quarter of the rounds
+    column: ColumnSpec = COLUMNS[ACCURACY]  # the measure
 
     @property
     def state(self) -> str:
@@ -81,13 +82,12 @@ class Comparison:
     source: str = ""  # place of these numbers in the paper, "CoPreFL, AAAI text, Table 1(a)"
     failed: Sequence[str] = ()  # a line per missing run
     search_entries: Sequence[SearchEntry] = ()  # one per searched combination of values
-    headings: Mapping[str, Sequence[str]] = field(
-        default_factory=dict
-    )  # user metric: title, better
+    headings: Headings = field(default_factory=dict)
+    measure: str = ACCURACY  # the column of the study's measure
 
     def column(self, metric: str) -> ColumnSpec:
         """Return the column of a metric."""
-        return column(metric, *self.headings.get(metric, ()))
+        return column(metric, self.headings)
 
     @property
     def tested_against(self) -> ResultRow:

@@ -8,21 +8,28 @@ pre-training), round, and the metrics of the round (nan for a missing metric).
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import (
+    ACCURACY,
     ACCURACY_OF,
+    LOSS,
     MEASURED,
     START_LOSS,
     STD_CLIENTS,
     TO_REACH,
+    Headings,
+    column,
+    of_measure,
 )
 from coprefl_flwr.report.statistics import (
     BEYOND,
@@ -36,6 +43,12 @@ DOWNSTREAM, PERSONALISED, DIAGNOSIS = "downstream", "personalised", "diagnosis"
 PHASES = ("pretraining", DOWNSTREAM, PERSONALISED, DIAGNOSIS)
 """Phases of the package's rounds. Other phases are measurements of a starting model."""
 
+TEST_ACCURACY, TEST_LOSS = "server-accuracy", "server-loss"
+"""Columns of rounds in which the server tested the global model."""
+
+OF_CLIENTS = "evaluate-client-"
+"""Prefix of columns of rounds: the mean of a measure over clients, if there is no accuracy."""
+
 OF_A_ROUND = ("phase", "start", "task", "round")
 """Columns that identify the round of a row."""
 
@@ -48,7 +61,7 @@ PRETRAINING = ("rounds", "final", "best", "best-round", "catches-up", "models", 
 ROW = ("start", "task", "client", "n", "correct", "loss")
 """Columns of the rows of clients: of `n` test samples, `correct` were classified correctly, and
 `loss` is their mean loss. A row may also have a `domain` (the client's dataset) and the user's
-metrics."""
+metrics. Without classes it has no `correct`."""
 
 
 def frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -95,8 +108,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of clients with a column accuracy, in percent."""
-    return rows.assign(accuracy=100 * rows["correct"] / rows["n"])
+    """Return the rows of clients with a column accuracy, in percent, if the targets are classes."""
+    if "correct" not in rows:
+        return rows
+    return rows.assign(accuracy=100 * rows["correct"].astype(float) / rows["n"])
 
 
 def own_metrics(rows: pd.DataFrame) -> list[str]:
@@ -104,40 +119,79 @@ def own_metrics(rows: pd.DataFrame) -> list[str]:
     return [str(name) for name in rows if str(name).startswith(METRIC)]
 
 
-def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
+def measure_of(rows: pd.DataFrame, headings: Iterable[str] = ()) -> str:
+    """Return the column of the measure: the accuracy, or the first user metric, or the loss.
+
+    `headings` are the columns of the user's metrics, in the order in which the user named them.
+    """
+    if "correct" in rows:
+        return ACCURACY
+    return next((name for name in (*headings, *own_metrics(rows)) if name in rows), LOSS)
+
+
+def task_metrics(rows: pd.DataFrame, headings: Headings = MappingProxyType({})) -> pd.DataFrame:
     """Return a row per start and task, as they first appear, from rows of clients.
 
     The columns are start, task, the metrics over the task's clients (the keys of
     `report.columns.COLUMNS`), the accuracy of each domain ("accuracy@NAME"), and the mean of each
-    user metric ("metric:NAME") over the clients that have a value.
+    user metric ("metric:NAME") over the clients that have a value. The loss and each user metric
+    also have the `report.columns.STATISTICS`, such as "loss:worst-10%" and "metric:NAME:variance".
+    `headings` has the title and the better direction ("higher" or "lower") of user metrics by
+    column. Without a direction, higher is better.
     """
     groups = accuracies(rows).groupby(["start", "task"], sort=False)
-    entries = [{"start": start, "task": task, **_of_task(part)} for (start, task), part in groups]
+    entries = [
+        {"start": start, "task": task, **_of_task(part, headings)} for (start, task), part in groups
+    ]
     return frame(entries, ["start", "task", "accuracy"])
 
 
-def _of_task(rows: pd.DataFrame) -> dict[str, float]:
+def _of_task(rows: pd.DataFrame, headings: Headings) -> dict[str, float]:
     """Return the metrics of one task, from rows with accuracies."""
-    values = summarise_task(rows["accuracy"])
-    values[BEYOND] = variance_beyond_sampling(rows["accuracy"], rows["n"])
+    values: dict[str, float] = {}
+    if "accuracy" in rows:
+        values |= _statistics(ACCURACY, rows["accuracy"])
+        values[BEYOND] = variance_beyond_sampling(rows["accuracy"], rows["n"])
+        if "domain" in rows:
+            for name, of_domain in rows.groupby("domain")["accuracy"]:
+                values[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
+    # A metric may be undefined for a client. A loss that is not finite makes all numbers nan.
+    values |= _statistics(LOSS, rows["loss"])
+    for name in own_metrics(rows):
+        if len(known := rows[name].astype(float).dropna()):
+            values |= _statistics(name, known, headings)
+    return values
+
+
+def _statistics(
+    measure: str, of_clients: "pd.Series[float]", headings: Headings = MappingProxyType({})
+) -> dict[str, float]:
+    values = summarise_task(of_clients, column(measure, headings).better or "higher")
     values[STD_CLIENTS] = math.sqrt(values["variance"])
-    if "domain" in rows:
-        for name, of_domain in rows.groupby("domain")["accuracy"]:
-            values[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
-    return values | {name: float(rows[name].astype(float).mean()) for name in own_metrics(rows)}
+    return dict(zip(of_measure(values, measure), values.values(), strict=True))
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
+def summary(
+    rows: pd.DataFrame,
+    headings: Headings = MappingProxyType({}),
+    metrics: Sequence[str] = (),
+) -> pd.DataFrame:
     """Return a row per start, in order of first appearance.
 
-    The columns are "start", "tasks" (their number) and, for each metric of `TASK_METRICS` and each
-    user metric ("metric:NAME"), its name (mean over tasks) and name + " std". CoPreFL's papers do
-    not state which standard deviation they report. Here it is the sample standard deviation
-    (ddof=1), which is nan for a single task.
+    The columns are "start", "tasks" (their number) and, for each of `metrics` (columns of
+    `task_metrics`), its name (mean over tasks) and name + " std". The default metrics are those of
+    `TASK_METRICS`, of the measure if the targets are no classes, and each user metric
+    ("metric:NAME"). CoPreFL's papers do not state which standard deviation they report. Here it is
+    the sample standard deviation (ddof=1), which is nan for a single task. Raises a SettingsError
+    for an unknown metric.
     """
-    tasks = task_metrics(rows).groupby("start", sort=False)
+    by_task = task_metrics(rows, headings)
+    tasks = by_task.groupby("start", sort=False)
     data = tasks.size().rename("tasks").reset_index()
-    for metric in (*TASK_METRICS, *own_metrics(rows)):
+    of_clients = of_measure(TASK_METRICS, measure_of(rows, headings))
+    for metric in metrics or dict.fromkeys([*of_clients, *own_metrics(rows)]):
+        if metric not in by_task:
+            raise SettingsError(unknown("column", metric, map(str, by_task)))
         over_tasks = [summarise(values.tolist()) for _, values in tasks[metric]]
         data[metric] = [statistic.mean for statistic in over_tasks]
         data[f"{metric} std"] = [statistic.std for statistic in over_tasks]
@@ -151,31 +205,41 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     count the traffic of a deployment, down and up. "final" and "best" are test accuracies in
     percent, and "best-round" is the round of the best accuracy. "catches-up" of a start such as
     "cyclic+fedavg" is the first round whose accuracy is at least the best accuracy of "fedavg"
-    alone; infinity means never. Missing numbers are nan.
+    alone; infinity means never. Without test accuracies, all are about the test loss, and "final"
+    and "best" have the names "final-loss" and "best-loss". Missing numbers are nan.
     """
     models, sent = ["models-down", "models-up"], ["client-bytes-down", "client-bytes-up"]
-    numbers = ["server-accuracy", *models, *sent]
+    test = test_of(rounds)
+    numbers = [test, *models, *sent]
     rounds = rounds.reindex(columns=["phase", "start", "round", *numbers])
     rounds = rounds[rounds["phase"] == "pretraining"].astype(dict.fromkeys(numbers, float))
     by_start = list(rounds.set_index("round").groupby("start", sort=False))
-    tested = {str(start): rows["server-accuracy"].dropna() for start, rows in by_start}
+    sign = -1 if test == TEST_LOSS else 1
+    tested = {str(start): sign * rows[test].dropna() for start, rows in by_start}
     entries = []
-    for (start, accuracy), (_, rows) in zip(tested.items(), by_start, strict=True):
+    for (start, quality), (_, rows) in zip(tested.items(), by_start, strict=True):
         entry = {
             "start": start, "rounds": len(rows),
             "models": math.fsum(rows[models].sum(axis=1)),
             "megabytes": math.fsum(rows[sent].sum(axis=1)) / 1e6,
             "catches-up": _catches_up(start, tested),
         }  # fmt: skip
-        if len(accuracy):
-            final = accuracy[accuracy.index.max()]
-            entry |= {"final": final, "best": accuracy.max(), "best-round": accuracy.idxmax()}
+        if len(quality):
+            final, best = quality[quality.index.max()], quality.max()
+            entry |= {"final": sign * final, "best": sign * best, "best-round": quality.idxmax()}
         entries.append(entry)
-    return pd.DataFrame(entries, columns=["start", *PRETRAINING]).set_index("start").astype(float)
+    data = pd.DataFrame(entries, columns=["start", *PRETRAINING]).set_index("start").astype(float)
+    return data.set_axis(of_measure(PRETRAINING, LOSS), axis=1) if test == TEST_LOSS else data
+
+
+def test_of(rounds: pd.DataFrame) -> str:
+    """Return the column of the pre-training's tests: the accuracy, or the loss if there is none."""
+    tested = [name for name in (TEST_ACCURACY, TEST_LOSS) if name in rounds]
+    return tested[0] if tested else TEST_ACCURACY
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
-    """Return the first round as accurate as the best round of the last phase's method alone."""
+    """Return the first round as good as the best round of the last phase's method alone."""
     _, plus, last = start.rpartition("+")
     method = last.partition(":")[0]
     alike = [name for name in tested if "+" not in name and name.partition(":")[0] == method]
@@ -190,7 +254,8 @@ def cost_to_reach(rounds: pd.DataFrame, metric: str) -> float:
     """Return the rounds or megabytes until the clients' mean accuracy is a percentage.
 
     `rounds` are the rounds of one task in order. `metric` is a column such as rounds-to-60% (see
-    `columns.TO_REACH`). The result is infinite if the clients never reach the accuracy.
+    `columns.TO_REACH`). The result is infinite if the clients never reach the accuracy, and nan if
+    the targets are no classes.
     """
     match = TO_REACH.fullmatch(metric)
     assert match
@@ -198,7 +263,7 @@ def cost_to_reach(rounds: pd.DataFrame, metric: str) -> float:
     accuracy, *sent = (numbers[name].astype(float) for name in numbers)
     good = accuracy >= float(match[2])
     if not good.any():
-        return math.inf
+        return math.inf if "accuracy" in rounds else math.nan
     first = good.to_numpy().argmax()
     megabytes = (sent[0] + sent[1]).iloc[: first + 1].sum(skipna=False) / 1e6
     return float(rounds["round"].iloc[first] if match[1] == "rounds" else megabytes)

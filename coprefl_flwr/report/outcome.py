@@ -21,6 +21,7 @@ from coprefl_flwr.report.training_checks import CHAINED, Problem, not_learnt
 ROWS, ROUNDS, ABOUT = "rows.jsonl", "rounds.jsonl", "about.json"
 
 OF_TASKS = ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
+"""The columns of the tasks' clients, of the study's measure if the targets are no classes."""
 # FedPCL's Tables 12 and 13 list these statistics of the clients' accuracies. Their "Variance" is
 # about as large as the spread between the worst and the best, so it must be a standard deviation.
 OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", columns.STD_CLIENTS)
@@ -82,8 +83,22 @@ class Outcome:
     @functools.cached_property
     def not_learnt(self) -> dict[str, Problem]:
         """The problem of each start that did not learn, by start."""
-        tasks = frames.task_metrics(self.rows)
-        return not_learnt(tasks.pivot(index="task", columns="start", values="accuracy"))
+        tasks = frames.task_metrics(self.rows, self.headings)
+        by_task = tasks.reindex(columns=["start", "task", self.measure])
+        by_task = by_task.pivot(index="task", columns="start", values=self.measure)
+        return not_learnt(by_task, columns.column(self.measure, self.headings))
+
+    @property
+    def headings(self) -> columns.Headings:
+        """The titles and better directions of the user's metrics, by column."""
+        return dict(self.about.get("columns", {}))
+
+    @property
+    def measure(self) -> str:
+        """The column of the measure (see `report.columns`), also if only a start was tested."""
+        if self.rows.empty and frames.test_of(self.rounds) == frames.TEST_LOSS:
+            return columns.LOSS
+        return frames.measure_of(self.rows, self.headings)
 
     @property
     def problems(self) -> dict[str, Problem]:
@@ -128,7 +143,7 @@ class Outcome:
         parts.append(pd.DataFrame(costs, columns=[*keys, *reach]).set_index(keys))
         parts.append(pd.DataFrame(seconds, columns=[*keys, columns.SECONDS]).set_index(keys))
         index = pd.MultiIndex.from_product([self.starts, tasks], names=keys)
-        measured = frames.task_metrics(self.rows).set_index(keys).join(parts)
+        measured = frames.task_metrics(self.rows, self.headings).set_index(keys).join(parts)
         values = measured.reindex(index).join(of_starts).infer_objects()
         names = ["start", "unit"]
         return values.set_axis(pd.MultiIndex.from_product([self.starts, self.units], names=names))
@@ -154,9 +169,11 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     seeds = [str(outcome.about["seed"]) for outcome in outcomes if "seed" in outcome.about]
     values = pd.concat([outcome.values() for outcome in outcomes])
     domains = list(dict.fromkeys(map(str, first.rows.get("domain", []))))
-    wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
+    of_clients = OF_CLIENTS if first.personalised else OF_TASKS
+    wanted = [*columns.of_measure(of_clients, first.measure), *frames.own_metrics(first.rows)]
     wanted += [f"{columns.ACCURACY_OF}{domain}" for domain in domains] if len(domains) > 1 else []
-    wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
+    of_training = columns.of_measure(frames.PRETRAINING, first.measure)
+    wanted += [START_LOSS, *of_training, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
     known = [str(name) for name in values.dropna(axis="columns", how="all")]
     wanted += [name for name in known if name.startswith(MEASURED)]
     metrics = [name for name in dict.fromkeys(wanted) if name in known] or ["rounds"]
@@ -173,7 +190,8 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
             for start in first.starts
         ],
         reference=first.starts[0],
-        headings=first.about.get("columns", {}),
+        headings=first.headings,
+        measure=first.measure,
     )
     return Report(
         title,

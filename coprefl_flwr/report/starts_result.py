@@ -1,6 +1,6 @@
 """Results of the Python interface: tables that print themselves, and their figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from coprefl_flwr.errors import wrong_type
 from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.files import expanded, own
 from coprefl_flwr.report import figures, frames, text_tables
+from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.outcome import Outcome, report_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class StartsResult:
     ----------
     rows : DataFrame
         A row per start, task and client: `start` (str), `task` and `client` (int, from 0),
-        `accuracy` in percent, `correct` of `n` test samples, and `loss`, the mean cross-entropy.
+        `accuracy` in percent, `correct` of `n` test samples, and `loss`, the mean loss. If the
+        targets are no classes, there is neither `accuracy` nor `correct`.
     rounds : DataFrame
         A row per start, task and round, with the round's metrics and traffic.
     about : Mapping[str, Any]
@@ -39,26 +41,32 @@ class StartsResult:
     rounds: pd.DataFrame
     about: Mapping[str, Any] = field(default_factory=dict)
 
-    def summary(self) -> pd.DataFrame:
+    def summary(self, metrics: Sequence[str] = ()) -> pd.DataFrame:
         """Return a row per start: the mean over tasks of each metric, and its sample deviation.
 
-        The metrics are the clients' mean accuracy (%), the variance of their accuracies (%²), the
+        `metrics` are the columns, such as "loss:worst-10%" (see the recipes' columns). By default
+        they are the clients' mean accuracy (%), the variance of their accuracies (%²), the
         variance without the part due to the number of test samples, and the mean accuracy of the
         worst 10, 20 and 30 % of the clients. The second variance is an unbiased estimate. It is
-        below 0 if the accuracies differ less than the number of test samples alone explains.
+        below 0 if the accuracies differ less than the number of test samples alone explains. If the
+        targets are no classes, they are the same of your first metric, or else of the loss.
         """
-        return frames.summary(self._outcome.rows).set_index("start")
+        outcome = self._outcome
+        return frames.summary(outcome.rows, outcome.headings, metrics).set_index("start")
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Return a figure of the clients' accuracies, a panel per start; also save it to `path`.
 
         The ending of `path` sets the format, such as .png.
         """
-        return _saved(figures.accuracy_figure(self._outcome.rows), path)
+        outcome = self._outcome
+        return _saved(figures.accuracy_figure(outcome.rows, outcome.headings), path)
 
     def curves(self, path: str | Path | None = None) -> "Figure":
         """Return a figure of accuracy and loss over the tasks' rounds; also save it to `path`."""
-        return _saved(figures.learning_figure(self.rounds), path)
+        measure = self._outcome.measure
+        heading = column(measure, self._outcome.headings)
+        return _saved(figures.learning_figure(self.rounds, measure, heading), path)
 
     def report(self, folder: str | Path) -> Path:
         """Write rows, rounds and a report into a folder; return its page, report/report.html.
@@ -76,15 +84,16 @@ class StartsResult:
 
     @property
     def _outcome(self) -> Outcome:
-        return Outcome(self.rows.drop(columns="accuracy"), self.rounds, self.about)
+        return Outcome(self.rows.drop(columns="accuracy", errors="ignore"), self.rounds, self.about)
 
 
 def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None = None) -> "Figure":
     """Return a figure of a pre-training over its rounds; also save it to `path`.
 
     The figure shows the training loss, or the accuracy if the `evaluate_fn` of a Flower app
-    measures "accuracy". In a chain such as Cyclic's, the loss is measured while the model passes
-    from client to client. This loss cannot be compared with the loss of another method.
+    measures "accuracy", or the test loss if it only measures "loss". In a chain such as Cyclic's,
+    the training loss is measured while the model passes from client to client. This loss cannot be
+    compared with the loss of another method.
 
     Parameters
     ----------

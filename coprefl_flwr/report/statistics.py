@@ -1,9 +1,9 @@
 """The metrics of a task's clients, means over units, and tests of the difference of two rows.
 
-The metrics describe how high and how even the accuracies of one task's clients are, as in CoPreFL's
-evaluation (AAAI text, Section 4.1, and its appendix). Accuracies are percentages, one per client.
-All clients have equal weight, whatever their number of samples. The variance is the population
-variance over clients (ddof=0).
+The metrics describe how good and how even the results of one task's clients are, as in CoPreFL's
+evaluation (AAAI text, Section 4.1, and its appendix). A client has one value: its accuracy in
+percent, its loss, or a metric of the user's. All clients have equal weight, whatever their number
+of samples. The variance is the population variance over clients (ddof=0).
 """
 
 import math
@@ -17,32 +17,37 @@ import pandas as pd
 import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
 
-def worst(accuracies: npt.ArrayLike, share: float) -> float:
-    """Return the mean of the lowest ceil(share * |G|) accuracies ("Lowest k %"), in percent."""
-    values = np.sort(np.asarray(accuracies, dtype=np.float64))
-    return float(np.mean(values[: _count(share, values.size)]))
+def worst(values: npt.ArrayLike, share: float, better: str = "higher") -> float:
+    """Return the mean of the worst ceil(share * |G|) values ("Lowest k %").
+
+    These are the lowest values if `better` is "higher", and the highest if it is "lower".
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    count = _count(share, ordered.size)
+    return float(np.mean(ordered[-count:] if better == "lower" else ordered[:count]))
 
 
-def best(accuracies: npt.ArrayLike, share: float) -> float:
-    """Return the mean of the highest ceil(share * |G|) accuracies, in percent."""
-    values = np.sort(np.asarray(accuracies, dtype=np.float64))
-    return float(np.mean(values[-_count(share, values.size) :]))
+def best(values: npt.ArrayLike, share: float, better: str = "higher") -> float:
+    """Return the mean of the best ceil(share * |G|) values."""
+    return worst(values, share, "higher" if better == "lower" else "lower")
 
 
-Measure = Callable[[npt.NDArray[np.float64]], float]  # of the clients' accuracies
-METRICS: dict[str, Measure] = {
-    "accuracy": lambda accuracies: float(np.mean(accuracies)),
-    "variance": lambda accuracies: float(np.var(accuracies)),
+METRICS: dict[str, Callable[..., float]] = {
+    "accuracy": lambda values, **_: float(np.mean(values)),
+    "variance": lambda values, **_: float(np.var(values)),
     **{f"worst-{percent}%": partial(worst, share=percent / 100) for percent in (10, 20, 30, 40)},
     "best-10%": partial(best, share=0.1),
 }
-"""The reported metrics of a task, by name."""
+"""The reported metrics of a task by name; "accuracy" is the mean."""
 
 
-def summarise_task(accuracies: npt.ArrayLike) -> dict[str, float]:
-    """Return every metric of `METRICS` for the clients of one task, in that order."""
-    values = np.asarray(accuracies, dtype=np.float64)
-    return {name: measure(values) for name, measure in METRICS.items()}
+def summarise_task(of_clients: npt.ArrayLike, better: str = "higher") -> dict[str, float]:
+    """Return every metric of `METRICS` for the clients of one task, in that order.
+
+    `better` says whether higher or lower values are better.
+    """
+    values = np.asarray(of_clients, dtype=np.float64)
+    return {name: statistic(values, better=better) for name, statistic in METRICS.items()}
 
 
 BEYOND = "variance-beyond"  # a metric of a task that needs the clients' numbers of test samples

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.report.columns import Better
+from coprefl_flwr.report.columns import ACCURACY, Better
 from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
 
 HERE, PAPER, P = "here", "paper", "p (Holm)"
@@ -120,7 +120,8 @@ def _column(
     heading = comparison.column(metric)
     values = data[["mean", "std"]]
     whole = heading.decimals == 1 and (values.isna() | (values % 1 == 0)).all(axis=None)
-    decimals = 0 if whole else heading.decimals  # Numbers of rounds are whole, their means not.
+    # Numbers of rounds are whole, their means not.
+    decimals = 0 if whole else heading.places(data["mean"])
     stds = data["std"]
     if not heading.tested:  # Costs that are the same for every seed.
         stds = stds.where(stds.round(decimals) > 0)
@@ -187,14 +188,17 @@ def ranked(better: Better, data: pd.DataFrame, flagged: Collection[str]) -> list
 
 def search_table(entries: Sequence[SearchEntry]) -> Table:
     """Return the table of all searched values with their scores."""
-    notes = ["Mean accuracy on the tasks that choose a value; bold: the chosen value of each row."]
+    measure = entries[0].column
+    what, places = measure.name, measure.places(entry.score for entry in entries)
+    notes = [f"Mean {what} on the tasks that choose a value; bold: the chosen value of each row."]
     columns = {
-        "Accuracy %": [shown(entry.score) for entry in entries],
+        measure.title: [shown(entry.score, spec=places) for entry in entries],
         "Chosen": [entry.state for entry in entries],
     }
     if any(entry.short_score is not None for entry in entries):
         trials = [math.nan if entry.short_score is None else entry.short_score for entry in entries]
-        columns = {"After a quarter %": list(map(shown, trials)), **columns}
+        short = [shown(trial, spec=places) for trial in trials]
+        columns = {f"After a quarter{measure.unit}": short, **columns}
         notes.append(
             "After a quarter of the rounds, of the pre-training and of the tasks, the best quarter "
             "of a row's values was trained for all rounds; a single value left was chosen directly."
@@ -274,10 +278,12 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
         text = f"{what} {_count(len(units), 'task')} of {_count(seeds, 'seed')}"
     headings = map(comparison.column, comparison.metrics)
     tested = [heading for heading in headings if heading.tested]
-    if any(heading.title.endswith("%") for heading in tested):
+    is_accuracy = comparison.measure == ACCURACY
+    if is_accuracy and any(heading.title.endswith("%") for heading in tested):
         text += "; accuracies in %"
-    if "variance" in comparison.metrics:
-        text += "; variance over the clients of a task, in %²"
+    if any(metric.endswith("variance") for metric in comparison.metrics):
+        text += "; variance over the clients of a task"
+        text += ", in %²" * ("variance" in comparison.metrics)
     if "variance-beyond" in comparison.metrics:
         text += "; beyond sampling: an unbiased estimate, which may be below 0"
     if marked:

@@ -2,7 +2,7 @@
 
 - **diverged**: the loss of the last round of the last phase is not finite, or far above the loss of
   the first round of this phase;
-- **did not learn**: the tasks of a start are not more accurate than those of the untrained one.
+- **did not learn**: the tasks of a start are not better than those of the untrained one.
 
 Both hold for every loss, as they compare a training with itself or with random weights. Where the
 other number is missing, nothing is said.
@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 
 import pandas as pd
+
+from coprefl_flwr.report.columns import ACCURACY, COLUMNS, ColumnSpec
 
 DIVERGED, NOT_LEARNT = "diverged", "did not learn"
 NOT_FINITE = f"{DIVERGED}: loss not finite"
@@ -47,17 +49,18 @@ def problem_of(losses: Sequence[float | None]) -> Problem | None:
     return f"{DIVERGED}: loss {_shown(last)} (first round: {_shown(first)})"
 
 
-def not_learnt(by_task: pd.DataFrame) -> dict[str, Problem]:
-    """Return {start: problem} of the starts whose tasks are not more accurate than `UNTRAINED`'s.
+def not_learnt(by_task: pd.DataFrame, column: ColumnSpec = COLUMNS[ACCURACY]) -> dict[str, Problem]:
+    """Return {start: problem} of the starts whose tasks are not better than `UNTRAINED`'s.
 
-    `by_task` has the accuracy (%) of each task, in a row, and start, in a column.
+    `by_task` has the measure of each task, in a row, and start, in a column.
     """
     problems = {}
     for start in map(str, by_task if UNTRAINED in by_task else ()):
         both = by_task[[start, UNTRAINED]].dropna()
         mean, least = both.mean()
-        if start != UNTRAINED and mean <= least:
-            problems[start] = f"{NOT_LEARNT}: {mean:.2f} % ({UNTRAINED}: {least:.2f} %)"
+        if start != UNTRAINED and (mean >= least if column.better == "lower" else mean <= least):
+            here, there = (f"{of:.{column.places([least])}f}{column.unit}" for of in (mean, least))
+            problems[start] = f"{NOT_LEARNT}: {here} ({UNTRAINED}: {there})"
     return problems
 
 

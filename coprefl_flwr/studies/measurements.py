@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
@@ -17,7 +18,7 @@ from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.learning.evaluation import Metric, number_of
 from coprefl_flwr.models import load_saved_model
-from coprefl_flwr.named import folder_of
+from coprefl_flwr.named import folder_of, parse
 from coprefl_flwr.object_code import code_hash, is_users
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.columns import START_LOSS
@@ -31,8 +32,8 @@ from coprefl_flwr.studies.store import Store, write_result
 
 BETTER = ("higher", "lower")
 
-MetricLike = str | Callable[..., float]
-"""The place of a metric (module:NAME), or a function of (logits, labels)."""
+MetricLike = str | Callable[..., Any]
+"""The place of a metric (module:NAME), or a function of (outputs, targets), or a class of these."""
 
 
 def own_metric(chosen: MetricLike) -> Metric:
@@ -40,7 +41,11 @@ def own_metric(chosen: MetricLike) -> Metric:
 
     The metric of a function has the function's name. The function's attributes `title` and `better`
     are the metric's title and direction; they default to the name and to "higher". Options after a
-    place are keyword arguments of the function.
+    place are keyword arguments of the function, except `better`, which is the direction.
+
+    A class, such as those of torchmetrics, is called with the options for each client, and the
+    object is called with (outputs, targets). If its attribute `higher_is_better` is False, lower is
+    better.
 
     Raises a SettingsError if `chosen` is no metric, has no name, or if `better` is neither "higher"
     nor "lower".
@@ -50,11 +55,19 @@ def own_metric(chosen: MetricLike) -> Metric:
     name = _metric_name(fn)
     if name == "<lambda>":
         raise SettingsError("a metric needs a name: define it with def, not lambda")
-    title, chosen_better = getattr(fn, "title", name), getattr(fn, "better", "higher")
+    default = "lower" if getattr(fn, "higher_is_better", None) is False else "higher"
+    options = parse(what)[1] if isinstance(chosen, str) else {}
+    chosen_better = options.get("better", getattr(fn, "better", default))
     if chosen_better not in BETTER:
         hint = unknown("value", str(chosen_better), BETTER)
-        raise SettingsError(f"{what}: attribute `better`: {hint}")
-    return Metric(name, title, chosen_better, lambda *of: plugins.call(what, fn, of))
+        raise SettingsError(f"{what}: `better`: {hint}")
+
+    def of_client(*of: Tensor, **options: Any) -> Any:
+        options.pop("better", None)
+        return fn(**options)(*of) if isinstance(fn, type) else fn(*of, **options)
+
+    title = getattr(fn, "title", name)
+    return Metric(name, title, chosen_better, lambda *of: plugins.call(what, of_client, of))
 
 
 def _metric_name(metric: Any) -> str:
@@ -90,14 +103,18 @@ class ClientMetrics:
         return {f"{METRIC}{metric.name}": (metric.title, metric.better) for metric in self.loaded}
 
     @about_settings("client-metrics")
-    def check(self, classes: int) -> None:
-        """Raise a SettingsError if a metric fails on test logits, (2 x classes, classes)."""
+    def check(self, classes: int, example: tuple[Tensor, Tensor] | None = None) -> None:
+        """Raise a SettingsError if a metric fails on test logits, (2 x classes, classes).
+
+        If the targets are no classes, `example` has outputs and targets of some samples instead.
+        """
         if plugins.SHOWING.get():  # Results are shown without the code of a recipe.
             return
-        logits, numbers = torch.eye(classes).repeat(2, 1), torch.arange(classes)
+        numbers = torch.arange(classes)
         labels = torch.cat([numbers, numbers.roll(1)])
+        outputs, targets = example or (torch.eye(classes).repeat(2, 1), labels)
         for name, fn in self.functions.items():  # An error now is better than in the last round.
-            number_of(name, fn(logits, labels))
+            number_of(name, fn(outputs, targets))
 
     def identity(self) -> dict[str, Any]:
         """Return the names of the metrics and hashes of their code; empty without metrics."""

@@ -34,6 +34,7 @@ from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
 from coprefl_flwr.options import WORDS, Checked, option, same_option
 from coprefl_flwr.plugins import METRIC
+from coprefl_flwr.report.columns import LOSS
 from coprefl_flwr.report.training_checks import NOT_FINITE, Problem
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.method import Method
@@ -257,14 +258,21 @@ class TrainingStage(Stage):
         )
 
     def _finish(self, folder: Path, seconds: list[float], report: RoundReport) -> None:
-        """Record the mean accuracy of a round; after the last round, write the result.
+        """Record the clients' mean measures of a round; after the last round, write the result.
 
         The duration of the round is added to `seconds`.
         """
         if report.evaluation:
             metrics = _of_evaluation(self, report.evaluation)
-            mean = float((100 * metrics["correct"] / metrics["num-examples"]).mean())
-            report.history.evaluate[report.round][CLIENT_ACCURACY] = mean
+            means = report.history.evaluate[report.round]
+            if "correct" in metrics:
+                accuracies = 100 * metrics["correct"] / metrics["num-examples"]
+                means[CLIENT_ACCURACY] = float(accuracies.mean())
+            else:
+                means[f"client-{LOSS}"] = float(metrics[LOSS].mean())
+                for name, values in metrics.items():
+                    if name.startswith(METRIC):
+                        means[f"client-{name}"] = float(values[~np.isnan(values)].mean())
         seconds.append(report.seconds)
         if report.round == report.num_rounds:
             if self.timed:  # A separate file: the result must not depend on durations.
@@ -286,13 +294,14 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
         raise RunFailedError(f"{stage.title}: clients {missing} did not evaluate the model")
     metrics, domains = _of_evaluation(stage, evaluation), stage.domains()
     own = {name: values for name, values in metrics.items() if name.startswith(METRIC)}
+    hits = metrics.get("correct")
     return [
         {
             "start": stage.start,
             "task": stage.task or 0,
             "client": client,
             "n": int(metrics["num-examples"][position]),
-            "correct": int(metrics["correct"][position]),
+            **({} if hits is None else {"correct": int(hits[position])}),
             "loss": float(metrics["loss"][position]),
             # Undefined values are left out.
             **{n: float(of[position]) for n, of in own.items() if not np.isnan(of[position])},
@@ -305,9 +314,12 @@ def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[s
 def _of_evaluation(
     stage: TrainingStage, evaluation: Replies
 ) -> Mapping[str, npt.NDArray[np.float64]]:
-    """Return the metrics of an evaluation; a RunFailedError if a client's 'correct' is missing."""
+    """Return the metrics of an evaluation; a RunFailedError if not every client has 'correct'.
+
+    If the targets are no classes, no client has it.
+    """
     hits = evaluation.metrics.get("correct")
-    if hits is None or np.isnan(hits).any():
+    if hits is not None and np.isnan(hits).any():
         problem = "the evaluation of a client has no metric 'correct'"
         needed = "`evaluate` must return (loss, n, {'correct': hits among the n})"
         raise RunFailedError(f"{stage.title}: {problem}; {needed}")
@@ -319,12 +331,15 @@ def round_rows(
 ) -> list[dict[str, Any]]:
     """Return a row per round: the metrics, and the clients' mean accuracy if it was measured.
 
+    Without classes, "evaluate-client-loss" and "evaluate-client-metric:NAME" are clients' means.
+
     The columns of `more` are added to every row.
     """
     rows, about = [], {"phase": stage.phase, "start": stage.start, "task": stage.task}
+    has_classes = any(CLIENT_ACCURACY in metrics for metrics in history.evaluate.values())
     for number, metrics in history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
-        measured = {"accuracy": accuracy} if stage.has_client_rows else {}
+        measured = {"accuracy": accuracy} if stage.has_client_rows and has_classes else {}
         own = {**about, "round": number - stage.warmup_rounds, **measured}
         # A node may report metrics of any name, which must not overwrite the columns of `own`.
         rows.append({**own, **metrics, **more, **own})

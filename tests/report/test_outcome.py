@@ -133,7 +133,7 @@ def test_metrics_of_the_user_keep_their_titles(tmp_path: Path) -> None:
     page = Outcome(rows, frame([], OF_A_ROUND), about).write(tmp_path)
     assert ">Top three</th>" in page.read_text(encoding="utf-8")
     (comparison,) = report_of([Outcome.read(tmp_path)]).comparisons
-    assert comparison.column("metric:top3") == ColumnSpec("Top three", "lower")
+    assert comparison.column("metric:top3") == ColumnSpec("Top three", "lower", None)
 
 
 def test_run_without_tasks_and_rounds_has_a_report(tmp_path: Path) -> None:

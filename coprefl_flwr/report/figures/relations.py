@@ -15,13 +15,14 @@ _TERMS = {"sum": 0, "mean": 0, "variance": 1, "deviation": 1}
 
 @style.settings()
 def p1_rounds(comparison: Comparison) -> style.Drawn:
-    """Draw the accuracy by the length of the first phase (P1), with a cubic polynomial.
+    """Draw the accuracy, or the measure, by the length of the first phase (P1), with a cubic.
 
     There is no polynomial for four or fewer lengths of P1: a cubic goes through any four points.
     """
     from matplotlib.ticker import MaxNLocator
 
-    metric = next((m for m in ("final", "accuracy") if m in comparison.metrics), "")
+    finals = {"final": "Final test accuracy (%)", "final-loss": "Final test loss"}
+    metric = next((m for m in (*finals, comparison.measure) if m in comparison.metrics), "")
     rows = [row for row in comparison.rows if metric and row.switch]
     values = [(row.switch, value) for row in rows for value in row.values[metric]]
     points = pd.DataFrame(values, columns=["rounds", "value"]).dropna()
@@ -35,11 +36,14 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
         cubic = np.polynomial.Polynomial.fit(means.index, means, _ORDER)
         panel.plot(*cubic.linspace(200), color=style.colours(["cyclic"])["cyclic"][0], zorder=1)
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
-    style.title(panel, "Length of P1", "mean ± std", "Rounds in P1", f"{which} (%)")
+    heading = comparison.column(metric)
+    unit = f" ({heading.unit.strip()})" * bool(heading.unit)
+    what = heading.title.removesuffix(heading.unit)
+    label = finals.get(metric, f"{what} of the tasks' clients{unit}")
+    style.title(panel, "Length of P1", "mean ± std", "Rounds in P1", label)
     return figure, (
-        f"{which} against the rounds of the first phase. Line, with more than four lengths: the "
-        f"least-squares polynomial of order {_ORDER}, as in CyclicFL."
+        f"{label.removesuffix(unit)} against the rounds of the first phase. Line, with more than "
+        f"four lengths: the least-squares polynomial of order {_ORDER}, as in CyclicFL."
     )
 
 
