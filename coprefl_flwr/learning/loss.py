@@ -86,11 +86,15 @@ class Loss(Choice):
             return plugins.call(self.name, functools.partial(found, **_tensors(options)), ())
         return functools.partial(found, **options)
 
-    def check(self, network: nn.Module, samples: Samples) -> None:
-        """Raise a SettingsError if the loss does not fit the network's outputs and the targets."""
+    def check(self, network: nn.Module, samples: Samples) -> tuple[Tensor, Tensor] | None:
+        """Raise a SettingsError if the loss does not fit the network's outputs and the targets.
+
+        Return the outputs and targets of two samples, or None if nothing had to be tried, because
+        the loss is cross-entropy and the targets are classes.
+        """
         inputs, targets = samples.batch(slice(2), next(network.parameters()).device)
         if self.is_default and are_classes(targets):
-            return
+            return None
         with computing(network):
             outputs = network.eval()(inputs.contiguous())
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
@@ -105,6 +109,7 @@ class Loss(Choice):
             raise SettingsError(
                 f"loss = {self}: gives {_kind(value)}; a scalar with a gradient is needed", "loss"
             )
+        return outputs.detach(), targets
 
     def identity(self) -> dict[str, str]:
         """Return the loss and a hash of its code by name; empty for the default."""

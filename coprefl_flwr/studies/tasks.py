@@ -231,7 +231,8 @@ class Task(TrainingStage):
         if self.how.diagnostics:
             self.architecture.head_layer(self.drawn_by.outputs)
         network = self.architecture.shared(self.drawn_by.outputs)
-        self.how.trained.training.loss.check(network, self.population.clients[0].train)
+        loss, samples = self.how.trained.training.loss, self.population.clients[0].train
+        self.metrics.check(self.drawn_by.classes, loss.check(network, samples))
         self.strategy()
 
     def max_parallel_clients(self) -> int:
@@ -304,7 +305,6 @@ def comparison(
         Functions that make a stage of measurement for a starting model. The stages follow in this
         order.
     """
-    how.metrics.check(tasks.classes)
     stages: list[Stage] = [*starts]
     for number, start in itertools.product(range(len(tasks)), starts):
         task = Task(number, start, tasks, how)
