@@ -10,11 +10,11 @@ from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 
-SIDE, CLASSES = 20, 3
+SIDE, CLASSES = 16, 3
 
 
 def scenes(number: int, seed: int, contrast: float) -> TensorDataset:
-    """Return images (n, 1, 20, 20) of a square and a disc, and each pixel's class (n, 20, 20)."""
+    """Return images (n, 1, 16, 16) of a square and a disc, and each pixel's class (n, 16, 16)."""
     rng = np.random.default_rng(seed)
     classes = np.zeros((number, SIDE, SIDE), np.int64)
     rows, columns = np.mgrid[:SIDE, :SIDE]
@@ -42,8 +42,8 @@ def network() -> nn.Module:
     """Return four convolutions with the same output size as the input; tasks keep them all."""
     torch.manual_seed(0)
     return nn.Sequential(
-        *(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 16, 5, padding=2), nn.ReLU()),
-        *(nn.Conv2d(16, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, CLASSES, 1)),
+        *(nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, 8, 5, padding=2), nn.ReLU()),
+        *(nn.Conv2d(8, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, CLASSES, 1)),
     )
 
 
