@@ -39,11 +39,11 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors in the memory of the CPU; tensors on the CPU are not copied."""
+def on_cpu(tensors: Mapping[str, Tensor], *, copy: bool = False) -> dict[str, Tensor]:
+    """Return tensors in the memory of the CPU; only with `copy`, those on the CPU are copied."""
     there = {tensor.device for tensor in tensors.values() if tensor.device.type in WAITS}
     copies = {
-        name: tensor.detach().to("cpu", non_blocking=tensor.device in there)
+        name: tensor.detach().to("cpu", non_blocking=tensor.device in there, copy=copy)
         for name, tensor in tensors.items()
     }
     for device in there:

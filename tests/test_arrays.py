@@ -109,6 +109,8 @@ NOT_FINITE = "array 'w' holds a NaN or an infinity"
         (np.zeros((0, 2)), np.float32, None),
         (np.float64([np.inf]), np.int64, NOT_FINITE),
         (np.float32([0, -np.inf]), np.float32, NOT_FINITE),
+        (np.float32([0, np.nan]), np.float32, NOT_FINITE),
+        (np.float32([3e38, -3e38]), np.float32, None),  # Their l2 norm is no float32.
     ],
 )
 def test_numbers_must_be_finite_in_the_dtype_that_was_sent(array, dtype, problem):

@@ -16,8 +16,6 @@ class FeaturesClient(TorchClient):
     evaluates in the same way as a `TorchClient`.
     """
 
-    needs_classes = True
-
     @torch.no_grad()
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the sums, n and no metrics.

@@ -31,7 +31,6 @@ class FedPCLClient(StatefulClient):
     "fedpcl-variant" selects the loss. `noise` is added to the prototypes before they are sent.
     """
 
-    needs_classes = True
     network = "projection"
     injected = frozenset({"state", "initial", "noise"})
 

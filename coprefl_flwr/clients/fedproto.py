@@ -20,8 +20,6 @@ class FedProtoClient(StatefulClient):
     request's "fedproto-mu".
     """
 
-    needs_classes = True
-
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return ([prototypes, counts], n, {"loss"}) after training the model.
 

@@ -50,9 +50,6 @@ class TorchClient(NumPyClient):
     network: ClassVar[str] = "classifier"
     """Kind of the trained network: "classifier", or "projection" for a network without classes."""
 
-    needs_classes: ClassVar[bool] = False
-    """Whether the targets must be classes."""
-
     injected: ClassVar[frozenset[str]] = frozenset()
     """Names of further constructor arguments, a subset of "state", "initial" and "noise"."""
 
@@ -74,17 +71,9 @@ class TorchClient(NumPyClient):
             setattr(self, name, value)
         self.device = torch.device(device) if device else default_device()
         self.train = as_samples("train", train)
-        self.check_targets(type(self).__name__, self.train)
         self.model = placed(model, self.device, self.train)
         self.test = None if test is None else as_samples("test", test)
         self.training = training or LocalTraining()
-
-    @classmethod
-    def check_targets(cls, what: str, samples: Samples) -> None:
-        """Raise a SettingsError that begins with `what` if the client needs classes."""
-        if cls.needs_classes and not samples.dataset.has_classes:
-            kind = samples.dataset.target_kind
-            raise SettingsError(f"{what}: needs classes, but the targets are {kind}")
 
     @classmethod
     def check_samples(cls, fewest: int, **options: Any) -> None:

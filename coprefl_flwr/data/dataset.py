@@ -1,6 +1,5 @@
 """Datasets in memory, samples of them, and the check of a dataset's arrays (`make_dataset`)."""
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,9 @@ class Dataset(ABC):
     Attributes
     ----------
     labels : int64 (N,), in 0..len(classes)-1; all 0 if there are `targets`
-    classes : names of the classes; one without a name if there are `targets`
+    classes : names of the classes; an empty name for each output of a network if there are
+        `targets`: 1 for floats (N,) or (N, H, W), k for (N, k), C for (N, C, H, W), and for integer
+        images (N, H, W) their highest number plus 1
     targets : float32 or int64 (N, *shape), for regression, several labels per sample, or images of
         classes; None if the targets are classes, the `labels`
     groups : int64 (N,), number of the writer or speaker of each sample; None if the source does not
@@ -53,25 +54,11 @@ class Dataset(ABC):
         """Whether the target of a sample is a class, its label."""
         return self.targets is None
 
-    @property
-    def target_kind(self) -> str:
-        """The targets in words: "classes", or the dtype and the shape of each target."""
+    def target_kind(self, classes: int | str = "several") -> str:
+        """Return what the targets are: "5 classes", or the dtype and the shape of each target."""
         if self.targets is None:
-            return "classes"
-        return f"{str(self.targets.dtype).removeprefix('torch.')} {tuple(self.targets.shape[1:])}"
-
-    @functools.cached_property
-    def outputs(self) -> int:
-        """Number of outputs of a network: the number of classes, or of numbers in a target.
-
-        It is 1 for float targets (N,) or (N, H, W), k for (N, k), and C for (N, C, H, W). For
-        images of class numbers, integers (N, H, W), it is the highest number plus 1.
-        """
-        if self.targets is None:
-            return len(self.classes)
-        if self.targets.ndim > 2 and not self.targets.is_floating_point():
-            return int(self.targets.max()) + 1
-        return 1 if self.targets.ndim in (1, 3) else self.targets.shape[1]
+            return f"{classes} classes"
+        return f"targets {self.targets.numpy().dtype} {tuple(self.targets.shape[1:])}"
 
     @property
     @abstractmethod
@@ -205,15 +192,15 @@ def make_dataset(
     _check_finite(source, "item", inputs)
     targets = _targets(source, labels, len(inputs))
     if targets is not None:
-        labels, classes, relabel = np.zeros(len(inputs), np.int64), ("",), False
+        classes, relabel, may_lack = [""] * _outputs_for(targets), False, True
+        labels = np.zeros(len(inputs), np.int64)
     numbers = _integers(source, "labels", labels, len(inputs))
     if not may_lack and not relabel:
         _check_gaps(source, numbers, len(classes or ()) or int(numbers.max()) + 1)
     if relabel:
         numbers, classes = _renumber(source, numbers, classes)
     names = _names(source, "labels", numbers, classes)
-    columns: dict[str, Any] = {"labels": numbers, "classes": names, "test": test}
-    columns["targets"] = targets
+    columns = dict[str, Any](labels=numbers, classes=names, test=test, targets=targets)
     if groups is not None:
         columns["groups"] = _integers(source, "groups", groups, len(inputs))
     if domains is not None:
@@ -240,11 +227,16 @@ def _targets(source: str, labels: npt.NDArray[Any], n: int) -> Tensor | None:
     kind = labels.dtype.kind
     if kind not in "fbiu" or len(labels) != n or (kind != "f" and labels.size == n):
         return None
-    targets = torch.from_numpy(
-        np.ascontiguousarray(labels, np.int64 if kind in "iu" else np.float32)
-    )
+    targets = torch.from_numpy(labels.astype(np.int64 if kind in "iu" else np.float32))
     _check_finite(source, "the target of item", targets)
     return targets
+
+
+def _outputs_for(targets: Tensor) -> int:
+    """Return the number of a network's outputs for targets (see `Dataset.classes`)."""
+    if targets.ndim > 2 and not targets.is_floating_point():
+        return int(targets.max()) + 1
+    return 1 if targets.ndim in (1, 3) else targets.shape[1]
 
 
 def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
@@ -342,8 +334,7 @@ class Samples:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        number = f"{len(np.unique(self.labels))} " if self.dataset.has_classes else "targets "
-        return f"<{len(self)} samples of {number}{self.dataset.target_kind}>"
+        return f"<{len(self)} samples of {self.dataset.target_kind(len(np.unique(self.labels)))}>"
 
     def take(self, positions: Rows) -> "Samples":
         """Return the samples at `positions`: indices in these samples, not in the dataset."""

@@ -53,7 +53,7 @@ _Columns = dict[str, npt.NDArray[Any]]
 """{name of a column by which a partitioner can partition: its values (n,)}"""
 
 TARGET_BINS = 10
-"""Number of bins of the targets, with equal numbers of samples, that take the place of classes."""
+"""Number of bins of the targets, with equal numbers of samples, that are used as classes."""
 
 
 def partition(
@@ -70,8 +70,9 @@ def partition(
     """Partition the samples 0..n-1, whose labels are `labels`, integers (n,), over `clients`.
 
     `labels` may also be targets that are no classes, numbers (n, *shape) (see `as_dataset`). Ten
-    bins then take the place of classes: the lowest tenth of the targets, and so on. For this, a
-    target of several numbers is their mean. Equal targets are in one bin.
+    bins are then used as classes: the lowest tenth of the targets, and so on. For this, a target of
+    several numbers is their mean, which flwr-datasets' partitioners find in the column "target".
+    Equal targets are in one bin.
 
     Raises a SettingsError if a setting is out of range, if none of 100 draws gives every client
     `min_samples` samples, or if too few groups have `min_samples` samples.
@@ -90,8 +91,7 @@ def partition(
           "InnerDirichletPartitioner:partition_sizes=50,20,30,alpha=0.1". A single partition size
           holds for all clients. Defaults are the arguments `alpha` and `classes_per_client` below
         - a partitioner object of flwr-datasets. A copy of it is used, with the object's own seed.
-          It partitions by the labels; a NaturalIdPartitioner by the groups; a ContinuousPartitioner
-          by the targets, if they are no classes
+          It partitions by the labels, or, if it is a NaturalIdPartitioner, by the groups
         - a user's function of (labels, clients, rng), or its name as "module:NAME", that returns a
           list of sample indices for each client
     alpha : concentration of the Dirichlet distribution
@@ -241,17 +241,14 @@ def _drawing(
     # No minimum size: the library draws at most ten times until all partitions are large enough,
     # and `partition` draws more often.
     options = {"min_partition_size": 0, "num_partitions": clients, **defaults}
-    by_target = "Continuous" in name and "target" in columns
-    options["partition_by"] = "target" if by_target else "label"
-    if "NaturalId" in name:
-        options["partition_by"] = "groups"
+    options["partition_by"] = "groups" if "NaturalId" in name else "label"
     if is_class:
         options |= _options(what, _ALIASES.get(text, text), parameters, clients or 1)
     column = options["partition_by"]
     if column not in columns:
         problem = _NO_GROUPS if column == "groups" else unknown("column", column, columns)
         raise SettingsError(f"{what}: {problem}")
-    columns[str(getattr(partitioner, "_partition_by", "label"))] = columns[column]
+    columns.setdefault(str(getattr(partitioner, "_partition_by", "label")), columns[column])
 
     def draw(number: int) -> Iterator[Rows]:
         of_draw = (*key, number) if is_class else key

@@ -33,12 +33,10 @@ class Reduction:
     def rows(self, labels: npt.NDArray[Any]) -> Rows:
         """Return the indices of the drawn samples, ascending, given the labels (N,) of all samples.
 
-        Each class is drawn independently of the others. Targets without classes are one class.
+        Each class is drawn independently of the others. Of targets without classes, all are drawn.
         """
-        if not self.samples_per_class:
+        if not self.samples_per_class or labels.ndim > 1 or labels.dtype.kind == "f":
             return np.arange(len(labels))
-        if labels.ndim > 1 or labels.dtype.kind == "f":  # Targets without classes.
-            labels = np.zeros(len(labels), np.int64)
         drawn = []
         for label in np.unique(labels):
             rng = seeds.generator(self.seed, "samples-per-class", int(label))
@@ -70,9 +68,6 @@ class Reduction:
             return dataset
         if not isinstance(dataset, ImageDataset):
             line = "image-size and samples-per-class need images, but this dataset has none"
-            raise SettingsError(f"{source}: {line}")
-        if self.image_size and dataset.targets is not None and dataset.targets.ndim > 2:
-            line = "image-size does not resize targets; resize both in a dataset of your own"
             raise SettingsError(f"{source}: {line}")
         rows = self.rows(dataset.labels)
         if len(rows) == len(dataset.labels) and self.resized(dataset.images[:1]).shape[1:] == (

@@ -199,7 +199,7 @@ class Datasets:
                 source, other = source.in_colour(), other.in_colour()
             other = other.normalised_as(source) if source.shape == other.shape else other
         kinds = [
-            f"{'x'.join(map(str, one.shape))} of type {type(one).__name__} with {one.target_kind}"
+            f"{'x'.join(map(str, one.shape))} of type {type(one).__name__} with {one.target_kind()}"
             for one in (other, source)
         ]
         if kinds[0] == kinds[1] and not isinstance(source, TextDataset):
@@ -218,9 +218,14 @@ class Datasets:
         classes if their datasets or domains differ, or with `allow-class-overlap`.
         """
         settings, key = self.settings, (self.seed, "class-split")
+        disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
+        allowed = disjoint or settings.allow_class_overlap
         if not self.loaded[0].has_classes:
-            self._check_divided()
-            return (0,), (0,)
+            if not (allowed or settings.has_task_dataset or settings.task_reserve):
+                problem = "without classes, the tasks would have the samples of the pre-training"
+                raise SettingsError(f"{problem}: set task-reserve or domains", "task-reserve")
+            first, second = (tuple(range(len(source.classes))) for source in self.loaded)
+            return first, second
         if settings.has_task_dataset:
             pretraining_size, task_size = (len(source.classes) for source in self.loaded)
             texts = settings.pretraining_classes, settings.downstream_classes
@@ -228,23 +233,13 @@ class Datasets:
                 choose_classes("pretraining-classes", texts[0], pretraining_size, seed_key=key),
                 choose_classes("downstream-classes", texts[1], task_size, seed_key=key),
             )
-        disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
         return split_classes(
             len(self.loaded[0].classes),
             downstream=settings.downstream_classes,
             pretraining=settings.pretraining_classes,
-            allow_overlap=settings.allow_class_overlap or disjoint,
+            allow_overlap=allowed,
             seed_key=key,
         )
-
-    def _check_divided(self) -> None:
-        """Raise a SettingsError if both phases would use all samples of targets without classes."""
-        settings, (first, second) = self.settings, map(set, self.domains)
-        allowed = settings.has_task_dataset or settings.allow_class_overlap or settings.task_reserve
-        if not allowed and (first & second or not first):
-            problem = "without classes, the tasks and the pre-training would have the same samples"
-            remedy = "set task-reserve, or domains or a task-dataset that differ"
-            raise SettingsError(f"task-reserve = 0: {problem}; {remedy}", "task-reserve")
 
     @functools.cached_property
     def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -282,23 +277,10 @@ class Datasets:
                 rows = rows_of(self.loaded[0], (number,), domains)
                 if len(rows):  # There are no rows if the phases have no common domain.
                     rng = seeds.generator(self.seed, "task-reserve", number)
-                    units = _units(self.loaded[0])[rows]
-                    each = np.unique(units)
-                    reserved, _ = split_in_two(len(each), self.settings.task_reserve, rng)
-                    is_reserved = np.isin(units, each[reserved])
-                    divided.append((rows[~is_reserved], rows[is_reserved]))
+                    reserved, others = split_in_two(len(rows), self.settings.task_reserve, rng)
+                    divided.append((rows[others], rows[reserved]))
         of_pretraining, of_tasks = map(np.concatenate, zip(*divided, strict=True))
         return of_pretraining, of_tasks
-
-
-def _units(source: Dataset) -> Rows:
-    """Return the number of each sample's group, if there are no classes, or else of the sample.
-
-    Without classes, tasks consist of groups, so a group is reserved as a whole.
-    """
-    if source.has_classes or source.groups is None:
-        return np.arange(len(source.labels))
-    return source.groups
 
 
 def rows_of(source: Dataset, classes: Sequence[int], domains: Sequence[int]) -> Rows:

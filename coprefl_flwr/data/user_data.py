@@ -98,7 +98,10 @@ def as_dataset(
             label_key = reader.read(part)
         sizes.append(len(reader.labels))
         of_parts.append(_class_names(source, part, label_key))
-    labels = _one_kind(source, reader.labels)
+    try:
+        labels = np.array(reader.labels)
+    except ValueError as error:
+        raise SettingsError(f"{source}: targets have several shapes; one is allowed") from error
     is_test = np.repeat([name == "test" for name in parts], np.diff(sizes))
     names = _common_names(source, of_parts)
     if names is not None and labels.dtype == np.int64 and labels.max() < len(names):
@@ -381,20 +384,7 @@ def _target(what: str, target: Any) -> int | npt.NDArray[Any]:
             f"{what} has the target {excerpt(target)}; needed is a class number, an integer, or "
             "numbers: a float, or an array of one shape for all items"
         )
-    single = numbers.size == 1 and numbers.dtype.kind != "f"
-    return int(numbers.item()) if single else numbers
-
-
-def _one_kind(source: str, targets: list[int | npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return targets as one array, int64 (n,) for classes; SettingsError for several kinds."""
-    kinds = {
-        "a class" if isinstance(target, int) else f"{target.dtype} of shape {target.shape}"
-        for target in targets
-    }
-    if len(kinds) > 1:
-        some = " and ".join(sorted(kinds)[:2])
-        raise SettingsError(f"{source}: targets are of several kinds ({some}); one is allowed")
-    return np.array(targets)
+    return int(numbers.item()) if numbers.size == 1 and numbers.dtype.kind != "f" else numbers
 
 
 def _stacked(source: str, inputs: list[Tensor]) -> Tensor:

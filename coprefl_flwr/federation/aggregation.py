@@ -18,6 +18,9 @@ from coprefl_flwr.arrays import Arrays, is_buffer
 
 Metrics = Mapping[str, float]
 
+PART = 1 << 17
+"""Number of elements that are added at once, so that their products stay in the CPU's cache."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -213,8 +216,12 @@ class Accumulator:
         for key, array in arrays.items():
             averaged = is_buffer(key, self.sent.get(key, array), self.buffers)
             factor = buffer_weight if averaged else weight
-            product = np.asarray(np.multiply(array, factor, dtype=np.float64))
-            if key in sums:
-                np.add(sums[key], product, out=sums[key])
-            else:
-                sums[key] = product
+            if key not in sums:
+                sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64))
+                continue
+            total, numbers = np.atleast_1d(sums[key], array)  # Views.
+            rows = max(1, PART * len(total) // max(1, total.size))
+            for first in range(0, len(total), rows):
+                product = numbers[first : first + rows].astype(np.float64)
+                product *= factor
+                total[first : first + rows] += product

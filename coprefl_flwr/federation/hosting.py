@@ -87,7 +87,7 @@ def run_clients(
                 start = cast_like(arrays, sent)
             elif alone and rule.sums:
                 # A copy, as the arrays may share the memory of a model that another client uses.
-                start = {name: array.copy("K") for name, array in arrays.items()}
+                start = {name: np.array(array, order="C") for name, array in arrays.items()}
             elif rule.sums:
                 sums.add(client_id, arrays, metrics)
             reply.metrics[client_id] = metrics

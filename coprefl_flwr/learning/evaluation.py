@@ -28,7 +28,7 @@ EVALUATION_BATCH = 256
 
 @dataclass(frozen=True)
 class Metric:
-    """A user's metric: `fn(logits (n, C), labels (n,)) -> float` over a client's test set.
+    """A user's metric: `fn(outputs (n, ...), targets (n, ...)) -> float` over a client's test set.
 
     `title` is the heading of the metric's column. `better` is "higher" or "lower".
     """

@@ -1,6 +1,7 @@
 """The loss that clients minimise: a function of a network's outputs and the targets of a batch."""
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -86,30 +87,26 @@ class Loss(Choice):
             return plugins.call(self.name, functools.partial(found, **_tensors(options)), ())
         return functools.partial(found, **options)
 
-    def check(self, network: nn.Module, samples: Samples) -> tuple[Tensor, Tensor] | None:
-        """Raise a SettingsError if the loss does not fit the network's outputs and the targets.
-
-        Return the outputs and targets of two samples, or None if nothing had to be tried, because
-        the loss is cross-entropy and the targets are classes.
-        """
+    def check(self, network: nn.Module, samples: Samples) -> None:
+        """Raise a SettingsError if the loss does not fit the network's outputs and the targets."""
         inputs, targets = samples.batch(slice(2), next(network.parameters()).device)
         if self.is_default and are_classes(targets):
-            return None
+            return
         with computing(network):
             outputs = network.eval()(inputs.contiguous())
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
         try:
-            value = self.of_batch(lambda _: outputs, (inputs, targets))
+            with warnings.catch_warnings():
+                # torch only warns of outputs (n, 1) and targets (n,), whose mean is over all pairs.
+                warnings.filterwarnings("error", message="Using a target size")
+                value = self.of_batch(lambda _: outputs, (inputs, targets))
         except Exception as error:  # A user's loss may raise any exception.
             both = f"outputs {_kind(outputs)} and targets {_kind(targets)}"
-            hint = "; classes must be integers, and other targets need another loss"
-            line = f"{both}: {one_line(error)}{hint if self.is_default else ''}"
-            raise SettingsError(f"loss = {self}: {line}", "loss") from error
+            raise SettingsError(f"loss = {self}: {both}: {one_line(error)}", "loss") from error
         if not isinstance(value, Tensor) or value.ndim or not value.requires_grad:
             raise SettingsError(
                 f"loss = {self}: gives {_kind(value)}; a scalar with a gradient is needed", "loss"
             )
-        return outputs.detach(), targets
 
     def identity(self) -> dict[str, str]:
         """Return the loss and a hash of its code by name; empty for the default."""

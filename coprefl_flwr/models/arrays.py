@@ -17,13 +17,12 @@ _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     """Return copies of the model's parameters and buffers by name, with their shapes and dtypes.
 
-    A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`, becomes a 0-d array. A
-    bfloat16 tensor becomes a float32 array (see `as_array`).
+    The copies have the memory format of the tensors, such as channels last, because a copy to
+    another format is slower. A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`,
+    becomes a 0-d array. A bfloat16 tensor becomes a float32 array (see `as_array`).
     """
-    return {
-        name: as_array(tensor.clone(memory_format=torch.contiguous_format), name)
-        for name, tensor in on_cpu(model.state_dict()).items()
-    }
+    copies = on_cpu(model.state_dict(), copy=True)
+    return {name: as_array(tensor, name) for name, tensor in copies.items()}
 
 
 def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:

@@ -18,9 +18,9 @@ from coprefl_flwr.recipes.execute import Failures
 from coprefl_flwr.recipes.figure_data import loss_around, similarity
 from coprefl_flwr.recipes.recipe import Recipe, Trial, table_name
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.search import TableRow
+from coprefl_flwr.recipes.search import TableRow, mean_score
 from coprefl_flwr.report import Comparison, Report, ResultRow
-from coprefl_flwr.report.columns import ACCURACY, START_LOSS, STOPPED, column, of_measure
+from coprefl_flwr.report.columns import ACCURACY, START_LOSS, STOPPED, ColumnSpec, of_measure
 from coprefl_flwr.report.comparison import SearchEntry
 from coprefl_flwr.report.outcome import Outcome, result_row
 from coprefl_flwr.studies.costs import cost
@@ -41,7 +41,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
         title=recipe.title,
         source=recipe.source,
         command="coprefl run FOLDER/recipe.yaml",
-        notes=notes.how(recipe, tables[0].comparison.column(tables[0].measure).name),
+        notes=notes.how(recipe, tables[0].measure.name),
         warnings=list(dict.fromkeys(line for table in tables for line in table.warnings())),
         comparisons=[table.comparison for table in tables],
         figures=recipe.figures,
@@ -126,16 +126,15 @@ class _Table:
     ) -> tuple[SearchEntry, list[Run]]:
         short = row.short_runs(trial)
         deciding = short + runs
-        score = row.score(self.store, runs)
+        headings = self.recipe.headings
         entry = SearchEntry(
             row.label,
             trial.chosen,
-            score.value,
+            mean_score(self.store, runs, headings)[0],
             chosen=is_chosen,
             problem="; ".join(notes.problems(self.store, deciding)),
-            short_score=row.score(self.store, short).value if short else None,
+            short_score=mean_score(self.store, short, headings)[0] if short else None,
             dropped=not (runs or is_chosen),
-            column=column(self.measure, self.recipe.headings),
         )
         return entry, deciding
 
@@ -218,15 +217,15 @@ class _Table:
         """The values of every start and unit."""
         return pd.concat([outcome.values(self._metrics) for outcome in self._outcomes])
 
-    @property
-    def measure(self) -> str:
+    @functools.cached_property
+    def measure(self) -> ColumnSpec:
         """The column of the measure; the accuracy if there are no results yet."""
         measures = [outcome.measure for outcome in self._outcomes]
         return next((measure for measure in measures if measure != ACCURACY), ACCURACY)
 
     @property
     def _metrics(self) -> list[str]:
-        return of_measure(self.recipe.metrics, self.measure)
+        return of_measure(self.recipe.metrics, self.measure.metric)
 
     def _outcome(self, position: int) -> Outcome:
         runs = {str(trial.method): runs[position] for _, trial, runs in self._rows if trial}

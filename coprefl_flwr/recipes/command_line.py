@@ -39,7 +39,6 @@ from coprefl_flwr.recipes.schema import recipe_schema
 from coprefl_flwr.recipes.search import check_runs, table_rows
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.report import Report, text_tables, write_report
-from coprefl_flwr.report.columns import ACCURACY
 from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame, measure_of
 from coprefl_flwr.report.outcome import Outcome, report_of
@@ -201,9 +200,8 @@ def show(options: argparse.Namespace) -> None:
         if result["rows"]:
             rows = accuracies(frame(result["rows"]))
             measure = measure_of(rows)
-            mean = rows[measure].mean()
-            shown = f"{mean:.1f} %" if measure == ACCURACY else f"{measure} = {mean:.4g}"
-            say(f"  {name}{shown} over {len(rows)} clients")
+            mean = rows[measure.metric].mean()
+            say(f"  {name}{measure.name} {mean:.4g}{measure.unit} over {len(rows)} clients")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {

@@ -58,14 +58,7 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.schema import RecipeFile
 from coprefl_flwr.recipes.yaml_file import Places
-from coprefl_flwr.report.columns import (
-    BUDGETS,
-    DIAGNOSTICS,
-    START_LOSS,
-    STEP_SIZE,
-    STOPPED,
-    Headings,
-)
+from coprefl_flwr.report.columns import BUDGETS, DIAGNOSTICS, START_LOSS, STEP_SIZE, STOPPED
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.measurements import own_metric
 from coprefl_flwr.studies.method import Method
@@ -180,7 +173,7 @@ class Recipe(RecipeFile):
         return tuple(key for key, values in self.settings.items() if len(values) > 1)
 
     @property
-    def headings(self) -> Headings:
+    def headings(self) -> OwnMetrics:
         """The titles and better directions of the user's metrics, by column."""
         return {f"{METRIC}{name}": text for name, *text in self.own_metrics.values()}
 

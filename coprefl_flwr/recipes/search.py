@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,16 +23,8 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import ALL, HALVING, VALIDATION, Recipe, RecipeRow, Trial
 from coprefl_flwr.recipes.runs import Run, with_step_size
-from coprefl_flwr.report.columns import (
-    ACCURACY,
-    COLUMNS,
-    LOSS,
-    STEP_SIZE,
-    ColumnSpec,
-    Headings,
-    column,
-)
-from coprefl_flwr.report.frames import TEST_ACCURACY, TEST_LOSS, frame, measure_of, task_metrics
+from coprefl_flwr.report.columns import ACCURACY, STEP_SIZE, TESTS, ColumnSpec, Headings
+from coprefl_flwr.report.frames import frame, measure_of, task_metrics, tested_by
 from coprefl_flwr.studies.known_methods import Methods
 from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.store import Store
@@ -152,12 +144,12 @@ class TableRow:
         trials = self.trials()
         if not self.halves:
             return trials
-        return best(trials, [self.score(store, self.short_runs(trial)).quality for trial in trials])
+        return best(trials, [self.quality(store, self.short_runs(trial)) for trial in trials])
 
-    def score(self, store: Store, runs: Sequence[Run]) -> "Score":
-        """Return the mean score of runs; nan if a run is not finished, or if there are no runs."""
-        scores = [score(store, run, self.recipe.headings) for run in runs] or [Score()]
-        return Score(float(np.mean([of.value for of in scores])), scores[0].column)
+    def quality(self, store: Store, runs: Sequence[Run]) -> float:
+        """Return the mean score of runs; the negative score if lower is better."""
+        value, column = mean_score(store, runs, self.recipe.headings)
+        return column.quality(value)
 
     def is_decided(self, finalists: Sequence[Trial]) -> bool:
         """Return whether one trial is left after halving, which is chosen without more runs."""
@@ -206,32 +198,27 @@ def check_runs(recipe: Recipe) -> list[Run]:
     return list(runs.values())
 
 
-class Score(NamedTuple):
-    """The score of a run, and the column of the measure."""
+def score(store: Store, run: Run, headings: Headings) -> tuple[float, ColumnSpec]:
+    """Return the score of a run, and its column: the mean of the measure over tasks.
 
-    value: float = math.nan
-    column: ColumnSpec = COLUMNS[ACCURACY]
-
-    @property
-    def quality(self) -> float:
-        """The score, or the negative score if lower is better."""
-        return -self.value if self.column.better == "lower" else self.value
-
-
-def score(store: Store, run: Run, headings: Headings) -> Score:
-    """Return the mean of the measure over a run's tasks, or the last test accuracy or loss."""
+    Without tasks it is the last test accuracy, or the last test loss.
+    """
     if not store.done(run.study.stages):
-        return Score()
+        return math.nan, ACCURACY
     rows = [row for stage in run.client_stages for row in store.result(stage)["rows"]]
     if rows:
-        measure = measure_of(data := frame(rows), headings)
-        mean = float(np.mean(task_metrics(data, headings)[measure]))
-        return Score(mean, column(measure, headings))
+        measure = measure_of(frame(rows), headings)
+        return float(np.mean(task_metrics(frame(rows), headings)[measure.metric])), measure
     rounds = store.result(run.main)["rounds"]
-    for test, measure in ((TEST_ACCURACY, ACCURACY), (TEST_LOSS, LOSS)):
-        if tested := [row[test] for row in rounds if test in row]:
-            return Score(math.nan if tested[-1] is None else tested[-1], COLUMNS[measure])
-    return Score()
+    test = tested_by(frame(rounds))
+    last = next((row[test] for row in reversed(rounds) if test in row), None)
+    return math.nan if last is None else float(last), TESTS[test]
+
+
+def mean_score(store: Store, runs: Sequence[Run], headings: Headings) -> tuple[float, ColumnSpec]:
+    """Return the mean score of runs; nan if a run is not finished, or if there are no runs."""
+    scores = [score(store, run, headings) for run in runs] or [(math.nan, ACCURACY)]
+    return float(np.mean([value for value, _ in scores])), scores[0][1]
 
 
 def choose(store: Store, row: TableRow) -> Trial | None:
@@ -239,7 +226,7 @@ def choose(store: Store, row: TableRow) -> Trial | None:
     finalists = row.finalists(store)
     if row.is_decided(finalists):
         return finalists[0]
-    scores = [row.score(store, row.selection_runs(trial)).quality for trial in finalists]
+    scores = [row.quality(store, row.selection_runs(trial)) for trial in finalists]
     return None if np.isnan(scores).all() else finalists[int(np.nanargmax(scores))]
 
 

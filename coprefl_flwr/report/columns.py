@@ -7,7 +7,7 @@ the user names, or else the loss.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -28,16 +28,27 @@ class ColumnSpec:
     tested: bool = True  # whether differences are tested; False for costs and counts
     meaning: str = ""  # description of the quantity, if the title is not enough
     missing: str = "its runs failed, or are not finished yet"  # why a row has no value
+    metric: str = field(default="", compare=False)  # its name in `metrics`
 
     @property
     def name(self) -> str:
         """The title in a sentence: "accuracy" for "Accuracy %", "worst 10 %" for "Worst 10 %"."""
-        return re.sub(r"(?<!\d) %²?$", "", self.title).lower()
+        name = re.sub(r"(?<!\d) %²?$", "", self.title)
+        return name[:1].lower() + name[1:] if name[1:2].islower() else name
 
     @property
     def unit(self) -> str:
         """The unit as it follows a number, " %" or " %²"; "" if the title has no unit."""
         return next((unit for unit in (" %", " %²") if self.title.endswith(unit)), "")
+
+    @property
+    def axis(self) -> str:
+        """The title as the label of an axis: "Accuracy (%)"."""
+        return self.title.removesuffix(self.unit) + f" ({self.unit.strip()})" * bool(self.unit)
+
+    def quality(self, value: float) -> float:
+        """Return the value, or the negative value if lower is better."""
+        return -value if self.better == "lower" else value
 
     def places(self, values: Iterable[float]) -> int:
         """Return the number of decimals for these values: by default three digits of the largest.
@@ -52,8 +63,9 @@ class ColumnSpec:
 
 Headings = Mapping[str, Sequence[str]]
 """Title and better direction of each metric of the user's, by its column: "metric:NAME"."""
+NO_HEADINGS: Headings = MappingProxyType({})
 
-ACCURACY, LOSS = "accuracy", "loss"
+LOSS = "loss"
 STD_CLIENTS = "std-clients"
 STATISTICS = (*list(METRICS)[1:], STD_CLIENTS)
 """Columns of the clients' accuracies in addition to their mean. `loss:variance` and
@@ -129,16 +141,23 @@ MEASURED = "measured:"
 """Prefix of the column of a number from a user's measurement."""
 
 
+TESTS = {
+    "server-accuracy": ColumnSpec("Test accuracy %"),
+    "server-loss": ColumnSpec("Test loss", "lower", None),
+}
+"""The columns of rounds in which the server tested the model: the first that there is counts."""
+
+
 def of_measure(names: Iterable[str], measure: str) -> list[str]:
     """Return columns; those of the accuracy become those of the study's measure."""
-    if measure == ACCURACY:
+    if measure == "accuracy":
         return list(names)
-    other = {ACCURACY: measure, "final": "final-loss", "best": "best-loss"}
+    other = {"accuracy": measure, "final": "final-loss", "best": "best-loss"}
     other |= {statistic: f"{measure}:{statistic}" for statistic in STATISTICS}
     return list(dict.fromkeys(other.get(name, name) for name in names if name != BEYOND))
 
 
-def column(metric: str, headings: Headings = MappingProxyType({})) -> ColumnSpec:
+def column(metric: str, headings: Headings = NO_HEADINGS) -> ColumnSpec:
     """Return the column of a metric. `headings` has the titles and directions of user metrics.
 
     A metric is a key of `COLUMNS`; accuracy@DATASET, the accuracy of the clients of a dataset;
@@ -156,12 +175,12 @@ def column(metric: str, headings: Headings = MappingProxyType({})) -> ColumnSpec
             raise SettingsError(f"{metric}: {unknown('statistic', statistic, STATISTICS)}")
         of_accuracy, mean = COLUMNS[statistic], column(measure, headings)
         title = f"{of_accuracy.name.capitalize()}: {mean.title}"
-        if of_accuracy.better == "lower":
-            return replace(mean, title=title + "²" * (mean.unit == " %"), better="lower")
-        return replace(mean, title=title)
+        title += "²" * (statistic == "variance" and mean.unit == " %")
+        directed = of_accuracy if of_accuracy.better == "lower" else mean
+        return replace(mean, title=title, better=directed.better, metric=metric)
     if metric.startswith(METRIC):
         title, better = headings.get(metric, (metric.removeprefix(METRIC), "higher"))
-        return ColumnSpec(title, "lower" if better == "lower" else "higher", None)
+        return ColumnSpec(title, "lower" if better == "lower" else "higher", None, metric=metric)
     if reached := TO_REACH.fullmatch(metric):
         what = {"rounds": "Rounds", "megabytes": "MB"}[reached[1]]
         return ColumnSpec(f"{what} to {reached[2]} %", "lower", 1, tested=False)
@@ -169,4 +188,7 @@ def column(metric: str, headings: Headings = MappingProxyType({})) -> ColumnSpec
         return ColumnSpec(f"{metric.removeprefix(ACCURACY_OF)} %")
     if metric not in COLUMNS:
         raise SettingsError(unknown("column", metric, COLUMNS))
-    return COLUMNS[metric]
+    return replace(COLUMNS[metric], metric=metric)
+
+
+ACCURACY = column("accuracy")

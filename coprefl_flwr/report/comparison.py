@@ -10,7 +10,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.named import display_names
-from coprefl_flwr.report.columns import ACCURACY, COLUMNS, ColumnSpec, Headings, column
+from coprefl_flwr.report.columns import ACCURACY, ColumnSpec, Headings, column
 from coprefl_flwr.report.statistics import Summary, holm, paired, summarise
 
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
@@ -27,7 +27,6 @@ class SearchEntry:
     problem: str = ""  # the runs that diverged or did not learn
     short_score: float | None = None  # after a quarter of the rounds; None without halving
     dropped: bool = False  # whether halving dropped these values after a quarter of the rounds
-    column: ColumnSpec = COLUMNS[ACCURACY]  # the measure
 
     @property
     def state(self) -> str:
@@ -83,7 +82,7 @@ class Comparison:
     failed: Sequence[str] = ()  # a line per missing run
     search_entries: Sequence[SearchEntry] = ()  # one per searched combination of values
     headings: Headings = field(default_factory=dict)
-    measure: str = ACCURACY  # the column of the study's measure
+    measure: ColumnSpec = ACCURACY
 
     def column(self, metric: str) -> ColumnSpec:
         """Return the column of a metric."""

@@ -8,9 +8,8 @@ pre-training), round, and the metrics of the round (nan for a missing metric).
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,8 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.columns import (
-    ACCURACY,
-    ACCURACY_OF,
-    LOSS,
-    MEASURED,
-    START_LOSS,
-    STD_CLIENTS,
-    TO_REACH,
-    Headings,
-    column,
-    of_measure,
-)
+from coprefl_flwr.report import columns
+from coprefl_flwr.report.columns import LOSS, NO_HEADINGS, ColumnSpec, Headings
 from coprefl_flwr.report.statistics import (
     BEYOND,
     METRICS,
@@ -42,9 +31,6 @@ from coprefl_flwr.report.statistics import (
 DOWNSTREAM, PERSONALISED, DIAGNOSIS = "downstream", "personalised", "diagnosis"
 PHASES = ("pretraining", DOWNSTREAM, PERSONALISED, DIAGNOSIS)
 """Phases of the package's rounds. Other phases are measurements of a starting model."""
-
-TEST_ACCURACY, TEST_LOSS = "server-accuracy", "server-loss"
-"""Columns of rounds in which the server tested the global model."""
 
 OF_CLIENTS = "evaluate-client-"
 """Prefix of columns of rounds: the mean of a measure over clients, if there is no accuracy."""
@@ -64,12 +50,12 @@ ROW = ("start", "task", "client", "n", "correct", "loss")
 metrics. Without classes it has no `correct`."""
 
 
-def frame(records: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> pd.DataFrame:
+def frame(records: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> pd.DataFrame:
     """Return records as a DataFrame; a column of integers stays one if some values are missing.
 
-    `columns` are the columns without records.
+    `names` are the columns without records.
     """
-    data = pd.DataFrame(records, columns=None if records else list(columns))
+    data = pd.DataFrame(records, columns=None if records else list(names))
     for name in data.columns[data.isna().any()]:
         values = [r[name] for r in records if r.get(name) is not None]
         if all(type(value) is int for value in values):
@@ -119,17 +105,16 @@ def own_metrics(rows: pd.DataFrame) -> list[str]:
     return [str(name) for name in rows if str(name).startswith(METRIC)]
 
 
-def measure_of(rows: pd.DataFrame, headings: Iterable[str] = ()) -> str:
+def measure_of(rows: pd.DataFrame, headings: Headings = NO_HEADINGS) -> ColumnSpec:
     """Return the column of the measure: the accuracy, or the first user metric, or the loss.
 
     `headings` are the columns of the user's metrics, in the order in which the user named them.
     """
-    if "correct" in rows:
-        return ACCURACY
-    return next((name for name in (*headings, *own_metrics(rows)) if name in rows), LOSS)
+    own = [name for name in (*headings, *own_metrics(rows), LOSS) if name in rows]
+    return columns.ACCURACY if "correct" in rows or not own else columns.column(own[0], headings)
 
 
-def task_metrics(rows: pd.DataFrame, headings: Headings = MappingProxyType({})) -> pd.DataFrame:
+def task_metrics(rows: pd.DataFrame, headings: Headings = NO_HEADINGS) -> pd.DataFrame:
     """Return a row per start and task, as they first appear, from rows of clients.
 
     The columns are start, task, the metrics over the task's clients (the keys of
@@ -139,41 +124,35 @@ def task_metrics(rows: pd.DataFrame, headings: Headings = MappingProxyType({})) 
     `headings` has the title and the better direction ("higher" or "lower") of user metrics by
     column. Without a direction, higher is better.
     """
-    groups = accuracies(rows).groupby(["start", "task"], sort=False)
-    entries = [
-        {"start": start, "task": task, **_of_task(part, headings)} for (start, task), part in groups
-    ]
-    return frame(entries, ["start", "task", "accuracy"])
+    keys = ["start", "task"]
+    groups = accuracies(rows).groupby(keys, sort=False)
+    entries = [{"start": s, "task": t} | _of_task(part, headings) for (s, t), part in groups]
+    return frame(entries, [*keys, "accuracy", LOSS])
 
 
 def _of_task(rows: pd.DataFrame, headings: Headings) -> dict[str, float]:
     """Return the metrics of one task, from rows with accuracies."""
     values: dict[str, float] = {}
+    own = own_metrics(rows)
+    for measure in filter(rows.__contains__, ("accuracy", LOSS, *own)):
+        numbers = rows[measure].astype(float)
+        # A metric may be undefined for a client. A loss that is not finite makes all numbers nan.
+        numbers = numbers.dropna() if measure in own else numbers
+        if len(numbers):
+            found = summarise_task(numbers, columns.column(measure, headings).better)
+            found[columns.STD_CLIENTS] = math.sqrt(found["variance"])
+            values |= zip(columns.of_measure(found, measure), found.values(), strict=True)
     if "accuracy" in rows:
-        values |= _statistics(ACCURACY, rows["accuracy"])
         values[BEYOND] = variance_beyond_sampling(rows["accuracy"], rows["n"])
         if "domain" in rows:
             for name, of_domain in rows.groupby("domain")["accuracy"]:
-                values[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
-    # A metric may be undefined for a client. A loss that is not finite makes all numbers nan.
-    values |= _statistics(LOSS, rows["loss"])
-    for name in own_metrics(rows):
-        if len(known := rows[name].astype(float).dropna()):
-            values |= _statistics(name, known, headings)
+                values[f"{columns.ACCURACY_OF}{name}"] = float(np.mean(of_domain))
     return values
-
-
-def _statistics(
-    measure: str, of_clients: "pd.Series[float]", headings: Headings = MappingProxyType({})
-) -> dict[str, float]:
-    values = summarise_task(of_clients, column(measure, headings).better or "higher")
-    values[STD_CLIENTS] = math.sqrt(values["variance"])
-    return dict(zip(of_measure(values, measure), values.values(), strict=True))
 
 
 def summary(
     rows: pd.DataFrame,
-    headings: Headings = MappingProxyType({}),
+    headings: Headings = NO_HEADINGS,
     metrics: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return a row per start, in order of first appearance.
@@ -188,7 +167,7 @@ def summary(
     by_task = task_metrics(rows, headings)
     tasks = by_task.groupby("start", sort=False)
     data = tasks.size().rename("tasks").reset_index()
-    of_clients = of_measure(TASK_METRICS, measure_of(rows, headings))
+    of_clients = columns.of_measure(TASK_METRICS, measure_of(rows, headings).metric)
     for metric in metrics or dict.fromkeys([*of_clients, *own_metrics(rows)]):
         if metric not in by_task:
             raise SettingsError(unknown("column", metric, map(str, by_task)))
@@ -209,12 +188,12 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     and "best" have the names "final-loss" and "best-loss". Missing numbers are nan.
     """
     models, sent = ["models-down", "models-up"], ["client-bytes-down", "client-bytes-up"]
-    test = test_of(rounds)
+    test = tested_by(rounds)
     numbers = [test, *models, *sent]
     rounds = rounds.reindex(columns=["phase", "start", "round", *numbers])
     rounds = rounds[rounds["phase"] == "pretraining"].astype(dict.fromkeys(numbers, float))
     by_start = list(rounds.set_index("round").groupby("start", sort=False))
-    sign = -1 if test == TEST_LOSS else 1
+    sign = columns.TESTS[test].quality(1)
     tested = {str(start): sign * rows[test].dropna() for start, rows in by_start}
     entries = []
     for (start, quality), (_, rows) in zip(tested.items(), by_start, strict=True):
@@ -229,13 +208,12 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
             entry |= {"final": sign * final, "best": sign * best, "best-round": quality.idxmax()}
         entries.append(entry)
     data = pd.DataFrame(entries, columns=["start", *PRETRAINING]).set_index("start").astype(float)
-    return data.set_axis(of_measure(PRETRAINING, LOSS), axis=1) if test == TEST_LOSS else data
+    return data if sign == 1 else data.set_axis(columns.of_measure(PRETRAINING, LOSS), axis=1)
 
 
-def test_of(rounds: pd.DataFrame) -> str:
+def tested_by(rounds: pd.DataFrame) -> str:
     """Return the column of the pre-training's tests: the accuracy, or the loss if there is none."""
-    tested = [name for name in (TEST_ACCURACY, TEST_LOSS) if name in rounds]
-    return tested[0] if tested else TEST_ACCURACY
+    return next(filter(rounds.__contains__, columns.TESTS), "server-accuracy")
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
@@ -257,7 +235,7 @@ def cost_to_reach(rounds: pd.DataFrame, metric: str) -> float:
     `columns.TO_REACH`). The result is infinite if the clients never reach the accuracy, and nan if
     the targets are no classes.
     """
-    match = TO_REACH.fullmatch(metric)
+    match = columns.TO_REACH.fullmatch(metric)
     assert match
     numbers = rounds.reindex(columns=["accuracy", "client-bytes-down", "client-bytes-up"])
     accuracy, *sent = (numbers[name].astype(float) for name in numbers)
@@ -277,5 +255,5 @@ def measured(rounds: pd.DataFrame) -> pd.DataFrame:
     rows = rounds[~rounds["phase"].isin(PHASES)].drop(columns=["phase", "task", "round"])
     numbers = rows.groupby("start", sort=False).first().dropna(axis="columns", how="all")
     return numbers.astype(float).rename(
-        columns=lambda name: name if name == START_LOSS else f"{MEASURED}{name}"
+        columns=lambda name: name if name == columns.START_LOSS else f"{columns.MEASURED}{name}"
     )

@@ -84,9 +84,8 @@ class Outcome:
     def not_learnt(self) -> dict[str, Problem]:
         """The problem of each start that did not learn, by start."""
         tasks = frames.task_metrics(self.rows, self.headings)
-        by_task = tasks.reindex(columns=["start", "task", self.measure])
-        by_task = by_task.pivot(index="task", columns="start", values=self.measure)
-        return not_learnt(by_task, columns.column(self.measure, self.headings))
+        by_task = tasks.pivot(index="task", columns="start", values=self.measure.metric)
+        return not_learnt(by_task, self.measure)
 
     @property
     def headings(self) -> columns.Headings:
@@ -94,10 +93,10 @@ class Outcome:
         return dict(self.about.get("columns", {}))
 
     @property
-    def measure(self) -> str:
-        """The column of the measure (see `report.columns`), also if only a start was tested."""
-        if self.rows.empty and frames.test_of(self.rounds) == frames.TEST_LOSS:
-            return columns.LOSS
+    def measure(self) -> columns.ColumnSpec:
+        """The column of the measure (see `report.columns`), also if only starts were tested."""
+        if self.rows.empty and frames.tested_by(self.rounds) == "server-loss":
+            return columns.column(columns.LOSS)
         return frames.measure_of(self.rows, self.headings)
 
     @property
@@ -169,13 +168,12 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     seeds = [str(outcome.about["seed"]) for outcome in outcomes if "seed" in outcome.about]
     values = pd.concat([outcome.values() for outcome in outcomes])
     domains = list(dict.fromkeys(map(str, first.rows.get("domain", []))))
-    of_clients = OF_CLIENTS if first.personalised else OF_TASKS
-    wanted = [*columns.of_measure(of_clients, first.measure), *frames.own_metrics(first.rows)]
+    wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
     wanted += [f"{columns.ACCURACY_OF}{domain}" for domain in domains] if len(domains) > 1 else []
-    of_training = columns.of_measure(frames.PRETRAINING, first.measure)
-    wanted += [START_LOSS, *of_training, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
+    wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
     known = [str(name) for name in values.dropna(axis="columns", how="all")]
     wanted += [name for name in known if name.startswith(MEASURED)]
+    wanted = columns.of_measure(wanted, first.measure.metric)
     metrics = [name for name in dict.fromkeys(wanted) if name in known] or ["rounds"]
     title = first.about.get("title", "Starting models")
     comparison = Comparison(

@@ -62,7 +62,7 @@ def write_report(report: Report, folder: Path) -> Path:
         files = {f"tables/{name}.md": markdown(*shown), f"tables/{name}.tex": latex(*shown)}
         search = None
         if comparison.search_entries:
-            search = tables.search_table(comparison.search_entries)
+            search = tables.search_table(comparison)
             files[f"tables/{name}-search.md"] = markdown(search)
         texts |= files
         pictures = draw(comparison, report.figures)

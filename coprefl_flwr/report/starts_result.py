@@ -11,7 +11,6 @@ from coprefl_flwr.errors import wrong_type
 from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.files import expanded, own
 from coprefl_flwr.report import figures, frames, text_tables
-from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.outcome import Outcome, report_of
 
 if TYPE_CHECKING:
@@ -64,9 +63,7 @@ class StartsResult:
 
     def curves(self, path: str | Path | None = None) -> "Figure":
         """Return a figure of accuracy and loss over the tasks' rounds; also save it to `path`."""
-        measure = self._outcome.measure
-        heading = column(measure, self._outcome.headings)
-        return _saved(figures.learning_figure(self.rounds, measure, heading), path)
+        return _saved(figures.learning_figure(self.rounds, self._outcome.measure), path)
 
     def report(self, folder: str | Path) -> Path:
         """Write rows, rounds and a report into a folder; return its page, report/report.html.

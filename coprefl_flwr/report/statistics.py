@@ -41,7 +41,7 @@ METRICS: dict[str, Callable[..., float]] = {
 """The reported metrics of a task by name; "accuracy" is the mean."""
 
 
-def summarise_task(of_clients: npt.ArrayLike, better: str = "higher") -> dict[str, float]:
+def summarise_task(of_clients: npt.ArrayLike, better: str | None = "higher") -> dict[str, float]:
     """Return every metric of `METRICS` for the clients of one task, in that order.
 
     `better` says whether higher or lower values are better.

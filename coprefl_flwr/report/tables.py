@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from coprefl_flwr.report.columns import ACCURACY, Better
-from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
+from coprefl_flwr.report.comparison import Comparison, numbers
 
 HERE, PAPER, P = "here", "paper", "p (Holm)"
 PARTS = (HERE, PAPER, P)
@@ -186,11 +186,13 @@ def ranked(better: Better, data: pd.DataFrame, flagged: Collection[str]) -> list
     return list(means.index) if better and len(means) > 1 else []
 
 
-def search_table(entries: Sequence[SearchEntry]) -> Table:
+def search_table(comparison: Comparison) -> Table:
     """Return the table of all searched values with their scores."""
-    measure = entries[0].column
-    what, places = measure.name, measure.places(entry.score for entry in entries)
-    notes = [f"Mean {what} on the tasks that choose a value; bold: the chosen value of each row."]
+    entries, measure = comparison.search_entries, comparison.measure
+    places = measure.places(entry.score for entry in entries)
+    notes = [
+        f"Mean {measure.name} on the tasks that choose a value; bold: the chosen value of each row."
+    ]
     columns = {
         measure.title: [shown(entry.score, spec=places) for entry in entries],
         "Chosen": [entry.state for entry in entries],

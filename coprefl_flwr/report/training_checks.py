@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from coprefl_flwr.report.columns import ACCURACY, COLUMNS, ColumnSpec
+from coprefl_flwr.report.columns import ACCURACY, ColumnSpec
 
 DIVERGED, NOT_LEARNT = "diverged", "did not learn"
 NOT_FINITE = f"{DIVERGED}: loss not finite"
@@ -49,7 +49,7 @@ def problem_of(losses: Sequence[float | None]) -> Problem | None:
     return f"{DIVERGED}: loss {_shown(last)} (first round: {_shown(first)})"
 
 
-def not_learnt(by_task: pd.DataFrame, column: ColumnSpec = COLUMNS[ACCURACY]) -> dict[str, Problem]:
+def not_learnt(by_task: pd.DataFrame, measure: ColumnSpec = ACCURACY) -> dict[str, Problem]:
     """Return {start: problem} of the starts whose tasks are not better than `UNTRAINED`'s.
 
     `by_task` has the measure of each task, in a row, and start, in a column.
@@ -58,9 +58,10 @@ def not_learnt(by_task: pd.DataFrame, column: ColumnSpec = COLUMNS[ACCURACY]) ->
     for start in map(str, by_task if UNTRAINED in by_task else ()):
         both = by_task[[start, UNTRAINED]].dropna()
         mean, least = both.mean()
-        if start != UNTRAINED and (mean >= least if column.better == "lower" else mean <= least):
-            here, there = (f"{of:.{column.places([least])}f}{column.unit}" for of in (mean, least))
-            problems[start] = f"{NOT_LEARNT}: {here} ({UNTRAINED}: {there})"
+        if start != UNTRAINED and measure.quality(mean) <= measure.quality(least):
+            places, unit = measure.places([least]), measure.unit
+            numbers = f"{mean:.{places}f}{unit} ({UNTRAINED}: {least:.{places}f}{unit})"
+            problems[start] = f"{NOT_LEARNT}: {numbers}"
     return problems
 
 

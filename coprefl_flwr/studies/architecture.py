@@ -98,7 +98,7 @@ class Architecture:
     @property
     def num_classes(self) -> int:
         """Number of classes of the network; its number of outputs if there are no classes."""
-        return self.classes or self.source.outputs
+        return self.classes or len(self.source.classes)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -141,9 +141,9 @@ class Architecture:
         network, classes = self.make(), self.num_classes
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise SettingsError(f"{what} has no trainable parameters (requires_grad)")
-        outputs = len(_outputs(network, what, samples)[0])
-        if outputs < classes and samples.dataset.has_classes:
-            raise SettingsError(f"{what} has {outputs} outputs, but there are {classes} classes")
+        shape = _outputs(network, what, samples).shape
+        if samples.dataset.has_classes and shape[1] < classes:
+            raise SettingsError(f"{what} has {shape[1]} outputs, but there are {classes} classes")
         if needs_head and not self.head:
             problem = f"{what} has the same shapes for {classes} and {classes + 1} classes"
             raise SettingsError(f"{problem}: its last layer needs one output for each class")
@@ -159,8 +159,6 @@ class BuiltArchitecture(Architecture):
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
         """Build a network with random weights from the seed and `key` (see `Architecture.make`)."""
         classes, seed_key = num_classes or self.num_classes, (self.seed, *(key or ("model",)))
-        if classes < 2 and self.source.dataset.has_classes:
-            raise SettingsError(f"number of classes is {classes}; it must be at least 2")
         return build_model(self.name, classes, self.input_shape, self.norm, seed_key)
 
     @functools.cached_property
@@ -209,15 +207,11 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
 
     Raises a SettingsError if the network's outputs do not come from a plain `nn.Linear`.
     """
-    original, remedy = copied(network).cpu(), "pass network=, which makes a task's network"
+    original = copied(network).cpu()
     outputs = _outputs(original, what, samples)[0]
-    try:
-        name = last_linear(original, _batch_of_two(samples))
-    except SettingsError as error:
-        raise SettingsError(f"{what}: {error}; {remedy}") from error
+    name = last_linear(original, _batch_of_two(samples))
     last: Any = original.get_submodule(name)
-    dataset = samples.dataset
-    extra = 0 if dataset.has_classes else last.out_features - dataset.outputs
+    extra = 0 if samples.dataset.has_classes else last.out_features - len(samples.dataset.classes)
 
     def make(classes: int) -> nn.Module:
         changed, bias = copied(original), last.bias is not None
@@ -235,7 +229,7 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
     plain = type(last) is nn.Linear and isinstance(last.weight, nn.Parameter)
     if not plain or last.out_features != outputs.numel() or sizes != more:
         line = f"its outputs are not those of a plain nn.Linear, which {name} would have to be"
-        raise SettingsError(f"{what}: {line}; {remedy}")
+        raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
     return make
 
 
@@ -251,7 +245,7 @@ def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Facto
         for name, start in starts.items()
     }
     with seeded(("starts",)):
-        made = {name: make(samples.dataset.outputs) for name, make in factories.items()}
+        made = {name: make(len(samples.dataset.classes)) for name, make in factories.items()}
     first, *others = made
     for other in others:
         both = f"starts {first!r} and {other!r} differ in"
@@ -294,9 +288,9 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
         shown = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
         line = f"{what} fails for a batch of samples, {shown}"
         raise SettingsError(f"{line}: {one_line(error)}") from error
-    has_classes, is_tensor = samples.dataset.has_classes, isinstance(outputs, Tensor)
-    if not is_tensor or outputs.shape[:1] != (2,) or (has_classes and outputs.ndim != 2):
+    any_shape, is_tensor = not samples.dataset.has_classes, isinstance(outputs, Tensor)
+    if not is_tensor or outputs.shape[:1] != (2,) or not (any_shape or outputs.ndim == 2):
         given = tuple(outputs.shape) if is_tensor else type(outputs).__name__
-        needed = "(2, classes)" if has_classes else "(2, ...)"
+        needed = "(2, ...)" if any_shape else "(2, classes)"
         raise SettingsError(f"{what} gives {given} for a batch of 2; must give {needed}")
     return cast(Tensor, outputs)

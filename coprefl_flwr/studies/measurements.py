@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 from flwr.serverapp import Grid
-from torch import Tensor
+from torch import Tensor, nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, about_settings, unknown
 from coprefl_flwr.federation.run import Hook
-from coprefl_flwr.learning.evaluation import Metric, number_of
+from coprefl_flwr.learning.evaluation import Metric, are_classes, number_of
 from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.models.precision import computing
 from coprefl_flwr.named import folder_of, parse
 from coprefl_flwr.object_code import code_hash, is_users
 from coprefl_flwr.plugins import METRIC
@@ -56,8 +58,7 @@ def own_metric(chosen: MetricLike) -> Metric:
     if name == "<lambda>":
         raise SettingsError("a metric needs a name: define it with def, not lambda")
     default = "lower" if getattr(fn, "higher_is_better", None) is False else "higher"
-    options = parse(what)[1] if isinstance(chosen, str) else {}
-    chosen_better = options.get("better", getattr(fn, "better", default))
+    chosen_better = parse(what)[1].get("better", getattr(fn, "better", default))
     if chosen_better not in BETTER:
         hint = unknown("value", str(chosen_better), BETTER)
         raise SettingsError(f"{what}: `better`: {hint}")
@@ -68,6 +69,25 @@ def own_metric(chosen: MetricLike) -> Metric:
 
     title = getattr(fn, "title", name)
     return Metric(name, title, chosen_better, lambda *of: plugins.call(what, of_client, of))
+
+
+@torch.no_grad()
+def example_of(network: nn.Module, samples: Samples, classes: int) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets of some samples, on which metrics are checked.
+
+    If the targets are classes, these are logits of all classes instead.
+    """
+    inputs, targets = samples.batch(slice(8), next(network.parameters()).device)
+    if are_classes(targets):
+        return logits_of(classes)
+    with computing(network):
+        return network.eval()(inputs).cpu(), targets.cpu()
+
+
+def logits_of(classes: int) -> tuple[Tensor, Tensor]:
+    """Return logits (2 x classes, classes) and labels, on which metrics are checked."""
+    numbers = torch.arange(classes)
+    return torch.eye(classes).repeat(2, 1), torch.cat([numbers, numbers.roll(1)])
 
 
 def _metric_name(metric: Any) -> str:
@@ -103,16 +123,8 @@ class ClientMetrics:
         return {f"{METRIC}{metric.name}": (metric.title, metric.better) for metric in self.loaded}
 
     @about_settings("client-metrics")
-    def check(self, classes: int, example: tuple[Tensor, Tensor] | None = None) -> None:
-        """Raise a SettingsError if a metric fails on test logits, (2 x classes, classes).
-
-        If the targets are no classes, `example` has outputs and targets of some samples instead.
-        """
-        if plugins.SHOWING.get():  # Results are shown without the code of a recipe.
-            return
-        numbers = torch.arange(classes)
-        labels = torch.cat([numbers, numbers.roll(1)])
-        outputs, targets = example or (torch.eye(classes).repeat(2, 1), labels)
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Raise a SettingsError if a metric fails on these outputs and targets of a network."""
         for name, fn in self.functions.items():  # An error now is better than in the last round.
             number_of(name, fn(outputs, targets))
 

@@ -161,12 +161,8 @@ class PersonalData:
         how = self.settings
         source = load_dataset(file, how.data_dir, image_size=how.image_size, relabel=how.relabel)
         check_numbers(file, source)
-        if not isinstance(source, ImageDataset):
-            raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
-        if not source.has_classes:
-            raise SettingsError(
-                f"personal-datasets: {name} has no classes, but {source.target_kind}"
-            )
+        if not isinstance(source, ImageDataset) or not source.has_classes:
+            raise SettingsError(f"personal-datasets: {name} is not a dataset of images of classes")
         if not at:
             short = Path(name).stem if "/" in name or name.endswith(".npz") else name
             rows_of = {short: np.arange(len(source.labels))}

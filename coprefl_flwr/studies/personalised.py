@@ -25,7 +25,7 @@ from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.hashes import hash_of
-from coprefl_flwr.studies.measurements import ClientMetrics
+from coprefl_flwr.studies.measurements import ClientMetrics, logits_of
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData
 from coprefl_flwr.studies.provenance import made_by
@@ -108,7 +108,7 @@ class PersonalStage(TrainingStage):
     def check(self) -> None:
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
         _ = self.data.images
-        self.metrics.check(self.data.num_classes)
+        self.metrics.check(*logits_of(self.data.num_classes))
         self.initial()
         self.strategy()
 

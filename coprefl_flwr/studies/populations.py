@@ -57,11 +57,6 @@ class Source(ABC):
         names = self.dataset.classes
         return [names[n] if n < len(names) else str(n) for n in self.classes]
 
-    @property
-    def outputs(self) -> int:
-        """Number of outputs of a network: the number of classes, or see `Dataset.outputs`."""
-        return len(self.classes) if self.dataset.has_classes else self.dataset.outputs
-
     @abstractmethod
     def samples(self, classes: tuple[int, ...]) -> Samples:
         """Return all samples of these classes; a label is the class's position in `classes`."""
@@ -147,9 +142,9 @@ class Population:
 
     def __repr__(self) -> str:
         sizes = [len(client.train) + len(client.test or ()) for client in self.clients]
-        each, dataset = f"{min(sizes)} to {max(sizes)} samples each", self.clients[0].train.dataset
-        number = len(self.classes) if dataset.has_classes else "targets"
-        return f"<{len(sizes)} clients, {each}, {number} {dataset.target_kind}>"
+        each = f"{min(sizes)} to {max(sizes)} samples each"
+        kind = self.clients[0].train.dataset.target_kind(len(self.classes))
+        return f"<{len(sizes)} clients, {each}, {kind}>"
 
 
 def _with_common_classes(samples: Sequence[Samples]) -> list[Samples]:
@@ -158,11 +153,8 @@ def _with_common_classes(samples: Sequence[Samples]) -> list[Samples]:
     Classes that no client names keep their numbers. Raises a SettingsError if some clients name
     their classes and others only number them, or if the clients' targets are of several kinds.
     """
-    kinds = [own.dataset.target_kind for own in samples]
-    for number, kind in enumerate(kinds):
-        if kind != kinds[0]:
-            both = f"clients[0] has the targets {kinds[0]}, but clients[{number}] has {kind}"
-            raise SettingsError(f"{both}; all clients need targets of one kind")
+    if len(kinds := sorted({own.dataset.target_kind() for own in samples})) > 1:
+        raise SettingsError(f"clients: some have {kinds[0]} and some {kinds[1]}; one is allowed")
     of_each = [own.dataset.classes for own in samples]
     named = [names != tuple(map(str, range(len(names)))) for names in of_each]
     if len(set(of_each)) == 1 or not any(named):

@@ -151,7 +151,7 @@ class Pretraining(TrainingStage):
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase; the client is wrapped if its id was drawn."""
         phase = self.phase_of(server_round)
-        module = self.architecture.shared(self.architecture.num_classes)
+        module = self.architecture.shared(len(self.population.classes))
         # States are in the run's folder: any node may run any client, so nodes share a file system.
         state, samples = ClientState(folders.states), self.population.clients[client_id]
         client = phase.client(module, samples, state=state)
@@ -193,7 +193,6 @@ class Pretraining(TrainingStage):
         for phase in self.phases:
             # An error before the first round is better than an error in a round.
             phase.check_samples(fewest)
-            phase.client_class.check_targets(phase.label, clients[0].train)
             if drawn := self._wrapped_clients(phase):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds

@@ -34,7 +34,6 @@ from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
 from coprefl_flwr.options import WORDS, Checked, option, same_option
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.columns import LOSS
 from coprefl_flwr.report.training_checks import NOT_FINITE, Problem
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.method import Method
@@ -77,7 +76,7 @@ class RunOptions(Checked):
     )
     client_metrics: str = option(
         "",
-        "your own metrics, module:NAME each, separated by spaces: functions of (logits, labels) "
+        "your own metrics, module:NAME each, separated by spaces: functions of (outputs, targets) "
         "that every client computes on its test samples",
         takes=(WORDS,),
     )
@@ -269,10 +268,8 @@ class TrainingStage(Stage):
                 accuracies = 100 * metrics["correct"] / metrics["num-examples"]
                 means[CLIENT_ACCURACY] = float(accuracies.mean())
             else:
-                means[f"client-{LOSS}"] = float(metrics[LOSS].mean())
-                for name, values in metrics.items():
-                    if name.startswith(METRIC):
-                        means[f"client-{name}"] = float(values[~np.isnan(values)].mean())
+                own = [name for name in metrics if name.startswith(METRIC)]
+                means |= {f"client-{n}": float(np.nanmean(metrics[n])) for n in ("loss", *own)}
         seconds.append(report.seconds)
         if report.round == report.num_rounds:
             if self.timed:  # A separate file: the result must not depend on durations.

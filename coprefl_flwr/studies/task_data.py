@@ -24,9 +24,6 @@ from coprefl_flwr.studies.populations import (
 CLASS, GROUP, DOMAIN = "class", "group", "domain"
 """What a task consists of: classes of all samples, or classes of one group or one domain."""
 
-SHARE = "share"
-"""What a task consists of if there are no classes and no groups: a random share of all samples."""
-
 
 def task_name(number: int) -> str:
     """Return the name of the population of the downstream task `number`, counted from 0."""
@@ -57,10 +54,9 @@ class Tasks:
         Seed of all random draws.
     by : str
         "group" or "domain": a task has the samples of one group or domain, and draws its classes
-        among the classes of these samples. "class": it draws among all samples. Targets that are
-        no classes have no classes to draw: a task then has all samples of its group or domain, and
-        with "class" those of a group, or if there are no groups a random share of all samples. The
-        shares are disjoint.
+        among the classes of these samples. "class": it draws among all samples. Without
+        classes, a task has all samples of its group or domain; "class" then means "domain" if the
+        dataset has domains, and else "group".
     others : tuple of Tasks
         Tasks that follow these tasks.
     """
@@ -88,11 +84,11 @@ class Tasks:
         return self.number + sum(map(len, self.others))
 
     def __add__(self, other: "Tasks") -> "Tasks":
-        for name, what in (("shape", "inputs have the shapes"), ("target_kind", "targets are")):
-            first, second = (getattr(tasks.source.dataset, name) for tasks in (self, other))
-            if first != second:
-                both = f"the {what} {first} and {second}"
-                raise SettingsError(f"tasks + tasks: {both}; they must be the same")
+        datasets = (tasks.source.dataset for tasks in (self, other))
+        first, second = (f"{data.shape} with {data.target_kind()}" for data in datasets)
+        if first != second:
+            both = f"the inputs have the shapes {first} and {second}"
+            raise SettingsError(f"tasks + tasks: {both}; they must be the same")
         return replace(self, others=(*self.others, replace(other, others=()), *other.others))
 
     def part(self, number: int) -> tuple["Tasks", int]:
@@ -116,9 +112,7 @@ class Tasks:
         return self._made[number]
 
     def __repr__(self) -> str:
-        dataset = self.source.dataset
-        number = f"{self.classes} " if dataset.has_classes else "targets "
-        kind = f"{number}{dataset.target_kind}"
+        kind = self.source.dataset.target_kind(self.classes)
         own = f"<{self.number} tasks of {kind} and {self.spread.clients} clients>"
         return " + ".join([own, *map(repr, self.others)])
 
@@ -133,52 +127,36 @@ class Tasks:
             clients.append(ClientData(own.take(train), own.take(test)))
         return Population(classes, tuple(clients))
 
-    @property
-    def outputs(self) -> int:
-        """Number of outputs of a task's network: its classes, or see `Dataset.outputs`."""
-        return self.classes if self.source.dataset.has_classes else self.source.outputs
-
     @functools.cached_property
     def kind(self) -> str:
-        """What a task has samples of: `by`; without classes a group or a share for "class"."""
-        dataset = self.source.dataset
-        if self.by != CLASS or dataset.has_classes:
+        """What a task has samples of: `by`; without classes a domain or a group for "class"."""
+        if self.by != CLASS or self.source.dataset.has_classes:
             return self.by
-        return SHARE if dataset.groups is None else GROUP
+        return GROUP if self.source.dataset.domains is None else DOMAIN
 
     @functools.cached_property
     def column(self) -> Rows:
-        """The number of each sample's group, domain or share; a SettingsError if there are none."""
+        """The number of each sample's group or domain; a SettingsError if there are none."""
         dataset = self.source.dataset
-        if self.kind == SHARE:
-            rows = self.source.samples(self.source.classes).indices
-            order = seeds.generator(self.seed, "tasks", SHARE).permutation(len(rows))
-            shares = np.full(len(dataset.labels), -1)
-            shares[rows] = order % self.number
-            return shares
         column = dataset.domains if self.kind == DOMAIN else dataset.groups
         if column is None:
-            how = "name them with groups=" if self.by == GROUP else "it needs a folder per domain"
-            raise SettingsError(f"by = {self.by!r}: the dataset has no {self.by}s; {how}")
+            how = "name them with groups=" if self.kind == GROUP else "it needs a folder per domain"
+            raise SettingsError(f"by = {self.kind!r}: the dataset has no {self.kind}s; {how}")
         return column
 
     @functools.cached_property
     def eligible(self) -> Rows:
         """The groups or domains of at least `classes` classes, ascending; raises a SettingsError.
 
-        Without classes, those with `min_samples` samples for each client. There must be at least
-        one, and as many as there are tasks.
+        Without classes, all of them. There must be at least one, and as many as there are tasks.
         """
-        everything, needed, what = self.source.samples(self.source.classes), self.classes, "classes"
+        everything = self.source.samples(self.source.classes)
         found = np.unique(self.column[everything.indices])
-        parts = [self._of(one, everything) for one in found]
-        sizes = [len(np.unique(part.labels)) for part in parts]
-        if not self.source.dataset.has_classes:
-            needed, what = (self.spread.clients or 1) * self.spread.min_samples, "samples"
-            sizes = [len(part) for part in parts]
-        large = found[np.array(sizes) >= needed]
+        classes = [len(np.unique(self._of(one, everything).labels)) for one in found]
+        fewest = self.classes if self.source.dataset.has_classes else 1
+        large = found[np.array(classes) >= fewest]
         if len(large) < max(self.number, 1):
-            most = f"only {len(large)} of {len(found)} {self.kind}s have {needed} {what}"
+            most = f"only {len(large)} of {len(found)} {self.kind}s have {fewest} classes"
             raise SettingsError(f"number = {self.number}: {most} or more")
         return large
 

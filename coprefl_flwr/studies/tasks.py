@@ -20,11 +20,10 @@ from coprefl_flwr.studies.architecture import (
     Architecture,
     Factory,
     checked_factory,
-    copies_of,
     factory_of_tasks,
 )
 from coprefl_flwr.studies.hashes import hash_of, values_of
-from coprefl_flwr.studies.measurements import ClientMetrics, Measurement
+from coprefl_flwr.studies.measurements import ClientMetrics, Measurement, example_of
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.populations import Population, abridged
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -58,7 +57,7 @@ def architecture_of_tasks(
     Raises a SettingsError if the network does not fit the tasks, or if two networks of `starts`
     differ in more than their weights.
     """
-    sample, classes = tasks[0].clients[0].train, tasks.outputs
+    sample, classes = tasks[0].clients[0].train, len(tasks[0].classes)
     if network is not None:
         factory = checked_factory(network, classes)
         architecture = Architecture("starts", factory, tasks.source, tasks.seed, classes)
@@ -67,10 +66,7 @@ def architecture_of_tasks(
     networks = {name: start for name, start in starts.items() if isinstance(start, nn.Module)}
     if not networks:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
-    if keeps_head and not sample.dataset.has_classes:  # Then no layer is replaced.
-        factory = copies_of(next(iter(networks.values())))
-    else:
-        factory = factory_of_tasks(networks, sample)
+    factory = factory_of_tasks(networks, sample)
     return Architecture("starts", factory, tasks.source, tasks.seed, classes)
 
 
@@ -188,20 +184,20 @@ class Task(TrainingStage):
         trained, phase = how.trained.strategy(**run), how.head
         if not phase:
             return trained
-        of_head = self.architecture.head_layer(self.drawn_by.outputs)
+        of_head = self.architecture.head_layer(len(self.population.classes))
         head = phase.strategy(head=of_head, **run)
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
     def buffers(self) -> Collection[str]:
         """Return the names of the network's buffers."""
-        return buffer_names(self.architecture.shared(self.drawn_by.outputs))
+        return buffer_names(self.architecture.shared(len(self.population.classes)))
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model from the store, with a fresh or with its trained head."""
         start, _ = load_saved_model(store.folder(self.pretraining))
         if self.how.keeps_head:
             return start
-        classes = self.drawn_by.outputs
+        classes = len(self.population.classes)
         return self.architecture.with_fresh_head(start, classes, self.population_name)
 
     @property
@@ -211,7 +207,7 @@ class Task(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client that trains by the round's phase."""
-        module = self.architecture.shared(self.drawn_by.outputs)
+        module = self.architecture.shared(len(self.population.classes))
         samples, state = self.population.clients[client_id], ClientState(folders.states)
         client = self.phase_of(server_round).client(module, samples, state=state)
         client.metrics = self.metrics.functions
@@ -225,14 +221,14 @@ class Task(TrainingStage):
             task, start = (f"{len(some)} ({abridged(some)})" for some in (classes, learnt))
             problem = f"the classes of a task, {task}, must be those of the pre-training, {start}"
             raise SettingsError(f"head = keep: {problem}", "head")
-        for method in (self.how.head, self.how.trained):
-            if method:
-                method.client_class.check_targets(method.label, self.population.clients[0].train)
+        if self.how.head and not self.drawn_by.source.dataset.has_classes:
+            raise SettingsError(f"head = {self.how.head}: needs classes; set fresh or keep", "head")
         if self.how.diagnostics:
-            self.architecture.head_layer(self.drawn_by.outputs)
-        network = self.architecture.shared(self.drawn_by.outputs)
-        loss, samples = self.how.trained.training.loss, self.population.clients[0].train
-        self.metrics.check(self.drawn_by.classes, loss.check(network, samples))
+            self.architecture.head_layer(len(self.population.classes))
+        network = self.architecture.shared(len(self.population.classes))
+        self.how.trained.training.loss.check(network, self.population.clients[0].train)
+        samples, classes = self.population.clients[0].train, len(self.population.classes)
+        self.metrics.check(*example_of(network, samples, classes))
         self.strategy()
 
     def max_parallel_clients(self) -> int:
@@ -268,7 +264,7 @@ class Diagnosis(Measurement):
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the measured numbers at the initial weights of the task, by name."""
         task = self.diagnosed
-        network = task.architecture.make(task.drawn_by.outputs)
+        network = task.architecture.make(len(task.population.classes))
         key = (task.run_options.seed, task.population_name, "diagnosis")
         clients, training = task.population.clients, task.how.trained.training
         return diagnose(network, task.initial(store), clients, training, key)

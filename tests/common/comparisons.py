@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from coprefl_flwr.report import Comparison, ResultRow
+from coprefl_flwr.report.columns import column
 
 UNITS = ["seed 0, task 0", "seed 0, task 1", "seed 1, task 0", "seed 1, task 1"]
 NASTY = "a|b_c%d&e<f>{g}#$~^\\*"
@@ -73,3 +74,34 @@ def two_starts() -> list[dict[str, Any]]:
         row("coprefl", 1, 0, 9),
         row("coprefl", 1, 1, 9),
     ]
+
+
+def without_classes(
+    start: str, task: int, losses: list[float], **metrics: list[float]
+) -> list[dict[str, Any]]:
+    """Return rows of the clients of a task whose targets are no classes."""
+    rows = []
+    for client, loss in enumerate(losses):
+        own = {f"metric:{name}": of[client] for name, of in metrics.items()}
+        rows.append({"start": start, "task": task, "client": client, "n": 10, "loss": loss, **own})
+    return rows
+
+
+def loss_row(label: str, losses: list[float], **more: Any) -> ResultRow:
+    """Return a row of a table of losses, each of a unit; the variance is a tenth of the loss."""
+    values = pd.DataFrame({"loss": losses, "loss:variance": [loss / 10 for loss in losses]})
+    return ResultRow(label, "", values, **more)
+
+
+def losses(**changes: Any) -> Comparison:
+    """Return a comparison by the loss: fedavg, and coprefl, which is better in each of 4 seeds."""
+    rows = [
+        loss_row("fedavg", [0.061, 0.063, 0.065, 0.060]),
+        loss_row("coprefl", [0.031, 0.034, 0.032, 0.030]),
+    ]
+    units = [f"seed {seed}" for seed in range(4)]
+    parts: dict[str, Any] = {
+        "metrics": ["loss", "loss:variance"], "units": units, "rows": rows, "paper": {},
+        "failed": [], "reference": "fedavg", "measure": column("loss"),
+    }  # fmt: skip
+    return comparison(**parts | changes)

@@ -120,3 +120,21 @@ def keep_task(store: Store, run, number, accuracy):
     curve = {"phase": "downstream", "start": "x", "task": number, "round": 1}
     rounds = [{**curve, "loss": 1.0, "accuracy": float(accuracy)}]
     write_result(result_file(store, run, number).parent, rows, rounds)
+
+
+def keep_losses(store: Store, run, losses=(), tested=(), metric=None):
+    """Store a run whose tasks have these losses, the same for two clients, and no classes.
+
+    `metric` is the value of the metric "mae" of all clients. `tested` are the losses of tests.
+    """
+    keep(store, run)
+    rounds = [
+        {"phase": "pretraining", "round": at, "server-loss": of} for at, of in enumerate(tested)
+    ]
+    write_result(result_file(store, run).parent, [], rounds)
+    for number, loss in enumerate(losses):
+        own = {} if metric is None else {"metric:mae": metric}
+        about = {"start": "x", "task": number}
+        rows = [{**about, "client": c, "n": 100, "loss": loss, **own} for c in (0, 1)]
+        curve = {"phase": "downstream", **about, "round": 1, "loss": 1.0}
+        write_result(result_file(store, run, number).parent, rows, [curve])

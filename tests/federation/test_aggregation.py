@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from coprefl_flwr.federation import aggregation
 from coprefl_flwr.federation.aggregation import (
     Accumulator,
     Chain,
@@ -183,3 +184,18 @@ def test_sums_have_the_same_bits_for_every_memory_layout(layouts):
     first, second, third = np.float64(everyone)
     total = accumulator.sums["sum"]["w"]
     assert total.tobytes() == (3 * first + 4 * second + 5 * third).tobytes()
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (25,), (1, 30), (7, 4), (2, 30), (5, 2, 3, 1)])
+def test_parts_of_a_large_array_have_the_bits_of_the_whole(monkeypatch, shape):
+    monkeypatch.setattr(aggregation, "PART", 10)
+    rng = np.random.default_rng(5)
+    everyone = [np.float32(rng.normal(size=shape)) for _ in range(3)]
+    accumulator = Accumulator(LossMoments())
+    for client, array in enumerate(everyone):
+        accumulator.add(client, {"w": array}, {"loss": client + 0.1})
+    first, second, third = np.float64(everyone)
+    assert accumulator.sums["gradient"]["w"].tobytes() == (first + second + third).tobytes()
+    moment = 0.1 * first + 1.1 * second + 2.1 * third
+    assert accumulator.sums["loss-gradient"]["w"].tobytes() == moment.tobytes()
+    assert accumulator.sums["gradient"]["w"].shape == shape

@@ -11,7 +11,7 @@ from flwr_datasets.partitioner import IidPartitioner
 import coprefl_flwr as cp
 from coprefl_flwr import plugins
 from coprefl_flwr.cli import main
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Exchange, Mean
 from tests.common.data import images
 from tests.common.networks import Perceptron
@@ -103,9 +103,22 @@ def test_users_strategy_object_runs_tasks_with_its_attributes(tasks):
     assert not np.allclose(rows_of(tasks, method=Halved(0.1))["loss"], plain, rtol=1e-3)
 
 
-def test_task_method_whose_evaluation_reports_no_hits_fails_in_one_line(tasks):
-    with pytest.raises(RunFailedError, match="of a client has no metric 'correct'; `evaluate` "):
-        rows_of(tasks, method="tests.common.own_parts:WithoutHits")
+def test_task_method_whose_evaluation_reports_no_hits_is_reported_by_its_loss(tasks, tmp_path):
+    options = {**SMALL, "method": "tests.common.own_parts:WithoutHits"}
+    starts = {name: Perceptron() for name in ("random", "other")}
+    result = cp.evaluate_starts(starts, tasks, rounds=2, **options)
+    assert not {"correct", "accuracy"} & set(result.rows)
+    of_random = result.rows[result.rows["start"] == "random"].groupby("task")["loss"]
+    summary = result.summary().loc["random"]
+    assert summary["loss"] == pytest.approx(of_random.mean().mean())
+    assert summary["loss:worst-10%"] == pytest.approx(of_random.max().mean())
+    assert "Worst 10 %: Loss" in str(result)
+    curves = result.rounds.groupby(["start", "task"])["evaluate-client-loss"].last()
+    assert curves["random", 0] == pytest.approx(of_random.mean()[0])
+    assert "accuracy" not in result.rounds
+    assert result.plot(tmp_path / "plot.png").axes
+    assert [panel.get_ylabel() for panel in result.curves().axes] == ["Loss"]
+    assert "Loss of the tasks" in result.report(tmp_path / "report").read_text(encoding="utf-8")
 
 
 def test_options_of_the_client_of_a_strategy_object(tasks):

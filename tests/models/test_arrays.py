@@ -22,7 +22,7 @@ def resnet8(num_classes: int = 10, key: int = 0) -> torch.nn.Module:
     return build_model("resnet8", num_classes, CIFAR, seed_key=("model", key))
 
 
-def test_arrays_are_contiguous_copies_of_the_state_dict() -> None:
+def test_arrays_are_copies_in_the_memory_format_of_the_network() -> None:
     model = resnet8().to(memory_format=torch.channels_last)
     arrays = model_arrays(model)
     assert list(arrays) == list(model.state_dict())
@@ -33,7 +33,7 @@ def test_arrays_are_contiguous_copies_of_the_state_dict() -> None:
     assert counter.shape == ()
     arrays["conv1.weight"][:] = 0
     assert model.get_parameter("conv1.weight").abs().sum().item() > 0
-    assert all(array.flags.c_contiguous for array in arrays.values())
+    assert arrays["conv1.weight"].transpose(0, 2, 3, 1).flags.c_contiguous
 
 
 def test_arrays_are_loaded_in_place() -> None:

@@ -14,7 +14,7 @@ from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.results import problems
 from coprefl_flwr.studies.store import write_result
-from tests.common.recipes import keep, result_file
+from tests.common.recipes import keep, keep_losses, result_file
 
 
 def keep_all(store, recipe, accuracy):
@@ -305,3 +305,26 @@ def test_rounds_of_all_phases_are_counted(store, recipe_of):
     keep(store, cyclic, [60, 70], tested=[30] * 4)
     rows = collect(recipe, store, {}).comparisons[0].rows
     assert [row.values["rounds"].iloc[0] for row in rows] == [0, 4]
+
+
+def test_table_without_classes_is_of_the_loss(store, recipe_of, tmp_path):
+    """The columns of the accuracy become those of the loss, and the lowest loss is the best."""
+    recipe = recipe_of(
+        methods=["random", {"coprefl": {"gamma": [0.0, 1.0]}}], reference="random",
+        metrics=["accuracy", "variance-beyond", "worst-10%", "loss:best-10%"],
+    )  # fmt: skip
+    random, coprefl = table_rows(recipe)
+    keep_losses(store, random.reported(random.trials()[0])[0], [0.04, 0.06])
+    for trial, loss in zip(coprefl.trials(), (0.3, 0.2), strict=True):
+        keep_losses(store, coprefl.selection_runs(trial)[0], [loss])
+        keep_losses(store, coprefl.reported(trial)[0], [0.02, 0.08])
+    report = collect(recipe, store, {})
+    (table,) = report.comparisons
+    assert table.metrics[:3] == ["loss", "loss:worst-10%", "loss:best-10%"]
+    assert [row.name for row in table.rows] == ["random", "coprefl:gamma=1.0"]
+    assert table.rows[0].values["loss"].tolist() == [0.04, 0.06]
+    assert report.warnings == ["coprefl:gamma=1.0, seed 0: did not learn: 0.0500 (random: 0.0500)."]
+    assert any("chosen by the mean loss on" in note for note in report.notes)
+    write_report(report, tmp_path / "report")
+    search = (tmp_path / "report/tables/table-search.md").read_text()
+    assert "| coprefl | gamma=1.0 | 0.200 | **chosen** |" in search

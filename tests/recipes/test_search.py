@@ -15,7 +15,14 @@ from coprefl_flwr.recipes.search import (
 )
 from coprefl_flwr.report.tables import NONE
 from tests.common.checks import Killed, files
-from tests.common.recipes import Witness, keep, result_file, tiny_recipe, write_recipe
+from tests.common.recipes import (
+    Witness,
+    keep,
+    keep_losses,
+    result_file,
+    tiny_recipe,
+    write_recipe,
+)
 from tests.common.recipes import run as run_command
 
 # ---- the runs of a recipe ------------------------------------------------------------------------
@@ -247,3 +254,46 @@ def test_killed_halving_ends_with_the_same_bytes(tiny_images, tmp_path, monkeypa
     again = Witness()
     assert run_command(path, tmp_path / "killed" / "out", again, monkeypatch) == 0
     assert again.seen == []
+
+
+# ---- studies whose targets are no classes --------------------------------------------------------
+
+
+def test_value_with_the_lowest_loss_is_chosen(recipe_of, store):
+    recipe = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], validation_tasks=2)
+    table_row, trials = searched(recipe)
+    for trial, losses in zip(trials, [(0.5, 0.4), (0.1, 0.2), (9.0, 9.0)], strict=True):
+        keep_losses(store, table_row.selection_runs(trial)[0], losses)
+    assert choose(store, table_row).chosen == "gamma=0.5"
+
+
+def test_value_is_chosen_by_the_first_metric_and_its_direction(recipe_of, store, tmp_path):
+    """gamma=1.0 has the lower error, and the higher loss."""
+    file = tmp_path / "errors.py"
+    file.write_text("def mae(outputs, targets):\n    return 1.0\n\n\nmae.better = 'lower'\n")
+    settings, metrics = {"client-metrics": f"{file}:mae"}, ["metric:mae", "metric:mae:worst-10%"]
+    recipe = recipe_of(settings, methods=[{"coprefl": {"gamma": [0, 1]}}], metrics=metrics)
+    table_row, trials = searched(recipe)
+    for trial, loss, error in zip(trials, (0.1, 0.2), (2.0, 1.0), strict=True):
+        keep_losses(store, table_row.selection_runs(trial)[0], [loss], metric=error)
+    assert choose(store, table_row).chosen == "gamma=1.0"
+
+
+def test_halving_keeps_the_lowest_losses(halving_recipe, store):
+    recipe = halving_recipe(methods=[{"coprefl": {"gamma": EIGHT}}], seeds=[0])
+    table_row, trials = searched(recipe)
+    for at, trial in enumerate(trials):
+        keep_losses(store, table_row.short_runs(trial)[0], [abs(at - 5.1)])
+    assert table_row.finalists(store) == [trials[5], trials[6]]
+
+
+def test_lowest_last_test_loss_is_chosen_where_there_are_no_tasks(recipe_of, store):
+    recipe = recipe_of(
+        {"tasks": 0}, select="test", methods=[{"coprefl": {"gamma": [0, 1]}}], metrics=["final"]
+    )
+    table_row, trials = searched(recipe)
+    for trial, tested in zip(trials, [(0.1, 0.8), (0.9, 0.3)], strict=True):
+        keep_losses(store, table_row.reported(trial)[0], tested=tested)
+    assert choose(store, table_row).chosen == "gamma=1.0"
+    keep_losses(store, table_row.reported(trials[1])[0], tested=(0.2, None))  # It diverged.
+    assert choose(store, table_row).chosen == "gamma=0.0"

@@ -9,7 +9,7 @@ from scipy import stats
 
 from coprefl_flwr.report import Report, ResultRow
 from coprefl_flwr.report.answer import answers, set_up
-from tests.common.comparisons import comparison, one_unit, result_row
+from tests.common.comparisons import comparison, losses, one_unit, result_row
 
 SEEDS = [f"seed {seed}" for seed in range(4)]
 
@@ -82,3 +82,12 @@ def test_missing_seeds_are_reported_as_missing() -> None:
     lines = answers(comparison(units=SEEDS[:3], rows=rows, paper={}, reference="a"))
     need = "confidence intervals and tests need two of the 3 seeds"
     assert lines == ["b minus a: +0.00 points.", f"Results of other seeds are missing: {need}."]
+
+
+def test_answer_names_the_lowest_loss() -> None:
+    """coprefl minus fedavg: -30, -29, -33, -30 thousandths; std √3, half width 3.18 √3 / 2."""
+    first, other = answers(losses())
+    assert first == "coprefl has the lowest loss: 0.0318."
+    interval = "-0.0305, 95% confidence interval -0.0333 to -0.0277"
+    assert other.startswith(f"coprefl minus fedavg: {interval} (not corrected")
+    assert other.endswith("significant (Holm-corrected p < 0.001).")

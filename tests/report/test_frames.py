@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import frames
-from tests.common.comparisons import row, two_starts
+from tests.common.comparisons import row, two_starts, without_classes
 
 
 def test_summary_over_tasks_by_hand() -> None:
@@ -132,3 +133,76 @@ def test_start_is_compared_with_the_plain_start_of_its_last_phase():
     assert math.isnan(catches_up(*two, "cyclic+fedavg")["cyclic+fedavg"])
     assert catches_up("fedavg:q=1", "cyclic+fedavg")["cyclic+fedavg"] == 2
     assert math.isnan(catches_up("fedavg", "cyclic+scaffold")["cyclic+scaffold"])
+
+
+MAE = {"metric:mae": ("MAE", "lower")}
+
+
+def test_metrics_of_a_task_without_classes_by_hand() -> None:
+    """Losses 1 to 4: mean 2.5, variance 1.25; the worst is 4, the best 1. MAE 3, 5 of two clients.
+
+    A client without a value is left out of the statistics of a metric: mean 4, variance 1, worst 5.
+    """
+    rows = without_classes("a", 0, [1.0, 4.0, 2.0, 3.0], mae=[5.0, math.nan, 3.0, math.nan])
+    (task,) = frames.task_metrics(pd.DataFrame(rows), MAE).to_dict("records")
+    assert task == {
+        "start": "a", "task": 0,
+        "loss": 2.5, "loss:variance": 1.25, "loss:worst-10%": 4.0, "loss:worst-20%": 4.0,
+        "loss:worst-30%": 3.5, "loss:worst-40%": 3.5, "loss:best-10%": 1.0,
+        "loss:std-clients": math.sqrt(1.25),
+        "metric:mae": 4.0, "metric:mae:variance": 1.0, "metric:mae:worst-10%": 5.0,
+        "metric:mae:worst-20%": 5.0, "metric:mae:worst-30%": 5.0, "metric:mae:worst-40%": 5.0,
+        "metric:mae:best-10%": 3.0, "metric:mae:std-clients": 1.0,
+    }  # fmt: skip
+
+
+def test_client_whose_loss_is_not_finite_is_not_left_out() -> None:
+    rows = pd.DataFrame(without_classes("a", 0, [1.0, math.nan]))
+    assert frames.task_metrics(rows)["loss"].isna().all()
+
+
+def test_summary_is_of_the_measure_and_of_the_named_columns() -> None:
+    rows = pd.DataFrame(
+        without_classes("a", 0, [1.0, 3.0], mae=[1.0, 2.0])
+        + without_classes("a", 1, [2.0, 6.0], mae=[1.0, 4.0])
+    )
+    assert frames.measure_of(rows, MAE).metric == "metric:mae"
+    assert frames.measure_of(rows.drop(columns="metric:mae")).metric == "loss"
+    assert frames.measure_of(pd.DataFrame(two_starts())).metric == "accuracy"
+    (entry,) = frames.summary(rows, MAE).to_dict("records")
+    assert list(entry)[2:6] == [
+        "metric:mae", "metric:mae std", "metric:mae:variance", "metric:mae:variance std",
+    ]  # fmt: skip
+    assert (entry["metric:mae"], entry["metric:mae:worst-10%"]) == (2.0, 3.0)
+    (entry,) = frames.summary(rows, MAE, ["loss", "loss:worst-10%"]).to_dict("records")
+    assert entry == pytest.approx(
+        {
+            "start": "a", "tasks": 2, "loss": 3.0, "loss std": math.sqrt(2),
+            "loss:worst-10%": 4.5, "loss:worst-10% std": 3 / math.sqrt(2),
+        }
+    )  # fmt: skip
+    with pytest.raises(SettingsError, match=r"unknown column 'loss:worst-11%'.*'loss:worst-10%'"):
+        frames.summary(rows, MAE, ["loss:worst-11%"])
+
+
+def test_rows_with_classes_have_the_statistics_of_the_loss_too() -> None:
+    (entry, _) = frames.summary(pd.DataFrame(two_starts()), metrics=["loss"]).to_dict("records")
+    assert entry == {"start": "random", "tasks": 2, "loss": 0.5, "loss std": 0.0}
+
+
+def test_pretraining_without_classes_is_summarised_by_its_test_loss() -> None:
+    """The best is the lowest; fedavg's best is 0.3, which the chain reaches in round 2."""
+    rounds = [
+        {"phase": "pretraining", "start": start, "round": at, "server-loss": loss}
+        for start, of_rounds in (("fedavg", [0.9, 0.3, 0.4]), ("cyclic+fedavg", [0.8, 0.2, 0.1]))
+        for at, loss in enumerate(of_rounds, 1)
+    ]
+    fedavg, chain = frames.pretraining_summary(frames.frame(rounds)).to_dict("records")
+    assert (fedavg["final-loss"], fedavg["best-loss"], fedavg["best-round"]) == (0.4, 0.3, 2)
+    assert chain["catches-up"] == 2
+    assert "final" not in fedavg
+
+
+def test_cost_to_reach_an_accuracy_is_missing_without_classes() -> None:
+    rounds = pd.DataFrame({"round": [1, 2], "evaluate-client-loss": [2.0, 1.0]})
+    assert math.isnan(frames.cost_to_reach(rounds, "rounds-to-60%"))

@@ -11,7 +11,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.columns import ColumnSpec
 from coprefl_flwr.report.frames import OF_A_ROUND, ROW, frame
 from coprefl_flwr.report.outcome import Outcome, report_of
-from tests.common.comparisons import two_starts
+from tests.common.comparisons import two_starts, without_classes
 from tests.common.figures import curve_rows
 
 SENT = {"weights-sent": 1234567, "numbers-sent": 2000}
@@ -141,3 +141,48 @@ def test_run_without_tasks_and_rounds_has_a_report(tmp_path: Path) -> None:
     empty = Outcome(frame([], ROW), frame([], OF_A_ROUND), {"starts": ["random"]})
     assert "random" in empty.write(tmp_path).read_text(encoding="utf-8")
     assert Outcome.read(tmp_path).starts == ["random"]
+
+
+def without(**about: Any) -> Outcome:
+    """Return results without classes: random has higher losses than coprefl, idle the highest."""
+    rows = [
+        record
+        for start, loss in (("random", 0.5), ("coprefl", 0.25), ("idle", 0.75))
+        for task in range(2)
+        for record in without_classes(start, task, [loss] * 3 + [2 * loss], mae=[1.0] * 4)
+    ]
+    rounds = frame([{"phase": "pretraining", "start": "coprefl", "round": 1, "server-loss": 0.5}])
+    about = {"starts": ["random", "coprefl", "idle"], **about}
+    return Outcome(pd.DataFrame(rows), rounds.assign(task=None), about)
+
+
+def test_table_without_classes_is_of_the_first_metric_of_the_user(tmp_path: Path) -> None:
+    outcome = without(columns={"metric:mae": ("MAE", "lower")})
+    (table,) = report_of([outcome]).comparisons
+    assert table.metrics == [
+        "metric:mae", *(f"metric:mae:{of}" for of in ("variance", "worst-10%", "worst-20%")),
+        "metric:mae:worst-30%", "rounds", "final-loss", "best-loss", "best-round", "models",
+        "megabytes",
+    ]  # fmt: skip
+    page = outcome.write(tmp_path).read_text(encoding="utf-8")
+    assert ">Worst 10 %: MAE</th>" in page
+    assert Outcome.read(tmp_path).measure == outcome.measure
+
+
+def test_table_without_classes_and_metrics_is_of_the_loss() -> None:
+    """random: 0.5, 0.5, 0.5, 1 in each task: mean 0.625, worst 1, variance 3 / 64."""
+    outcome = without()
+    outcome = Outcome(outcome.rows.drop(columns="metric:mae"), outcome.rounds, outcome.about)
+    by_start = values(outcome)
+    assert by_start["random"]["loss"] == [0.625, 0.625]
+    assert by_start["random"]["loss:worst-10%"] == [1.0, 1.0]
+    assert by_start["random"]["loss:variance"] == pytest.approx([3 / 64] * 2)
+    problem = "did not learn: 0.938 (random: 0.625)"
+    assert outcome.problems == {"idle": problem}
+    (table,) = report_of([outcome]).comparisons
+    assert [list(row.problems) for row in table.rows] == [[], [], [problem]]
+
+
+def test_tested_starts_without_tasks_and_classes_are_compared_by_the_test_loss() -> None:
+    outcome = Outcome(frame([], ROW), without().rounds, {"starts": ["coprefl"], "tasks": 0})
+    assert values(outcome)["coprefl"]["final-loss"] == [0.5]

@@ -125,3 +125,17 @@ def test_share_of_clients_is_rounded_up_from_its_decimal_value(
     values = np.arange(clients)
     assert worst(values, share) == (counted - 1) / 2
     assert best(values, share) == clients - 1 - (counted - 1) / 2
+
+
+def test_worst_clients_of_a_loss_are_those_with_the_highest() -> None:
+    """By hand, for 10 losses 1, ..., 10, shuffled: worst 10; 19 / 2; 27 / 3; 34 / 4; best 1."""
+    found = summarise_task([7, 1, 10, 3, 9, 5, 2, 8, 4, 6], "lower")
+    assert found == {
+        "accuracy": 5.5,
+        "variance": 8.25,
+        "worst-10%": 10.0,
+        "worst-20%": 9.5,
+        "worst-30%": 9.0,
+        "worst-40%": 8.5,
+        "best-10%": 1.0,
+    }

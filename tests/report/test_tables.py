@@ -10,7 +10,14 @@ from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, SearchEntry, numbers
 from coprefl_flwr.report.formats import latex, markdown
 from coprefl_flwr.report.tables import NONE, search_table, table, tables
-from tests.common.comparisons import NASTY, comparison, one_unit, result_row
+from tests.common.comparisons import (
+    NASTY,
+    comparison,
+    loss_row,
+    losses,
+    one_unit,
+    result_row,
+)
 
 METRICS = ["accuracy", "variance"]  # the metrics of the made-up comparison
 SEEDS = [f"seed {seed}" for seed in range(4)]  # as units: enough for significant differences
@@ -256,7 +263,7 @@ def test_search_table_marks_the_chosen_value() -> None:
         SearchEntry("coprefl", "gamma=1.0", 63.25, chosen=True),
         SearchEntry("qffl", "q=1", math.nan, chosen=False),
     ]
-    text = markdown(search_table(tried))
+    text = markdown(search_table(comparison(search_entries=tried)))
     assert "| coprefl † | gamma=0.0 | 61.50 | no |" in text
     assert "| coprefl | gamma=1.0 | 63.25 | **chosen** |" in text
     assert "| qffl | q=1 | – | no |" in text
@@ -269,3 +276,26 @@ def test_note_describes_the_significance_test() -> None:
     assert "has 3 of 4 values, so it is not marked as best." in note
     assert "paired t-test against coprefl:gamma=0.5 over the seeds, each by its mean" in note
     assert "paper: numbers printed in CoPreFL, AAAI text, Table 1(a)." in note
+
+
+def test_lowest_loss_is_bold_with_enough_decimals() -> None:
+    assert [best(losses(), metric) for metric in ("loss", "loss:variance")] == [[False, True]] * 2
+    assert best(losses(reference="coprefl"), "loss") == [False, True]
+    text = markdown(table(losses())).replace("\\", "")
+    assert "| coprefl | **0.0318 ± 0.0017** |" in text
+    assert "| Variance: Loss |" in text
+    assert "variance over the clients of a task; bold" in text
+    assert "accuracies in %" not in text
+    high = [*losses().rows, loss_row("moon", [0.09, 0.1, 0.11, 0.1])]
+    assert best(losses(rows=high), "loss") == [False, True, False]
+
+
+def test_search_table_of_losses() -> None:
+    tried = [
+        SearchEntry("coprefl", "gamma=0.0", 0.0415, chosen=True, short_score=0.08),
+        SearchEntry("coprefl", "gamma=1.0", math.nan, chosen=False, short_score=0.09),
+    ]
+    text = markdown(search_table(losses(search_entries=tried)))
+    assert "| Method | Values | After a quarter | Loss | Chosen |" in text
+    assert "| coprefl | gamma=0.0 | 0.0800 | 0.0415 | **chosen** |" in text
+    assert "Mean loss on the tasks that choose a value" in text

@@ -5,6 +5,7 @@ import math
 import pandas as pd
 import pytest
 
+from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.training_checks import NOT_FINITE, not_learnt, problem_of
 
 
@@ -41,3 +42,9 @@ def test_start_that_is_no_better_than_random_weights_did_not_learn():
 def test_without_random_weights_nothing_is_said():
     assert not_learnt(pd.DataFrame({"fedavg": [1.0], "coprefl": [0.0]})) == {}
     assert not_learnt(pd.DataFrame({"random": [math.nan], "coprefl": [0.0]})) == {}
+
+
+def test_start_with_a_loss_as_high_as_that_of_random_weights_did_not_learn():
+    tasks = {"random": [0.05, 0.03], "good": [0.04, 0.03], "idle": [0.03, 0.06]}
+    problem = "did not learn: 0.0450 (random: 0.0400)"
+    assert not_learnt(pd.DataFrame(tasks), column("loss")) == {"idle": problem}

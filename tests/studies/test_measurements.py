@@ -1,15 +1,21 @@
-"""A user's own measurements of starting models: stored, reported and checked."""
+"""A user's own metrics, and measurements of starting models: stored, reported and checked."""
 
 import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.measurements import own_measurements
+from coprefl_flwr.studies.measurements import (
+    ClientMetrics,
+    example_of,
+    own_measurements,
+    own_metric,
+)
 from coprefl_flwr.studies.running import run_study
 from tests.common.processes import new_process
 
@@ -67,3 +73,90 @@ def test_object_that_is_no_measurement_is_refused(file):
     file.write_text('Worst = "a text"')
     with pytest.raises(SettingsError, match=r"is a str; must be a subclass of studies.stage.Stage"):
         own_measurements(f"{file}:Worst")
+
+
+# ---- metrics of clients --------------------------------------------------------------------------
+
+
+class MeanError:
+    """A metric in the form of torchmetrics: an object counts what it has seen in all its calls."""
+
+    higher_is_better = False
+
+    def __init__(self, power=1):
+        self.power, self.total, self.count = power, torch.zeros(()), 0
+
+    def __call__(self, outputs, targets):
+        """Return the mean of |error| ** power over all calls."""
+        self.total += ((outputs - targets).abs() ** self.power).sum()
+        self.count += targets.numel()
+        return self.total / self.count
+
+
+OUTPUTS, TARGETS = torch.tensor([[1.0], [4.0]]), torch.tensor([[0.0], [1.0]])
+
+
+def test_class_of_metrics_makes_a_fresh_object_for_each_client():
+    """|1 - 0| and |4 - 1|: mean 2, mean square 5; an object that is kept would mix two clients."""
+    metric = own_metric(f"{__name__}:MeanError:power=2")
+    assert (metric.name, metric.better) == ("MeanError", "lower")
+    assert [float(metric.fn(OUTPUTS, TARGETS)) for _ in range(2)] == [5, 5]
+    assert float(metric.fn(OUTPUTS, OUTPUTS)) == 0
+    assert float(own_metric(MeanError).fn(OUTPUTS, TARGETS)) == 2
+
+
+def test_place_of_a_function_can_say_that_lower_is_better():
+    place = "torch.nn.functional:l1_loss"
+    assert own_metric(place).better == "higher"
+    metric = own_metric(f"{place}:better=lower,reduction=sum")
+    assert (metric.name, metric.better, float(metric.fn(OUTPUTS, TARGETS))) == (
+        "l1_loss",
+        "lower",
+        4,
+    )
+    with pytest.raises(SettingsError, match=r"`better`: unknown value 'less'.*lower"):
+        own_metric(f"{place}:better=less")
+
+
+def test_metric_of_torchmetrics():
+    pytest.importorskip("torchmetrics")
+    metric = own_metric("torchmetrics:MeanAbsoluteError")
+    assert (metric.better, float(metric.fn(OUTPUTS, TARGETS))) == ("lower", 2)
+
+
+def refused(metric, outputs=OUTPUTS, targets=TARGETS):
+    """Return the line with which a metric is refused."""
+    with pytest.raises(SettingsError) as error:
+        ClientMetrics([metric]).check(outputs, targets)
+    (line,) = str(error.value).splitlines()
+    return line
+
+
+def test_metric_that_does_not_fit_is_refused_in_one_line():
+    assert "MeanError:size=3 failed:" in refused(f"{__name__}:MeanError:size=3")
+    assert "MeanError failed:" in refused(f"{__name__}:MeanError", targets=torch.zeros(3, 4))
+    line = "metric 'pair' returned tuple; a number is needed"
+    assert line in refused(f"{__name__}:pair")
+
+
+def pair(outputs, targets):
+    """Return two numbers."""
+    return 1.0, 2.0
+
+
+def test_metrics_are_checked_on_outputs_of_a_task_unless_targets_are_classes():
+    network = torch.nn.Linear(3, 2)
+
+    class Twelve:
+        def __init__(self, targets):
+            self.targets = targets
+
+        def batch(self, positions, device):
+            return torch.ones(12, 3)[positions], self.targets[positions]
+
+    outputs, targets = example_of(network, Twelve(torch.zeros(12, 2)), 5)
+    assert outputs.shape == targets.shape == (8, 2)
+    assert not outputs.requires_grad
+    outputs, targets = example_of(network, Twelve(torch.zeros(12, dtype=torch.int64)), 5)
+    assert outputs.shape == (10, 5)
+    assert sorted(targets.tolist()) == sorted([*range(5)] * 2)

@@ -4,19 +4,15 @@ If the targets are no classes, the figures are of another measure (see `report.c
 """
 
 import math
-import re
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.columns import ACCURACY, COLUMNS, ColumnSpec, Headings, column
+from coprefl_flwr.report import columns, frames
 from coprefl_flwr.report.comparison import Comparison, ResultRow
 from coprefl_flwr.report.figures import style
-from coprefl_flwr.report.frames import OF_CLIENTS, TEST_LOSS, measure_of, summary, test_of
-from coprefl_flwr.report.frames import accuracies as with_accuracies
 from coprefl_flwr.report.training_checks import CHAINED
 
 # CyclicFL, Figure 5 (section IV.B): "all curves are smoothed by the Savitzky-Golay filter. The
@@ -30,11 +26,11 @@ def accuracies(comparison: Comparison) -> style.Drawn:
     """Draw the accuracies, or other measures, of the tasks' clients."""
     parts = [row.client_rows.assign(start=row.name) for row in comparison.rows]
     rows = pd.concat(parts, ignore_index=True)
-    if rows.empty:
+    measure = comparison.measure
+    if rows.empty or (measure.metric in rows and rows[measure.metric].isna().all()):
         return None
-    heading = comparison.column(comparison.measure)
-    what = "Accuracies" if comparison.measure == ACCURACY else heading.title
-    least = "highest" if heading.better == "lower" else "lowest"
+    what = "Accuracies" if measure == columns.ACCURACY else measure.title
+    least = "highest" if measure.better == "lower" else "lowest"
     return accuracy_figure(rows, comparison.headings), (
         f"{what} of the tasks' clients, pooled over tasks. Line: mean; dotted line: {least} mean "
         "of all panels. Mean and variance are computed per task and averaged over tasks, as in the "
@@ -44,25 +40,24 @@ def accuracies(comparison: Comparison) -> style.Drawn:
 
 def curves(comparison: Comparison) -> style.Drawn:
     """Draw the learning curves of the pre-training and of the tasks."""
-    frames = [(row.name, part) for row in comparison.rows for part in (row.rounds, row.curves)]
-    rounds = pd.concat([part.assign(start=name) for name, part in frames], ignore_index=True)
+    parts = [(row.name, part) for row in comparison.rows for part in (row.rounds, row.curves)]
+    rounds = pd.concat([part.assign(start=name) for name, part in parts], ignore_index=True)
     try:
-        measure = comparison.measure
-        figure = learning_figure(rounds, measure, comparison.column(measure))
+        figure = learning_figure(rounds, comparison.measure)
     except SettingsError:
         return None
-    what = comparison.column(measure).name
-    test = "loss" if test_of(rounds) == TEST_LOSS else "accuracy"
+    test = columns.TESTS[frames.tested_by(rounds)].name
     return figure, (
-        f"Learning curves: the training (its test {test} if tested, else its loss), and the mean "
-        f"{what} of the tasks' clients. Bands: ± one sample standard deviation. In a chain, "
-        "clients train one model one after the other; its loss is compared with no other."
+        f"Learning curves: the training (its {test} if tested, else its loss), and the mean "
+        f"{comparison.measure.name} of the tasks' clients. Bands: ± one sample standard deviation. "
+        "In a chain, clients train one model one after the other; its loss is compared with no "
+        "other."
     )
 
 
 @style.settings()
 def accuracy_figure(
-    rows: pd.DataFrame, headings: Headings = MappingProxyType({})
+    rows: pd.DataFrame, headings: columns.Headings = columns.NO_HEADINGS
 ) -> "style.Figure":
     """Draw a histogram of the client accuracies of each start, pooled over tasks.
 
@@ -74,42 +69,39 @@ def accuracy_figure(
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
-    clients, entries = with_accuracies(rows), summary(rows, headings)
-    measure = measure_of(rows, headings)
-    heading, is_accuracy = column(measure, headings), measure == ACCURACY
-    means = entries[measure]
-    shown = style.colours(rows["start"])
-    low, high = clients[measure].min(), clients[measure].max()
-    if is_accuracy:
-        low, high = min(low, max(high, 10) - 10), max(high, 10)
+    clients, entries = frames.accuracies(rows), frames.summary(rows, headings)
+    measure = frames.measure_of(rows, headings)
+    column, variance = columns.of_measure(["accuracy", "variance"], measure.metric)
+    unit = measure.unit
+    low, high, digits = clients[column].min(), clients[column].max(), ".3g"
+    if is_accuracy := measure == columns.ACCURACY:
+        low, high, digits = min(low, max(high, 10) - 10), max(high, 10), ".1f"
     edges = MaxNLocator(20, integer=is_accuracy).tick_values(low, high)
+    worst, shown = min(entries[column], key=measure.quality), style.colours(rows["start"])
     figure, panels = style.new_figure(len(entries), 1.1, sharex=True, sharey=True)
     for panel, entry in zip(panels, entries.to_dict("records"), strict=True):
         sns.histplot(
-            clients[clients["start"] == entry["start"]], x=measure, bins=edges, stat="percent",
+            clients[clients["start"] == entry["start"]], x=column, bins=edges, stat="percent",
             color=shown[entry["start"]][0], alpha=1, edgecolor="white", ax=panel,
         )  # fmt: skip
-        worst = means.max() if heading.better == "lower" else means.min()
-        panel.axvline(entry[measure], color=style.INK, linewidth=1.2)
+        panel.axvline(entry[column], color=style.INK, linewidth=1.2)
         panel.axvline(worst, color=style.INK, linewidth=0.8, linestyle=":")
-        if is_accuracy:
-            numbers = f"mean {entry['accuracy']:.1f} %, variance {entry['variance']:.1f} %²"
-        else:
-            numbers = f"mean {entry[measure]:.3g}, variance {entry[f'{measure}:variance']:.3g}"
-        style.title(panel, entry["start"], numbers)
-    figure.supxlabel("Client accuracy (%)" if is_accuracy else f"{heading.title} of a client")
+        mean = f"mean {entry[column]:{digits}}{unit}"
+        spread = f"variance {entry[variance]:{digits}}{unit and unit + '²'}"
+        style.title(panel, entry["start"], f"{mean}, {spread}")
+    figure.supxlabel("Client accuracy (%)" if is_accuracy else f"{measure.axis} of a client")
     figure.supylabel("Clients (%)")
     return figure
 
 
 @style.settings()
 def learning_figure(
-    rounds: pd.DataFrame, measure: str = ACCURACY, heading: ColumnSpec = COLUMNS[ACCURACY]
+    rounds: pd.DataFrame, measure: columns.ColumnSpec = columns.ACCURACY
 ) -> "style.Figure":
     """Draw the pre-training loss and the downstream accuracy by round, for each start.
 
     For personalised methods, draw the training loss by round. If the targets are no classes, draw
-    the downstream mean of `measure`, whose column is `heading`.
+    the downstream mean of the measure.
 
     `rounds` has one row per round (see `results`). It has the column "seed" if the pre-training was
     run with several seeds. If the pre-trained model was tested, the panel shows its test accuracy
@@ -122,19 +114,20 @@ def learning_figure(
     sample standard deviation on either side, if there are at most 5 lines. A panel without data is
     left out. Raises a SettingsError if no panel has data.
     """
-    test, of_tasks = test_of(rounds), measure if measure == ACCURACY else OF_CLIENTS + measure
-    columns = ["phase", "start", "round", "seed", "task", "loss", of_tasks, test]
-    rounds = rounds.reindex(columns=[*columns, CHAINED])
+    test = frames.tested_by(rounds)
+    of_tasks = "accuracy" if measure == columns.ACCURACY else frames.OF_CLIENTS + measure.metric
+    names = ["phase", "start", "round", "seed", "task", "loss", of_tasks, test]
+    rounds = rounds.reindex(columns=[*names, CHAINED])
     phase = rounds["phase"]
     tested = _finite(rounds[phase == "pretraining"], test)
     before = rounds[(phase == "pretraining") & tested.empty]
     chained = before[CHAINED].eq(True)
     tasks, personal = rounds[phase == "downstream"], rounds[phase == "personalised"]
     drawn = {
-        ("Pre-training", _label(test)): tested,
+        ("Pre-training", columns.TESTS[test].axis): tested,
         ("Pre-training", "Loss"): _finite(before[~chained], "loss"),
         ("Pre-training in a chain", "Loss"): _finite(before[chained], "loss"),
-        ("Downstream tasks", re.sub(" %$", " (%)", heading.title)): _finite(tasks, of_tasks),
+        ("Downstream tasks", measure.axis): _finite(tasks, of_tasks),
         ("Personalised methods", "Loss"): _finite(personal, "loss"),
     }
     drawn = {texts: values for texts, values in drawn.items() if not values.empty}
@@ -155,10 +148,6 @@ def learning_figure(
             panel.set_yscale("log")
     style.legend(figure, shown)
     return figure
-
-
-def _label(test: str) -> str:
-    return "Test loss" if test == TEST_LOSS else "Test accuracy (%)"
 
 
 def _finite(rounds: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -190,8 +179,8 @@ def switch(comparison: Comparison) -> style.Drawn:
     last round of the first phase (P1) of a start with several phases. With 200 rounds or more, a
     second panel shows the last 50 rounds.
     """
-    label = _label(next((test_of(row.rounds) for row in comparison.rows if len(row.rounds)), ""))
-    tested = pd.concat([_tested(row) for row in comparison.rows], ignore_index=True)
+    test = frames.tested_by(pd.concat([row.rounds for row in comparison.rows]))
+    tested = pd.concat([_tested(row, test) for row in comparison.rows], ignore_index=True)
     if tested.empty:
         return None
     shown = style.colours(tested["start"])
@@ -207,21 +196,20 @@ def switch(comparison: Comparison) -> style.Drawn:
         for row in comparison.rows:
             if row.switch > first and row.name in shown:
                 panel.axvline(row.switch, color=shown[row.name][0], linestyle=":", linewidth=1.2)
-        style.title(panel, *texts, "Round", label)
+        style.title(panel, *texts, "Round", columns.TESTS[test].axis)
     style.legend(figure, shown)
     return figure, (
-        f"{label.removesuffix(' (%)')} by round, mean over seeds, smoothed where enough rounds are "
-        f"tested: by a Savitzky-Golay filter of order {ORDER} over {WINDOW} rounds (as in "
-        "CyclicFL), or over 5 tested rounds if these are more. Dotted line: the phase switch."
+        f"{columns.TESTS[test].name.capitalize()} by round, mean over seeds, smoothed where enough "
+        f"rounds are tested: by a Savitzky-Golay filter of order {ORDER} over {WINDOW} rounds (as "
+        "in CyclicFL), or over 5 tested rounds if these are more. Dotted line: the phase switch."
     )
 
 
-def _tested(row: ResultRow) -> pd.DataFrame:
+def _tested(row: ResultRow, test: str) -> pd.DataFrame:
     """Return a row's mean test result over seeds by round, for rounds with a test of every seed.
 
     The columns are "start", "round" and "value".
     """
-    test = test_of(row.rounds)
     tested = row.rounds.reindex(columns=["round", "seed", test])
     by_seed = tested.pivot(index="round", columns="seed", values=test).astype(float)
     means = by_seed.where(np.isfinite(by_seed)).dropna().mean(axis=1)

@@ -21,8 +21,9 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
     """
     from matplotlib.ticker import MaxNLocator
 
-    finals = {"final": "Final test accuracy (%)", "final-loss": "Final test loss"}
-    metric = next((m for m in (*finals, comparison.measure) if m in comparison.metrics), "")
+    names = {"final": "Final test accuracy", "final-loss": "Final test loss"}
+    wanted = (*names, comparison.measure.metric)
+    metric = next((m for m in wanted if m in comparison.metrics), "")
     rows = [row for row in comparison.rows if metric and row.switch]
     values = [(row.switch, value) for row in rows for value in row.values[metric]]
     points = pd.DataFrame(values, columns=["rounds", "value"]).dropna()
@@ -36,14 +37,13 @@ def p1_rounds(comparison: Comparison) -> style.Drawn:
         cubic = np.polynomial.Polynomial.fit(means.index, means, _ORDER)
         panel.plot(*cubic.linspace(200), color=style.colours(["cyclic"])["cyclic"][0], zorder=1)
     panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    heading = comparison.column(metric)
-    unit = f" ({heading.unit.strip()})" * bool(heading.unit)
-    what = heading.title.removesuffix(heading.unit)
-    label = finals.get(metric, f"{what} of the tasks' clients{unit}")
+    title, unit = comparison.column(metric).title, comparison.column(metric).unit
+    which = names.get(metric, f"{title.removesuffix(unit)} of the tasks' clients")
+    label = f"{which} (%)" if unit else which
     style.title(panel, "Length of P1", "mean ± std", "Rounds in P1", label)
     return figure, (
-        f"{label.removesuffix(unit)} against the rounds of the first phase. Line, with more than "
-        f"four lengths: the least-squares polynomial of order {_ORDER}, as in CyclicFL."
+        f"{which} against the rounds of the first phase. Line, with more than four lengths: the "
+        f"least-squares polynomial of order {_ORDER}, as in CyclicFL."
     )
 
 

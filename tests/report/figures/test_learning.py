@@ -1,16 +1,20 @@
 """The histogram of accuracies, learning curves, and runs that switch to another method."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from coprefl_flwr.report import figures
+from coprefl_flwr.report import ResultRow, figures
+from coprefl_flwr.report.columns import column
+from coprefl_flwr.report.figures import learning
 from coprefl_flwr.report.figures.learning import smoothing_window, switch
 from coprefl_flwr.report.figures.style import colours
 from coprefl_flwr.report.frames import frame
-from tests.common.comparisons import comparison, result_row, row
+from tests.common.comparisons import comparison, loss_row, result_row, row, without_classes
 from tests.common.figures import STARTS, client_rows, curve, curve_rows, has_colour, pixels
 
 
@@ -131,3 +135,48 @@ def test_switch_figure_shows_raw_and_smoothed_curves_and_the_switch() -> None:
     assert smooth.get_color() == shown["fedavg"][0]
     assert dotted.get_color() == shown["cyclic+fedavg"][0]
     assert raw.get_alpha() < 0.5
+
+
+def test_histogram_of_losses_has_the_highest_mean_as_its_dotted_line() -> None:
+    rows = without_classes("a", 0, [0.02, 0.04]) + without_classes("b", 0, [0.05, 0.07])
+    figure = figures.accuracy_figure(pd.DataFrame(rows))
+    first, second = figure.axes
+    means = [[float(line.get_xdata()[0]) for line in panel.lines] for panel in (first, second)]
+    assert means == [pytest.approx([0.03, 0.06]), pytest.approx([0.06, 0.06])]
+    assert sum(bar.get_height() for bar in first.patches) == pytest.approx(100)
+    assert [text.get_text() for text in first.texts] == ["mean 0.03, variance 0.0001"]
+    assert figure._supxlabel.get_text() == "Loss of a client"
+
+
+def test_figure_of_a_metric_of_the_user_says_so() -> None:
+    rows = pd.DataFrame(without_classes("a", 0, [0.1, 0.2], mae=[1.0, 3.0]))
+    headings = {"metric:mae": ("MAE", "lower")}
+    made = comparison(
+        rows=[ResultRow("a", "", pd.DataFrame(), rows)], headings=headings,
+        measure=column("metric:mae", headings),
+    )  # fmt: skip
+    figure, caption = learning.accuracies(made)
+    assert caption.startswith("MAE of the tasks' clients, pooled over tasks. Line: mean; dotted")
+    assert "highest mean" in caption
+    assert figure._supxlabel.get_text() == "MAE of a client"
+    lost = replace(made.rows[0], client_rows=rows.assign(**{"metric:mae": math.nan}))
+    assert learning.accuracies(replace(made, rows=[lost])) is None
+
+
+def test_curves_without_classes_are_of_the_test_loss_and_the_measure() -> None:
+    rows = [
+        {"phase": "pretraining", "start": "a", "round": 1, "loss": 9.0, "server-loss": 2.0},
+        {"phase": "downstream", "start": "a", "task": 0, "round": 1, "evaluate-client-loss": 0.5},
+        {"phase": "downstream", "start": "a", "task": 1, "round": 1, "evaluate-client-loss": 0.7},
+    ]
+    before, tasks = figures.learning_figure(frame(rows), column("loss")).axes
+    assert (before.get_ylabel(), tasks.get_ylabel()) == ("Test loss", "Loss")
+    assert before.lines[0].get_xydata().tolist() == [[1, 2.0]]
+    assert tasks.lines[0].get_xydata().tolist() == [[1, pytest.approx(0.6)]]
+
+
+def test_switch_figure_of_test_losses() -> None:
+    tested = pd.DataFrame({"round": [1, 2], "seed": 0, "server-loss": [0.4, 0.2]})
+    figure, caption = switch(comparison(rows=[loss_row("a", [0.1], rounds=tested, switch=1)]))
+    assert figure.axes[0].get_ylabel() == "Test loss"
+    assert caption.startswith("Test loss by round")
