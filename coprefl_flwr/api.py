@@ -17,8 +17,8 @@ from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.methods import HEAD
-from coprefl_flwr.models import load_arrays, load_saved_model
-from coprefl_flwr.models.copies import copied, unwrapped
+from coprefl_flwr.models.copies import copied
+from coprefl_flwr.models.weights import load_start
 from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
@@ -283,10 +283,8 @@ def pretrain(
     stage = pretraining_of(chosen, network, clients, rounds, options)
     stage.open_ended = checkpoint is not None
     with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, workers, hooks) as store:
-        arrays, _ = load_saved_model(store.root)
+        start = load_start(copied(model, "model"), store.root)
         metrics = frames.frame(store.result(stage)["rounds"])
-    start = copied(model, "model")
-    load_arrays(unwrapped(start), arrays)
     return (start, metrics) if history else start
 
 

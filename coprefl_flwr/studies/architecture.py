@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.data import Samples
-from coprefl_flwr.errors import SettingsError, one_line, wrong_type
+from coprefl_flwr.errors import SettingsError, about_settings, one_line, wrong_type
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.models import (
     build_model,
@@ -21,8 +21,10 @@ from coprefl_flwr.models import (
     model_arrays,
     with_fresh_head,
 )
+from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, head_of
 from coprefl_flwr.models.copies import copied, unwrapped
+from coprefl_flwr.models.frozen import base_of, set_trainable, travelling
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.object_code import network_hash
@@ -64,10 +66,21 @@ class Architecture:
         """Return a network for a number of classes, with random weights.
 
         The seed and `key` determine the weights. By default, the network is the pre-training's
-        network with the initial weights.
+        network with the initial weights. All networks have the frozen weights of this network,
+        except those whose shapes depend on the number of classes.
         """
-        with seeded((self.seed, *(key or ("model",)))):
-            return self.factory(num_classes or self.num_classes)
+        network = self.drawn(num_classes or self.num_classes, key or ("model",))
+        own = base_of(network)
+        if own and (key or num_classes not in (None, self.num_classes)):
+            base = base_of(self.shared(self.num_classes)).items()
+            same = {n: t for n, t in base if n in own and t.shape == own[n].shape}
+            network.load_state_dict(same, strict=False)
+        return network
+
+    def drawn(self, num_classes: int, key: tuple[str | int, ...]) -> nn.Module:
+        """Return a network whose weights are all drawn from the seed and `key`."""
+        with seeded((self.seed, *key)):
+            return self.factory(num_classes)
 
     @functools.cached_property
     def head(self) -> frozenset[str]:
@@ -83,9 +96,9 @@ class Architecture:
 
         The identity has a hash of the head's weights, or of all weights if there is no head. The
         weights outside the head come from a starting model, which has a separate identity. It also
-        has a hash of the layers and their code.
+        has a hash of the layers and their code, and of the frozen weights if there are any.
         """
-        return self._hashes
+        return self._hashes | self.base
 
     @functools.cached_property
     def _hashes(self) -> dict[str, str]:
@@ -94,6 +107,12 @@ class Architecture:
         counted = self.head or arrays.keys()
         weights = checksum_of({n: arrays[n] for n in arrays if n in counted})
         return {"weights": weights, "network": network_hash(network)}
+
+    @functools.cached_property
+    def base(self) -> dict[str, Any]:
+        """The entry `base` of `model.json`: the frozen weights; empty if nothing is frozen."""
+        value = base_hash(self.shared(self.num_classes))
+        return {"base": {"hash": value, "network": self.name}} if value else {}
 
     @property
     def num_classes(self) -> int:
@@ -125,12 +144,13 @@ class Architecture:
         Raises a SettingsError if there is no such layer, or if its outputs are not the classes.
         """
         sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU).contiguous()
-        layer = last_linear(self.make(num_classes), sample)
-        has_bias = f"{layer}.bias" in self.head
-        if f"{layer}.weight" not in self.head:
+        network = self.make(num_classes)
+        layer = last_linear(network, sample)
+        parts = [f"{layer}.weight", *{f"{layer}.bias"} & self.head]
+        if not {*parts} <= self.head & travelling(network).keys():
             problem = f"{layer}, the nn.Linear that is called last, does not output the classes"
-            raise SettingsError(f"head: {problem}; set head = fresh or keep", "head")
-        return HeadLayer(layer, f"{layer}.weight", f"{layer}.bias" if has_bias else "")
+            raise SettingsError(f"head: {problem}, or is frozen; set head = fresh or keep", "head")
+        return HeadLayer(layer, *parts)
 
     def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
         """Raise a SettingsError if the network does not fit the samples.
@@ -139,8 +159,6 @@ class Architecture:
         depend on the number of classes.
         """
         network, classes = self.make(), self.num_classes
-        if not any(parameter.requires_grad for parameter in network.parameters()):
-            raise SettingsError(f"{what} has no trainable parameters (requires_grad)")
         shape = _outputs(network, what, samples).shape
         if samples.dataset.has_classes and shape[1] < classes:
             raise SettingsError(f"{what} has {shape[1]} outputs, but there are {classes} classes")
@@ -152,14 +170,18 @@ class Architecture:
 class BuiltArchitecture(Architecture):
     """The architecture of a built-in network (by its name) or of your network (by its place)."""
 
-    def __init__(self, name: str, norm: str, source: Source, seed: int) -> None:
+    def __init__(self, name: str, norm: str, source: Source, seed: int, trainable: str) -> None:
         super().__init__(name, self.make, source, seed)
-        self.norm = norm
+        self.norm, self.trainable = norm, trainable
 
-    def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
-        """Build a network with random weights from the seed and `key` (see `Architecture.make`)."""
-        classes, seed_key = num_classes or self.num_classes, (self.seed, *(key or ("model",)))
-        return build_model(self.name, classes, self.input_shape, self.norm, seed_key)
+    @about_settings("model")
+    def drawn(self, num_classes: int, key: tuple[str | int, ...]) -> nn.Module:
+        """Build a network with random weights; only `trainable` is trained, if it is set."""
+        seed_key = self.seed, *key
+        network = build_model(self.name, num_classes, self.input_shape, self.norm, seed_key)
+        if self.trainable:
+            set_trainable(network, self.trainable)
+        return network
 
     @functools.cached_property
     def head(self) -> frozenset[str]:
@@ -167,11 +189,12 @@ class BuiltArchitecture(Architecture):
         return head_names(self.name, self.num_classes, self.input_shape, self.norm)
 
     def about(self) -> dict[str, Any]:
-        """Return the settings `model` and `norm`."""
-        return {"model": self.name, "norm": self.norm}
+        """Return the settings `model` and `norm`, and `trainable` if it is set."""
+        trainable = {"trainable": self.trainable} if self.trainable else {}
+        return {"model": self.name, "norm": self.norm, **trainable}
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the settings `model` and `norm`, and a hash of the user's file if there is one."""
+        """Return the settings `about`, and a hash of the user's file if there is one."""
         return {**self.about(), "contents": content_hashes([self.name])}
 
 

@@ -1,7 +1,7 @@
 """Downstream tasks: the stages that train on them, and diagnostic measurements."""
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.diagnostics import diagnose
-from coprefl_flwr.models import buffer_names, load_saved_model
+from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
@@ -188,9 +188,10 @@ class Task(TrainingStage):
         head = phase.strategy(head=of_head, **run)
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
-    def buffers(self) -> Collection[str]:
-        """Return the names of the network's buffers."""
-        return buffer_names(self.architecture.shared(len(self.population.classes)))
+    @property
+    def module(self) -> nn.Module:
+        """The network that clients train in this process."""
+        return self.architecture.shared(len(self.population.classes))
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model from the store, with a fresh or with its trained head."""
@@ -207,9 +208,8 @@ class Task(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client that trains by the round's phase."""
-        module = self.architecture.shared(len(self.population.classes))
         samples, state = self.population.clients[client_id], ClientState(folders.states)
-        client = self.phase_of(server_round).client(module, samples, state=state)
+        client = self.phase_of(server_round).client(self.module, samples, state=state)
         client.metrics = self.metrics.functions
         return client
 
@@ -225,10 +225,9 @@ class Task(TrainingStage):
             raise SettingsError(f"head = {self.how.head}: needs classes; set fresh or keep", "head")
         if self.how.diagnostics:
             self.architecture.head_layer(len(self.population.classes))
-        network = self.architecture.shared(len(self.population.classes))
-        self.how.trained.training.loss.check(network, self.population.clients[0].train)
-        samples, classes = self.population.clients[0].train, len(self.population.classes)
-        self.metrics.check(*example_of(network, samples, classes))
+        network, samples = self.module, self.population.clients[0].train
+        self.how.trained.training.loss.check(network, samples)
+        self.metrics.check(*example_of(network, samples, len(self.population.classes)))
         self.strategy()
 
     def max_parallel_clients(self) -> int:
