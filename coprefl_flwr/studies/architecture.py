@@ -256,15 +256,22 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
     return make
 
 
-def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Factory:
+def factory_of_tasks(
+    starts: Mapping[str, nn.Module], samples: Samples, *, keeps_head: bool
+) -> Factory:
     """Return a function that makes the network of tasks, from starts by their names.
+
+    Tasks without classes that keep the last layer have a copy of the network.
 
     Raises a SettingsError if two starts differ in layers, in code or in what is trained. If only
     attributes of the user's layers differ, such as counters, those of the first start are used,
     and a warning is logged.
     """
+    copied_whole = keeps_head and not samples.dataset.has_classes
     factories = {
-        name: with_new_last_layer(f"start {name!r}", start, samples)
+        name: copies_of(start)
+        if copied_whole
+        else with_new_last_layer(f"start {name!r}", start, samples)
         for name, start in starts.items()
     }
     with seeded(("starts",)):

@@ -66,7 +66,7 @@ def architecture_of_tasks(
     networks = {name: start for name, start in starts.items() if isinstance(start, nn.Module)}
     if not networks:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
-    factory = factory_of_tasks(networks, sample)
+    factory = factory_of_tasks(networks, sample, keeps_head=keeps_head)
     return Architecture("starts", factory, tasks.source, tasks.seed, classes)
 
 
