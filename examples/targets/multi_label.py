@@ -13,18 +13,22 @@ import coprefl_flwr as cp
 SIDE, SHAPES = 16, 4
 
 
-def shapes(number: int, seed: int, noise: float) -> TensorDataset:
-    """Return noisy images (n, 1, 16, 16) and which shapes each shows, (n, 4), 0.0 or 1.0."""
+def shapes(cameras: int, seed: int, noise: float) -> tuple[TensorDataset, np.ndarray]:
+    """Return 100 images of each camera (n, 1, 16, 16), with the shapes that each shows, (n, 4).
+
+    A shape is 0.0 or 1.0. The cameras (n,) see the shapes with different frequencies.
+    """
     rng = np.random.default_rng(seed)
-    shown = rng.random((number, SHAPES)) < 0.4
-    images = rng.normal(0, noise, (number, 1, SIDE, SIDE))
+    camera = np.repeat(np.arange(cameras), 100)
+    shown = rng.random((len(camera), SHAPES)) < rng.uniform(0.1, 0.7, (cameras, SHAPES))[camera]
+    images = rng.normal(0, noise, (len(camera), 1, SIDE, SIDE))
     x, y = np.mgrid[:5, :5] - 2
     masks = [abs(x) + abs(y) <= 2, np.maximum(abs(x), abs(y)) == 2, (x == 0) | (y == 0), x == y]
     for image, labels in zip(images[:, 0], shown, strict=True):
         for mask in np.array(masks)[labels]:
             top, left = rng.integers(0, SIDE - 5, 2)
             image[top : top + 5, left : left + 5] += mask
-    return TensorDataset(torch.tensor(images).float(), torch.tensor(shown).float())
+    return TensorDataset(torch.tensor(images).float(), torch.tensor(shown).float()), camera
 
 
 def f1(outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -45,15 +49,17 @@ def network() -> nn.Module:
     )
 
 
-def main(rounds: int = 60, task_rounds: int = 20) -> cp.StartsResult:
-    """Pre-train on clear images, compare on noisier ones."""
-    clients = cp.partition(shapes(3000, 0, 0.2), clients=30)
+def main(rounds: int = 60, task_rounds: int = 10) -> cp.StartsResult:
+    """Pre-train across 30 cameras; each of three cameras with noisier images is a task."""
+    images, camera = shapes(30, 0, 0.2)
+    clients = cp.partition(images, groups=camera)
     how = {"loss": nn.BCEWithLogitsLoss(), "learning_rate": 0.2, "local_steps": 10}
     starts = {"random": network()} | {
         method: cp.pretrain(method, network(), clients, rounds, participants=10, quiet=True, **how)
         for method in ("fedavg", "coprefl:meta-learning-rate=0.02")
     }
-    tasks = cp.tasks(shapes(1200, 1, 0.4), number=3, clients=10)
+    images, camera = shapes(3, 1, 0.3)
+    tasks = cp.tasks(images, groups=camera, clients=4, scheme="iid")
     return cp.evaluate_starts(
         starts, tasks, task_rounds, client_metrics=f1, evaluate_every=0, **how
     )

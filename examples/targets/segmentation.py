@@ -13,18 +13,23 @@ import coprefl_flwr as cp
 SIDE, CLASSES = 16, 3
 
 
-def scenes(number: int, seed: int, contrast: float) -> TensorDataset:
-    """Return images (n, 1, 16, 16) of a square and a disc, and each pixel's class (n, 16, 16)."""
+def scenes(scanners: int, seed: int, contrast: float) -> tuple[TensorDataset, np.ndarray]:
+    """Return 30 scenes of each scanner (n, 1, 16, 16), and each pixel's class (n, 16, 16).
+
+    A scene has a square and a disc. The scanners (n,) differ in brightness.
+    """
     rng = np.random.default_rng(seed)
-    classes = np.zeros((number, SIDE, SIDE), np.int64)
+    scanner = np.repeat(np.arange(scanners), 30)
+    classes = np.zeros((len(scanner), SIDE, SIDE), np.int64)
     rows, columns = np.mgrid[:SIDE, :SIDE]
     for scene in classes:
         y, x, radius = *rng.uniform(4, SIDE - 4, 2), rng.uniform(2, 4)
         scene[np.maximum(abs(rows - y), abs(columns - x)) <= radius] = 1
         y, x, radius = *rng.uniform(4, SIDE - 4, 2), rng.uniform(2, 4)
         scene[np.hypot(rows - y, columns - x) <= radius] = 2
-    images = contrast * (classes > 0) + rng.normal(0, 0.2, classes.shape)
-    return TensorDataset(torch.tensor(images[:, None]).float(), torch.tensor(classes))
+    brightness = rng.normal(0, 0.2, scanners)[scanner, None, None]
+    images = contrast * (classes > 0) + brightness + rng.normal(0, 0.2, classes.shape)
+    return TensorDataset(torch.tensor(images[:, None]).float(), torch.tensor(classes)), scanner
 
 
 def overlap(outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -48,14 +53,16 @@ def network() -> nn.Module:
 
 
 def main(rounds: int = 60, task_rounds: int = 10) -> cp.StartsResult:
-    """Pre-train on scenes of high contrast, compare on scenes of low contrast."""
-    clients = cp.partition(scenes(600, 0, 1.0), clients=20)
+    """Pre-train across 20 scanners; each of two scanners of low contrast is a task."""
+    images, scanner = scenes(20, 0, 1.0)
+    clients = cp.partition(images, groups=scanner)
     how = {"learning_rate": 0.3, "local_steps": 5}  # The loss is cross-entropy, the default.
     starts = {"random": network()} | {
         method: cp.pretrain(method, network(), clients, rounds, participants=10, quiet=True, **how)
         for method in ("fedavg", "coprefl:meta-learning-rate=0.02")
     }
-    tasks = cp.tasks(scenes(300, 1, 0.6), number=2, clients=5)
+    images, scanner = scenes(2, 1, 0.6)
+    tasks = cp.tasks(images, groups=scanner, clients=3, scheme="iid", min_samples=5)
     return cp.evaluate_starts(
         starts, tasks, task_rounds, head="keep", client_metrics=overlap, evaluate_every=0, **how
     )
