@@ -203,8 +203,7 @@ class Pretraining(TrainingStage):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
         if self.phases:
-            network = self.architecture.shared(self.architecture.num_classes)
-            self.loss.check(network, clients[0].train)
+            self.loss.check(self.module, clients[0].train)
             self.strategy()
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
