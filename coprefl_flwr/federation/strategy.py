@@ -219,11 +219,8 @@ class RoundStrategy(Strategy, RunStrategy):
         return network.arrays
 
     @classmethod
-    def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
-        """Raise a SettingsError if the options do not allow training with this `clip_norm`.
-
-        `clip_norm` is the l2 norm to which local training clips gradients, None for no clipping.
-        """
+    def check_training(cls, options: Mapping[str, Any], training: Any) -> None:
+        """Raise a SettingsError if the options do not allow this `learning.LocalTraining`."""
 
     @abstractmethod
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:

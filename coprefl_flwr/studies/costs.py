@@ -76,7 +76,8 @@ def rounds_for(pretraining: Pretraining, step_size: float) -> int:
         if number > 1 and round_cost.step_size == 0:
             break  # The rate has decayed to 0.
         if not round_cost.step_size > 0:
-            problem += f" is {round_cost.step_size:g} per round"
+            size = round_cost.step_size
+            problem += " is not known" if math.isnan(size) else f" is {size:g} per round"
             raise SettingsError(f"{problem}, so no number of rounds reaches the reference's")
         farther = reached + round_cost.step_size
         if farther >= step_size and number > before:

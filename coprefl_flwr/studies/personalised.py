@@ -6,12 +6,13 @@ The models are heads on frozen features, or whole networks on images.
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
+import torch
 from flwr.client import NumPyClient
 from torch import nn
 
@@ -19,7 +20,8 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning.training import ADAM, LocalTraining
+from coprefl_flwr.learning.optimisers import ADAM
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
@@ -105,11 +107,14 @@ class PersonalStage(TrainingStage):
 
         FedPCL's section 5.1 states these values.
         """
-        set_here = self.method.training
-        values = {field.name: getattr(set_here, field.name) for field in fields(LocalTraining)}
-        if set_here.local_steps is None and set_here.local_epochs is None:
-            values["local_epochs"] = 1
-        return LocalTraining(**values | {"algorithm": ADAM})
+        training, changes = self.method.training, dict[str, Any]()
+        if training.local_steps is None and training.local_epochs is None:
+            changes["local_epochs"] = 1
+        if training.optimiser is None:
+            changes["optimiser"] = ADAM
+            if training.weight_decay is None:
+                changes["weight_decay"] = 1e-4
+        return replace(training, **changes)
 
     def check(self) -> None:
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
@@ -117,6 +122,9 @@ class PersonalStage(TrainingStage):
         self.metrics.check(*logits_of(self.data.num_classes))
         self.initial()
         self.strategy()
+        self.training.new_optimiser(self.network.module, 1)
+        if self.training.augment:
+            self.training.augment.check(torch.zeros(2, *self.data.input_shape))
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method, with its features, state and metrics."""

@@ -203,7 +203,8 @@ class Pretraining(TrainingStage):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
         if self.phases:
-            self.loss.check(self.module, clients[0].train)
+            for phase in self.phases:
+                phase.training.check(self.module, clients[0].train)
             self.strategy()
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
