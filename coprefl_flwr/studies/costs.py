@@ -34,7 +34,7 @@ def by_round(pretraining: Pretraining, sizes: Sequence[int] = ()) -> Iterator[Co
     sizes = sizes or [len(client.train) for client in pretraining.population.clients]
 
     def server(whose: str) -> ServerData:  # Only its number of samples counts.
-        return ServerData(nn.Identity(), pretraining.clients.samples_of(whose))
+        return ServerData(nn.Identity(), pretraining.samples_of(whose))
 
     first = 1
     for phase in pretraining.phases:

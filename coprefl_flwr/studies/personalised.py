@@ -17,7 +17,6 @@ from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning.optimisers import ADAM
@@ -26,7 +25,7 @@ from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.named import folder_of
-from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies.hashes import hash_of
 from coprefl_flwr.studies.measurements import ClientMetrics, logits_of
 from coprefl_flwr.studies.method import Method
@@ -162,14 +161,14 @@ class PersonalStage(TrainingStage):
         every = range(self.data.num_clients)
         return [self.data.domain_of(client).name for client in every]
 
-    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, report: RoundReport) -> dict[str, Any]:
         """Write the global arrays and all clients' prototypes; return the counts of sent elements.
 
         "numbers-sent" counts all elements of the global arrays. "weights-sent" leaves out arrays
         of one dimension (biases and BatchNorm), as the paper's "# of Comm Params" does (FedPCL,
         Table 2).
         """
-        prototypes = state.get("local", {})
+        arrays, prototypes = report.arrays, report.state.get("local", {})
         for file, some in ((GLOBAL, arrays), (LOCAL, prototypes)):
             if some:
                 plain = {name: np.asarray(array, order="C") for name, array in some.items()}

@@ -300,7 +300,7 @@ def loss_of(run, folder):
 def never(tiny_images, tmp_path_factory):
     """A finished recipe of 6 rounds whose losses are checked, but are never low enough to stop."""
     folder = tmp_path_factory.mktemp("never")
-    settings = {"rounds": 6, "stop-check-every": 2, "learning-rate": 0.1}
+    settings = {"rounds": 6, "keep": {"every": 2}, "learning-rate": 0.1}
     protocol = {"equal": "start-loss", "below": 0.0001, "settings": settings}
     content = tiny_recipe(
         tiny_images, {"tasks": 1}, methods=["random", "fedavg", {"meta": {"method": "coprefl"}}],
