@@ -26,7 +26,8 @@ def table() -> tuple[TensorDataset, torch.Tensor]:
         weights = shared + 0.3 * rng.standard_normal(shared.shape)
         price = np.tanh(features @ weights).sum(axis=1) + rng.normal(0, 0.1, PER_REGION)
         parts.append((features, price[:, None]))
-    features, price = (torch.tensor(np.concatenate(column)).float() for column in zip(*parts))
+    columns = zip(*parts, strict=True)
+    features, price = (torch.tensor(np.concatenate(column)).float() for column in columns)
     return TensorDataset(features, price), torch.arange(REGIONS).repeat_interleave(PER_REGION)
 
 

@@ -204,7 +204,7 @@ ROUNDS: dict[str, Round] = {
 }
 OPTIONS = {
     "coprefl": "gamma=0.25,meta-learning-rate=0.05",
-    "per-fedavg": "meta-variant=fo,inner-learning-rate=0.2",
+    "per-fedavg": "variant=fo,inner-learning-rate=0.2",
 }
 """The options of a method's text with which `ROUNDS` were written."""
 

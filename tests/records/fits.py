@@ -122,13 +122,12 @@ def table(outcomes):
 
 
 def all_outcomes(say=lambda line: None):
-    """Run all cells; `say` is called with the name of each method."""
+    """Run all cells; `say` is called with a line for each."""
     found = {}
-    for method, *rest in CELLS:
-        if not found or method != last:
-            say(method)
-        last = method
-        found[method, *rest] = outcome(method, Problem(*rest))
+    for cell in CELLS:
+        method, *problem = cell
+        found[cell] = outcome(method, Problem(*problem))
+        say(f"{', '.join(map(str, cell))}: {found[cell][0]}")
     return found
 
 
