@@ -101,11 +101,14 @@ class Problem:
                 parameter.copy_(weight)
         return model
 
+    def new_optimiser(self, model):
+        kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+        return kinds[self.optimiser](trained(model), lr=RATE, weight_decay=0.0)
+
     def locally(self, weights, data, correction=None):
         """Take STEPS full-batch steps; `correction` is added to every gradient."""
         model, (inputs, targets) = self.at(weights), data
-        kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
-        optimiser = kinds[self.optimiser](trained(model), lr=RATE, weight_decay=0.0)
+        optimiser = self.new_optimiser(model)
         for _ in range(STEPS):
             optimiser.zero_grad()
             self.loss(model(inputs), targets).backward()
@@ -165,11 +168,15 @@ def per_fedavg(problem, weights, server_round, memory):
     """The first-order variant with alpha 0.2; all batches of a step are the whole set."""
     states = []
     for data in problem.parts():
-        own = weights
+        model = problem.at(weights)
+        optimiser = problem.new_optimiser(model)
         for _ in range(STEPS):
-            inner = moved(own, problem.gradient(problem.at(own), data), 0.2)
-            own = moved(own, problem.gradient(problem.at(inner), data), RATE)
-        states.append(own)
+            inner = problem.at(moved(values(model), problem.gradient(model, data), 0.2))
+            step = problem.gradient(inner, data)
+            for weight, gradient in zip(trained(model), step, strict=True):
+                weight.grad = gradient
+            optimiser.step()
+        states.append(values(model))
     return average(states, [1] * len(states))
 
 
