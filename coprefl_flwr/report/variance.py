@@ -1,0 +1,137 @@
+"""Where differences between starts come from, and how many more draws would find one.
+
+A value is the measure of a start in a task: the mean over the clients of the task. A *draw* draws
+the data: partition, splits and tasks. It may have several training seeds, which share its tasks.
+The model of a value is the mean of its start, which is fixed, plus independent normal numbers with
+mean 0, one per level of each of the `PARTS`.
+"""
+
+import bisect
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import scipy  # Imports scipy.stats at its first use, which takes half a second.
+
+from coprefl_flwr.errors import SettingsError
+
+PARTS = {
+    "draw": ("draw",),
+    "start x draw": ("start", "draw"),
+    "seed": ("draw", "seed"),
+    "start x seed": ("start", "draw", "seed"),
+    "task": ("draw", "task"),
+    "start x task": ("start", "draw", "task"),
+    "seed x task": ("draw", "seed", "task"),
+    "rest": ("start", "draw", "seed", "task"),
+}
+"""The parts of the variance, each with the columns that name its levels.
+
+The parts with "start x" and the rest change the differences between starts. The others are the same
+for all starts of a draw. Training seeds and tasks belong to a draw.
+"""
+
+CONFIDENCE, LEVEL, POWER = 0.95, 0.05, 0.8
+SAMPLES = 10_000  # simulated sums of squares, for an interval
+MOST_DRAWS = 1000
+SMALL = 1e-8  # a singular value of a direction that is in the spaces before
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def variance_parts(values: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per part of the variance that the values can tell apart.
+
+    `values` has the columns start, draw, seed, task and value, and a row per value. Cells may be
+    missing, and values that are not finite are left out. The index of the result is the part, one
+    of `PARTS`. The columns are "share" (of the sum of all parts, in percent), "std" (the standard
+    deviation, in the unit of the values), and "low" and "high" (its 95 % interval). A part without
+    its own levels is missing: with one training seed per draw, "draw" is draw and seed together.
+
+    Each part has the sum of squares by which its levels improve the fit of the parts before it
+    (Henderson's method 3, fitting constants). The expected sums of squares are linear in the
+    variances. The intervals are generalised confidence intervals (Weerahandi, 1993): each sum of
+    squares, divided by its expectation, counts as chi-squared divided by its degrees of freedom.
+    This is exact if no cell is missing. An estimate below 0 counts as 0.
+
+    Raises a SettingsError if no two starts have values of the same two draws.
+    """
+    known = values[np.isfinite(values["value"].astype(float))]
+    numbers = known["value"].to_numpy(float)
+    levels = np.stack(
+        [known.groupby(list(of)).ngroup() for of in (("start",), *PARTS.values())], axis=1
+    )
+    between = _sums_of_squares(numbers, levels, levels[:, :3])
+    if not between[-1, 0]:
+        raise SettingsError(
+            "the parts of the variance need two starts with values of the same two draws"
+        )
+    of_draws = [
+        _sums_of_squares(numbers[of_draw], levels[of_draw], levels[of_draw, 2:])
+        for of_draw in (levels[:, 1] == draw for draw in np.unique(levels[:, 1]))
+    ]
+    freedom, squares, *expected = np.concatenate([between, np.sum(of_draws, axis=0)]).T
+    found = freedom > 0
+    # Row i, column j: the expected sum of squares i for a variance of 1 of part j.
+    matrix = np.stack(expected, axis=1)[np.ix_(found, found)]
+    freedom, squares = freedom[found], squares[found]
+    variances = np.linalg.solve(matrix, squares).clip(0)
+    chi = np.random.default_rng(0).chisquare(freedom, (SAMPLES, len(freedom)))
+    simulated = np.linalg.solve(matrix, (squares * freedom / chi).T).clip(0)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(simulated, [tail, 1 - tail], axis=1)
+    columns = {"std": np.sqrt(variances), "low": np.sqrt(low), "high": np.sqrt(high)}
+    with np.errstate(invalid="ignore"):
+        share = 100 * variances / variances.sum()
+    return pd.DataFrame(
+        {"share": share, **columns}, pd.Index(np.array([*PARTS])[found], name="part")
+    )
+
+
+def _sums_of_squares(numbers: Floats, levels: Integers, spaces: Integers) -> Floats:
+    """Return, per space but the first, its degrees of freedom, sum of squares and expectations.
+
+    `numbers` are the values (n,); `levels` (n, 1 + parts) are the starts and the levels of each
+    part. A column of `spaces` (n, spaces) is a space with a dimension per level, which counts
+    without the spaces before it. The expectations are tr(B' Z Z' B) for an orthonormal basis B of
+    this space and the indicators Z of the levels of each part.
+    """
+    before, rows = np.zeros((len(numbers), 0)), []
+    for column in spaces.T:
+        indicators = _indicators(column)
+        left = indicators - before @ (before.T @ indicators)
+        basis, sizes, _ = np.linalg.svd(left, full_matrices=False)
+        basis = basis[:, sizes > SMALL]
+        expected = [((_indicators(of).T @ basis) ** 2).sum() for of in levels.T[1:]]
+        rows.append([basis.shape[1], ((basis.T @ numbers) ** 2).sum(), *expected])
+        before = np.concatenate([before, basis], axis=1)
+    return np.array(rows[1:])
+
+
+def _indicators(levels: Integers) -> Floats:
+    """Return a column per level that is 1 at the values of the level, and else 0."""
+    return np.equal.outer(levels, np.unique(levels)).astype(np.float64)
+
+
+def more_draws(std: float, draws: int, margin: float) -> float:
+    """Return how many more draws find a difference of `margin` with a power of 80 %; 0 if none.
+
+    `std` is the sample standard deviation over `draws` draws (at least 2) of the difference of two
+    starts, each by its mean over the seeds and tasks of a draw. The test is a two-sided paired t
+    test at 5 % over all draws. The power is averaged over the variances that agree with the
+    measured one, std² (n - 1) / chi-squared(n - 1), so that few measured draws ask for more draws.
+    Infinity if more than 1000 draws are needed in all.
+    """
+    middles = (np.arange(200) + 0.5) / 200
+    stds = std * np.sqrt((draws - 1) / scipy.stats.chi2.ppf(middles, draws - 1))
+
+    def power(number: int) -> float:
+        limit = scipy.stats.t.ppf(1 - LEVEL / 2, number - 1)
+        shift = np.minimum(margin * math.sqrt(number) / stds, 1000)  # Beyond, the power is 1.
+        below = scipy.special.nctdtr(number - 1, shift, [[limit], [-limit]])
+        return float(np.mean(1 - below[0] + below[1]))
+
+    needed = 2 + bisect.bisect_left(range(2, MOST_DRAWS + 1), POWER, key=power)
+    return math.inf if needed > MOST_DRAWS else max(0, needed - draws)
