@@ -39,7 +39,7 @@ DIAGNOSIS = "diagnosis"
 
 
 def architecture_of_tasks(
-    starts: Mapping[str, Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
+    starts: Mapping[str, Any], network: Factory | None, tasks: Tasks, seed: int, *, keeps_head: bool
 ) -> Architecture:
     """Return the architecture of tasks, from starting models that are networks or files of weights.
 
@@ -51,6 +51,8 @@ def architecture_of_tasks(
         A function that makes the network of a task from the number of classes.
     tasks : Tasks
         The tasks.
+    seed : int
+        Seed of the random weights.
     keeps_head : bool
         Whether tasks begin with the last layers of the starting models.
 
@@ -60,14 +62,14 @@ def architecture_of_tasks(
     sample, classes = tasks[0].clients[0].train, tasks.classes
     if network is not None:
         factory = checked_factory(network, classes)
-        architecture = Architecture("starts", factory, tasks.source, tasks.seed, classes)
+        architecture = Architecture("starts", factory, tasks.source, seed, classes)
         architecture.check(f"network({classes})", sample, needs_head=not keeps_head)
         return architecture
     networks = {name: start for name, start in starts.items() if isinstance(start, nn.Module)}
     if not networks:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
     factory = factory_of_tasks(networks, sample)
-    return Architecture("starts", factory, tasks.source, tasks.seed, classes)
+    return Architecture("starts", factory, tasks.source, seed, classes)
 
 
 @dataclass(frozen=True)

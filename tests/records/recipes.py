@@ -45,7 +45,7 @@ def _hash(recipe):
         run
         for table_row in table_rows(recipe)
         for trial in table_row.trials()
-        for seed in recipe.seeds[:1]
+        for _, seed in recipe.pairs[:1]
         for run in [Run.of(table_row.combination, trial.method, seed)]
     ]
     text = json.dumps([_described(run) for run in runs], sort_keys=True, default=str)
@@ -58,7 +58,7 @@ def _described(run):
     phases = [phase.about() for stage in stages[:1] for phase in stage.phases]
     if settings.study == PERSONALISED:
         return [phases, values_of(settings.part(PersonalOptions))]
-    data = values_of(settings.part(DataSettings))
+    data = values_of(settings.part(DataSettings), "data-seed")
     tasks = [stage for stage in stages if isinstance(stage, Task)]
     if not tasks:
         return [phases, data]
