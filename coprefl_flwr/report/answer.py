@@ -1,6 +1,7 @@
 """Sentences of a report: the set-up of the runs, and their results with confidence intervals."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -8,6 +9,7 @@ import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
 from coprefl_flwr.report.comparison import Comparison, Report, numbers
 from coprefl_flwr.report.tables import DAGGER, LEVEL, ranked
+from coprefl_flwr.report.variance import MOST_DRAWS, POWER, more_draws
 
 CONFIDENCE = 0.95
 _SET_UP = ("dataset", "clients", "participants", "rounds")
@@ -41,12 +43,11 @@ def answers(comparison: Comparison) -> list[str]:
     The confidence interval of a difference from the reference uses the t distribution over draws.
     The interval is not corrected for several rows. The p-value is the table's corrected p-value.
     """
-    qualities = [metric for metric in comparison.metrics if comparison.column(metric).tested]
-    if not qualities:
+    if not comparison.quality:
         return []
-    heading = comparison.column(qualities[0])
-    rows = numbers(comparison)
-    rows = rows[(rows["metric"] == qualities[0]) & rows["mean"].map(math.isfinite)]
+    heading = comparison.column(comparison.quality)
+    rows = numbers(replace(comparison, metrics=[comparison.quality]))
+    rows = rows[rows["mean"].map(math.isfinite)]
     places = heading.places(rows["mean"])
     reference, noun = comparison.tested_against.name, comparison.noun
     lines = []
@@ -56,7 +57,7 @@ def answers(comparison: Comparison) -> list[str]:
         mean = f"{first['mean']:.{places}f}{heading.unit}"
         line = f"{first['row']} has the {which} {heading.name}: {mean}."
         some = f"Of the rows with all seeds and without {DAGGER}, " * (len(order) < len(rows))
-        lines.append(some + line)
+        lines += [some + line, *_power(comparison, *rows["row"][order[:2]])]
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if heading.unit == " %" else heading.unit
     if len(comparison.rows) <= _MOST:
@@ -67,6 +68,28 @@ def answers(comparison: Comparison) -> list[str]:
         alone = f"Only one {noun}: run several {noun}s to get {what}."
         lines.append(missing if draws > 1 else alone)
     return lines
+
+
+def _power(comparison: Comparison, first: str, second: str) -> list[str]:
+    """Return a sentence on the draws that find a difference of the margin between two rows.
+
+    It needs three draws, and a margin of the user's if the measure is not in percent.
+    """
+    unit = comparison.column(comparison.quality).unit
+    margin = comparison.margin or float(unit == " %")
+    data = numbers(replace(comparison, reference=first, metrics=[comparison.quality]))
+    pair = data[data["row"] == second].iloc[0]
+    if not margin or pair["pairs"] < 3:
+        return []
+    noun, draws = comparison.noun, int(pair["pairs"])
+    more = more_draws(float(pair["difference-std"]), draws, margin)
+    points = unit if unit != " %" else " point" if margin == 1 else " points"
+    find = f"find a difference of {margin:g}{points} between {first} and {second}"
+    if more == 0:
+        return [f"The {draws} {noun}s {find} with a power of at least {POWER:.0%}."]
+    count = f"More than {MOST_DRAWS - draws}" if math.isinf(more) else f"{more:.0f}"
+    some = f"{count} more {noun}" + ("" if more == 1 else "s")
+    return [f"{some} would {find} with a power of {POWER:.0%} (paired t-test at {LEVEL:.0%})."]
 
 
 def _sentence(row: "pd.Series[Any]", reference: str, noun: str, points: str, places: int) -> str:

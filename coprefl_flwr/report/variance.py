@@ -32,8 +32,8 @@ The parts with "start x" and the rest change the differences between starts. The
 for all starts of a draw. Training seeds and tasks belong to a draw.
 """
 
-CONFIDENCE, LEVEL, POWER = 0.95, 0.05, 0.8
-SAMPLES = 10_000  # simulated sums of squares, for an interval
+LEVEL, POWER = 0.05, 0.8
+SAMPLES = 10_000  # simulated sums of squares for an interval
 MOST_DRAWS = 1000
 SMALL = 1e-8  # a singular value of a direction that is in the spaces before
 
@@ -41,14 +41,17 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def variance_parts(values: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per part of the variance that the values can tell apart.
+def variance_parts(rows: pd.DataFrame, measure: str = "accuracy") -> pd.DataFrame:
+    """Return the parts of a measure's variance that several draws of a study can tell apart.
 
-    `values` has the columns start, draw, seed, task and value, and a row per value. Cells may be
-    missing, and values that are not finite are left out. The index of the result is the part, one
-    of `PARTS`. The columns are "share" (of the sum of all parts, in percent), "std" (the standard
-    deviation, in the unit of the values), and "low" and "high" (its 95 % interval). A part without
-    its own levels is missing: with one training seed per draw, "draw" is draw and seed together.
+    `rows` has the columns start, draw, seed, task and the measure. Rows that differ only in the
+    client are averaged. Combinations may be missing, and means that are not finite are left out.
+
+    The result has a row per part: "draw", "seed" and "task" are the same for all starts; "start x
+    draw", "start x seed", "start x task" and "rest" change the differences between starts. The
+    columns are "share" (of the sum of all parts, in percent), "std" (the standard deviation, in the
+    unit of the measure), and "low" and "high" (its 95 % interval). A part that cannot be told from
+    an earlier one is missing: with one seed per draw, "draw" is draw and seed together.
 
     Each part has the sum of squares by which its levels improve the fit of the parts before it
     (Henderson's method 3, fitting constants). The expected sums of squares are linear in the
@@ -58,36 +61,30 @@ def variance_parts(values: pd.DataFrame) -> pd.DataFrame:
 
     Raises a SettingsError if no two starts have values of the same two draws.
     """
-    known = values[np.isfinite(values["value"].astype(float))]
-    numbers = known["value"].to_numpy(float)
-    levels = np.stack(
-        [known.groupby(list(of)).ngroup() for of in (("start",), *PARTS.values())], axis=1
-    )
+    known = rows.groupby([*PARTS["rest"]], as_index=False)[measure].mean()
+    known = known[np.isfinite(known[measure])]
+    numbers = known[measure].to_numpy(float)
+    groups = [known.groupby(list(columns)) for columns in (["start"], *PARTS.values())]
+    levels = np.stack([group.ngroup() for group in groups], axis=1)
     between = _sums_of_squares(numbers, levels, levels[:, :3])
     if not between[-1, 0]:
-        raise SettingsError(
-            "the parts of the variance need two starts with values of the same two draws"
-        )
+        raise SettingsError("parts of the variance need values of two starts in the same two draws")
     of_draws = [
-        _sums_of_squares(numbers[of_draw], levels[of_draw], levels[of_draw, 2:])
-        for of_draw in (levels[:, 1] == draw for draw in np.unique(levels[:, 1]))
+        _sums_of_squares(numbers[at], levels[at], levels[at, 2:])
+        for at in groups[1].indices.values()
     ]
-    freedom, squares, *expected = np.concatenate([between, np.sum(of_draws, axis=0)]).T
-    found = freedom > 0
+    sums = np.concatenate([between, np.sum(of_draws, axis=0)])
+    found = sums[:, 0] > 0
+    freedom, squares, *expected = sums[found].T
     # Row i, column j: the expected sum of squares i for a variance of 1 of part j.
-    matrix = np.stack(expected, axis=1)[np.ix_(found, found)]
-    freedom, squares = freedom[found], squares[found]
+    matrix = np.stack(expected, axis=1)[:, found]
     variances = np.linalg.solve(matrix, squares).clip(0)
     chi = np.random.default_rng(0).chisquare(freedom, (SAMPLES, len(freedom)))
     simulated = np.linalg.solve(matrix, (squares * freedom / chi).T).clip(0)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(simulated, [tail, 1 - tail], axis=1)
-    columns = {"std": np.sqrt(variances), "low": np.sqrt(low), "high": np.sqrt(high)}
-    with np.errstate(invalid="ignore"):
-        share = 100 * variances / variances.sum()
-    return pd.DataFrame(
-        {"share": share, **columns}, pd.Index(np.array([*PARTS])[found], name="part")
-    )
+    low, high = np.quantile(simulated, [LEVEL / 2, 1 - LEVEL / 2], axis=1)
+    share = 100 * variances / max(variances.sum(), SMALL**2)  # 0, not nan, for equal values.
+    columns = {"share": share, "std": variances**0.5, "low": low**0.5, "high": high**0.5}
+    return pd.DataFrame(columns, pd.Index(np.array([*PARTS])[found], name="part"))
 
 
 def _sums_of_squares(numbers: Floats, levels: Integers, spaces: Integers) -> Floats:
@@ -129,7 +126,7 @@ def more_draws(std: float, draws: int, margin: float) -> float:
 
     def power(number: int) -> float:
         limit = scipy.stats.t.ppf(1 - LEVEL / 2, number - 1)
-        shift = np.minimum(margin * math.sqrt(number) / stds, 1000)  # Beyond, the power is 1.
+        shift = margin * math.sqrt(number) / np.maximum(stds, margin / 1000)
         below = scipy.special.nctdtr(number - 1, shift, [[limit], [-limit]])
         return float(np.mean(1 - below[0] + below[1]))
 

@@ -31,7 +31,7 @@ def study(
     for part, std in stds.items():
         level = values.groupby(list(PARTS[part])).ngroup().to_numpy()
         value = value + std * rng.standard_normal(level.max() + 1)[level]
-    return values.assign(value=value)[rng.random(len(values)) >= missing]
+    return values.assign(accuracy=value)[rng.random(len(values)) >= missing]
 
 
 def planted(shape: tuple[int, int, int, int], stds: Mapping[str, float]) -> dict[str, float]:
@@ -58,7 +58,7 @@ def test_parts_of_a_complete_study_by_mean_squares() -> None:
     """Each mean square is that of an effect in a table of 3 starts, 4 draws, 2 seeds, 2 tasks."""
     starts, draws, seeds, tasks = shape = (3, 4, 2, 2)
     values = study(shape, TYPICAL, 1)
-    y = values["value"].to_numpy().reshape(shape)
+    y = values["accuracy"].to_numpy().reshape(shape)
 
     def less(y: np.ndarray, axis: int) -> np.ndarray:
         return y - y.mean(axis, keepdims=True)
@@ -107,7 +107,7 @@ def test_parts_of_starts_with_missing_draws_by_least_squares() -> None:
     """Residual sums of squares of linear models, and traces of their projections."""
     values = study((3, 5, 1, 1), TYPICAL, 3).drop(index=[2, 9])
     y, (starts, draws) = (
-        values["value"].to_numpy(),
+        values["accuracy"].to_numpy(),
         (pd.get_dummies(values[name]).to_numpy(float) for name in ("start", "draw")),
     )
     of_starts, of_both = (x @ np.linalg.pinv(x) for x in (starts, np.hstack([starts, draws])))
@@ -134,18 +134,18 @@ def test_parts_without_levels_are_left_out() -> None:
 
 def test_infinite_and_missing_values_are_left_out() -> None:
     values = study((3, 4, 1, 2), TYPICAL, 0)
-    spoilt = values.assign(value=values["value"].where(values.index != 5, math.inf))
+    spoilt = values.assign(accuracy=values["accuracy"].where(values.index != 5, math.inf))
     pd.testing.assert_frame_equal(variance_parts(spoilt), variance_parts(values.drop(index=5)))
 
 
 def test_equal_values_have_no_variance() -> None:
-    parts = variance_parts(study((2, 3, 1, 2), dict.fromkeys(PARTS, 0.0), 0).assign(value=50.0))
+    parts = variance_parts(study((2, 3, 1, 2), dict.fromkeys(PARTS, 0.0), 0).assign(accuracy=50.0))
     assert (parts[["std", "low", "high"]] < 1e-9).all(axis=None)
 
 
 @pytest.mark.parametrize("kept", ["draw == 0", "start == 0", "start == draw", "draw < 0"])
 def test_too_few_starts_or_draws_are_refused(kept: str) -> None:
-    with pytest.raises(SettingsError, match="two starts with values of the same two draws"):
+    with pytest.raises(SettingsError, match="two starts in the same two draws"):
         variance_parts(study((3, 3, 2, 2), TYPICAL, 0).query(kept))
 
 
