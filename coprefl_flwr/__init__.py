@@ -26,6 +26,8 @@ if _typing.TYPE_CHECKING:
     from coprefl_flwr.errors import SettingsError as SettingsError
     from coprefl_flwr.federation import of_flower as of_flower
     from coprefl_flwr.learning.server_data import ServerData as ServerData
+    from coprefl_flwr.models.base import base_hash as base_hash
+    from coprefl_flwr.models.weights import load_start as load_start
     from coprefl_flwr.plugins import register as register
     from coprefl_flwr.report.starts_result import StartsResult as StartsResult
     from coprefl_flwr.report.starts_result import plot_history as plot_history
@@ -44,6 +46,8 @@ _NAMES = {
     "report.variance": ("variance_parts",),
     "data": ("load_dataset",),
     "learning.server_data": ("ServerData",),
+    "models.base": ("base_hash",),
+    "models.weights": ("load_start",),
     "federation": ("of_flower",),
     "clients": ("query_reply",),
     "plugins": ("register",),

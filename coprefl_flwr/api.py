@@ -17,8 +17,8 @@ from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.methods import HEAD
-from coprefl_flwr.models import load_arrays, load_saved_model
-from coprefl_flwr.models.copies import copied, unwrapped
+from coprefl_flwr.models.copies import copied
+from coprefl_flwr.models.weights import load_start
 from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
@@ -68,7 +68,8 @@ def partition(
     Parameters
     ----------
     dataset : a torch or Hugging Face Dataset, a DataLoader, or a dataset of this package
-        The samples. The dataset is read once and kept in memory, so random augmentations are drawn
+        The samples, of classes or of other targets: floats, or arrays of one shape (see the page on
+        data). The dataset is read once and kept in memory, so random augmentations are drawn
         once (see `coprefl_flwr.data.as_dataset`). Of a DatasetDict, only the split "train" is used.
         Images in uint8 become floats in 0..1, as with torchvision's ToTensor. Other values do not
         change, except that float64 becomes float32.
@@ -81,7 +82,8 @@ def partition(
         "pathological", "natural" (each client is one writer or speaker), a class of flwr-datasets
         with its arguments, and others (see `coprefl_flwr.data.partition`); a function of
         (labels (n,), clients, rng) that returns a list of sample indices for each client; or a
-        partitioner object of flwr-datasets.
+        partitioner object of flwr-datasets. Without classes, ten bins of the targets are used as
+        classes, and a function gets the targets (n, *shape).
     alpha : float
         Concentration of the Dirichlet distribution from which "dirichlet" draws the proportions of
         each class. A small value gives clients very different classes.
@@ -157,7 +159,8 @@ def tasks(
     number : int, optional
         Number of tasks. Default: 3, or for another `by` than "class" as many as are possible.
     classes : int
-        Number of classes that each task draws from the dataset, or from `only`: at least 2.
+        Number of classes that each task draws from the dataset, or from `only`: at least 2. It is
+        not used for targets that are no classes.
     clients : int
         Number of clients of each task.
     scheme : str, function, or flwr_datasets.partitioner.Partitioner
@@ -172,7 +175,8 @@ def tasks(
     by : str
         "class": each task draws its classes among all samples. "group" or "domain": each task has
         the samples of one group or domain, and draws its classes among theirs. The groups, of
-        those with enough classes, are drawn too.
+        those with enough classes, are drawn too. Without classes, each task has all samples of a
+        domain or group, and "class" means "domain" if the dataset has domains, else "group".
     seed : int
         Seed of all random draws. All starting models are tested on the same tasks.
 
@@ -190,12 +194,12 @@ def tasks(
     if number == 0:
         raise SettingsError("number = 0: at least one task is needed")
     options = {"classes": classes, "train_fraction": train_fraction, "seed": seed, "by": by}
-    several = 3 if by == CLASS else 0
-    options["number"] = several if number is None else number
+    options["number"] = number or 0
     drawn = checked_options(options, declared(Tasks))  # Before the dataset is read.
     spread = _spread(clients, scheme, alpha, classes_per_client, min_samples)
     result = Tasks(LoadedSource.of(dataset, only, relabel, batch, groups), spread, **drawn)
-    result.number = result.number or len(result.eligible)
+    if number is None:
+        result.number = 3 if result.kind == CLASS else len(result.eligible)
     for task in range(len(result)):
         _ = result[task]  # Raises an error now if the task is not possible.
     return result
@@ -279,10 +283,8 @@ def pretrain(
     stage = pretraining_of(chosen, network, clients, rounds, options)
     stage.open_ended = checkpoint is not None
     with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, workers, hooks) as store:
-        arrays, _ = load_saved_model(store.root)
+        start = load_start(copied(model, "model"), store.root)
         metrics = frames.frame(store.result(stage)["rounds"])
-    start = copied(model, "model")
-    load_arrays(unwrapped(start), arrays)
     return (start, metrics) if history else start
 
 
@@ -322,9 +324,10 @@ def evaluate_starts(
         model; "keep": the last layer of the starting model; "ncm", "ridge": a layer that is
         computed from the clients' features.
     network : function of the number of classes, optional
-        Function that returns the network of a task. Default: a copy of the starting models' network
-        with a new last layer. The outputs of this network must come from the `nn.Linear` that it
-        calls last.
+        Function that returns the network of a task. Without classes, it gets the number of outputs:
+        k for targets (n, k), 1 for (n,), and for images their channels or classes. Default: a copy
+        of the starting models' network with a new last layer. The outputs of this network must come
+        from the `nn.Linear` that it calls last.
     client_metrics : function, module:NAME, or a list of these, optional
         Your own metrics: functions of (logits (n, C), labels (n,)) that return a number, with C the
         number of classes of the task; of outputs and targets if the targets are no classes. A class

@@ -67,7 +67,7 @@ def test_initial_arrays_of_a_method():
     assert FedProto.initial(network)["prototypes"].shape == (3, 4)
     assert list(FedRep.initial(network)) == ["body.weight", "body.bias"]
     network.head = frozenset({"body.weight", "body.bias"})
-    with pytest.raises(SettingsError, match=r"^model = net: fedrep needs a model whose head"):
+    with pytest.raises(SettingsError, match=r"^model = net: fedrep needs a trained body, and"):
         FedRep.initial(network)
 
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from coprefl_flwr.arrays import Arrays, append_prefixed, is_buffer, split_prefixed, weights_of
+from coprefl_flwr.arrays import Arrays, append_prefixed, split_prefixed, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning.evaluation import differentiable
 from coprefl_flwr.learning.training import torch_seeded
-from coprefl_flwr.models import as_array, buffer_names, first_names, model_arrays
+from coprefl_flwr.models import as_array, buffer_names, first_names, model_arrays, train_mode
 
 Tensors = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -107,16 +107,14 @@ class FedMetaClient(CoPreFLClient):
     def learnt(self, rates: Tensors, sent: Arrays) -> Arrays:
         """Return the arrays of the model, followed by the rates if rates were sent."""
         state, first = model_arrays(self.model), first_names(self.model)
-        # The rates of frozen parameters are returned unchanged.
-        moved = {n: as_array(rates[first[n]], n) for n in sent if first[n] in rates}
-        return append_prefixed(state, "rates", sent | moved)
+        return append_prefixed(state, "rates", {n: as_array(rates[first[n]], n) for n in sent})
 
     def adapt(self, weights: Tensors, rates: Tensors, support: Batch, config: Config) -> Tensors:
         """Return theta' and the buffers after the adaptation to the support set, by name."""
         inputs, targets = support
         buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
         second_order = config["meta-variant"] != "fomaml"
-        self.model.train()
+        train_mode(self.model)
         for _ in range(int(config["inner-steps"])):
             outputs = functional_call(self.model, {**weights, **buffers}, inputs)
             gradients = torch.autograd.grad(
@@ -149,16 +147,15 @@ class FedMetaClient(CoPreFLClient):
     ) -> Arrays:
         """Return the reply: one array for each array of the model and, if `rates`, of the rates.
 
-        The arrays are gradients, the new buffers, and zeros for frozen weights.
+        The arrays are gradients, the new buffers, and zeros for weights that the loss does not use.
         """
         state, first = model_arrays(self.model), first_names(self.model)
         buffers = buffer_names(self.model)
         of_weights, of_rates = split_prefixed(gradients, "rates")
 
         def array_of(name: str, found: Mapping[str, Tensor | None]) -> npt.NDArray[Any]:
-            tensor = found.get(first[name])  # Tied weights have the gradient of their first name.
-            if tensor is None and is_buffer(name, state[name], buffers):
-                tensor = adapted.get(first[name])
+            # Tied weights have the gradient of their first name.
+            tensor = (adapted if name in buffers else found).get(first[name])
             return np.zeros_like(state[name]) if tensor is None else as_array(tensor, name)
 
         named = weights_of(state, buffers) if rates else {}

@@ -3,6 +3,7 @@
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.models.frozen import travelling
 
 
 class FedRepClient(StatefulClient):
@@ -36,7 +37,7 @@ class FedRepClient(StatefulClient):
 
     def load_both(self, parameters: Parameters, config: Config) -> Arrays:
         """Copy the received body and the client's head into the model; return the head by name."""
-        names = list(self.model.state_dict())
+        names = list(travelling(self.model))
         own_weights = self.own_weights(config)
         own = {name: own_weights[name] for name in names[len(parameters) :]}
         body = dict(zip(names[: len(parameters)], parameters, strict=True))

@@ -7,6 +7,7 @@ from torch.func import functional_call
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.learning.training import endless_batches, torch_seeded
+from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import computing
 
 DELTA = 1e-3
@@ -31,7 +32,7 @@ class PerFedAvgClient(TorchClient):
         samples = self.training_samples(config)
         alpha = float(config["inner-learning-rate"])
         key = self.key(config, "batches")
-        self.model.train()
+        train_mode(self.model)
         optimiser = self.training.optimiser(self.model, int(config["server-round"]))
         size, losses = self.training.samples_per_step, []
         stream = endless_batches(len(samples), size, seeds.generator(*key))

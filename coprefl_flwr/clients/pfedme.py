@@ -5,7 +5,7 @@ import torch
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.learning.training import torch_seeded
-from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.models import load_arrays, model_arrays, train_mode
 
 
 class PFedMeClient(StatefulClient):
@@ -28,7 +28,7 @@ class PFedMeClient(StatefulClient):
         key = self.key(config, "batches")
         optimiser = self.training.optimiser(self.model, int(config["server-round"]))
         losses = []
-        self.model.train()
+        train_mode(self.model)
         with torch_seeded(*key, network=self.model), self.computing():
             for positions in self.training.schedule(len(self.train), seeds.generator(*key)):
                 inputs, targets = self.train.batch(positions, self.device)

@@ -66,10 +66,11 @@ def query_reply(
     from coprefl_flwr.models import first_names
 
     sent = _sent_names(message, model, names)
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     with torch_seeded(*_query_key(message, "query"), network=model):
         result = loss_and_gradient(model, batches, loss or class_loss, size or batch_size)
-    model.train(training)  # The app's next training expects the model as it left it.
+    for module, mode in modes:  # The app's next training expects the model as it left it.
+        module.training = mode
     gradient = {sent[name]: array for name, array in result.gradient.items() if name in sent}
     first = {sent[n]: sent.get(of, of) for n, of in first_names(model).items() if n in sent}
     return _reply(message, gradient, result.num_examples, result.loss, clip, noise, rng, first)

@@ -24,6 +24,7 @@ from coprefl_flwr.learning.evaluation import (
 )
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, load_in_order, model_arrays
+from coprefl_flwr.models.base import BASE, HASHES
 from coprefl_flwr.options import declared
 
 Parameters = list[np.ndarray[Any, Any]]
@@ -81,6 +82,18 @@ class TorchClient(NumPyClient):
 
         `options` are the client's options by name.
         """
+
+    def check_request(self, config: Config) -> None:
+        """Raise a SettingsError if the network has other frozen weights than the server's.
+
+        It is called before every request. The hash of the server's is `config["base-hash"]`.
+        """
+        base, expected = HASHES.get(self.model, ""), config.get(BASE)
+        if expected not in (None, base):
+            line = (
+                f"hash of the frozen weights: {base or 'none'}, at the server {expected or 'none'}"
+            )
+            raise SettingsError(f"{line}; make the network from the same file on every node")
 
     def training_samples(self, config: Config) -> Samples:
         """Return the samples for local training in this round."""

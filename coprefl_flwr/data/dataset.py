@@ -27,8 +27,12 @@ class Dataset(ABC):
 
     Attributes
     ----------
-    labels : int64 (N,), in 0..len(classes)-1
-    classes : names of the classes
+    labels : int64 (N,), in 0..len(classes)-1; all 0 if there are `targets`
+    classes : names of the classes; an empty name for each output of a network if there are
+        `targets`: 1 for floats (N,) or (N, H, W), k for (N, k), C for (N, C, H, W), and for integer
+        images (N, H, W) their highest number plus 1
+    targets : float32 or int64 (N, *shape), for regression, several labels per sample, or images of
+        classes; None if the targets are classes, the `labels`
     groups : int64 (N,), number of the writer or speaker of each sample; None if the source does not
         name writers or speakers
     test : bool (N,), whether each sample is in the source's test split; None if the source has no
@@ -43,6 +47,18 @@ class Dataset(ABC):
     test: npt.NDArray[np.bool_] | None = None
     domains: Rows | None = None
     domain_names: tuple[str, ...] = ()
+    targets: Tensor | None = None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the target of a sample is a class, its label."""
+        return self.targets is None
+
+    def target_kind(self, classes: int | str = "several") -> str:
+        """Return what the targets are: "5 classes", or the dtype and the shape of each target."""
+        if self.targets is None:
+            return f"{classes} classes"
+        return f"targets {self.targets.numpy().dtype} {tuple(self.targets.shape[1:])}"
 
     @property
     @abstractmethod
@@ -156,7 +172,9 @@ def make_dataset(
     ----------
     inputs : images uint8 (N, C, H, W), normalised by the mean and std of each channel; or a tensor
         (N, *shape) of any other dtype or shape, which is kept as it is
-    labels, groups, domains : integers (N,) or (N, 1)
+    labels : class numbers, integers (N,) or (N, 1); or other targets, numbers (N, *shape), such as
+        floats (N,): then there are no classes, and `classes` and `relabel` are not used
+    groups, domains : integers (N,) or (N, 1)
     classes, domain_names : names; a label is an index in `classes`, a domain an index in
         `domain_names`; None: the names are "0", "1", ...
     test : bool (N,), whether each input is in the source's test split
@@ -171,19 +189,18 @@ def make_dataset(
     if are_images and inputs.shape[1] > 4:
         shape = tuple(inputs.shape)
         raise SettingsError(f"{source}: images (N, C, H, W) = {shape} must have 1 to 4 channels")
-    # The sum needs no memory. It may be infinite for finite inputs, so the inputs are looked at.
-    if inputs.is_floating_point() and not inputs.sum().isfinite():
-        wrong = (~inputs.isfinite().reshape(len(inputs), -1).all(dim=1)).nonzero()
-        if len(wrong):
-            problem = f"item {int(wrong[0])} has a missing value, a NaN or an infinity"
-            raise SettingsError(f"{source}: {problem}: fill in such values, or leave out the items")
+    _check_finite(source, "item", inputs)
+    targets = _targets(source, labels, len(inputs))
+    if targets is not None:
+        classes, relabel, may_lack = [""] * _outputs_for(targets), False, True
+        labels = np.zeros(len(inputs), np.int64)
     numbers = _integers(source, "labels", labels, len(inputs))
     if not may_lack and not relabel:
         _check_gaps(source, numbers, len(classes or ()) or int(numbers.max()) + 1)
     if relabel:
         numbers, classes = _renumber(source, numbers, classes)
     names = _names(source, "labels", numbers, classes)
-    columns: dict[str, Any] = {"labels": numbers, "classes": names, "test": test}
+    columns = dict[str, Any](labels=numbers, classes=names, test=test, targets=targets)
     if groups is not None:
         columns["groups"] = _integers(source, "groups", groups, len(inputs))
     if domains is not None:
@@ -193,6 +210,33 @@ def make_dataset(
         mean, std = _moments(inputs)
         return ImageDataset(inputs.contiguous(), mean, std, **columns)
     return TensorDataset(inputs, **columns)
+
+
+def _check_finite(source: str, what: str, values: Tensor) -> None:
+    """Raise a SettingsError if `values`, (N, ...), has a NaN or an infinity in a row."""
+    # The sum needs no memory. It may be infinite for finite values, so the values are looked at.
+    if values.is_floating_point() and not values.sum().isfinite():
+        wrong = (~values.isfinite().reshape(len(values), -1).all(dim=1)).nonzero()
+        if len(wrong):
+            problem = f"{what} {int(wrong[0])} has a missing value, a NaN or an infinity"
+            raise SettingsError(f"{source}: {problem}: fill in such values, or leave out the items")
+
+
+def _targets(source: str, labels: npt.NDArray[Any], n: int) -> Tensor | None:
+    """Return targets that are no classes, float32 or int64 (n, *shape); None for class numbers."""
+    kind = labels.dtype.kind
+    if kind not in "fbiu" or len(labels) != n or (kind != "f" and labels.size == n):
+        return None
+    targets = torch.from_numpy(labels.astype(np.int64 if kind in "iu" else np.float32))
+    _check_finite(source, "the target of item", targets)
+    return targets
+
+
+def _outputs_for(targets: Tensor) -> int:
+    """Return the number of a network's outputs for targets (see `Dataset.classes`)."""
+    if targets.ndim > 2 and not targets.is_floating_point():
+        return int(targets.max()) + 1
+    return 1 if targets.ndim in (1, 3) else targets.shape[1]
 
 
 def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
@@ -290,21 +334,27 @@ class Samples:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} samples of {len(np.unique(self.labels))} classes>"
+        return f"<{len(self)} samples of {self.dataset.target_kind(len(np.unique(self.labels)))}>"
 
     def take(self, positions: Rows) -> "Samples":
         """Return the samples at `positions`: indices in these samples, not in the dataset."""
         return Samples(self.dataset, self.indices[positions], self.labels[positions])
 
     def batch(self, positions: Rows | slice, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return (inputs, labels) of the samples at `positions`, on `device`; labels int64 (b,)."""
-        inputs = self.dataset.inputs(self.indices[positions], device)
+        """Return (inputs, targets) of the samples at `positions`, on `device`.
+
+        The targets are the labels, int64 (b,), or rows of the dataset's `targets`, (b, *shape).
+        """
+        rows = self.indices[positions]
+        inputs = self.dataset.inputs(rows, device)
+        if self.dataset.targets is not None:
+            return inputs, on_device(_rows_of(self.dataset.targets, tensor_of(rows)), device)
         # If positions are an array, NumPy has already made a copy; a slice gives a view.
         labels = self.labels[positions].astype(np.int64, copy=isinstance(positions, slice))
         return inputs, on_device(tensor_of(labels), device)
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (inputs, labels) of all samples once, in order; the batches are `batch_slices`."""
+        """Yield (inputs, targets) of all samples once, in order; the batches are `batch_slices`."""
         for part in batch_slices(len(self), batch_size):
             yield self.batch(part, device)
 
@@ -314,9 +364,12 @@ def pooled(parts: Sequence[Samples]) -> Samples:
     dataset, labels = parts[0].dataset, np.concatenate([part.labels for part in parts])
     if all(part.dataset is dataset for part in parts):
         return Samples(dataset, np.concatenate([part.indices for part in parts]), labels)
-    inputs = torch.cat([part.batch(slice(None), torch.device("cpu"))[0] for part in parts])
+    batches = [part.batch(slice(None), torch.device("cpu")) for part in parts]
+    inputs, targets = (torch.cat(columns) for columns in zip(*batches, strict=True))
     classes = max((part.dataset.classes for part in parts), key=len)
-    together = TensorDataset(inputs, labels=labels, classes=classes)
+    together = TensorDataset(
+        inputs, labels=labels, classes=classes, targets=None if dataset.has_classes else targets
+    )
     return Samples(together, np.arange(len(labels)), labels)
 
 

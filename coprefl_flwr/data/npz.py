@@ -72,12 +72,12 @@ def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
 
 
 def _columns(arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
-    """Return {name: concatenated splits} of the labels and other integers per image."""
+    """Return {name: concatenated splits} of the labels and other numbers per image."""
     columns = _Arrays()
     for name in {key.removeprefix(parts[0]) for key in arrays} - {"images"}:
         keys = [f"{part}{name}" for part in parts]
-        pieces = [arrays[key].reshape(-1) for key in keys if key in arrays]
-        integers = all(np.issubdtype(piece.dtype, np.integer) for piece in pieces)
-        if len(pieces) == len(parts) and (integers or name in ("labels", "groups", "domains")):
+        pieces = [np.atleast_1d(arrays[key]) for key in keys if key in arrays]
+        numbers = all(np.issubdtype(piece.dtype, np.number) for piece in pieces)
+        if len(pieces) == len(parts) and (numbers or name in ("labels", "groups", "domains")):
             columns[name] = np.concatenate(pieces)
     return columns

@@ -52,6 +52,9 @@ _Key = tuple[str | int, ...]
 _Columns = dict[str, npt.NDArray[Any]]
 """{name of a column by which a partitioner can partition: its values (n,)}"""
 
+TARGET_BINS = 10
+"""Number of bins of the targets, with equal numbers of samples, that are used as classes."""
+
 
 def partition(
     labels: npt.NDArray[Any],
@@ -65,6 +68,11 @@ def partition(
     groups: Rows | None = None,
 ) -> list[Rows]:
     """Partition the samples 0..n-1, whose labels are `labels`, integers (n,), over `clients`.
+
+    `labels` may also be targets that are no classes, numbers (n, *shape) (see `as_dataset`). Ten
+    bins are then used as classes: the lowest tenth of the targets, and so on. For this, a target of
+    several numbers is their mean, which flwr-datasets' partitioners find in the column "target".
+    Equal targets are in one bin.
 
     Raises a SettingsError if a setting is out of range, if none of 100 draws gives every client
     `min_samples` samples, or if too few groups have `min_samples` samples.
@@ -113,7 +121,7 @@ def partition(
     partitioner: Any = _partitioner_of(scheme) if isinstance(scheme, str) else scheme
     draw: Callable[[int], Iterator[Rows]] | None = None
     if hasattr(partitioner, "load_partition"):
-        columns = {"label": labels} | ({} if groups is None else {"groups": groups})
+        columns = _columns(labels) | ({} if groups is None else {"groups": groups})
         defaults = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
         draw = _drawing(what, name, partitioner, columns, clients, defaults, key)
     arguments = (labels.copy(), clients, seeds.generator(*key))
@@ -128,6 +136,15 @@ def partition(
                 break
     again = f", in each of {draws} draws" if draws > 1 and isinstance(cause, ValueError) else ""
     raise SettingsError(f"{what}: {one_line(cause)}{again}") from cause
+
+
+def _columns(labels: npt.NDArray[Any]) -> _Columns:
+    """Return the columns of labels: "label", and for targets without classes "target", (n,)."""
+    if labels.ndim == 1 and labels.dtype.kind != "f":
+        return {"label": labels}
+    values = labels.reshape(len(labels), -1).mean(axis=1, dtype=np.float64)
+    edges = np.quantile(values, np.arange(1, TARGET_BINS) / TARGET_BINS)
+    return {"label": np.searchsorted(edges, values, side="right"), "target": values}
 
 
 def _partitioner_of(scheme: str) -> Any:
@@ -231,7 +248,7 @@ def _drawing(
     if column not in columns:
         problem = _NO_GROUPS if column == "groups" else unknown("column", column, columns)
         raise SettingsError(f"{what}: {problem}")
-    columns[str(getattr(partitioner, "_partition_by", "label"))] = columns[column]
+    columns.setdefault(str(getattr(partitioner, "_partition_by", "label")), columns[column])
 
     def draw(number: int) -> Iterator[Rows]:
         of_draw = (*key, number) if is_class else key
@@ -304,9 +321,9 @@ class Spread:
 
         Raises a SettingsError if the partition is impossible, or a client has too few samples.
         """
-        groups = samples.dataset.groups
+        groups, targets = samples.dataset.groups, samples.dataset.targets
         parts = partition(
-            samples.labels,
+            samples.labels if targets is None else targets[samples.indices].numpy(),
             self.clients,
             self.partition,
             alpha=self.alpha,

@@ -33,9 +33,9 @@ class Reduction:
     def rows(self, labels: npt.NDArray[Any]) -> Rows:
         """Return the indices of the drawn samples, ascending, given the labels (N,) of all samples.
 
-        Each class is drawn independently of the others.
+        Each class is drawn independently of the others. Of targets without classes, all are drawn.
         """
-        if not self.samples_per_class:
+        if not self.samples_per_class or labels.ndim > 1 or labels.dtype.kind == "f":
             return np.arange(len(labels))
         drawn = []
         for label in np.unique(labels):
@@ -79,7 +79,7 @@ class Reduction:
         return make_dataset(
             source,
             torch.cat([self.resized(part) for part in images]),
-            dataset.labels[rows],
+            (dataset.labels if dataset.targets is None else dataset.targets.numpy())[rows],
             dataset.classes,
             domain_names=dataset.domain_names,
             **{name: column[rows] for name, column in columns.items() if column is not None},

@@ -64,12 +64,13 @@ def load_dataset(
     -----
     An .npz file holds the arrays `images` and `labels`; or, if it is split, `train_images`,
     `train_labels`, `test_images` and `test_labels` (and `val_images`, `val_labels`). Images are
-    uint8 (N, H, W) or (N, H, W, C). Labels are integers (N,) or (N, 1). Optional arrays are
-    `classes` (names of the classes), `groups` and `domains` (integers, with the same prefixes as
-    the labels), and `domain_names` (a domain is an index in it). With "PATH.npz:NAME", the array
-    NAME replaces `labels`, and NAME_classes replaces `classes`. Programs in examples/data/ write
-    other formats as .npz files or folders of Hugging Face: folders of images, Tiny-ImageNet, LEAF's
-    FEMNIST and texts of speeches, whose windows of characters are predicted (`TextDataset`).
+    uint8 (N, H, W) or (N, H, W, C). Labels are integers (N,) or (N, 1), or other targets, numbers
+    (N, *shape) (see `as_dataset`). Optional arrays are `classes` (names of the classes), `groups`
+    and `domains` (integers, with the same prefixes as the labels), and `domain_names` (a domain is
+    an index in it). With "PATH.npz:NAME", the array NAME replaces `labels`, and NAME_classes
+    replaces `classes`. Programs in examples/data/ write other formats as .npz files or folders of
+    Hugging Face: folders of images, Tiny-ImageNet, LEAF's FEMNIST and texts of speeches, whose
+    windows of characters are predicted (`TextDataset`).
 
     Raises a SettingsError if the name is unknown, the path does not exist, the files have another
     form than described, the download fails, or `image_size` or `samples_per_class` is set for a

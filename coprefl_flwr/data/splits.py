@@ -204,15 +204,15 @@ class Datasets:
                 source, other = source.in_colour(), other.in_colour()
             other = other.normalised_as(source) if source.shape == other.shape else other
         kinds = [
-            f"{'x'.join(map(str, one.shape))} of type {type(one).__name__}"
+            f"{'x'.join(map(str, one.shape))} of type {type(one).__name__} with {one.target_kind()}"
             for one in (other, source)
         ]
         if kinds[0] == kinds[1] and not isinstance(source, TextDataset):
             return source, other
         raise SettingsError(
-            f"task-dataset = '{self.settings.task_dataset}' and dataset: inputs are {kinds[0]} and "
-            f"{kinds[1]}; both must be images of bytes of one shape (channels, height, width: set "
-            "image-size), or tensors of one shape; texts have no tasks"
+            f"task-dataset = '{self.settings.task_dataset}' and dataset: samples are {kinds[0]}, "
+            f"and {kinds[1]}; both must be images of bytes of one shape (channels, height, width: "
+            "set image-size), or tensors of one shape, with equal targets; texts have no tasks"
         )
 
     @functools.cached_property
@@ -223,6 +223,14 @@ class Datasets:
         classes if their datasets or domains differ, or with `allow-class-overlap`.
         """
         settings, key = self.settings, (self.seed, "class-split")
+        disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
+        allowed = disjoint or settings.allow_class_overlap
+        if not self.loaded[0].has_classes:
+            if not (allowed or settings.has_task_dataset or settings.task_reserve):
+                problem = "without classes, the tasks would have the samples of the pre-training"
+                raise SettingsError(f"{problem}: set task-reserve or domains", "task-reserve")
+            first, second = (tuple(range(len(source.classes))) for source in self.loaded)
+            return first, second
         if settings.has_task_dataset:
             pretraining_size, task_size = (len(source.classes) for source in self.loaded)
             texts = settings.pretraining_classes, settings.downstream_classes
@@ -230,12 +238,11 @@ class Datasets:
                 choose_classes("pretraining-classes", texts[0], pretraining_size, seed_key=key),
                 choose_classes("downstream-classes", texts[1], task_size, seed_key=key),
             )
-        disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
         return split_classes(
             len(self.loaded[0].classes),
             downstream=settings.downstream_classes,
             pretraining=settings.pretraining_classes,
-            allow_overlap=settings.allow_class_overlap or disjoint,
+            allow_overlap=allowed,
             seed_key=key,
         )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils import data
@@ -73,10 +74,13 @@ def as_dataset(
 
     An input is a PIL image, a tensor, an array or a list of numbers. All inputs have one shape. An
     input of dtype uint8 is an image if its shape is (H, W) or (C, H, W), or, for arrays, (H, W, C).
-    A label is an integer. The names of the classes are the attribute `classes` of the dataset (for
-    a Subset, of the whole dataset), or the names of a Hugging Face ClassLabel. Raises a
-    SettingsError that begins with `source` if the data has another form. If `relabel` is false, a
-    class without samples also raises a SettingsError, unless `may_lack` is true.
+    A label is a class number, an integer. Targets that are no classes are floats (regression, or
+    0 and 1 for several labels per sample) or arrays of several integers (such as an image of class
+    numbers), all of one shape; floats become float32. Floats are no classes even if they are whole
+    numbers: convert such labels with int(). The names of the classes are the attribute `classes` of
+    the dataset (for a Subset, of the whole dataset), or the names of a Hugging Face ClassLabel.
+    Raises a SettingsError that begins with `source` if the data has another form. If `relabel` is
+    false, a class without samples also raises a SettingsError, unless `may_lack` is true.
     """
     given = {"groups": groups, "domains": domains}
     columns = {name: value for name, value in given.items() if value is not None}
@@ -94,10 +98,13 @@ def as_dataset(
             label_key = reader.read(part)
         sizes.append(len(reader.labels))
         of_parts.append(_class_names(source, part, label_key))
-    labels = np.array(reader.labels, dtype=np.int64)
+    try:
+        labels = np.array(reader.labels)
+    except ValueError as error:
+        raise SettingsError(f"{source}: targets have several shapes; one is allowed") from error
     is_test = np.repeat([name == "test" for name in parts], np.diff(sizes))
     names = _common_names(source, of_parts)
-    if names is not None and labels.max() < len(names):
+    if names is not None and labels.dtype == np.int64 and labels.max() < len(names):
         names = names[: labels.max() + 1]  # A subset may have the names of the whole dataset.
     return make_dataset(
         source,
@@ -234,7 +241,7 @@ class _Reader:
     keys: dict[str, str]
     reduction: Reduction
     inputs: list[Tensor] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
+    labels: list[int | npt.NDArray[Any]] = field(default_factory=list)
     columns: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     def read(self, part: Any) -> str:
@@ -253,7 +260,7 @@ class _Reader:
                 pairs = zip(value, label, strict=True) if batched else [(value, label)]
                 for one_input, one_label in pairs:
                     self.inputs.append(self._tensor(one_input))
-                    self.labels.append(_whole(f"{self.source}: {what} {number}", one_label))
+                    self.labels.append(_target(f"{self.source}: {what} {number}", one_label))
                 for name, key in self.keys.items():
                     self._check_key(key, item if isinstance(item, Mapping) else ())
                     self.columns[name] += item[key] if batched else [item[key]]
@@ -368,16 +375,16 @@ def _is_input(value: Any, batched: bool) -> bool:
     return hasattr(value, "getbands") or (is_numeric and array.ndim > batched)
 
 
-def _whole(what: str, label: Any) -> int:
-    """Return a label, such as an int or an integer tensor of one element, as an int."""
-    # Floats are refused even if they are whole numbers: they may be targets of a regression.
-    numbers = np.asarray(label)
-    if numbers.size != 1 or numbers.dtype.kind not in "biu":
+def _target(what: str, target: Any) -> int | npt.NDArray[Any]:
+    """Return a class, such as an integer tensor of one element, as an int; else the target."""
+    # Floats are targets of a regression even if they are whole numbers.
+    numbers = np.asarray(target.detach().cpu() if isinstance(target, Tensor) else target)
+    if numbers.dtype.kind not in "fbiu" or not numbers.size:
         raise SettingsError(
-            f"{what} has the target {excerpt(label)}; needed is one class number, an integer: "
-            "regression and several labels are not supported"
+            f"{what} has the target {excerpt(target)}; needed is a class number, an integer, or "
+            "numbers: a float, or an array of one shape for all items"
         )
-    return int(numbers.item())
+    return int(numbers.item()) if numbers.size == 1 and numbers.dtype.kind != "f" else numbers
 
 
 def _stacked(source: str, inputs: list[Tensor]) -> Tensor:

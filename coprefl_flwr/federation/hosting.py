@@ -135,6 +135,8 @@ def call_client(
     call = getattr(client, method, None)
     if not callable(call):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
+    if hasattr(client, "check_request"):
+        client.check_request(dict(config))
     # The next client gets the same arrays, so a client that may change them gets copies.
     own, given = read_only(sent), dict(config)
     if not type(client).__module__.startswith(OWN_CLIENTS):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr.data import Samples
 from coprefl_flwr.learning.module_state import ModuleState
+from coprefl_flwr.models.base import keep_base
 from coprefl_flwr.models.copies import copied
 from coprefl_flwr.models.precision import computing
 
@@ -56,6 +57,7 @@ def placed(model: nn.Module, device: torch.device, samples: Samples) -> nn.Modul
             model.to(memory_format=torch.contiguous_format)
             model.register_forward_pre_hook(_contiguous)
         _PLACED[model] = device, ModuleState(model)
+        keep_base(model, device)
     _PLACED[model][1].restore(model)
     return model
 

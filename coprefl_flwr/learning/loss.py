@@ -1,6 +1,7 @@
 """The loss that clients minimise: a function of a network's outputs and the targets of a batch."""
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -95,7 +96,10 @@ class Loss(Choice):
             outputs = network.eval()(inputs.contiguous())
         self._function_on(outputs.device)  # Raises its own error if the place does not exist.
         try:
-            value = self.of_batch(lambda _: outputs, (inputs, targets))
+            with warnings.catch_warnings():
+                # torch only warns of outputs (n, 1) and targets (n,), whose mean is over all pairs.
+                warnings.filterwarnings("error", message="Using a target size")
+                value = self.of_batch(lambda _: outputs, (inputs, targets))
         except Exception as error:  # A user's loss may raise any exception.
             both = f"outputs {_kind(outputs)} and targets {_kind(targets)}"
             raise SettingsError(f"loss = {self}: {both}: {one_line(error)}", "loss") from error

@@ -15,6 +15,7 @@ from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.module_state import has_users_code
+from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
@@ -252,7 +253,7 @@ def local_sgd(
     `correct` is called before every step, and may change the gradients (to add a proximal term or a
     control variate). The result is 0.0 if no step is taken.
     """
-    model.train()
+    train_mode(model)
     optimiser, losses = fast_optimiser(training, model, server_round), []
     with computing(model, training.precision):
         for positions in training.schedule(len(samples), rng):

@@ -1,4 +1,4 @@
-"""The weights of a model as NumPy arrays, named and ordered as in its `state_dict()`."""
+"""The trained weights of a model as NumPy arrays, named and ordered as in its `state_dict()`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models.frozen import base_names, travelling
 from coprefl_flwr.transfer import on_cpu, tensor_of
 
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -17,11 +18,12 @@ _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     """Return copies of the model's parameters and buffers by name, with their shapes and dtypes.
 
-    The copies have the memory format of the tensors, such as channels last, because a copy to
-    another format is slower. A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`,
-    becomes a 0-d array. A bfloat16 tensor becomes a float32 array (see `as_array`).
+    What is frozen is left out (see `models.frozen`). The copies have the memory format of the
+    tensors, such as channels last, because a copy to another format is slower. A scalar buffer,
+    such as BatchNorm's int64 `num_batches_tracked`, becomes a 0-d array. A bfloat16 tensor becomes
+    a float32 array (see `as_array`).
     """
-    copies = on_cpu(model.state_dict(), copy=True)
+    copies = on_cpu(travelling(model), copy=True)
     return {name: as_array(tensor, name) for name, tensor in copies.items()}
 
 
@@ -88,26 +90,27 @@ def first_names(model: nn.Module) -> dict[str, str]:
 
 
 def buffer_names(model: nn.Module) -> frozenset[str]:
-    """Return the names of the model's buffers, as in its `state_dict()`."""
-    return frozenset(name for name, _ in model.named_buffers(remove_duplicate=False))
+    """Return the names of the model's buffers that travel, as in its `state_dict()`."""
+    named = model.named_buffers(remove_duplicate=False)
+    return frozenset(name for name, _ in named) - base_names(model)
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
-    """Copy `arrays` into the tensors of the model with the same names, on any device.
+    """Copy `arrays` into the travelling tensors of the model with the same names, on any device.
 
     No tensor is reallocated, so an optimiser of the parameters remains valid. An array of another
     dtype is cast to the dtype of the tensor, as by `load_state_dict`. The order of the arrays does
     not matter. Raises a SettingsError if the names or shapes differ from the model's; the model is
     then unchanged.
     """
-    _load(model.state_dict(), arrays)
+    _load(travelling(model), arrays)
 
 
 def load_in_order(model: nn.Module, arrays: Sequence[np.ndarray]) -> None:
     """Load arrays like `load_arrays`, but by their order, which is that of `state_dict()`."""
-    tensors = model.state_dict()
+    tensors = travelling(model)
     if len(arrays) != len(tensors):
-        raise SettingsError(f"got {len(arrays)} arrays for a model with {len(tensors)} arrays")
+        raise SettingsError(f"got {len(arrays)} arrays for a model of which {len(tensors)} travel")
     _load(tensors, dict(zip(tensors, arrays, strict=True)))
 
 

@@ -19,9 +19,10 @@ from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import MODELS, build_model
 from coprefl_flwr.models.copies import named_as
+from coprefl_flwr.models.frozen import set_trainable
 from coprefl_flwr.models.heads import outputs_and_representation
 from coprefl_flwr.models.precision import FLOAT32, computing
-from coprefl_flwr.models.weights import WEIGHTS, load_saved_model, read_tensors
+from coprefl_flwr.models.weights import WEIGHTS, load_saved_model, load_start, read_tensors
 
 LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in the conversion to grey (ITU-R BT.601)."""
@@ -141,7 +142,7 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     """Load a model that `save_model` wrote, by its folder or the model.safetensors in it."""
     if path.is_file() and path.name != WEIGHTS:
         raise SettingsError(f"the file {path.name} alone is not enough; {_FORMS}")
-    arrays, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
+    _, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
     if "pixel-mean" not in about:
         raise SettingsError("its model.json has no pixel-mean: it was not trained on images")
     # Otherwise the author of the folder could run code on this machine.
@@ -151,9 +152,11 @@ def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
         code = excerpt(model, 200)
         raise SettingsError(f"its network is {code}, which {plugins.VARIABLE} must list")
     shape = tuple(about["input-shape"])
-    network = build_model(model, about["num-classes"], shape, about["norm"])
-    load_arrays(network, arrays)
-    return network, shape, about["pixel-mean"], about["pixel-std"]
+    key = about.get("settings", {}).get("seed", 0), "model"  # What is frozen was drawn from it.
+    network = build_model(model, about["num-classes"], shape, about["norm"], key)
+    if "trainable" in about:
+        set_trainable(network, about["trainable"])
+    return load_start(network, path), shape, about["pixel-mean"], about["pixel-std"]
 
 
 def _from_file(architecture: str, path: Path) -> nn.Module:

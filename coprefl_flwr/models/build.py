@@ -42,14 +42,12 @@ def build_model(
     name : "resnet18", "resnet8", "lenet5", "fashion-mnist-cnn", "femnist-cnn",
         "femnist-cnn-linear", "char-lstm", or a user's function, as "module:NAME" or "file.py:NAME"
         (see `own_model`), which draws its weights from torch's default generator
-    num_classes : number of outputs, at least 2
+    num_classes : number of outputs
     input_shape : (channels, height, width) of an image, or (length,) of a text, as in
         `Dataset.shape`
     norm : "batch" or "group", the normalisation of the ResNets; the other networks ignore it
     seed_key : key of the random weights
     """
-    if num_classes < 2:
-        raise SettingsError(f"number of classes is {num_classes}; it must be at least 2")
     if norm not in networks.NORMS:
         raise SettingsError(unknown("norm", norm, networks.NORMS), "norm")
     with networks.seeded(seed_key):

@@ -67,4 +67,5 @@ def _recorded_calls(
         for handle in handles:
             handle.remove()
     if not calls:
-        raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so it has no features")
+        problem = f"{type(model).__name__} calls no nn.Linear, so it has no features"
+        raise SettingsError(f"{problem}; tasks that replace another last layer need network=")

@@ -15,7 +15,7 @@ import safetensors
 import safetensors.numpy
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
@@ -29,9 +29,11 @@ from coprefl_flwr.files import (
     read_json,
     write_atomically,
 )
-from coprefl_flwr.models.arrays import as_array, check_plain, check_same_model
+from coprefl_flwr.models.arrays import as_array, check_plain, check_same_model, load_arrays
+from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, own_model
-from coprefl_flwr.models.copies import named_as
+from coprefl_flwr.models.copies import named_as, unwrapped
+from coprefl_flwr.models.frozen import without_base
 from coprefl_flwr.models.networks import seeded
 
 WEIGHTS = "model.safetensors"
@@ -135,13 +137,39 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
             tensors = _of_torchvision(text.removeprefix(TORCHVISION))
         elif (path := path_of(text)) is not None:
             tensors = read_tensors(path)
+            _check_base(path, network.module)
         else:
             with seeded((seed, "start", plugins.without_folders(text))):
                 module = own_model(text, network.num_classes, network.input_shape, "start")
             tensors = module.state_dict()
-        return _fitted(network, named_as(network.arrays, tensors), needs_head)
+        return _fitted(network, tensors, needs_head)
     except SettingsError as error:
-        raise SettingsError(f"method, {text}: {error}", *error.keys) from error
+        raise SettingsError(f"{text}: {error}", *error.keys) from error
+
+
+def load_start(model: nn.Module, path: str | Path) -> nn.Module:
+    """Put the weights of a start into a network, and return the network.
+
+    What is frozen in the network must be the same as when the start was trained: make the network
+    from the same file or seed, freeze the same parameters, and then call this function.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network. The start's weights replace those of this object.
+    path : str or Path
+        The folder of a start that this package saved, or a file of weights.
+
+    Raises
+    ------
+    SettingsError
+        If the start belongs to other frozen weights, or if it lacks a weight that the network
+        trains, has further weights, or weights of other shapes.
+    """
+    inner = unwrapped(model)
+    network = Network(type(inner).__name__, inner, 0, (), frozenset())
+    load_arrays(inner, arrays_from(f"{FILE}{path}", network, 0, needs_head=True))
+    return model
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -186,8 +214,18 @@ def _of_torchvision(name: str) -> Mapping[str, Tensor]:
     return weights
 
 
+def _check_base(path: Path, module: nn.Module) -> None:
+    """Raise a SettingsError if a start's file belongs to another base than the module's."""
+    about = path.parent / ABOUT
+    base = read_json(about).get("base") if path.name == WEIGHTS and about.is_file() else None
+    if base and base["hash"] != (own := base_hash(module)):
+        theirs = f"the frozen weights of {base['network']} with the hash {base['hash']}"
+        raise SettingsError(f"it belongs to {theirs}; this network's hash is {own or 'none'}")
+
+
 def _fitted(network: Network, tensors: Mapping[str, Tensor], needs_head: bool) -> Arrays:
-    replaced = frozenset() if needs_head else network.head
+    replaced, names = frozenset() if needs_head else network.head, network.module.state_dict()
+    tensors = without_base(named_as(names, tensors), network.module, replaced)
     body = {name: array for name, array in network.arrays.items() if name not in replaced}
     given = {name: tensor for name, tensor in tensors.items() if name not in replaced}
     check_same_model(given, body, network.name)

@@ -59,7 +59,13 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.schema import CrossedSeeds, RecipeFile
 from coprefl_flwr.recipes.yaml_file import Places
-from coprefl_flwr.report.columns import BUDGETS, DIAGNOSTICS, START_LOSS, STEP_SIZE, STOPPED
+from coprefl_flwr.report.columns import (
+    BUDGETS,
+    DIAGNOSTICS,
+    START_LOSS,
+    STEP_SIZE,
+    STOPPED,
+)
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.measurements import own_metric
 from coprefl_flwr.studies.method import Method

@@ -18,15 +18,8 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report import columns
+from coprefl_flwr.report import columns, statistics
 from coprefl_flwr.report.columns import LOSS, NO_HEADINGS, ColumnSpec, Headings
-from coprefl_flwr.report.statistics import (
-    BEYOND,
-    METRICS,
-    summarise,
-    summarise_task,
-    variance_beyond_sampling,
-)
 
 DOWNSTREAM, PERSONALISED, DIAGNOSIS = "downstream", "personalised", "diagnosis"
 PHASES = ("pretraining", DOWNSTREAM, PERSONALISED, DIAGNOSIS)
@@ -38,7 +31,7 @@ OF_CLIENTS = "evaluate-client-"
 OF_A_ROUND = ("phase", "start", "task", "round")
 """Columns that identify the round of a row."""
 
-TASK_METRICS = (*METRICS, BEYOND)
+TASK_METRICS = (*statistics.METRICS, statistics.BEYOND)
 """The metrics of a task over its clients that `summary` has."""
 
 PRETRAINING = ("rounds", "final", "best", "best-round", "catches-up", "models", "megabytes")
@@ -139,11 +132,11 @@ def _of_task(rows: pd.DataFrame, headings: Headings) -> dict[str, float]:
         # A metric may be undefined for a client. A loss that is not finite makes all numbers nan.
         numbers = numbers.dropna() if measure in own else numbers
         if len(numbers):
-            found = summarise_task(numbers, columns.column(measure, headings).better)
+            found = statistics.summarise_task(numbers, columns.column(measure, headings).better)
             found[columns.STD_CLIENTS] = math.sqrt(found["variance"])
             values |= zip(columns.of_measure(found, measure), found.values(), strict=True)
     if "accuracy" in rows:
-        values[BEYOND] = variance_beyond_sampling(rows["accuracy"], rows["n"])
+        values[statistics.BEYOND] = statistics.variance_beyond_sampling(rows["accuracy"], rows["n"])
         if "domain" in rows:
             for name, of_domain in rows.groupby("domain")["accuracy"]:
                 values[f"{columns.ACCURACY_OF}{name}"] = float(np.mean(of_domain))
@@ -151,9 +144,7 @@ def _of_task(rows: pd.DataFrame, headings: Headings) -> dict[str, float]:
 
 
 def summary(
-    rows: pd.DataFrame,
-    headings: Headings = NO_HEADINGS,
-    metrics: Sequence[str] = (),
+    rows: pd.DataFrame, headings: Headings = NO_HEADINGS, metrics: Sequence[str] = ()
 ) -> pd.DataFrame:
     """Return a row per start, in order of first appearance.
 
@@ -171,7 +162,7 @@ def summary(
     for metric in metrics or dict.fromkeys([*of_clients, *own_metrics(rows)]):
         if metric not in by_task:
             raise SettingsError(unknown("column", metric, map(str, by_task)))
-        over_tasks = [summarise(values.tolist()) for _, values in tasks[metric]]
+        over_tasks = [statistics.summarise(values.tolist()) for _, values in tasks[metric]]
         data[metric] = [statistic.mean for statistic in over_tasks]
         data[f"{metric} std"] = [statistic.std for statistic in over_tasks]
     return data

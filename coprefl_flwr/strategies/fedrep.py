@@ -26,11 +26,11 @@ class FedRep(RoundStrategy):
     @classmethod
     def initial(cls, network: "Network") -> Arrays:
         """Return the arrays of the body; the arrays of the head must follow them."""
-        names = list(network.arrays)
-        if set(names[len(names) - len(network.head) :]) != network.head:
-            needed = "fedrep needs a model whose head's arrays are the last in state_dict()"
-            raise SettingsError(f"model = {network.name}: {needed}", "model")
-        return {n: array for n, array in network.arrays.items() if n not in network.head}
+        body = [name for name in network.arrays if name not in network.head]
+        if body != list(network.arrays)[: len(body)] or not 0 < len(body) < len(network.arrays):
+            needed = "a trained body, and a trained head whose arrays are the last in state_dict()"
+            raise SettingsError(f"model = {network.name}: fedrep needs {needed}", "model")
+        return {name: network.arrays[name] for name in body}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' bodies."""

@@ -3,7 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.data import Samples
-from coprefl_flwr.errors import SettingsError, one_line, wrong_type
+from coprefl_flwr.errors import SettingsError, about_settings, one_line, wrong_type
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.models import (
     build_model,
@@ -21,8 +21,10 @@ from coprefl_flwr.models import (
     model_arrays,
     with_fresh_head,
 )
+from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.build import Network, head_of
 from coprefl_flwr.models.copies import copied, unwrapped
+from coprefl_flwr.models.frozen import base_of, set_trainable, travelling
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.object_code import network_hash
@@ -64,10 +66,21 @@ class Architecture:
         """Return a network for a number of classes, with random weights.
 
         The seed and `key` determine the weights. By default, the network is the pre-training's
-        network with the initial weights.
+        network with the initial weights. All networks have the frozen weights of this network,
+        except those whose shapes depend on the number of classes.
         """
-        with seeded((self.seed, *(key or ("model",)))):
-            return self.factory(num_classes or self.num_classes)
+        network = self.drawn(num_classes or self.num_classes, key or ("model",))
+        own = base_of(network)
+        if own and (key or num_classes not in (None, self.num_classes)):
+            base = base_of(self.shared(self.num_classes)).items()
+            same = {n: t for n, t in base if n in own and t.shape == own[n].shape}
+            network.load_state_dict(same, strict=False)
+        return network
+
+    def drawn(self, num_classes: int, key: tuple[str | int, ...]) -> nn.Module:
+        """Return a network whose weights are all drawn from the seed and `key`."""
+        with seeded((self.seed, *key)):
+            return self.factory(num_classes)
 
     @functools.cached_property
     def head(self) -> frozenset[str]:
@@ -83,9 +96,9 @@ class Architecture:
 
         The identity has a hash of the head's weights, or of all weights if there is no head. The
         weights outside the head come from a starting model, which has a separate identity. It also
-        has a hash of the layers and their code.
+        has a hash of the layers and their code, and of the frozen weights if there are any.
         """
-        return self._hashes
+        return self._hashes | self.base
 
     @functools.cached_property
     def _hashes(self) -> dict[str, str]:
@@ -95,9 +108,15 @@ class Architecture:
         weights = checksum_of({n: arrays[n] for n in arrays if n in counted})
         return {"weights": weights, "network": network_hash(network)}
 
+    @functools.cached_property
+    def base(self) -> dict[str, Any]:
+        """The entry `base` of `model.json`: the frozen weights; empty if nothing is frozen."""
+        value = base_hash(self.shared(self.num_classes))
+        return {"base": {"hash": value, "network": self.name}} if value else {}
+
     @property
     def num_classes(self) -> int:
-        """Number of classes of the network."""
+        """Number of classes of the network; its number of outputs if there are no classes."""
         return self.classes or len(self.source.classes)
 
     @property
@@ -125,12 +144,13 @@ class Architecture:
         Raises a SettingsError if there is no such layer, or if its outputs are not the classes.
         """
         sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU).contiguous()
-        layer = last_linear(self.make(num_classes), sample)
-        has_bias = f"{layer}.bias" in self.head
-        if f"{layer}.weight" not in self.head:
+        network = self.make(num_classes)
+        layer = last_linear(network, sample)
+        parts = [f"{layer}.weight", *{f"{layer}.bias"} & self.head]
+        if not {*parts} <= self.head & travelling(network).keys():
             problem = f"{layer}, the nn.Linear that is called last, does not output the classes"
-            raise SettingsError(f"head: {problem}; set head = fresh or keep", "head")
-        return HeadLayer(layer, f"{layer}.weight", f"{layer}.bias" if has_bias else "")
+            raise SettingsError(f"head: {problem}, or is frozen; set head = fresh or keep", "head")
+        return HeadLayer(layer, *parts)
 
     def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
         """Raise a SettingsError if the network does not fit the samples.
@@ -139,11 +159,9 @@ class Architecture:
         depend on the number of classes.
         """
         network, classes = self.make(), self.num_classes
-        if not any(parameter.requires_grad for parameter in network.parameters()):
-            raise SettingsError(f"{what} has no trainable parameters (requires_grad)")
-        outputs = _outputs(network, what, samples).shape[1]
-        if outputs < classes:
-            raise SettingsError(f"{what} has {outputs} outputs, but there are {classes} classes")
+        shape = _outputs(network, what, samples).shape
+        if samples.dataset.has_classes and shape[1] < classes:
+            raise SettingsError(f"{what} has {shape[1]} outputs, but there are {classes} classes")
         if needs_head and not self.head:
             problem = f"{what} has the same shapes for {classes} and {classes + 1} classes"
             raise SettingsError(f"{problem}: its last layer needs one output for each class")
@@ -152,14 +170,18 @@ class Architecture:
 class BuiltArchitecture(Architecture):
     """The architecture of a built-in network (by its name) or of your network (by its place)."""
 
-    def __init__(self, name: str, norm: str, source: Source, seed: int) -> None:
+    def __init__(self, name: str, norm: str, source: Source, seed: int, trainable: str) -> None:
         super().__init__(name, self.make, source, seed)
-        self.norm = norm
+        self.norm, self.trainable = norm, trainable
 
-    def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
-        """Build a network with random weights from the seed and `key` (see `Architecture.make`)."""
-        classes, seed_key = num_classes or self.num_classes, (self.seed, *(key or ("model",)))
-        return build_model(self.name, classes, self.input_shape, self.norm, seed_key)
+    @about_settings("model")
+    def drawn(self, num_classes: int, key: tuple[str | int, ...]) -> nn.Module:
+        """Build a network with random weights; only `trainable` is trained, if it is set."""
+        seed_key = self.seed, *key
+        network = build_model(self.name, num_classes, self.input_shape, self.norm, seed_key)
+        if self.trainable:
+            set_trainable(network, self.trainable)
+        return network
 
     @functools.cached_property
     def head(self) -> frozenset[str]:
@@ -167,11 +189,12 @@ class BuiltArchitecture(Architecture):
         return head_names(self.name, self.num_classes, self.input_shape, self.norm)
 
     def about(self) -> dict[str, Any]:
-        """Return the settings `model` and `norm`."""
-        return {"model": self.name, "norm": self.norm}
+        """Return the settings `model` and `norm`, and `trainable` if it is set."""
+        trainable = {"trainable": self.trainable} if self.trainable else {}
+        return {"model": self.name, "norm": self.norm, **trainable}
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the settings `model` and `norm`, and a hash of the user's file if there is one."""
+        """Return the settings `about`, and a hash of the user's file if there is one."""
         return {**self.about(), "contents": content_hashes([self.name])}
 
 
@@ -202,19 +225,21 @@ def copies_of(network: nn.Module) -> Factory:
 def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Factory:
     """Return a function that copies a network and replaces the `nn.Linear` that is called last.
 
-    The new layer has an output for each class. Error messages call the network `what`.
+    The new layer has an output for each class; without classes, as many as the replaced layer.
+    Error messages call the network `what`.
 
     Raises a SettingsError if the network's outputs do not come from a plain `nn.Linear`.
     """
     original = copied(network).cpu()
-    outputs = _outputs(original, what, samples)
+    outputs = _outputs(original, what, samples)[0]
     name = last_linear(original, _batch_of_two(samples))
     last: Any = original.get_submodule(name)
+    extra = 0 if samples.dataset.has_classes else last.out_features - len(samples.dataset.classes)
 
     def make(classes: int) -> nn.Module:
         changed, bias = copied(original), last.bias is not None
         old = changed.get_submodule(name)
-        new = nn.Linear(last.in_features, classes, bias, dtype=last.weight.dtype)
+        new = nn.Linear(last.in_features, classes + extra, bias, dtype=last.weight.dtype)
         # A layer may have several names, such as "classifier" and "net.3".
         for alias, layer in [*changed.named_modules(remove_duplicate=False)]:
             if layer is old and alias:
@@ -223,27 +248,34 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
 
     more = last.out_features + 1
     with seeded(("starts",)):
-        sizes = _outputs(make(more), what, samples).shape[1]
+        sizes = _outputs(make(more - extra), what, samples)[0].numel()
     plain = type(last) is nn.Linear and isinstance(last.weight, nn.Parameter)
-    if not plain or last.out_features != outputs.shape[1] or sizes != more:
+    if not plain or last.out_features != outputs.numel() or sizes != more:
         line = f"its outputs are not those of a plain nn.Linear, which {name} would have to be"
         raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
     return make
 
 
-def factory_of_tasks(starts: Mapping[str, nn.Module], samples: Samples) -> Factory:
+def factory_of_tasks(
+    starts: Mapping[str, nn.Module], samples: Samples, *, keeps_head: bool
+) -> Factory:
     """Return a function that makes the network of tasks, from starts by their names.
+
+    Tasks without classes that keep the last layer have a copy of the network.
 
     Raises a SettingsError if two starts differ in layers, in code or in what is trained. If only
     attributes of the user's layers differ, such as counters, those of the first start are used,
     and a warning is logged.
     """
+    copied_whole = keeps_head and not samples.dataset.has_classes
     factories = {
-        name: with_new_last_layer(f"start {name!r}", start, samples)
+        name: copies_of(start)
+        if copied_whole
+        else with_new_last_layer(f"start {name!r}", start, samples)
         for name, start in starts.items()
     }
     with seeded(("starts",)):
-        made = {name: make(2) for name, make in factories.items()}
+        made = {name: make(len(samples.dataset.classes)) for name, make in factories.items()}
     first, *others = made
     for other in others:
         both = f"starts {first!r} and {other!r} differ in"
@@ -274,7 +306,10 @@ def _batch_of_two(samples: Samples) -> Tensor:
 
 @torch.no_grad()
 def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
-    """Return the outputs for two samples, (2, classes), in eval mode; else a SettingsError."""
+    """Return the outputs for two samples, (2, classes), in eval mode; else a SettingsError.
+
+    Without classes, they are (2, ...).
+    """
     inputs = _batch_of_two(samples)
     try:
         with computing(network):
@@ -283,8 +318,9 @@ def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
         shown = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
         line = f"{what} fails for a batch of samples, {shown}"
         raise SettingsError(f"{line}: {one_line(error)}") from error
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 2:
-        is_tensor = isinstance(outputs, Tensor)
+    any_shape, is_tensor = not samples.dataset.has_classes, isinstance(outputs, Tensor)
+    if not is_tensor or outputs.shape[:1] != (2,) or not (any_shape or outputs.ndim == 2):
         given = tuple(outputs.shape) if is_tensor else type(outputs).__name__
-        raise SettingsError(f"{what} gives {given} for a batch of 2; must give (2, classes)")
-    return outputs
+        needed = "(2, ...)" if any_shape else "(2, classes)"
+        raise SettingsError(f"{what} gives {given} for a batch of 2; must give {needed}")
+    return cast(Tensor, outputs)

@@ -62,7 +62,8 @@ def _starts(settings: Settings, config: Mapping[str, Value], registered: str) ->
     if data.server_reserve is None and any(phase.uses_server_data for phase in phases):
         data = replace(data, server_reserve=SERVER_RESERVE)
     clients, tasks = populations(data, task_data, settings.draw, registered)
-    architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
+    model = settings.model, settings.norm
+    architecture = BuiltArchitecture(*model, clients.source, of_run.seed, settings.trainable)
     starts = [
         Pretraining(
             method,

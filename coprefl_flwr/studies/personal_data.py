@@ -30,7 +30,7 @@ _OF_STARTS = (
     "clients participants samples-per-class task-dataset downstream-classes pretraining-classes "
     "downstream-domains pretraining-domains allow-class-overlap task-reserve partition "
     "classes-per-client server-reserve server-share client-wrapper client-wrapper-share momentum "
-    "stop-at-loss"
+    "stop-at-loss trainable"
 )
 UNUSED = tuple(_OF_STARTS.split())
 """Keys of the settings of pre-trainings that a personalised study does not use."""
@@ -161,8 +161,8 @@ class PersonalData:
         how = self.settings
         source = load_dataset(file, how.data_dir, image_size=how.image_size, relabel=how.relabel)
         check_numbers(file, source)
-        if not isinstance(source, ImageDataset):
-            raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
+        if not isinstance(source, ImageDataset) or not source.has_classes:
+            raise SettingsError(f"personal-datasets: {name} is not a dataset of images of classes")
         if not at:
             short = Path(name).stem if "/" in name or name.endswith(".npz") else name
             rows_of = {short: np.arange(len(source.labels))}

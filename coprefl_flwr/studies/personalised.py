@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 from flwr.client import NumPyClient
+from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation.checkpoint import State
@@ -94,6 +95,11 @@ class PersonalStage(TrainingStage):
         return Network(model, module, classes, shape, head)
 
     @property
+    def module(self) -> nn.Module:
+        """The module of `network`."""
+        return self.network.module
+
+    @property
     def training(self) -> LocalTraining:
         """The local training: by default Adam, rate 1e-3, weight decay 1e-4, one epoch.
 
@@ -115,7 +121,7 @@ class PersonalStage(TrainingStage):
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method, with its features, state and metrics."""
         client = self.method.client(
-            self.network.module,
+            self.module,
             self.data.features_of(client_id, folders.features),
             self.training,
             state=ClientState(folders.states),

@@ -143,15 +143,18 @@ class Population:
     def __repr__(self) -> str:
         sizes = [len(client.train) + len(client.test or ()) for client in self.clients]
         each = f"{min(sizes)} to {max(sizes)} samples each"
-        return f"<{len(sizes)} clients, {each}, {len(self.classes)} classes>"
+        kind = self.clients[0].train.dataset.target_kind(len(self.classes))
+        return f"<{len(sizes)} clients, {each}, {kind}>"
 
 
 def _with_common_classes(samples: Sequence[Samples]) -> list[Samples]:
     """Return the clients' samples with classes that are numbered by name over all clients.
 
     Classes that no client names keep their numbers. Raises a SettingsError if some clients name
-    their classes and others only number them.
+    their classes and others only number them, or if the clients' targets are of several kinds.
     """
+    if len(kinds := sorted({own.dataset.target_kind() for own in samples})) > 1:
+        raise SettingsError(f"clients: some have {kinds[0]} and some {kinds[1]}; one is allowed")
     of_each = [own.dataset.classes for own in samples]
     named = [names != tuple(map(str, range(len(names)))) for names in of_each]
     if len(set(of_each)) == 1 or not any(named):
@@ -330,12 +333,14 @@ def identity_of(spread: Spread) -> dict[str, Any]:
 
 
 def hash_of_samples(parts: Sequence[Samples]) -> str:
-    """Return a hash of the indices, labels and inputs of all samples."""
+    """Return a hash of the indices, labels, inputs and other targets of all samples."""
     digest = hashlib.sha256()
     for samples in parts:
         digest.update(samples.indices.tobytes() + samples.labels.tobytes())
-        for inputs, _ in samples.batches(EVALUATION_BATCH, torch.device("cpu")):
+        for inputs, targets in samples.batches(EVALUATION_BATCH, torch.device("cpu")):
             digest.update(as_array(inputs.contiguous(), "an input").tobytes())
+            if not samples.dataset.has_classes:
+                digest.update(as_array(targets, "a target").tobytes())
     return digest.hexdigest()
 
 

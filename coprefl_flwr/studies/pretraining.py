@@ -1,7 +1,7 @@
 """The stage that makes a starting model: by pre-training, or from external weights."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import RANDOM
-from coprefl_flwr.models import buffer_names, model_arrays, save_model, with_fresh_head
+from coprefl_flwr.models import as_array, save_model, with_fresh_head
+from coprefl_flwr.models.frozen import without_base
 from coprefl_flwr.models.weights import arrays_from, path_of
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.report.columns import START_LOSS
@@ -122,9 +123,10 @@ class Pretraining(TrainingStage):
         """Return the options of this stage that the strategies of all phases have, by name."""
         return self.run_options.of_strategy(PRETRAIN, clients=self.clients.number)
 
-    def buffers(self) -> Collection[str]:
-        """Return the names of the network's buffers."""
-        return buffer_names(self.architecture.shared(self.architecture.num_classes))
+    @property
+    def module(self) -> nn.Module:
+        """The network that clients train in this process."""
+        return self.architecture.shared(self.architecture.num_classes)
 
     def initial(self, store: Store | None = None) -> Arrays:
         """Return the initial weights: given weights, or the initial arrays of the first method.
@@ -133,7 +135,9 @@ class Pretraining(TrainingStage):
         """
         weights = self.given
         if isinstance(weights, nn.Module):
-            return model_arrays(weights)
+            of_head = frozenset() if self.keeps_head else self.architecture.head
+            given = without_base(weights.state_dict(), self.module, of_head)
+            return {name: as_array(tensor, name) for name, tensor in given.items()}
         network = self.architecture.of_pretraining()
         if weights is not None:
             return arrays_from(weights, network, self.run_options.seed, needs_head=self.keeps_head)
@@ -151,10 +155,9 @@ class Pretraining(TrainingStage):
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the round's phase; the client is wrapped if its id was drawn."""
         phase = self.phase_of(server_round)
-        module = self.architecture.shared(len(self.population.classes))
         # States are in the run's folder: any node may run any client, so nodes share a file system.
         state, samples = ClientState(folders.states), self.population.clients[client_id]
-        client = phase.client(module, samples, state=state)
+        client = phase.client(self.module, samples, state=state)
         drawn = self._wrapped_clients(phase)
         return phase.training.wrapped(client) if client_id in drawn else client
 
@@ -181,6 +184,9 @@ class Pretraining(TrainingStage):
     def check(self) -> None:
         """Load the data, and raise a SettingsError if data, weights or clients do not fit."""
         _ = self.architecture.head
+        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+            problem = f"{self.architecture.name} has no trainable parameters (requires_grad)"
+            raise SettingsError(f"model = {problem}", "model")
         clients = self.population.clients if self.has_clients else ()
         fewest = min((len(client.train) for client in clients), default=0)
         if self.given is not None:
@@ -197,8 +203,7 @@ class Pretraining(TrainingStage):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
         if self.phases:
-            network = self.architecture.shared(self.architecture.num_classes)
-            self.loss.check(network, clients[0].train)
+            self.loss.check(self.module, clients[0].train)
             self.strategy()
 
     def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
@@ -215,6 +220,7 @@ class Pretraining(TrainingStage):
             "input-shape": list(architecture.input_shape),
             "classes": architecture.source.class_names,
             **pixels,
+            **architecture.base,
             "settings": self.settings,
             **made_by(),
         }

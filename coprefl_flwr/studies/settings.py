@@ -76,6 +76,9 @@ class ModelSettings(Checked):
         "`fashion-mnist-cnn`, `char-lstm`, or module:NAME",
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
+    trainable: str = option(
+        "", "patterns of parameters to train, as `head.*, *.bias`; not set: as the network says"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ last checkpoint, and its result is byte for byte equal to the result of an unint
 import functools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from flwr.app import ConfigRecord
 from flwr.client import NumPyClient
 from flwr.serverapp import Grid
+from torch import nn
 
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
@@ -32,6 +33,8 @@ from coprefl_flwr.federation.checkpoint import History, State
 from coprefl_flwr.federation.client_state import STATE_FILE
 from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
+from coprefl_flwr.models import buffer_names
+from coprefl_flwr.models.base import BASE, base_hash
 from coprefl_flwr.options import WORDS, Checked, option, same_option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.training_checks import NOT_FINITE, Problem
@@ -192,9 +195,10 @@ class TrainingStage(Stage):
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return the client with this id, for a message of this round."""
 
-    def buffers(self) -> Collection[str]:
-        """Return the names of the buffers of the trained network, which are only averaged."""
-        return ()
+    @property
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """The network that clients train in this process, with any weights."""
 
     def domains(self) -> Sequence[str]:
         """Return the domain of each evaluated client, in the order of ids; "" without domains."""
@@ -234,11 +238,13 @@ class TrainingStage(Stage):
             write_result(folder, [], [])
             return
         strategy, checkpoint = self.strategy(), folder / CHECKPOINT
-        strategy.run_name, strategy.buffers = run_name, self.buffers()
+        strategy.run_name, strategy.buffers = run_name, buffer_names(self.module)
         if not checkpoint.exists():
             remove_named(folder / STATES, STATE_FILE)
         # Messages have paths relative to the folder of the client's process.
         config = {STAGE: self.path, FOLDER: folder.relative_to(store.base).as_posix()}
+        if base := base_hash(self.module):
+            config[BASE] = base
         if key := self.features():
             config[FEATURES] = store.shared(key).relative_to(store.base).as_posix()
         strategy.start(

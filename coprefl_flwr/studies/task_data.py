@@ -54,7 +54,9 @@ class Tasks:
         Seed of all random draws.
     by : str
         "group" or "domain": a task has the samples of one group or domain, and draws its classes
-        among the classes of these samples. "class": it draws among all samples.
+        among the classes of these samples. "class": it draws among all samples. Without
+        classes, a task has all samples of its group or domain; "class" then means "domain" if the
+        dataset has domains, and else "group".
     others : tuple of Tasks
         Tasks that follow these tasks.
     """
@@ -82,10 +84,11 @@ class Tasks:
         return self.number + sum(map(len, self.others))
 
     def __add__(self, other: "Tasks") -> "Tasks":
-        first, second = (tasks.source.dataset.shape for tasks in (self, other))
+        datasets = (tasks.source.dataset for tasks in (self, other))
+        first, second = (f"{data.shape} with {data.target_kind()}" for data in datasets)
         if first != second:
             both = f"the inputs have the shapes {first} and {second}"
-            raise SettingsError(f"tasks + tasks: {both}; they must have one shape")
+            raise SettingsError(f"tasks + tasks: {both}; they must be the same")
         return replace(self, others=(*self.others, replace(other, others=()), *other.others))
 
     def part(self, number: int) -> tuple["Tasks", int]:
@@ -109,12 +112,13 @@ class Tasks:
         return self._made[number]
 
     def __repr__(self) -> str:
-        own = f"<{self.number} tasks of {self.classes} classes and {self.spread.clients} clients>"
+        kind = self.source.dataset.target_kind(self.classes)
+        own = f"<{self.number} tasks of {kind} and {self.spread.clients} clients>"
         return " + ".join([own, *map(repr, self.others)])
 
     def _task(self, number: int) -> Population:
         """Draw a task's classes, partition their samples, and split each client's samples."""
-        name, one = task_name(number), None if self.by == CLASS else self._drawn[number]
+        name, one = task_name(number), None if self.kind == CLASS else self._drawn[number]
         classes, clients = self._draw_classes(name, one), []
         everything = self._of(one, self.source.samples(classes))
         for client, own in enumerate(self.spread.over_clients(everything, self.seed, name)):
@@ -124,34 +128,42 @@ class Tasks:
         return Population(classes, tuple(clients))
 
     @functools.cached_property
+    def kind(self) -> str:
+        """What a task has samples of: `by`; without classes a domain or a group for "class"."""
+        if self.by != CLASS or self.source.dataset.has_classes:
+            return self.by
+        return GROUP if self.source.dataset.domains is None else DOMAIN
+
+    @functools.cached_property
     def column(self) -> Rows:
         """The number of each sample's group or domain; a SettingsError if there are none."""
         dataset = self.source.dataset
-        column = dataset.domains if self.by == DOMAIN else dataset.groups
+        column = dataset.domains if self.kind == DOMAIN else dataset.groups
         if column is None:
-            how = "name them with groups=" if self.by == GROUP else "it needs a folder per domain"
-            raise SettingsError(f"by = {self.by!r}: the dataset has no {self.by}s; {how}")
+            how = "name them with groups=" if self.kind == GROUP else "it needs a folder per domain"
+            raise SettingsError(f"by = {self.kind!r}: the dataset has no {self.kind}s; {how}")
         return column
 
     @functools.cached_property
     def eligible(self) -> Rows:
         """The groups or domains of at least `classes` classes, ascending; raises a SettingsError.
 
-        There must be at least one, and as many as there are tasks.
+        Without classes, all of them. There must be at least one, and as many as there are tasks.
         """
         everything = self.source.samples(self.source.classes)
         found = np.unique(self.column[everything.indices])
         classes = [len(np.unique(self._of(one, everything).labels)) for one in found]
-        large = found[np.array(classes) >= self.classes]
+        fewest = self.classes if self.source.dataset.has_classes else 1
+        large = found[np.array(classes) >= fewest]
         if len(large) < max(self.number, 1):
-            most = f"only {len(large)} of {len(found)} {self.by}s have {self.classes} classes"
+            most = f"only {len(large)} of {len(found)} {self.kind}s have {fewest} classes"
             raise SettingsError(f"number = {self.number}: {most} or more")
         return large
 
     @functools.cached_property
     def _drawn(self) -> Rows:
         """The group or domain of each task, ascending."""
-        rng = seeds.generator(self.seed, "tasks", self.by)
+        rng = seeds.generator(self.seed, "tasks", self.kind)
         return np.sort(rng.choice(self.eligible, self.number, replace=False))
 
     def _of(self, one: int | None, samples: Samples) -> Samples:
@@ -166,6 +178,8 @@ class Tasks:
         if isinstance(self.source.dataset, TextDataset):
             # Windows overlap, so random test and training splits would share most of their text.
             raise SettingsError("a text dataset has no tasks: set tasks = 0", "tasks", "dataset")
+        if not self.source.dataset.has_classes:
+            return known
         if wanted > len(known):
             problem = f"a task needs {wanted} classes, but there are only {len(known)}"
             raise SettingsError(problem, "task-classes", "downstream-classes")

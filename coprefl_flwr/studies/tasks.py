@@ -1,7 +1,7 @@
 """Downstream tasks: the stages that train on them, and diagnostic measurements."""
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.diagnostics import diagnose
-from coprefl_flwr.models import buffer_names, load_saved_model
+from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
@@ -59,7 +59,7 @@ def architecture_of_tasks(
     Raises a SettingsError if the network does not fit the tasks, or if two networks of `starts`
     differ in more than their weights.
     """
-    sample, classes = tasks[0].clients[0].train, tasks.classes
+    sample, classes = tasks[0].clients[0].train, len(tasks[0].classes)
     if network is not None:
         factory = checked_factory(network, classes)
         architecture = Architecture("starts", factory, tasks.source, seed, classes)
@@ -68,7 +68,7 @@ def architecture_of_tasks(
     networks = {name: start for name, start in starts.items() if isinstance(start, nn.Module)}
     if not networks:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
-    factory = factory_of_tasks(networks, sample)
+    factory = factory_of_tasks(networks, sample, keeps_head=keeps_head)
     return Architecture("starts", factory, tasks.source, seed, classes)
 
 
@@ -186,20 +186,21 @@ class Task(TrainingStage):
         trained, phase = how.trained.strategy(**run), how.head
         if not phase:
             return trained
-        of_head = self.architecture.head_layer(self.drawn_by.classes)
+        of_head = self.architecture.head_layer(len(self.population.classes))
         head = phase.strategy(head=of_head, **run)
         return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
-    def buffers(self) -> Collection[str]:
-        """Return the names of the network's buffers."""
-        return buffer_names(self.architecture.shared(self.drawn_by.classes))
+    @property
+    def module(self) -> nn.Module:
+        """The network that clients train in this process."""
+        return self.architecture.shared(len(self.population.classes))
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model from the store, with a fresh or with its trained head."""
         start, _ = load_saved_model(store.folder(self.pretraining))
         if self.how.keeps_head:
             return start
-        classes = self.drawn_by.classes
+        classes = len(self.population.classes)
         return self.architecture.with_fresh_head(start, classes, self.population_name)
 
     @property
@@ -209,9 +210,8 @@ class Task(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client that trains by the round's phase."""
-        module = self.architecture.shared(len(self.population.classes))
         samples, state = self.population.clients[client_id], ClientState(folders.states)
-        client = self.phase_of(server_round).client(module, samples, state=state)
+        client = self.phase_of(server_round).client(self.module, samples, state=state)
         client.metrics = self.metrics.functions
         return client
 
@@ -223,12 +223,13 @@ class Task(TrainingStage):
             task, start = (f"{len(some)} ({abridged(some)})" for some in (classes, learnt))
             problem = f"the classes of a task, {task}, must be those of the pre-training, {start}"
             raise SettingsError(f"head = keep: {problem}", "head")
+        if self.how.head and not self.drawn_by.source.dataset.has_classes:
+            raise SettingsError(f"head = {self.how.head}: needs classes; set fresh or keep", "head")
         if self.how.diagnostics:
-            self.architecture.head_layer(self.drawn_by.classes)
-        network = self.architecture.shared(self.drawn_by.classes)
-        self.how.trained.training.loss.check(network, self.population.clients[0].train)
-        samples, classes = self.population.clients[0].train, len(self.population.classes)
-        self.metrics.check(*example_of(network, samples, classes))
+            self.architecture.head_layer(len(self.population.classes))
+        network, samples = self.module, self.population.clients[0].train
+        self.how.trained.training.loss.check(network, samples)
+        self.metrics.check(*example_of(network, samples, len(self.population.classes)))
         self.strategy()
 
     def max_parallel_clients(self) -> int:
@@ -264,7 +265,7 @@ class Diagnosis(Measurement):
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the measured numbers at the initial weights of the task, by name."""
         task = self.diagnosed
-        network = task.architecture.make(task.drawn_by.classes)
+        network = task.architecture.make(len(task.population.classes))
         key = (task.run_options.seed, task.population_name, "diagnosis")
         clients, training = task.population.clients, task.how.trained.training
         return diagnose(network, task.initial(store), clients, training, key)

@@ -29,7 +29,7 @@ def query(model, samples, parameters=None, **changes):
     """
     client = FedMetaClient(model, samples, device=CPU)
     sent = list(model_arrays(model).values()) if parameters is None else parameters
-    number = len(model.state_dict())
+    number = len(model_arrays(model))
     config = {**CONFIG, "meta-variant": "maml", **changes}
     if rates := sent[number:]:
         names = weights_of(model_arrays(model))
@@ -38,7 +38,10 @@ def query(model, samples, parameters=None, **changes):
 
 
 def partly_frozen():
-    """Return a model with one frozen weight, its arrays, the names of weights, a rate for each."""
+    """Return a model with one frozen weight, its arrays, the names of weights, a rate for each.
+
+    The frozen weight is not among the arrays.
+    """
     model = double_model()
     model[2].weight.requires_grad_(False)
     before = model_arrays(model)
@@ -49,16 +52,15 @@ def partly_frozen():
 def test_answer_has_an_array_for_every_array_sent(federation):
     """The answer has an array for every array that was sent.
 
-    The arrays of frozen parameters are zero. The statistics are those after the support set. The
-    client's model is not changed.
+    A frozen parameter has none. The statistics are those after the support set. The client's model
+    is not changed.
     """
     model, before, names, rates = partly_frozen()
     client, answer, n, metrics = query(
         model, federation.samples[2], [*before.values(), *rates], **{"meta-variant": "meta-sgd"}
     )
     assert list(answer) == [*before, *(f".rates/{name}" for name in names)]
-    for name in ("2.weight", ".rates/2.weight"):
-        np.testing.assert_array_equal(answer[name], np.zeros((8, 16)))
+    assert "2.weight" not in answer
     for name in ("2.bias", ".rates/5.weight", "3.weight"):
         assert answer[name].any()
     support, query_set = client.split(CONFIG)

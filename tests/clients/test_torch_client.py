@@ -98,7 +98,7 @@ def test_evaluation_without_test_samples_is_refused(federation):
 
 def test_wrong_number_of_arrays_is_refused(federation):
     client = federation.client(TorchClient, 0)
-    with pytest.raises(SettingsError, match="got 1 arrays for a model with 9"):
+    with pytest.raises(SettingsError, match="got 1 arrays for a model of which 9 travel"):
         client.fit([np.zeros(1)], CONFIG)
 
 

@@ -51,7 +51,11 @@ def test_validation_part_is_no_test_part(tmp_path, rng):
         ({"x": IMAGES, "y": LABELS}, "has the keys x, y; needed are images and labels"),
         ({"images": IMAGES / 255, "labels": LABELS}, r"images are float64 \(3, 4, 4\)"),
         ({"images": np.zeros((3, 3, 9, 9), np.uint8), "labels": LABELS}, "1 to 4 channels"),
-        ({"images": IMAGES, "labels": LABELS / 1}, "labels are float64"),
+        ({"images": IMAGES, "labels": np.full(3, np.nan)}, "the target of item 0 has a"),
+        (
+            {"images": IMAGES, "labels": LABELS[:2] / 1},
+            "labels are float64 of shape .2,.; 3 integers",
+        ),
         ({"images": IMAGES, "labels": LABELS[:2]}, "3 integers are needed"),
         ({"images": IMAGES, "labels": LABELS - 1}, "labels run from -1 to 1"),
         ({"images": IMAGES, "labels": LABELS, "classes": ["a", "b"]}, r"must be in 0\.\.1"),

@@ -78,7 +78,6 @@ def test_tensors_other_than_bytes_are_unchanged(values):
 
 
 ROW = torch.zeros(2)
-FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0, 1.0])))
 
 
 @pytest.mark.parametrize(
@@ -88,12 +87,13 @@ FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0
         (Items([]), "got the type Items; needed is .* that is not empty"),
         (Items([(ROW, 0), (torch.zeros(3), 1)]), r"several shapes .*\(2,\) and \(3,\)"),
         (Items([torch.zeros(1)]), "item 0 must be .input, label."),
-        (FLOATS, r"batch 0 has the target tensor\(0\.\); needed is one class number"),
+        (Items([(ROW, "cat")]), "item 0 has the target cat; needed is a class number, an integer"),
+        (Items([(ROW, [])]), r"item 0 has the target \[\]; needed is"),
+        (Items([(ROW, [0.5, 1]), (ROW, 0.5)]), "targets have several shapes; one is allowed"),
         (
-            Items([(ROW, "cat")]),
-            "item 0 has the target cat; needed is one class number, an integer",
+            Items([(ROW, 0.5), (ROW, float("nan"))]),
+            "the target of item 1 has a missing value, a NaN",
         ),
-        (Items([(ROW, torch.tensor([0, 1, 1]))]), r"tensor\(\[0, 1, 1\]\); .* several labels are"),
         (Items([("text", 0)]), "inputs are str; .*PIL images, tensors and NumPy arrays"),
         (Items([(ROW, 0), (ROW, 5)]), "no sample is of class 1, 2; .*relabel=True"),
         (

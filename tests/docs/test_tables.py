@@ -29,7 +29,7 @@ FUNCTIONS = (
         "learning.training.LocalTraining",
     ),
     *("federation.Bounds", "federation.Exchange", "grids.LocalGrid", "grids.RayGrid"),
-    *("models.build_model", "models.load_saved_model"),
+    *("models.build_model", "models.load_saved_model", "load_start", "base_hash"),
 )
 """Functions and classes whose parameters the Python reference lists."""
 METHOD_PAGES = sorted((tables.PAGES / "methods").glob("*.md"))

@@ -10,6 +10,8 @@ from torchvision import models
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import fitted, load_backbone
+from coprefl_flwr.models.base import base_hash
+from coprefl_flwr.models.frozen import set_trainable
 
 
 def saved(folder, name="resnet8", shape=(3, 12, 12), **changes):
@@ -31,6 +33,27 @@ def test_saved_model_of_this_package_is_a_frozen_backbone(tmp_path, file):
     assert torch.equal(backbone.features(images), model((images - 0.4) / 0.2))
     assert not backbone.network.training
     assert not any(p.requires_grad for p in backbone.network.parameters())
+
+
+def test_saved_model_of_which_a_part_was_trained_is_completed_by_its_study(tmp_path):
+    """The frozen part is drawn from the study's seed."""
+    model = build_model("resnet8", 5, (3, 12, 12), seed_key=(3, "model")).eval()
+    set_trainable(model, "fc.*, layer3.*")
+    with torch.no_grad():
+        model.layer3.conv1.weight.mul_(2)
+    settings = {"seed": 3}
+    about = {"model": "resnet8", "num-classes": 5, "input-shape": [3, 12, 12], "norm": "batch"}
+    about |= {"pixel-mean": [0.4] * 3, "pixel-std": [0.2] * 3, "settings": settings}
+    about["trainable"] = "fc.*, layer3.*"
+    about["base"] = {"hash": base_hash(model), "network": "resnet8"}
+    save_model(tmp_path, model_arrays(model), about)
+    backbone, images = load_backbone(str(tmp_path)), torch.rand(4, 3, 12, 12)
+    settings["seed"] = 4
+    save_model(tmp_path, model_arrays(model), about)
+    with pytest.raises(SettingsError, match="belongs to the frozen weights of resnet8 with the"):
+        load_backbone(str(tmp_path))
+    model.fc = nn.Identity()
+    assert torch.equal(backbone.features(images), model((images - 0.4) / 0.2))
 
 
 def test_fitting_of_colours_and_size_by_hand():

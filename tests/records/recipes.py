@@ -57,14 +57,14 @@ def _described(run):
     stages, settings = run.study.stages, run.settings
     phases = [phase.about() for stage in stages[:1] for phase in stage.phases]
     if settings.study == PERSONALISED:
-        return [phases, values_of(settings.part(PersonalOptions))]
-    data = values_of(settings.part(DataSettings), "data-seed")
+        return [phases, values_of(settings.part(PersonalOptions), later=False)]
+    data = values_of(settings.part(DataSettings), "data-seed", later=False)
     tasks = [stage for stage in stages if isinstance(stage, Task)]
     if not tasks:
         return [phases, data]
     how = tasks[0].how
     of_tasks = [one.about() for one in (how.trained, how.head) if one]
-    training = values_of(how.trained.training)
+    training = values_of(how.trained.training, later=False)
     chosen = values_of(settings.part(TaskSettings), "measurements")  # Recipes here do not set it.
     chosen |= values_of(settings.part(TaskDataSettings))
     chosen |= {"head-layer": "", "task-train-fraction": 0.8}  # Settings of earlier versions.

@@ -279,7 +279,7 @@ def test_both_datasets_have_one_shape_and_one_normalisation(two_datasets):
     assert other.std.tolist() == source.std.tolist()
     measured = (other.images.float() / 255).mean().item()
     assert abs(measured - source.mean.mean().item()) > 0.05
-    with pytest.raises(SettingsError, match=r"inputs are 3x9x7 of .* and 3x6x6 .* set image-size"):
+    with pytest.raises(SettingsError, match=r"samples are 3x9x7 of .* and 3x6x6 .* set image-size"):
         population(replace(two_datasets, image_size=0), "task-0")
 
 
@@ -408,7 +408,7 @@ def test_data_seed_draws_clients_and_tasks_and_seed_draws_the_rest(tiny_settings
 
 
 def test_samples_per_class_are_drawn_by_the_data_seed(tiny_settings):
-    few = replace(tiny_settings, samples_per_class=12, min_samples=1)
+    few = replace(tiny_settings, samples_per_class=12, min_samples=2)
     draws = [replace(few, seed=seed, data_seed=draw) for seed, draw in ((0, 5), (1, 5), (0, 6))]
     inputs = [build(one).stages[0].clients.source.identity() for one in draws]
     assert inputs[0] == inputs[1] != inputs[2]

@@ -1,5 +1,7 @@
 """Figures of accuracy by the length of the first phase, and of the meta objective."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from coprefl_flwr.report import Comparison
 from coprefl_flwr.report.figures import relations
 from coprefl_flwr.report.figures.style import colours
-from tests.common.comparisons import comparison, result_row
+from tests.common.comparisons import comparison, loss_row, losses, result_row
 
 
 def lengths(rounds: list[int]) -> Comparison:
@@ -30,6 +32,18 @@ def test_cubic_fit_goes_through_points_on_a_cubic() -> None:
     np.testing.assert_allclose(fit.get_ydata(), 50 + (rounds - 5) ** 3 / 100, atol=1e-9)
     bars = panel.collections[0].get_segments()
     assert [float(np.ptp(bar[:, 1])) for bar in bars] == pytest.approx([2 * 2**0.5] * 6)
+
+
+def test_length_of_p1_against_a_loss_says_so() -> None:
+    rows = [loss_row("cyclic", [0.4, 0.5], switch=number) for number in (1, 3)]
+    for metric, label in (
+        ("loss", "Loss of the tasks' clients"),
+        ("final-loss", "Final test loss"),
+    ):
+        renamed = [replace(row, values=row.values.rename(columns={"loss": metric})) for row in rows]
+        figure, caption = relations.p1_rounds(losses(rows=renamed, metrics=[metric]))
+        assert figure.axes[0].get_ylabel() == label
+        assert caption.startswith(f"{label} against the rounds")
 
 
 def rounds(level: str, spread: str, values: list[tuple[float, ...]]) -> pd.DataFrame:
