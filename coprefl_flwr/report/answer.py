@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
+from coprefl_flwr.report.columns import ColumnSpec
 from coprefl_flwr.report.comparison import Comparison, Report, numbers
 from coprefl_flwr.report.tables import DAGGER, LEVEL, ranked
 from coprefl_flwr.report.variance import MOST_DRAWS, POWER, more_draws
@@ -43,10 +44,12 @@ def answers(comparison: Comparison) -> list[str]:
     The confidence interval of a difference from the reference uses the t distribution over draws.
     The interval is not corrected for several rows. The p-value is the table's corrected p-value.
     """
-    if not comparison.quality:
+    qualities = [metric for metric in comparison.metrics if comparison.column(metric).tested]
+    if not qualities:
         return []
-    heading = comparison.column(comparison.quality)
-    rows = numbers(replace(comparison, metrics=[comparison.quality]))
+    heading = comparison.column(qualities[0])
+    comparison = replace(comparison, metrics=qualities[:1])
+    rows = numbers(comparison)
     rows = rows[rows["mean"].map(math.isfinite)]
     places = heading.places(rows["mean"])
     reference, noun = comparison.tested_against.name, comparison.noun
@@ -57,7 +60,7 @@ def answers(comparison: Comparison) -> list[str]:
         mean = f"{first['mean']:.{places}f}{heading.unit}"
         line = f"{first['row']} has the {which} {heading.name}: {mean}."
         some = f"Of the rows with all seeds and without {DAGGER}, " * (len(order) < len(rows))
-        lines += [some + line, *_power(comparison, *rows["row"][order[:2]])]
+        lines += [some + line, *_power(comparison, heading, *rows["row"][order[:2]])]
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if heading.unit == " %" else heading.unit
     if len(comparison.rows) <= _MOST:
@@ -70,25 +73,23 @@ def answers(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _power(comparison: Comparison, first: str, second: str) -> list[str]:
+def _power(comparison: Comparison, heading: ColumnSpec, first: str, second: str) -> list[str]:
     """Return a sentence on the draws that find a difference of the margin between two rows.
 
     It needs three draws, and a margin of the user's if the measure is not in percent.
     """
-    unit = comparison.column(comparison.quality).unit
-    margin = comparison.margin or float(unit == " %")
-    data = numbers(replace(comparison, reference=first, metrics=[comparison.quality]))
-    pair = data[data["row"] == second].iloc[0]
-    if not margin or pair["pairs"] < 3:
+    margin, noun = comparison.margin or float(heading.unit == " %"), comparison.noun
+    data = numbers(replace(comparison, reference=first)).set_index("row")
+    pairs, std = int(data["pairs"][second]), float(data["difference-std"][second])
+    if not margin or pairs < 3:
         return []
-    noun, draws = comparison.noun, int(pair["pairs"])
-    more = more_draws(float(pair["difference-std"]), draws, margin)
-    points = unit if unit != " %" else " point" if margin == 1 else " points"
+    points = heading.unit if heading.unit != " %" else " point" if margin == 1 else " points"
     find = f"find a difference of {margin:g}{points} between {first} and {second}"
+    more = more_draws(std, pairs, margin)
     if more == 0:
-        return [f"The {draws} {noun}s {find} with a power of at least {POWER:.0%}."]
-    count = f"More than {MOST_DRAWS - draws}" if math.isinf(more) else f"{more:.0f}"
-    some = f"{count} more {noun}" + ("" if more == 1 else "s")
+        return [f"The {pairs} {noun}s {find} with a power of at least {POWER:.0%}."]
+    count = f"More than {MOST_DRAWS - pairs}" if math.isinf(more) else f"{more:.0f}"
+    some = f"{count} more {noun}" if more == 1 else f"{count} more {noun}s"
     return [f"{some} would {find} with a power of {POWER:.0%} (paired t-test at {LEVEL:.0%})."]
 
 

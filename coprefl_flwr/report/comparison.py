@@ -86,11 +86,6 @@ class Comparison:
     measure: ColumnSpec = ACCURACY
     margin: float | None = None  # the difference that matters to the user; None: 1 point
 
-    @property
-    def quality(self) -> str:
-        """The first tested metric, which the sentences of a report are about; "" if none is."""
-        return next((metric for metric in self.metrics if self.column(metric).tested), "")
-
     def column(self, metric: str) -> ColumnSpec:
         """Return the column of a metric."""
         return column(metric, self.headings)

@@ -211,7 +211,7 @@ def variance_table(comparison: Comparison) -> list[Table]:
     stds = parts[["std", "low", "high"]].map(f"{{:.{measure.places(parts['std'])}f}}".format)
     cells = {
         "Share of variance %": parts["share"].map("{:.0f}".format).tolist(),
-        f"Standard deviation{measure.unit}": stds["std"].tolist(),
+        f"Standard deviation{', points' * (measure.unit == ' %')}": stds["std"].tolist(),
         "95 % interval": (stds["low"] + " to " + stds["high"]).tolist(),
     }
     above = (
