@@ -50,8 +50,8 @@ def variance_parts(rows: pd.DataFrame, measure: str = "accuracy") -> pd.DataFram
     The result has a row per part: "draw", "seed" and "task" are the same for all starts; "start x
     draw", "start x seed", "start x task" and "rest" change the differences between starts. The
     columns are "share" (of the sum of all parts, in percent), "std" (the standard deviation, in the
-    unit of the measure), and "low" and "high" (its 95 % interval). A part that cannot be told from
-    an earlier one is missing: with one seed per draw, "draw" is draw and seed together.
+    unit of the measure), and "low" and "high" (its 95 % interval). A part without separate levels
+    is missing and counts to an earlier one: with one seed per draw, "draw" is draw and seed.
 
     Each part has the sum of squares by which its levels improve the fit of the parts before it
     (Henderson's method 3, fitting constants). The expected sums of squares are linear in the
