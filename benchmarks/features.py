@@ -27,6 +27,7 @@ from coprefl_flwr.data import Dataset, ImageDataset, Samples, make_dataset
 from coprefl_flwr.data.features import features_of
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.learning.optimisers import ADAM
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import build_model, model_arrays
@@ -104,7 +105,10 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
 
         def client(_: Context, client_id: int) -> TorchClient:
-            training, train = LocalTraining(algorithm="adam", local_epochs=1), samples[client_id]
+            training, train = (
+                LocalTraining(optimiser=ADAM, weight_decay=1e-4, local_epochs=1),
+                samples[client_id],
+            )
             if not pcl:
                 return TorchClient(network, train, training=training, device=CPU)
             return FedPCLClient(

@@ -19,6 +19,7 @@ from coprefl_flwr.data import Dataset, ImageDataset, Samples, TensorDataset
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.run import Hook, RoundReport
 from coprefl_flwr.federation.strategy import RoundStrategy
+from coprefl_flwr.learning.optimisers import ADAM, SGD
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import build_model, model_arrays
@@ -80,7 +81,8 @@ def samples(workload: Workload, client: int) -> Samples:
 def training(workload: Workload) -> LocalTraining:
     """Return the settings of local training."""
     return LocalTraining(
-        algorithm="adam" if workload.heads else "sgd",
+        optimiser=ADAM if workload.heads else SGD,
+        weight_decay=1e-4 if workload.heads else 0.0,
         local_steps=workload.local_steps,
         batch_size=workload.batch_size,
         learning_rate=workload.learning_rate,

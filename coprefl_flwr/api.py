@@ -255,7 +255,9 @@ def pretrain(
         the global model, and the metrics. What a hook returns is not used. An exception of a hook
         ends the run.
     **options
-        Options of local training, such as `local_steps=5`, `local_epochs`, `learning_rate=0.05`,
+        `keep={"metric": "accuracy", "patience": 20}` keeps the model of the best round, and ends
+        after 20 rounds without a better one (see `federation.keep.Keep`). Options of local
+        training, such as `local_steps=5`, `local_epochs`, `learning_rate=0.05`,
         `batch_size`, `precision="bf16"`, `loss=torch.nn.functional.mse_loss`,
         `client_wrapper="attackers.py:SignFlip", client_wrapper_share=0.3`; and options of the
         method's client, such as CoPreFL's `support_fraction`. If the method is a string, its

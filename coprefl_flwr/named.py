@@ -1,13 +1,14 @@
 """Names with options, as texts NAME:key=value,key=value, and names for people and for files."""
 
+import inspect
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 
 Value = bool | int | float | str
 
@@ -101,6 +102,36 @@ class Choice:
 
     def __str__(self) -> str:
         return with_options(self.name, self.options)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options as arguments by name; several numbers, separated by `&`, are a tuple."""
+        return {key.replace("-", "_"): _argument(value) for key, value in self.options}
+
+
+def check_choice(
+    setting: str, choice: Choice, known: Mapping[str, Callable[..., Any]], *shared: str
+) -> None:
+    """Raise a SettingsError for a name that `known` lacks, or an option that is no argument of it.
+
+    `shared` are the keys of options that all names have.
+    """
+    if choice.name not in known:
+        raise SettingsError(unknown(setting, choice.name, known), setting)
+    names = inspect.signature(known[choice.name]).parameters
+    options = [*(name.replace("_", "-") for name in names), *shared]
+    for key, _ in choice.options:
+        if key not in options:
+            line = unknown("option", key, options[1:])  # The first argument is no option.
+            raise SettingsError(f"{setting} = {choice.name}: {line}", setting)
+
+
+def _argument(value: Value) -> Any:
+    """Return the value of an option as an argument; YAML reads some numbers as texts: 1e-6."""
+    if not isinstance(value, str):
+        return value
+    values = tuple(map(parsed, value.split("&")))
+    return values if len(values) > 1 else values[0]
 
 
 def _one_text(value: Any) -> Value:

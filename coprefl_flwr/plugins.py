@@ -37,7 +37,7 @@ from coprefl_flwr.named import parse, split_options
 
 KINDS = (
     *("method", "model", "dataset", "partition", "metric", "measurement", "tracker", "start"),
-    *("client-wrapper", "loss"),
+    *("client-wrapper", "loss", "augment"),
 )
 """The kinds of code that a user can bring."""
 

@@ -72,11 +72,11 @@ def test_initial_arrays_of_a_method():
 
 
 def test_clip_norm_with_scaffold_variant_II_is_refused():
-    SCAFFOLD.check_training({"variant": "I"}, 1.0)
-    SCAFFOLD.check_training({"variant": "II"}, None)
-    FedAvg.check_training({}, 1.0)
+    SCAFFOLD.check_training({"variant": "I"}, LocalTraining(clip_norm=1.0))
+    SCAFFOLD.check_training({"variant": "II"}, LocalTraining())
+    FedAvg.check_training({}, LocalTraining(clip_norm=1.0))
     with pytest.raises(SettingsError, match="clip-norm needs scaffold:variant=I"):
-        SCAFFOLD.check_training({"variant": "II"}, 1.0)
+        SCAFFOLD.check_training({"variant": "II"}, LocalTraining(clip_norm=1.0))
 
 
 def test_too_few_samples_for_a_split_are_refused():

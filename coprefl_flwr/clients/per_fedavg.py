@@ -6,7 +6,7 @@ from torch.func import functional_call
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning.training import endless_batches, torch_seeded
+from coprefl_flwr.learning.training import torch_seeded
 from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import computing
 
@@ -33,19 +33,18 @@ class PerFedAvgClient(TorchClient):
         alpha = float(config["inner-learning-rate"])
         key = self.key(config, "batches")
         train_mode(self.model)
-        optimiser = self.training.optimiser(self.model, int(config["server-round"]))
-        size, losses = self.training.samples_per_step, []
-        stream = endless_batches(len(samples), size, seeds.generator(*key))
+        server_round, losses = int(config["server-round"]), []
+        optimiser = self.training.new_optimiser(self.model, server_round)
+        each = 3 if config["meta-variant"] == "hf" else 2
+        how = optimiser, samples, server_round, seeds.generator(*key), self.device, each
         with torch_seeded(*key, network=self.model):
-            for number in range(self.training.steps(len(samples))):
-                first = samples.batch(next(stream), self.device)
-                second = samples.batch(next(stream), self.device)
+            for number, batches in enumerate(self.training.batches_of_steps(*how)):
+                first, second, *third = batches
                 with self.computing():
                     _, inner = self.gradient(first)
                     adapted, step = self.gradient(second, moved=(inner, -alpha))
-                if config["meta-variant"] == "hf":
-                    third = samples.batch(next(stream), self.device)
-                    curved = self.hessian_product(third, step, (*key, "hessian", number))
+                for batch in third:
+                    curved = self.hessian_product(batch, step, (*key, "hessian", number))
                     step = [g - alpha * h for g, h in zip(step, curved, strict=True)]
                 for p, g in zip(self.parameters().values(), step, strict=True):
                     p.grad = g

@@ -4,7 +4,7 @@ import torch
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.learning.training import torch_seeded
+from coprefl_flwr.learning.training import backward, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays, train_mode
 
 
@@ -26,22 +26,21 @@ class PFedMeClient(StatefulClient):
         own = list(self.parameters().values())
         w = [p.detach().clone() for p in own]
         key = self.key(config, "batches")
-        optimiser = self.training.optimiser(self.model, int(config["server-round"]))
-        losses = []
+        server_round, losses = int(config["server-round"]), []
+        optimiser = self.training.new_optimiser(self.model, server_round)
+        how = optimiser, self.train, server_round, seeds.generator(*key), self.device
         train_mode(self.model)
         with torch_seeded(*key, network=self.model), self.computing():
-            for positions in self.training.schedule(len(self.train), seeds.generator(*key)):
-                inputs, targets = self.train.batch(positions, self.device)
+            for batches in self.training.batches_of_steps(*how):
                 for _ in range(int(config["inner-steps"])):
-                    optimiser.zero_grad(set_to_none=True)
-                    loss = self.training.loss(self.model(inputs), targets)
-                    torch.autograd.backward(loss)
+                    optimiser.zero_grad()
+                    loss = backward(batches, lambda x, y: self.training.loss(self.model(x), y))
                     for p, centre in zip(own, w, strict=True):
                         spring = penalty * (p.detach() - centre)
                         p.grad = spring if p.grad is None else p.grad + spring
                     self.training.clip(self.model)
                     optimiser.step()
-                    losses.append(loss.detach())
+                    losses.append(loss)
                 for p, centre in zip(own, w, strict=True):
                     centre.sub_(centre - p.detach(), alpha=rate * penalty)
         self.state.write(config, model_arrays(self.model))

@@ -27,6 +27,8 @@ class QFFLClient(TorchClient):
         """
         self.load(parameters)
         q = float(config["q"])
+        if q:
+            self.training.check_sgd("qffl computes gradients from the steps")
         samples = self.training_samples(config)
         batches = samples.batches(EVALUATION_BATCH, self.device)
         with torch_seeded(*self.key(config, "loss-before"), network=self.model):

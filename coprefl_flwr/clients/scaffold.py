@@ -29,6 +29,8 @@ class SCAFFOLDClient(StatefulClient):
         own = self.state.read(config) or zeros_like(control)
         samples = self.training_samples(config)
         variant = config["scaffold-variant"]
+        if variant == "II":
+            self.training.check_sgd("scaffold:variant=II computes gradients from the steps")
         if variant == "II" and self.training.clip_norm is not None:
             raise SettingsError("clip-norm needs variant I: II computes gradients from the steps")
         # Option I: the new c_i is the gradient at the global model over all local samples.

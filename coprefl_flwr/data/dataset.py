@@ -375,7 +375,7 @@ def pooled(parts: Sequence[Samples]) -> Samples:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """The samples of one client. Clients of the pre-training have no test samples."""
+    """The samples of one client. In a pre-training, `test` are the validation samples, if any."""
 
     train: Samples
     test: Samples | None = None

@@ -57,7 +57,8 @@ class Work:
     @property
     def samples_seen(self) -> float:
         """Sum of the batch sizes of a client's local steps in one round (mean over clients)."""
-        return self.mean(lambda n: sum(self.training.batch_sizes(n, self.training.steps(n))))
+        how = self.training
+        return self.mean(lambda n: sum(how.batch_sizes(n, how.steps(n) * how.accumulation)))
 
     def on_fraction(self, fraction: float) -> "Work":
         """Return a `Work` with this fraction of each client's samples, such as a support set."""

@@ -1,7 +1,8 @@
 """Checkpoints: the state of a run in a file that is replaced atomically, and the history's file.
 
 The checkpoint is a safetensors file. The model's arrays are named "arrays/NAME". The arrays of
-entry number N of the method's state are named "state/N/NAME". Everything that is not an array is
+entry number N of the method's state are named "state/N/NAME", and those of the best round
+"best/NAME". Everything that is not an array is
 one JSON string in the file's header. JSON stores Python floats exactly, so a resumed run gives the
 same bytes as an uninterrupted run.
 
@@ -25,6 +26,7 @@ from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.federation.keep import Best
 from coprefl_flwr.files import alone, write_atomically
 
 logger = logging.getLogger("flwr.coprefl")
@@ -109,7 +111,8 @@ class Checkpoint:
 
     `arrays` are the global arrays, `state` is the method's state, and `options` are the options of
     the strategy. `versions` is {client id: version of the client's committed state}.
-    `most_clients` is the largest number of clients that were connected at the same time.
+    `most_clients` is the largest number of clients that were connected at the same time. `best` is
+    the best round so far, if the run keeps one.
     """
 
     round: int
@@ -119,6 +122,7 @@ class Checkpoint:
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
     most_clients: int = 0
+    best: Best | None = None
 
 
 @contextmanager
@@ -190,7 +194,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
             state[key] = float(value)
     lines = history_lines(checkpoint.history, checkpoint.round)
     write_atomically(history_file(path), lines)
-    header = {
+    header: dict[str, Any] = {
         "round": checkpoint.round,
         "names": list(checkpoint.arrays),
         "state": state,
@@ -199,6 +203,9 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "most-clients": checkpoint.most_clients,
         "history": {"bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()},
     }
+    if best := checkpoint.best:
+        tensors |= {f"best/{name}": array for name, array in best.arrays.items()}
+        header["best"] = {"round": best.round, "value": best.value}
     write_sealed(path, tensors, json.dumps(header))
 
 
@@ -210,7 +217,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     """
     try:
         tensors, text = read_sealed(path)
-        header = json.loads(text)
+        header, best = json.loads(text), None
+        if "best" in header:
+            arrays = {name: tensors[f"best/{name}"] for name in header["names"]}
+            best = Best(**header["best"], arrays=arrays)
         return Checkpoint(
             round=int(header["round"]),
             arrays={name: tensors[f"arrays/{name}"] for name in header["names"]},
@@ -219,6 +229,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             options=dict(header["options"]),
             versions={int(client): version for client, version in header["versions"].items()},
             most_clients=int(header["most-clients"]),
+            best=best,
         )
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
         why = f"{path} is not a complete checkpoint of this package: {one_line(error)}"

@@ -76,7 +76,7 @@ class FlowerStrategy(RoundStrategy):
         return _blank, (self.of,), self.__dict__
 
     @classmethod
-    def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
+    def check_training(cls, options: Mapping[str, Any], training: Any) -> None:
         """Raise a SettingsError if Flower's class refuses the values of its arguments."""
         cls.instantiate({name: options[name.replace("_", "-")] for name in cls.arguments})
 

@@ -31,6 +31,7 @@ from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic, nbytes
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies, RoundMetrics, concat_replies
+from coprefl_flwr.federation.keep import Best, Keep
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.federation.transport import Transport
 
@@ -50,7 +51,8 @@ class RoundReport:
     the round. `history` holds the metrics of all rounds so far. `state` is the state that the
     method keeps from round to round, and `versions` the version of each client's state by client
     id. `training` holds the clients' replies in training, without arrays, by message type: "train",
-    "train.query". Its `metrics` have the value of each client.
+    "train.query". Its `metrics` have the value of each client. `best` is the best round so far, if
+    the run keeps one.
     """
 
     round: int
@@ -63,17 +65,26 @@ class RoundReport:
     state: State = field(default_factory=dict)
     versions: Mapping[int, str] = field(default_factory=dict)
     training: Mapping[str, Replies] = field(default_factory=dict)
+    best: Best | None = None
 
 
 Hook = Callable[[RoundReport], None]
-Stop = Callable[[RoundReport], bool]
 
 
 @dataclass(repr=False)
 class RunResult(Result):
-    """Flower's `Result` with the history of all rounds."""
+    """Flower's `Result` with the history of all rounds.
+
+    `best` is the best round, with its arrays, if the run keeps one. It is None if no value of the
+    metric was finite.
+    """
 
     history: History = field(default_factory=History)
+    best: Best | None = None
+
+
+ShouldStop = Callable[[int, RunResult], bool]
+"""A function of (number of the round, result so far) that returns whether to end the run."""
 
 
 @dataclass(eq=False)
@@ -95,13 +106,15 @@ class Run:
     checkpoint_every: int = 1
     resume: bool = False
     hooks: Sequence[Hook] = ()
-    stop: Stop | None = None
+    should_stop: ShouldStop | None = None
+    keep: Keep | None = None
 
     def __post_init__(self) -> None:
         """Start at round 1, or after the checkpoint's round if the run resumes from one."""
-        options = self.strategy.options()
-        start = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
-        self.arrays, self.first = start.arrays, start.round + 1
+        self.options = self.strategy.options() | ({"keep": str(self.keep)} if self.keep else {})
+        stored = self.checkpoint, self.resume, self.arrays, self.options
+        start = continue_from(*stored, self.num_rounds)
+        self.arrays, self.first, self.best = start.arrays, start.round + 1, start.best
         self.history, self.state = start.history, start.state
         self.versions = Versions(dict(start.versions), dict(start.versions))
         most = start.most_clients
@@ -117,9 +130,9 @@ class Run:
         if self.first == 1:
             self._evaluate_on_server(0)
         done = self.first - 1
-        if done and self.stop and self.stop(self._report(done, 0.0)):
+        if done and self._ends(done):
             self.num_rounds = done
-        elif 0 < done == self.num_rounds:
+        if 0 < done == self.num_rounds:
             # The hooks of a longer run, which was interrupted, saw no last round.
             for hook in self.hooks:
                 hook(self._report(done, 0.0))
@@ -128,9 +141,7 @@ class Run:
             flower_log.info("")
             flower_log.info("[ROUND %s/%s]", done, self.num_rounds)
             self._one_round(done)
-        arrays = to_record(self.arrays, copy=False)
-        result = RunResult(arrays, history=self.history)
-        self.history.put_into(result)
+        result = self._result()
         flower_log.info("")
         flower_log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         flower_log.info("")
@@ -145,14 +156,29 @@ class Run:
         self.train(server_round)
         self.evaluate(server_round)
         self._evaluate_on_server(server_round)
-        report = self._report(server_round, time.monotonic() - began)
-        if server_round < self.num_rounds and self.stop is not None and self.stop(report):
+        seconds = time.monotonic() - began
+        if self._ends(server_round):
             self.num_rounds = server_round
-            report = replace(report, num_rounds=server_round)
+        report = self._report(server_round, seconds)
         for hook in self.hooks:
             hook(report)
         if server_round % self.checkpoint_every == 0 or server_round == self.num_rounds:
             self._write_checkpoint(server_round)
+
+    def _ends(self, server_round: int) -> bool:
+        """Update the best round; return whether the run ends after this round."""
+        ends = False
+        if self.keep:
+            metrics, arrays = self.history.of_round(server_round), read_only(self.arrays)
+            self.best, ends = self.keep.after(server_round, metrics, arrays, self.best)
+        return ends or bool(self.should_stop and self.should_stop(server_round, self._result()))
+
+    def _result(self) -> RunResult:
+        """Return the result of the run so far."""
+        arrays = to_record(self.arrays, copy=False)
+        result = RunResult(arrays, history=self.history, best=self.best)
+        self.history.put_into(result)
+        return result
 
     def train(self, server_round: int) -> None:
         """Run the strategy's generator of a round to its end; a failed attempt is repeated.
@@ -267,6 +293,8 @@ class Run:
         try:
             self.evaluation = self._replies(ctx, exchange, self.evaluate_config)
         except RoundFailedError as failure:
+            if self.keep and self.keep.of_clients and not self.history.evaluate:
+                raise RunFailedError(f"keep: the first evaluation failed: {failure}") from failure
             self._warn_once(f"evaluation failed: {failure}; the same failure is not logged again")
             return
         finally:
@@ -292,9 +320,10 @@ class Run:
                 self.arrays,
                 self.state,
                 self.history,
-                self.strategy.options(),
+                self.options,
                 self.versions.committed,
                 self.transport.most_clients,
+                self.best,
             )
             write_checkpoint(self.checkpoint, checkpoint)
             self.versions.mark_checkpoint()
@@ -313,6 +342,7 @@ class Run:
             self.state,
             self.versions.committed,
             {action: concat_replies(parts) for action, parts in self._training.items()},
+            self.best,
         )
 
 

@@ -26,10 +26,11 @@ from coprefl_flwr.federation.checkpoint import written_alone
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import REDUCTIONS, Exchange, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
+from coprefl_flwr.federation.keep import Keep
 from coprefl_flwr.federation.messages import check_free
 from coprefl_flwr.federation.nodes import hosted_clients
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
-from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, Stop, flower_log
+from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, ShouldStop, flower_log
 from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.files import expanded
 from coprefl_flwr.options import Option, Value, check_declared
@@ -219,11 +220,8 @@ class RoundStrategy(Strategy, RunStrategy):
         return network.arrays
 
     @classmethod
-    def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
-        """Raise a SettingsError if the options do not allow training with this `clip_norm`.
-
-        `clip_norm` is the l2 norm to which local training clips gradients, None for no clipping.
-        """
+    def check_training(cls, options: Mapping[str, Any], training: Any) -> None:
+        """Raise a SettingsError if the options do not allow this `learning.LocalTraining`."""
 
     @abstractmethod
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
@@ -303,7 +301,8 @@ class RoundStrategy(Strategy, RunStrategy):
         checkpoint_every: int = 1,
         resume: bool = False,
         hooks: Sequence[Hook] = (),
-        stop: Stop | None = None,
+        should_stop: ShouldStop | None = None,
+        keep: Keep | Mapping[str, Any] | str | None = None,
     ) -> RunResult:
         """Run the rounds up to `num_rounds` and return the result of the run.
 
@@ -319,9 +318,13 @@ class RoundStrategy(Strategy, RunStrategy):
         `hooks` are called after the evaluations of every round, before the checkpoint is written.
         If the checkpoint already has all rounds, they are called once for the last round, without
         its evaluation.
-        If `stop` returns True for a round, that round is the last one, and the hooks are given its
+        `should_stop(server_round, result)`, as in Flower 1.43, is called after every round with the
+        result so far. If it returns True, that round is the last one, and the hooks are given its
         number as `num_rounds`. An evaluation that is due only after the last round is then skipped.
-        The result is a Flower `Result` with the `history` of all rounds.
+        `keep` is a `Keep`, its text or its mapping, as in `{"metric": "accuracy", "patience": 20}`.
+        The best round by this metric is then a part of the checkpoint, and the run may end early.
+        The result is a Flower `Result` with the `history` of all rounds and with the `best` round.
+        Its `arrays` are those of the last round.
 
         Raises a RunFailedError if a round failed `max_failed_rounds` times, or if all clients fail
         with the same error of their program. Raises a SettingsError if the options do not fit the
@@ -333,6 +336,9 @@ class RoundStrategy(Strategy, RunStrategy):
         checkpoint_every = ROUNDS.checked(checkpoint_every, "checkpoint_every")
         num_rounds = replace(ROUNDS, minimum=0).checked(num_rounds, "num_rounds")
         self._refuse_own_steps()
+        chosen = None if keep is None else Keep.read(keep)
+        if chosen and chosen.of_clients and not self.rounds_to_evaluation:
+            raise SettingsError("keep: no client evaluates: set evaluate_every", "keep")
         path = None if checkpoint is None else expanded(checkpoint)
         with written_alone(path):
             run = Run(
@@ -348,7 +354,8 @@ class RoundStrategy(Strategy, RunStrategy):
                 checkpoint_every,
                 resume,
                 hooks,
-                stop,
+                should_stop,
+                chosen,
             )
             flower_log.info("Starting %s strategy:", type(self).__name__)
             flower_log.info("\t├── Number of rounds: %d", num_rounds)

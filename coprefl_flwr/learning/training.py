@@ -1,9 +1,10 @@
-"""Local training of a client: SGD or Adam steps on its samples."""
+"""Local training of a client: steps of an optimiser on its samples."""
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,19 @@ from torch import Tensor, nn
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning.augmentation import Augmentation
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.module_state import has_users_code
+from coprefl_flwr.learning.optimisers import (
+    ADAM,
+    CONSTANT,
+    ROUNDS,
+    SGD,
+    SGD_RATE,
+    STEPS,
+    Optimiser,
+    RateSchedule,
+)
 from coprefl_flwr.models.frozen import train_mode
 from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
@@ -22,13 +34,10 @@ from coprefl_flwr.options import check_declared, option
 BATCH_SIZE = 32
 """Default number of samples per step."""
 
-SGD, ADAM = "sgd", "adam"
-SGD_RATE, ADAM_RATE = 0.05, 1e-3
-"""Default learning rates of SGD and of Adam. The rate of SGD trains small networks in some tens of
-rounds. The rate of Adam is from FedPCL (section 5.1). The recipes set the papers' rates."""
-
 Objective = Callable[[Tensor, Tensor], Tensor]
 """A loss that local training minimises: a function of the inputs and targets of a batch."""
+
+Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +45,13 @@ class LocalTraining:
     """The options of a client's local training.
 
     At most one of `local_steps` and `local_epochs` is set. If neither is set, a client takes 5
-    steps. In each round that a client takes part in, its training starts with a new optimiser:
-    `torch.optim.SGD`, or `torch.optim.Adam` if `algorithm` is "adam", as in FedPCL's experiments.
-    With Adam, `momentum` must be 0.
+    steps. In each round that a client takes part in, its training starts with a new optimiser. Only
+    SGD has a `momentum`; that of another optimiser follows its name.
     """
 
     local_steps: int | None = option(
         None,
-        "SGD steps of a client in a round; not set: 5, unless `local-epochs` is set",
+        "steps of a client in a round; not set: 5, unless `local-epochs` is set",
         unit="steps",
         minimum=0,
     )
@@ -52,21 +60,18 @@ class LocalTraining:
     )
     max_local_steps: int | None = option(
         None,
-        "upper limit on the SGD steps of a client in a round, also with `local-epochs`",
+        "upper limit on the steps of a client in a round, also with `local-epochs`",
         unit="steps",
         minimum=1,
     )
     batch_size: int | None = option(
         None,
-        "samples per SGD step, also in the tasks; not set: 32, or 64 for centralised training",
+        "samples per batch, also in the tasks; not set: 32, or 64 for centralised training",
         unit="samples",
         minimum=1,
     )
     learning_rate: float | None = option(
-        None, f"local learning rate eta; not set: {SGD_RATE} (personalised: {ADAM_RATE})", above=0
-    )
-    learning_rate_decay: float = option(
-        1.0, "factor on the learning rate after each round", above=0, maximum=1
+        None, f"local learning rate eta; not set: {SGD_RATE} (personalised: {ADAM.rate})", above=0
     )
     momentum: float = option(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
     weight_decay: float | None = option(
@@ -89,43 +94,80 @@ class LocalTraining:
         "the mean over the batch, or a class of losses with its arguments, as module:NAME",
         later=True,
     )
-    algorithm: str = field(default=SGD, metadata={"option": False})
+    optimiser: Optimiser | None = option(
+        None,
+        "optimiser, as in `adamw:betas=0.9&0.95`; not set: `sgd` (personalised: `adam`)",
+        later=True,
+    )
+    schedule: RateSchedule = option(
+        CONSTANT, "schedule of the learning rate, as in `cosine:length=50,warm-up=5`", later=True
+    )
+    accumulation: int = option(
+        1, "batches of a step, also in the tasks", unit="batches", minimum=1, later=True
+    )
+    augment: Augmentation | None = option(
+        None, "function of training inputs, also in the tasks, as module:NAME", later=True
+    )
 
     def __post_init__(self) -> None:
         """Raise a SettingsError if an option has a value that is not allowed.
 
-        Steps and epochs cannot both be set. Adam cannot be combined with a momentum.
+        Steps and epochs cannot both be set. Only SGD can be combined with a momentum.
         """
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
             both = f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
-        if self.algorithm == ADAM and self.momentum:
-            raise SettingsError(f"momentum = {self.momentum}: Adam uses its own momentum; set 0")
+        name = self.chosen_optimiser.name
+        if self.momentum and name != SGD.name:
+            problem = f"momentum = {self.momentum}: {name} takes its own after its name; set 0"
+            raise SettingsError(problem, "momentum")
+
+    def check(self, network: nn.Module, samples: Samples) -> None:
+        """Raise a SettingsError if the loss, the optimiser or the augmentation does not fit."""
+        self.loss.check(network, samples)
+        if trained_weights(network):
+            self.new_optimiser(network, 1)
+        if self.augment is not None:
+            self.augment.check(samples.batch(slice(2), torch.device("cpu"))[0])
+
+    @property
+    def chosen_optimiser(self) -> Optimiser:
+        """The optimiser; SGD if it is not set."""
+        return self.optimiser or SGD
 
     @property
     def samples_per_step(self) -> int:
         """Number of samples per step: `batch_size`, or the default."""
         return self.batch_size or BATCH_SIZE
 
-    def schedule(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield the sample indices of one batch per step; each epoch has a new random order."""
-        return itertools.islice(endless_batches(n, self.samples_per_step, rng), self.steps(n))
-
     def steps(self, n: int) -> int:
         """Return the number of steps that a client with n samples takes in a round."""
         steps = 5 if self.local_steps is None else self.local_steps
         if self.local_epochs is not None:
-            steps = self.local_epochs * len(batch_slices(n, self.samples_per_step))
+            batches = self.local_epochs * len(batch_slices(n, self.samples_per_step))
+            steps = math.ceil(batches / self.accumulation)
         return steps if self.max_local_steps is None else min(steps, self.max_local_steps)
+
+    @property
+    def is_sgd(self) -> bool:
+        """Whether the steps are those of SGD, at one rate in each round."""
+        return self.chosen_optimiser == SGD and self.schedule.over == ROUNDS
+
+    def check_sgd(self, why: str) -> None:
+        """Raise a SettingsError unless the steps are those of SGD, at one rate in each round."""
+        if not self.is_sgd:
+            both = f"optimiser = {self.chosen_optimiser} and schedule = {self.schedule}"
+            raise SettingsError(f"{both}: {why}; use sgd, at one rate in a round", "optimiser")
 
     def step_sum(self, n: int) -> float:
         """Return the distance that SGD moves on n samples if the gradient is constant with norm 1.
 
         The unit is the learning rate. Without momentum the distance is the number of steps. With
-        momentum m, step k moves by 1 + m + ... + m^(k-1).
+        momentum m, step k moves by 1 + m + ... + m^(k-1). For other steps it is not known: nan.
         """
-        return float(np.cumsum(self.momentum ** np.arange(self.steps(n))).sum())
+        known = float(np.cumsum(self.momentum ** np.arange(self.steps(n))).sum())
+        return known if self.is_sgd else math.nan
 
     def batch_sizes(self, n: int, count: int) -> list[int]:
         """Return the sizes of the first `count` batches; each epoch has n samples."""
@@ -134,26 +176,62 @@ class LocalTraining:
 
     def rate(self, server_round: int) -> float:
         """Return the learning rate in round `server_round`; rounds are counted from 1."""
-        default = ADAM_RATE if self.algorithm == ADAM else SGD_RATE
-        rate = default if self.learning_rate is None else self.learning_rate
-        return rate * self.learning_rate_decay ** (server_round - 1)
+        rate = self.chosen_optimiser.rate if self.learning_rate is None else self.learning_rate
+        over_steps = self.schedule.over == STEPS
+        return rate * (1.0 if over_steps else self.schedule.factor(server_round - 1))
+
+    def batches_of_steps(
+        self,
+        optimiser: "torch.optim.Optimizer | PlainSGD",
+        samples: Samples,
+        server_round: int,
+        rng: np.random.Generator,
+        device: torch.device,
+        each: int | None = None,
+    ) -> Iterator[list[Batch]]:
+        """Yield the augmented batches of each local step; each epoch has a new random order.
+
+        A step has `each` batches; None: `accumulation`. Before a step is yielded, its learning rate
+        is set in the optimiser. The random numbers of the augmentation depend on the seed of `rng`,
+        and do not change the numbers that `rng` draws.
+        """
+        stream = endless_batches(len(samples), self.samples_per_step, rng)
+        augment = self.augment.seeded(rng, device) if self.augment else None
+        rate, steps = self.rate(server_round), self.steps(len(samples))
+        for t in range(steps):
+            factor = self.schedule.factor(t, steps) if self.schedule.over == STEPS else 1.0
+            for group in optimiser.param_groups:
+                group["lr"] = rate * factor
+            positions = itertools.islice(stream, each or self.accumulation)
+            batches = [samples.batch(rows, device) for rows in positions]
+            yield [(augment(inputs), labels) for inputs, labels in batches] if augment else batches
 
     def clip(self, model: nn.Module) -> None:
         """Clip the model's gradients to the l2 norm `clip_norm`, if `clip_norm` is set."""
         if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(_trained(model), self.clip_norm)
+            nn.utils.clip_grad_norm_(trained_weights(model), self.clip_norm)
 
-    def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
-        """Return a new optimiser of the model's trainable weights for round `server_round`."""
-        weights, rate = _trained(model), self.rate(server_round)
-        if self.algorithm == ADAM:
-            decay = 1e-4 if self.weight_decay is None else self.weight_decay
-            return torch.optim.Adam(weights, lr=rate, weight_decay=decay)
-        decay = self.weight_decay or 0.0
-        return torch.optim.SGD(weights, lr=rate, momentum=self.momentum, weight_decay=decay)
+    def new_optimiser(
+        self, model: nn.Module, server_round: int
+    ) -> "torch.optim.Optimizer | PlainSGD":
+        """Return a new optimiser of the model's trainable weights for round `server_round`.
+
+        It is `PlainSGD` if that takes the same steps and is faster. On a GPU, torch's optimiser is
+        kept, because it updates all weights at once.
+        """
+        weights, rate, others = trained_weights(model), self.rate(server_round), {}
+        if self.momentum:
+            others["momentum"] = self.momentum
+        if self.weight_decay is not None:
+            others["weight_decay"] = self.weight_decay
+        plain = self.chosen_optimiser == SGD and not any(others.values())
+        if plain and weights and all(weight.device.type == "cpu" for weight in weights):
+            return PlainSGD(weights, rate)
+        return self.chosen_optimiser.new(weights, rate, **others)
 
 
-def _trained(model: nn.Module) -> list[nn.Parameter]:
+def trained_weights(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters of a model."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
@@ -165,7 +243,7 @@ class PlainSGD:
     """
 
     def __init__(self, weights: list[nn.Parameter], rate: float) -> None:
-        self.weights, self.rate = weights, rate
+        self.weights, self.param_groups = weights, [{"lr": rate}]
 
     def zero_grad(self) -> None:
         """Set the gradients of all weights to None."""
@@ -175,25 +253,25 @@ class PlainSGD:
     @torch.no_grad()
     def step(self) -> None:
         """Subtract the learning rate times the gradient from each weight."""
+        (group,) = self.param_groups
         for weight in self.weights:
             if weight.grad is not None:
-                weight.add_(weight.grad, alpha=-self.rate)
+                weight.add_(weight.grad, alpha=-group["lr"])
 
 
-def fast_optimiser(
-    training: LocalTraining, model: nn.Module, server_round: int
-) -> torch.optim.Optimizer | PlainSGD:
-    """Return a new optimiser for a round: `PlainSGD` if it takes the same steps and is faster.
+def backward(batches: Sequence[Batch], objective: Objective) -> Tensor:
+    """Add the gradients of the mean loss of a step's batches, and return the loss.
 
-    On a GPU, torch's optimiser is kept, because it updates all weights at once. The optimiser of a
-    subclass of `LocalTraining` is also kept.
+    Each batch counts by its number of samples.
     """
-    weights = _trained(model)
-    plain = training.algorithm == SGD and not training.momentum and not training.weight_decay
-    users = type(training).optimiser is not LocalTraining.optimiser
-    if plain and not users and weights and all(w.device.type == "cpu" for w in weights):
-        return PlainSGD(weights, training.rate(server_round))
-    return training.optimiser(model, server_round)
+    size, losses = sum(len(targets) for _, targets in batches), []
+    for inputs, targets in batches:
+        loss = objective(inputs, targets)
+        if len(batches) > 1:
+            loss = loss * (len(targets) / size)
+        torch.autograd.backward(loss)
+        losses.append(loss.detach())
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 
 def endless_batches(
@@ -254,21 +332,18 @@ def local_sgd(
     control variate). The result is 0.0 if no step is taken.
     """
     train_mode(model)
-    optimiser, losses = fast_optimiser(training, model, server_round), []
+    optimiser, losses = training.new_optimiser(model, server_round), []
+    minimised = objective or (lambda inputs, targets: training.loss(model(inputs), targets))
+    steps = training.batches_of_steps(optimiser, samples, server_round, rng, device)
     with computing(model, training.precision):
-        for positions in training.schedule(len(samples), rng):
-            inputs, targets = samples.batch(positions, device)
+        for batches in steps:
             optimiser.zero_grad()
-            if objective is None:
-                loss = training.loss(model(inputs), targets)
-            else:
-                loss = objective(inputs, targets)
-            torch.autograd.backward(loss)
+            loss = backward(batches, minimised)
             if correct is not None:
                 correct()
             training.clip(model)
             optimiser.step()
-            losses.append(loss.detach())
+            losses.append(loss)
     optimiser.zero_grad()  # Frees the memory of the gradients.
     if len(losses) == 1:  # Its own mean; the operations below take 4 % of a small client's time.
         return float(losses[0])

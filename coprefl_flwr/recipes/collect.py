@@ -20,7 +20,7 @@ from coprefl_flwr.recipes.recipe import Recipe, Trial, table_name
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, mean_score
 from coprefl_flwr.report import Comparison, Report, ResultRow
-from coprefl_flwr.report.columns import ACCURACY, START_LOSS, STOPPED, ColumnSpec, of_measure
+from coprefl_flwr.report.columns import ACCURACY, KEPT, STOPPED, ColumnSpec, of_measure
 from coprefl_flwr.report.comparison import SearchEntry
 from coprefl_flwr.report.outcome import Outcome, result_row
 from coprefl_flwr.studies.costs import cost
@@ -258,16 +258,16 @@ class _Table:
         # An untrained start has no rows of rounds to count.
         numbers = {} if stage.phases else {"rounds": 0.0}
         rounds = self.store.result(stage)["rounds"]
-        early = run.settings.stop_at_loss is not None and bool(stage.phases)
-        if rounds or not early:
+        if rounds or not stage.keep:
             # Stored results are reported even if the data of their clients are no longer available.
-            made_of = len(rounds) if early else None
+            made_of = len(rounds) if stage.keep else None
             if costs := _result_or_none("the cost of starts", cost, stage, made_of):
                 numbers |= {"step-size": costs[0], "gradients": costs[1] / 1e6}
-        if early and rounds:
-            loss = rounds[-1][f"server-{START_LOSS}"]
-            reached = loss is not None and stage.reached(loss)
-            numbers[STOPPED] = float(len(rounds)) if reached else math.inf
+        if stage.keep and rounds:
+            value = rounds[-1].get(stage.keep.column)
+            ended = len(rounds) < stage.rounds or (value is not None and stage.keep.reached(value))
+            numbers[STOPPED] = float(len(rounds)) if ended else math.inf
+            numbers[KEPT] = rounds[-1].get(KEPT, math.nan)
         return numbers
 
     def _similarity(self, row: TableRow, chosen: Trial) -> pd.DataFrame | None:

@@ -44,7 +44,7 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
     file = folder / "landscape.safetensors"
     if not file.exists():
         logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
-        samples = stage.clients.samples_of("clients")
+        samples = stage.samples_of("clients")
         rng = generator(stage.run_options.seed, "landscape-samples")
         drawn = rng.permutation(len(samples))[:SAMPLES]
         data = ServerData(stage.architecture.make(), samples.take(np.sort(drawn)), loss=stage.loss)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.federation.keep import LAST, START_LOSS
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.recipes.recipe import SMALL
 from coprefl_flwr.recipes.schema import KEYS
@@ -54,9 +55,9 @@ def read_tree(path: Path, changes: Sequence[str], scale: str, protocol: str) -> 
         part = _part(tree, *keys)
         overlay = {key: value for key, value in part.items() if key not in ABOUT}
         if "below" in part:
-            stop = {"stop-at-loss": part["below"], "start-loss": True}
-            overlay = merge(overlay, {"settings": stop})
-            places.copy((*keys, "below"), (*keys, "settings", "stop-at-loss"))
+            stop = {"metric": START_LOSS, "stop-at": part["below"], "every": 5, "model": LAST}
+            overlay = merge({"settings": {"keep": stop, "start-loss": True}}, overlay)
+            places.copy((*keys, "below"), (*keys, "settings", "keep"))
         places.copy(keys, ())
         tree = merge(tree, overlay)
     tree = merge(tree, {"protocol": name or None})

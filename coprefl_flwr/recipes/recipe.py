@@ -54,18 +54,13 @@ from pydantic import ConfigDict, Field
 from coprefl_flwr import plugins
 from coprefl_flwr.data.splits import SERVER_RESERVE
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.keep import BEST, Keep
 from coprefl_flwr.named import as_file_name, written_options
 from coprefl_flwr.options import Value
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.schema import CrossedSeeds, RecipeFile
 from coprefl_flwr.recipes.yaml_file import Places
-from coprefl_flwr.report.columns import (
-    BUDGETS,
-    DIAGNOSTICS,
-    START_LOSS,
-    STEP_SIZE,
-    STOPPED,
-)
+from coprefl_flwr.report.columns import BUDGETS, DIAGNOSTICS, KEPT, START_LOSS, STEP_SIZE, STOPPED
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.measurements import own_metric
 from coprefl_flwr.studies.method import Method
@@ -282,8 +277,8 @@ def columns_of(
     # With rounds = 20, cyclic:rounds=5+fedavg trains 25 rounds, and other methods train 20.
     if equal == STEP_SIZE or (of_starts and any(map(_has_own_rounds, rows))):
         besides.insert(0, "rounds")
-    if settings.get("stop-at-loss", ("",)) != ("",):
-        besides.insert(0, STOPPED)
+    for keep in filter(None, settings.get("keep", ())):
+        besides.insert(0, KEPT if Keep.read(keep).model == BEST else STOPPED)
     if settings.get("start-loss", (False,)) != (False,):
         besides.insert(0, START_LOSS)
     return tuple(dict.fromkeys([*(metrics or _default_metrics(settings)), *besides]))

@@ -78,6 +78,8 @@ STEP_SIZE = "step-size"
 BUDGETS = (STEP_SIZE, "gradients")
 """Columns with a start's pre-training costs, which every table of starts has."""
 START_LOSS, STOPPED = "start-loss", "stopped-at"
+KEPT, KEPT_BY = "kept-round", "kept-by"
+"""Columns with the round of the model that was kept, and the metric that chose it."""
 
 TO_REACH = re.compile(r"(rounds|megabytes)-to-(\d+(?:\.\d+)?)%")
 DIAGNOSTICS = {
@@ -93,7 +95,7 @@ _UNTESTED = "the initial model was not trained, or test-every is not set"
 _NOT_PHASED = "only for methods A+B, if B is also a row and test-every is set"
 _NOT_TIMED = "only for personalised methods of two rounds or more"
 _UNKNOWN_LOSS = "set start-loss = true to measure it; not finite after a diverged training"
-_NOT_STOPPED = "stop-at-loss is not set, or the initial model was not trained"
+_NOT_STOPPED = "keep is not set, or the initial model was not trained"
 _STEP_SIZES = "the sum of the learning rates of all steps that move the global model"
 _GRADIENTS = "gradients of one sample's loss, over all clients and the server"
 _UNKNOWN_COST = "the method does not state its cost"
@@ -119,6 +121,7 @@ COLUMNS = {
     SECONDS: ColumnSpec("Seconds a round", "lower", tested=False, missing=_NOT_TIMED),
     START_LOSS: ColumnSpec("Pre-training loss", None, 3, tested=False, missing=_UNKNOWN_LOSS),
     STOPPED: ColumnSpec("Stopped at round", None, 1, tested=False, missing=_NOT_STOPPED),
+    KEPT: ColumnSpec("Model of round", None, 1, tested=False, missing=_NOT_STOPPED),
     "rounds": ColumnSpec("Rounds", None, 1, tested=False, missing=_UNTRAINED),
     STEP_SIZE: ColumnSpec("Summed step size", None, 3, False, _STEP_SIZES, missing=_UNKNOWN_COST),
     "gradients": ColumnSpec("Million gradients", None, 3, False, _GRADIENTS, missing=_UNKNOWN_COST),

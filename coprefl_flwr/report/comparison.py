@@ -57,6 +57,7 @@ class ResultRow:
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
     unfinished: str = ""  # number of finished seeds, e.g. "1 of 3 seeds"; "" if all are finished
     problems: Sequence[str] = ()  # failed trainings, e.g. "seed 0: diverged: loss ..."
+    kept_by: str = ""  # metric of the round whose model the start is; "" for the last round
 
     @property
     def name(self) -> str:
@@ -127,6 +128,8 @@ class Comparison:
         The entries of a search keep the names of settings, which programs read from its file.
         """
         names = display_names(row.label for row in self.rows)
+        best = {row.label: row.kept_by for row in self.rows if row.kept_by}
+        names |= {label: f"{names[label]} (best round by {best[label]})" for label in best}
         shown = [replace(row, label=names[row.label]) for row in self.rows]
         names |= {old.name: new.name for old, new in zip(self.rows, shown, strict=True)}
         paper = {names.get(label, label): printed for label, printed in self.paper.items()}

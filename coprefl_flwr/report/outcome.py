@@ -12,7 +12,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.report import columns, frames
-from coprefl_flwr.report.columns import DIAGNOSTICS, MEASURED, START_LOSS
+from coprefl_flwr.report.columns import DIAGNOSTICS, KEPT, KEPT_BY, MEASURED, START_LOSS
 from coprefl_flwr.report.comparison import Comparison, Report, ResultRow, run_name
 from coprefl_flwr.report.frames import DIAGNOSIS, DOWNSTREAM, PERSONALISED
 from coprefl_flwr.report.page import FOLDER, write_report
@@ -174,7 +174,7 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     domains = list(dict.fromkeys(map(str, first.rows.get("domain", []))))
     wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
     wanted += [f"{columns.ACCURACY_OF}{domain}" for domain in domains] if len(domains) > 1 else []
-    wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
+    wanted += [START_LOSS, KEPT, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
     known = [str(name) for name in values.dropna(axis="columns", how="all")]
     wanted += [name for name in known if name.startswith(MEASURED)]
     wanted = columns.of_measure(wanted, first.measure.metric)
@@ -263,4 +263,6 @@ def result_row(
     of_training = every[every["phase"].isin(["pretraining", PERSONALISED])]
     curves = every[every["phase"] == DOWNSTREAM]
     of_metrics = values.loc[[start]].droplevel("start").reindex(columns=list(metrics))
-    return ResultRow(start, "", of_metrics, pd.concat(rows), of_training, curves)
+    parts = of_metrics, pd.concat(rows), of_training, curves
+    kept_by = of_training.get(KEPT_BY, pd.Series(dtype=str)).dropna()
+    return ResultRow(start, "", *parts, kept_by=next(iter(kept_by), ""))

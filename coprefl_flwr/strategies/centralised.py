@@ -1,10 +1,11 @@
 """Centralised training on the data of all clients, a reference for federated methods."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import Budget, Round, RoundContext, RoundStrategy, Work
+from coprefl_flwr.named import Choice
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData
@@ -43,7 +44,10 @@ class Centralised(RoundStrategy):
 
     def options(self) -> dict[str, Any]:
         """Return the strategy's options and those of the training."""
-        return super().options() | asdict(self.training)
+        how = {field.name: getattr(self.training, field.name) for field in fields(self.training)}
+        # Choices, such as the loss, may hold functions of the user.
+        texts = {name: str(value) for name, value in how.items() if isinstance(value, Choice)}
+        return super().options() | how | texts
 
 
 class CentralisedHybrid(Centralised):

@@ -1,7 +1,9 @@
 """q-FFL: clients with a larger loss have a larger weight."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +37,12 @@ class QFFL(RoundStrategy):
     name = "qffl"
     client = "coprefl_flwr.clients:QFFLClient"
     roles = ("pretraining", "task")
+
+    @classmethod
+    def check_training(cls, options: Mapping[str, Any], training: Any) -> None:
+        """Refuse other steps than SGD's: with L = 1 / eta, w^t - w_k is a sum of gradients."""
+        if options["q"]:
+            training.check_sgd("qffl computes gradients from the steps")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the model w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""

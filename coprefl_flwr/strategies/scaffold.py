@@ -46,9 +46,12 @@ class SCAFFOLD(RoundStrategy):
     roles = ("pretraining", "task")
 
     @classmethod
-    def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
-        """Refuse clipping with variant II, which computes the control variates from the steps."""
-        if options["variant"] == "II" and clip_norm is not None:
+    def check_training(cls, options: Mapping[str, Any], training: Any) -> None:
+        """Refuse clipping and other steps than SGD's with variant II, which uses the steps."""
+        if options["variant"] == "I":
+            return
+        training.check_sgd("scaffold:variant=II computes gradients from the steps")
+        if training.clip_norm is not None:
             problem = "clip-norm needs scaffold:variant=I: variant II computes gradients from steps"
             raise SettingsError(problem, "clip-norm")
 

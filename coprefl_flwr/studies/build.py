@@ -185,6 +185,9 @@ def downstream(
             learning_rate=tasks.task_learning_rate,
             precision=training.precision,
             loss=training.loss,
+            optimiser=tasks.task_optimiser,
+            accumulation=training.accumulation,
+            augment=training.augment,
         )
     trained = in_role("task-method", tasks.task_method, TASK, of_tasks)
     head = in_role("head", tasks.head, HEAD, of_tasks)

@@ -34,7 +34,7 @@ def by_round(pretraining: Pretraining, sizes: Sequence[int] = ()) -> Iterator[Co
     sizes = sizes or [len(client.train) for client in pretraining.population.clients]
 
     def server(whose: str) -> ServerData:  # Only its number of samples counts.
-        return ServerData(nn.Identity(), pretraining.clients.samples_of(whose))
+        return ServerData(nn.Identity(), pretraining.samples_of(whose))
 
     first = 1
     for phase in pretraining.phases:
@@ -76,7 +76,8 @@ def rounds_for(pretraining: Pretraining, step_size: float) -> int:
         if number > 1 and round_cost.step_size == 0:
             break  # The rate has decayed to 0.
         if not round_cost.step_size > 0:
-            problem += f" is {round_cost.step_size:g} per round"
+            size = round_cost.step_size
+            problem += " is not known" if math.isnan(size) else f" is {size:g} per round"
             raise SettingsError(f"{problem}, so no number of rounds reaches the reference's")
         farther = reached + round_cost.step_size
         if farther >= step_size and number > before:

@@ -10,6 +10,7 @@ from typing import Any
 
 from coprefl_flwr import plugins
 from coprefl_flwr.data.hugging_face import files_of
+from coprefl_flwr.federation.keep import Keep
 from coprefl_flwr.files import expanded, sha256_of
 from coprefl_flwr.named import Choice
 from coprefl_flwr.options import declared
@@ -38,7 +39,7 @@ def values_of(group: Any, *leave_out: str, later: bool = True) -> dict[str, Any]
     for key, option in declared(type(group)).items():
         value = getattr(group, option.name)
         if key not in leave_out and (later or not option.later or value != option.default):
-            values[key] = str(value) if isinstance(value, Choice) else value
+            values[key] = str(value) if isinstance(value, Choice | Keep) else value
     return values
 
 

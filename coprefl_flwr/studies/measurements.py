@@ -228,7 +228,7 @@ class StartLoss(StartMeasurement):
 
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the mean loss, by its name."""
-        samples = self.pretraining.clients.samples_of("clients")
+        samples = self.pretraining.samples_of("clients")
         return {START_LOSS: self.pretraining.evaluate(self.model(store), samples)["loss"]}
 
 

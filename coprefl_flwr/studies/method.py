@@ -21,8 +21,9 @@ from coprefl_flwr.data import ClientData
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower_strategies import FLWR_VERSION, FlowerStrategy
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN
+from coprefl_flwr.learning.optimisers import ADAM, SGD
 from coprefl_flwr.learning.server_data import ServerData
-from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE, LocalTraining
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import (
     CLASSES,
     HEAD,
@@ -49,6 +50,7 @@ from coprefl_flwr.studies.training_options import (
     WRAPPER,
     WRAPPER_KEYS,
     TrainingOptions,
+    as_stored,
 )
 
 ServerDataOf = Callable[[str], ServerData]
@@ -275,7 +277,7 @@ class Method:
         if keys := self.training_keys(role):
             chosen = {key: own[key] for key in keys if key in own}
             training = training.of_method(chosen, self.strategy_class.training_defaults)
-        self.strategy_class.check_training(phase.values, training.clip_norm)
+        self.strategy_class.check_training(phase.values, training)
         return replace(phase, training=training)
 
     @functools.cached_property
@@ -365,7 +367,8 @@ class Method:
         """
         values, known = values_of(self.training, later=False), self.declared_options
         if values["learning-rate"] is None:  # Not set equals the default.
-            values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
+            of_role = ADAM if self.role == PERSONALISED else SGD
+            values["learning-rate"] = (self.training.optimiser or of_role).rate
         unused = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.values.get(AGGREGATION[0], MEAN) == MEAN:
             unused |= {key for key, option in known.items() if option.name in AGGREGATION}
@@ -376,7 +379,7 @@ class Method:
 
     def identity(self) -> dict[str, Any]:
         """Return all that the results depend on: `about`, a version, and hashes of user code."""
-        about, text = self.about(), ""
+        about, text = as_stored(self.about()), ""
         if issubclass(self.strategy_class, FlowerStrategy):
             text = FLWR_VERSION
         elif not is_built_in(self.name):
@@ -387,7 +390,8 @@ class Method:
         texts = {"text": text} if text else {}
         if place := about.get(WRAPPER):
             texts["wrapper"] = plugins.hash_at(WRAPPER, place)
-        return about | {"version": self.version} | texts | self.training.loss.identity()
+        about |= {"version": self.version} | texts | self.training.loss.identity()
+        return about | (self.training.augment.identity() if self.training.augment else {})
 
 
 START = Method(RANDOM)

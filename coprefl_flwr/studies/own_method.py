@@ -61,11 +61,12 @@ def _options_of_clients(method: Method) -> dict[str, Option]:
 
 def pretraining_options(method: Method) -> dict[str, Option]:
     """Return the options of a pre-training by key, without options that the strategy sets."""
+    of_run = {key: declared(RunOptions)[key] for key in ("seed", "keep")}
     if method.instance is None:
-        return {**declared(TrainingOptions), "seed": declared(RunOptions)["seed"]}
+        return {**declared(TrainingOptions), **of_run}
     of_strategy, training = declared(RoundStrategy), declared(TrainingOptions).items()
     options = {key: option for key, option in training if key not in of_strategy}
-    return options | _options_of_clients(method)
+    return options | {"keep": of_run["keep"]} | _options_of_clients(method)
 
 
 def task_options(method: Method) -> dict[str, Option]:
@@ -150,9 +151,8 @@ def pretraining_of(
         architecture.check("model", samples)
     described = _pretraining_method(method, training, chosen, number)
     name = "+".join(phase.label for phase in method.phases) if method.instance else ""
-    return Pretraining(
-        described, clients, architecture, RunOptions(seed=seed), name=name, loss=training.loss
-    )
+    run = RunOptions(seed=seed, keep=chosen.get("keep"))
+    return Pretraining(described, clients, architecture, run, name=name, loss=training.loss)
 
 
 def local_training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:

@@ -6,25 +6,26 @@ The models are heads on frozen features, or whole networks on images.
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
+import torch
 from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning.training import ADAM, LocalTraining
+from coprefl_flwr.learning.optimisers import ADAM
+from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.named import folder_of
-from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies.hashes import hash_of
 from coprefl_flwr.studies.measurements import ClientMetrics, logits_of
 from coprefl_flwr.studies.method import Method
@@ -105,11 +106,14 @@ class PersonalStage(TrainingStage):
 
         FedPCL's section 5.1 states these values.
         """
-        set_here = self.method.training
-        values = {field.name: getattr(set_here, field.name) for field in fields(LocalTraining)}
-        if set_here.local_steps is None and set_here.local_epochs is None:
-            values["local_epochs"] = 1
-        return LocalTraining(**values | {"algorithm": ADAM})
+        training, changes = self.method.training, dict[str, Any]()
+        if training.local_steps is None and training.local_epochs is None:
+            changes["local_epochs"] = 1
+        if training.optimiser is None:
+            changes["optimiser"] = ADAM
+            if training.weight_decay is None:
+                changes["weight_decay"] = 1e-4
+        return replace(training, **changes)
 
     def check(self) -> None:
         """Load the data, and raise a SettingsError if a setting does not fit the data."""
@@ -117,6 +121,9 @@ class PersonalStage(TrainingStage):
         self.metrics.check(*logits_of(self.data.num_classes))
         self.initial()
         self.strategy()
+        self.training.new_optimiser(self.network.module, 1)
+        if self.training.augment:
+            self.training.augment.check(torch.zeros(2, *self.data.input_shape))
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method, with its features, state and metrics."""
@@ -154,14 +161,14 @@ class PersonalStage(TrainingStage):
         every = range(self.data.num_clients)
         return [self.data.domain_of(client).name for client in every]
 
-    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, report: RoundReport) -> dict[str, Any]:
         """Write the global arrays and all clients' prototypes; return the counts of sent elements.
 
         "numbers-sent" counts all elements of the global arrays. "weights-sent" leaves out arrays
         of one dimension (biases and BatchNorm), as the paper's "# of Comm Params" does (FedPCL,
         Table 2).
         """
-        prototypes = state.get("local", {})
+        arrays, prototypes = report.arrays, report.state.get("local", {})
         for file, some in ((GLOBAL, arrays), (LOCAL, prototypes)):
             if some:
                 plain = {name: np.asarray(array, order="C") for name, array in some.items()}

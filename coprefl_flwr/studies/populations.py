@@ -20,10 +20,11 @@ from coprefl_flwr.data import (
     Samples,
     as_dataset,
     as_samples,
-    pooled,
+    split_in_two,
     task_labels,
 )
 from coprefl_flwr.data.partition import Spread
+from coprefl_flwr.data.splits import part_of
 from coprefl_flwr.data.user_data import Pick, training_part
 from coprefl_flwr.errors import SettingsError, about_settings, excerpt, unknown, wrong_type
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH
@@ -139,6 +140,22 @@ class Population:
 
     classes: tuple[int, ...]
     clients: tuple[ClientData, ...]
+
+    def with_validation(self, share: float, seed: int) -> "Population":
+        """Return the clients of a pre-training with a share of their samples as test samples.
+
+        They are drawn by the seed and the client, and are not trained on. Raises a SettingsError if
+        a client has too few samples.
+        """
+        fewest, clients = min(len(client.train) for client in self.clients), []
+        if not part_of(fewest, share):
+            problem = f"keep: share = {share}: this is none of a client's {fewest} samples"
+            raise SettingsError(problem, "keep")
+        for number, client in enumerate(self.clients):
+            rng = seeds.generator(seed, PRETRAIN, number, "validation")
+            test, train = map(client.train.take, split_in_two(len(client.train), share, rng))
+            clients.append(ClientData(train, test))
+        return replace(self, clients=tuple(clients))
 
     def __repr__(self) -> str:
         sizes = [len(client.train) + len(client.test or ()) for client in self.clients]
@@ -269,15 +286,6 @@ class Clients(Checked):
             return reserve
         used = round(self.server_share * (len(clients) + len(reserve)))
         return reserve.take(np.arange(used))
-
-    def samples_of(self, whose: str) -> Samples:
-        """Return the samples of the server, of all clients, or of both.
-
-        `whose` is "server", "clients" or "both".
-        """
-        if whose == "server":
-            return self.server
-        return pooled([*self.samples, *([self.server] if whose == "both" else [])])
 
     def test_samples(self) -> Samples:
         """Return the dataset's test split, for the pre-training's classes and domains.

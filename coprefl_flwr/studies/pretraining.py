@@ -1,6 +1,6 @@
 """The stage that makes a starting model: by pre-training, or from external weights."""
 
-import math
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,19 @@ from torch import nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, checksum_of, from_record
-from coprefl_flwr.data import ImageDataset, Samples
+from coprefl_flwr.data import ImageDataset, Samples, pooled
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.keep import BEST, LAST, START_LOSS, Keep
 from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.models import as_array, save_model, with_fresh_head
 from coprefl_flwr.models.frozen import without_base
-from coprefl_flwr.models.weights import arrays_from, path_of
+from coprefl_flwr.models.weights import WEIGHTS, arrays_from, path_of
 from coprefl_flwr.named import folder_of
-from coprefl_flwr.report.columns import START_LOSS
+from coprefl_flwr.report.columns import KEPT, KEPT_BY
 from coprefl_flwr.report.training_checks import Problem, problem_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies.architecture import Architecture
@@ -34,6 +34,9 @@ from coprefl_flwr.studies.populations import PRETRAIN, Clients, Population, hash
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import ClientFolders, RunOptions, TrainingStage
 from coprefl_flwr.studies.store import STATES, Store, read_result
+
+MEASURED = (START_LOSS, "accuracy", "loss")
+"""The metrics by which rounds are compared: of the server, and those that clients measure."""
 
 
 class Pretraining(TrainingStage):
@@ -87,6 +90,7 @@ class Pretraining(TrainingStage):
         self._clients, self.architecture = clients, architecture
         self.keeps_head, self.test_every = keeps_head, test_every
         self.loss, self.settings = loss, settings or {}
+        self.keep = run.keep if self.phases else None
         what = f"method, {start}"
         for phase in self.phases:
             wanted, most = phase.training.participants, self.clients.number
@@ -114,14 +118,16 @@ class Pretraining(TrainingStage):
 
     def strategy(self) -> RoundStrategy:
         """Return a new strategy that runs all phases."""
-        clients = self.clients.number
-        if self.method.instance:  # It has the other options. Starts are evaluated in tasks.
-            return self.method.strategy(population=PRETRAIN, clients=clients, evaluate_every=0)
         return self.method.strategy(self.server_data, **self.of_strategies())
 
     def of_strategies(self) -> dict[str, Any]:
         """Return the options of this stage that the strategies of all phases have, by name."""
-        return self.run_options.of_strategy(PRETRAIN, clients=self.clients.number)
+        # Starts are evaluated in tasks. Here clients only measure which round is the best.
+        keep, clients = self.keep, self.clients.number
+        own = {"clients": clients, "evaluate_every": keep.every if keep and keep.of_clients else 0}
+        if self.method.instance:  # It has the other options.
+            return {"population": PRETRAIN, **own}
+        return self.run_options.of_strategy(PRETRAIN, **own)
 
     @property
     def module(self) -> nn.Module:
@@ -145,8 +151,8 @@ class Pretraining(TrainingStage):
         return first.initial(network)
 
     def server_data(self, whose: str) -> ServerData:
-        """Return the server's network and samples; `whose` is as in `Clients.samples_of`."""
-        samples = self.clients.samples_of(whose)
+        """Return the server's network and samples; `whose` is as in `samples_of`."""
+        samples = self.samples_of(whose)
         if not len(samples):
             problem = f"server-share, server-reserve: {self.start} needs samples of the server"
             raise SettingsError(problem, "server-share", "server-reserve")
@@ -176,10 +182,23 @@ class Pretraining(TrainingStage):
             raise SettingsError(f"start {self.start!r} has no clients: its weights are given")
         return self._clients
 
-    @property
+    @functools.cached_property
     def population(self) -> Population:
-        """The population: the samples of each client."""
-        return self.clients.population
+        """The population: the samples of each client; its test samples are for validation."""
+        clients, keep = self.clients, self.keep
+        if not keep or not keep.of_clients:
+            return clients.population
+        return clients.population.with_validation(keep.share, clients.seed)
+
+    def samples_of(self, whose: str) -> Samples:
+        """Return the samples of the server, the training samples of all clients, or both.
+
+        `whose` is "server", "clients" or "both".
+        """
+        if whose == "server":
+            return self.clients.server
+        both = [self.clients.server] if whose == "both" else []
+        return pooled([*(client.train for client in self.population.clients), *both])
 
     def check(self) -> None:
         """Load the data, and raise a SettingsError if data, weights or clients do not fit."""
@@ -203,11 +222,18 @@ class Pretraining(TrainingStage):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
         if self.phases:
-            self.loss.check(self.module, clients[0].train)
-            self.strategy()
+            for phase in self.phases:
+                phase.training.check(self.module, clients[0].train)
+            strategy, keep = self.strategy(), self.keep
+            if keep:
+                evaluated = strategy.rounds_to_evaluation or not keep.of_clients
+                keep.check(MEASURED if evaluated else MEASURED[:1])
 
-    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
-        """Write the starting model, and `model.json`: how the model was made."""
+    def save_extras(self, folder: Path, report: RoundReport) -> dict[str, Any]:
+        """Write the starting model, and `model.json`: how the model was made.
+
+        If that is the model of the best round, return the number of the round and the metric.
+        """
         architecture, pixels = self.architecture, {}
         dataset = architecture.source.dataset
         if isinstance(dataset, ImageDataset):  # The normalisation of images.
@@ -224,28 +250,33 @@ class Pretraining(TrainingStage):
             "settings": self.settings,
             **made_by(),
         }
-        save_model(folder, arrays, about)
-        return {}
+        save_model(folder, report.arrays, about)
+        keep, best = self.keep, report.best
+        if not (keep and best and keep.model == BEST):
+            return {}
+        (folder / WEIGHTS).replace(folder / f"{LAST}.safetensors")
+        kept = {KEPT: best.round, KEPT_BY: keep.metric}
+        save_model(folder, best.arrays, about | kept | {"kept-value": best.value})
+        return kept
 
     def tester(self) -> EvaluateFn | None:
         """Return the function that evaluates the global model on the server, or None.
 
         Every `test_every` rounds, the function measures loss and accuracy on the dataset's test
-        split. If `stop-at-loss` is set, the function measures the loss on all clients' training
-        samples every `stop-check-every` rounds. Both are also measured in the last round.
+        split. If rounds are compared by the start loss, the function measures the loss on all
+        clients' training samples. Both are also measured in the last round.
         """
-        every, checked = self.test_every, self.run_options.stop_check_every
-        stops = self.run_options.stop_at_loss is not None
+        every, keep = self.test_every, self.keep
         make, samples = self.architecture.make, self.clients.test_samples
         test = ServerData(make(), samples(), loss=self.loss) if every else None
-        clients = self.server_data("clients") if stops else None
+        clients = self.server_data("clients") if keep and not keep.of_clients else None
 
         def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             model, last = from_record(arrays, copy=False), server_round == self.rounds
             metrics: dict[str, float] = {}
-            if clients and server_round and (last or server_round % checked == 0):
+            if clients and keep and server_round and (last or server_round % keep.every == 0):
                 metrics[START_LOSS] = clients.evaluate(model)["loss"]
-                last = last or self.reached(metrics[START_LOSS])
+                last = last or keep.reached(metrics[START_LOSS])
             if test and (last or server_round % every == 0):
                 of_test = test.evaluate(model)
                 if "correct" in of_test:
@@ -281,14 +312,6 @@ class Pretraining(TrainingStage):
         """Evaluate a model in eval mode: {"loss": mean, "correct": hits, "num-examples": n}."""
         return ServerData(self.architecture.make(), samples, loss=self.loss).evaluate(arrays)
 
-    def reached(self, loss: float) -> bool:
-        """Return whether a loss is at most `stop-at-loss`; False if that is not set."""
-        return self.run_options.stop_at_loss is not None and loss <= self.run_options.stop_at_loss
-
-    def ends(self, report: RoundReport) -> bool:
-        """Return whether the loss that was measured in this round is at most `stop-at-loss`."""
-        return self.reached(report.metrics.get(f"server-{START_LOSS}", math.inf))
-
     def identity(self) -> Mapping[str, Any]:
         """Return the inputs that the model depends on.
 
@@ -310,8 +333,10 @@ class Pretraining(TrainingStage):
             about |= {"strategy": strategy.options(), "server": hash_of_samples(samples)}
         if self._clients is not None:
             about |= {"clients": self.clients.identity(), "test-every": self.test_every}
-        if self.run_options.stop_at_loss is not None and self.phases:
-            about["stop"] = [self.run_options.stop_at_loss, self.run_options.stop_check_every]
+        if keep := self.keep:
+            plain = Keep(metric=START_LOSS, stop_at=keep.stop_at, every=keep.every, model=LAST)
+            # The keys of stored models have not changed.
+            about |= {"stop": [keep.stop_at, keep.every]} if keep == plain else {"keep": str(keep)}
         about |= self.loss.identity()
         if isinstance(self.given, nn.Module):
             about["weights"] = checksum_of(self.initial())

@@ -14,7 +14,7 @@ import pandas as pd
 from coprefl_flwr import plugins
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.report import text_tables
-from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.report.columns import KEPT, STEP_SIZE
 from coprefl_flwr.report.formats import LOG_WIDTH
 from coprefl_flwr.report.frames import OF_A_ROUND, ROW, frame
 from coprefl_flwr.report.outcome import Outcome, report_of
@@ -90,6 +90,7 @@ def about(study: Study, store: Store, seed: int, draw: int | None) -> dict[str, 
         if not stage.is_external:
             step_size, gradients = cost(stage, len(rounds))
             of_start = {STEP_SIZE: step_size, "gradients": gradients / 1e6}
+            of_start[KEPT] = float(rounds[-1].get(KEPT, math.nan)) if rounds else math.nan
             costs[start] = {key: n for key, n in of_start.items() if math.isfinite(n)}
     measuring = [stage for stage in study.stages if isinstance(stage, Task | PersonalStage)]
     headings = {key: text for stage in measuring for key, text in stage.metrics.headings.items()}

@@ -175,4 +175,5 @@ def run_stage(
     stage.make(grid, store, hooks, run_name)
     if stage.rounds and (problem := stage.problem(folder)):
         logger.warning("%s: %s", stage.title, problem)
-    finalise(stage, folder)
+    if not stage.open_ended:  # It may have ended early, with fewer rounds.
+        finalise(stage, folder)

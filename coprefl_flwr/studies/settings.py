@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.learning.optimisers import Optimiser
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.options import (
     WORDS,
@@ -132,6 +133,9 @@ class TaskSettings(Checked):
         None, "passes of a client over its data in a round of a task", unit="epochs", minimum=1
     )
     task_learning_rate: float = option(TASK_RATE, "local learning rate in the tasks", above=0)
+    task_optimiser: Optimiser | None = option(
+        None, "optimiser in the tasks, as `optimiser`; not set: `sgd`", later=True
+    )
     task_evaluate_every: int = same_option(Downstream, "evaluate_every")
 
 

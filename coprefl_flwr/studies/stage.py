@@ -29,8 +29,9 @@ from torch import nn
 
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
-from coprefl_flwr.federation.checkpoint import History, State
+from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.federation.client_state import STATE_FILE
+from coprefl_flwr.federation.keep import Keep
 from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import remove_named, write_atomically
 from coprefl_flwr.models import buffer_names
@@ -68,14 +69,11 @@ class RunOptions(Checked):
     checkpoint_every: int = option(
         5, "rounds between checkpoints", unit="rounds", minimum=1, counts=False
     )
-    stop_at_loss: float | None = option(
+    keep: Keep | None = option(
         None,
-        "stop the pre-training when the global model's mean loss over all training samples of all "
-        "its clients (in float32) is at most this; checked every `stop-check-every` rounds",
-        above=0,
-    )
-    stop_check_every: int = option(
-        5, "rounds between checks of `stop-at-loss`", unit="rounds", minimum=1
+        "keep the model of the best round of the pre-training, or end the pre-training early, as "
+        "in `accuracy:patience=20` or `start-loss:stop-at=0.5,model=last`; not set: the model of "
+        "the last round",
     )
     client_metrics: str = option(
         "",
@@ -174,6 +172,8 @@ class TrainingStage(Stage):
     has_client_rows: ClassVar[bool] = True
     timed: ClassVar[bool] = False
     """Whether the durations of the rounds are written to `seconds.json`."""
+    keep: Keep | None = None
+    """The choice of the best round, and when the stage ends early; None for neither."""
     warmup_rounds: int = 0
     """Number of preparatory rounds before round 1. The last preparatory round is round 0."""
 
@@ -204,11 +204,10 @@ class TrainingStage(Stage):
         """Return the domain of each evaluated client, in the order of ids; "" without domains."""
         return [""] * self.max_parallel_clients()
 
-    def save_extras(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+    def save_extras(self, folder: Path, report: RoundReport) -> dict[str, Any]:
         """Write further files, such as the model. Return further columns for each round's row.
 
-        The method is called with the final arrays, after the last round and before the result is
-        written.
+        The method is called with the report of the last round, before the result is written.
         """
         return {}
 
@@ -222,10 +221,6 @@ class TrainingStage(Stage):
         last = result["rounds"][-1] if result["rounds"] else {}
         return NOT_FINITE if last.get("loss", 0.0) is None else None
 
-    def ends(self, report: RoundReport) -> bool:
-        """Return whether the stage stops early, after the round of this report."""
-        return False
-
     def tester(self) -> EvaluateFn | None:
         """Return the function that evaluates the global model on the server, or None."""
         return None
@@ -234,7 +229,7 @@ class TrainingStage(Stage):
         """Train for all rounds, and write the result; with 0 rounds, save the initial arrays."""
         folder = store.folder(self)
         if not self.rounds:
-            self.save_extras(folder, self.initial(store), {})
+            self.save_extras(folder, RoundReport(0, 0, self.initial(store), {}, None, 0.0))
             write_result(folder, [], [])
             return
         strategy, checkpoint = self.strategy(), folder / CHECKPOINT
@@ -258,7 +253,7 @@ class TrainingStage(Stage):
             checkpoint=checkpoint if store.checkpoints else None,
             checkpoint_every=self.run_options.checkpoint_every,
             resume=checkpoint.exists(),
-            stop=self.ends,
+            keep=self.keep,
             hooks=[functools.partial(self._finish, folder, []), *hooks],
         )
 
@@ -280,7 +275,7 @@ class TrainingStage(Stage):
         if report.round == report.num_rounds:
             if self.timed:  # A separate file: the result must not depend on durations.
                 write_atomically(folder / SECONDS, json.dumps(seconds).encode())
-            more = self.save_extras(folder, report.arrays, report.state)
+            more = self.save_extras(folder, report)
             rows = client_rows(self, report.evaluation) if self.has_client_rows else []
             write_result(folder, rows, round_rows(self, report.history, more))
 

@@ -30,6 +30,7 @@ from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import ClientFolders, Stage, TrainingStage
 from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.task_data import Tasks, task_name
+from coprefl_flwr.studies.training_options import as_stored
 
 TASK_RATE = 0.01
 """The default local learning rate in tasks."""
@@ -133,7 +134,7 @@ class Downstream:
         training = self.trained.training
         return {
             "method": self.trained.identity(),
-            "training": values_of(training, "rounds", "participants", later=False),
+            "training": as_stored(values_of(training, "rounds", "participants", later=False)),
             "keeps-head": self.keeps_head,
         }
 
@@ -228,7 +229,7 @@ class Task(TrainingStage):
         if self.how.diagnostics:
             self.architecture.head_layer(len(self.population.classes))
         network, samples = self.module, self.population.clients[0].train
-        self.how.trained.training.loss.check(network, samples)
+        self.how.trained.training.check(network, samples)
         self.metrics.check(*example_of(network, samples, len(self.population.classes)))
         self.strategy()
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.client import NumPyClient
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.learning.training import LocalTraining
+from coprefl_flwr.named import parse
 from coprefl_flwr.options import Value, declared, option, same_option
 
 
@@ -90,6 +92,20 @@ class TrainingOptions(LocalTraining):
             problem = f"{place} returned a {type(replacement).__name__}"
             raise SettingsError(f"{problem}; a client wrapper must return a NumPyClient", WRAPPER)
         return replacement
+
+
+def as_stored(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a training by key, as they are in the keys of stored results.
+
+    An exponential schedule without other options has the key of older results,
+    `learning-rate-decay`, which is 1.0 for other schedules.
+    """
+    if "clip-norm" not in values:  # A method whose clients do not train.
+        return values
+    name, options = parse(values.get("schedule", "constant"))
+    decays = name == "exponential" and options.keys() == {"factor"}
+    kept = {key: value for key, value in values.items() if key != "schedule" or not decays}
+    return kept | {"learning-rate-decay": options["factor"] if decays else 1.0}
 
 
 TRAINING_KEYS = tuple(key for key in declared(TrainingOptions) if key != "loss")

@@ -191,7 +191,7 @@ def rows_of(tables: Mapping[str, Stored], recipe: str, protocol: str) -> pd.Data
 def by_seed(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the means over tasks: one line per table, row, metric and seed.
 
-    The means of a start that never reached its `stop-at-loss` are infinite.
+    The means of a start that never reached the loss at which it stops are infinite.
     """
     of_start = ["table", "row", "seed"]
     late = rows[(rows["metric"] == STOPPED) & (rows["value"] == math.inf)]

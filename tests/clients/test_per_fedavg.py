@@ -24,7 +24,7 @@ CONFIG = {
     "inner-learning-rate": 0.5,
 }
 TRAINING = LocalTraining(
-    local_steps=2, batch_size=6, learning_rate=0.2, learning_rate_decay=0.5, clip_norm=0.6
+    local_steps=2, batch_size=6, learning_rate=0.2, schedule="exponential:factor=0.5", clip_norm=0.6
 )
 
 

@@ -28,7 +28,8 @@ FUNCTIONS = (
         "federation.client_state.ClientState",
         "learning.training.LocalTraining",
     ),
-    *("federation.Bounds", "federation.Exchange", "grids.LocalGrid", "grids.RayGrid"),
+    *("federation.Bounds", "federation.Exchange", "federation.keep.Keep"),
+    *("grids.LocalGrid", "grids.RayGrid"),
     *("models.build_model", "models.load_saved_model", "load_start", "base_hash"),
 )
 """Functions and classes whose parameters the Python reference lists."""

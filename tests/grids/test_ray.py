@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,6 +77,20 @@ def test_ray_grid_gives_the_numbers_of_the_local_grid(name, hosts, tmp_path):
     expected = trained(LocalGrid(apps[0], nodes=2), strategy(), federation, 3)
     arrays = trained(RayGrid(apps[1], 2, hosts=hosts), strategy(), federation, 3)
     assert same(arrays, expected)
+
+
+def noisy(inputs, generator):
+    return inputs + torch.randn(inputs.shape, generator=generator)
+
+
+def test_augmentation_has_the_same_random_numbers_on_ray(hosts):
+    federation = Federation.stochastic()
+    plain = trained(LocalGrid(federation.torch_app(), nodes=2), FedAvg(), federation)
+    federation.training = replace(federation.training, augment=noisy, optimiser="adamw")
+    app = federation.torch_app()
+    expected = trained(LocalGrid(app, nodes=4), FedAvg(), federation)
+    assert not same(expected, plain)
+    assert same(trained(RayGrid(app, 4, hosts=hosts), FedAvg(), federation), expected)
 
 
 def test_one_node_may_run_in_this_process(hosts):

@@ -170,8 +170,8 @@ def test_budget_of_epochs_depends_on_the_sizes_of_clients():
     assert rounds(budget("fedavg", at_most), training=at_most) == [pytest.approx(0.45)]
 
 
-def test_learning_rate_decay_and_server_momentum_change_step_sizes():
-    half = replace(TRAINING, learning_rate_decay=0.5)
+def test_schedule_and_server_momentum_change_step_sizes():
+    half = replace(TRAINING, schedule="exponential:factor=0.5")
     assert rounds(budget("fedavg"), 3, half) == pytest.approx([0.5, 0.25, 0.125])
     assert rounds(budget("fedavg"), 2, half, first=2) == pytest.approx([0.25, 0.125])
     # The meta step does not decay: gamma zeta |m| = 0.5 x 0.02 x 2 = 0.02.

@@ -92,7 +92,7 @@ def test_only_pretraining_clients_of_the_phase_are_wrapped(tiny_images, tmp_path
         np.testing.assert_array_equal(one.train.labels, other.train.labels)
         np.testing.assert_array_equal(one.test.labels, other.test.labels)
     # `start-loss`, which is measured on the data of all clients, uses the true labels.
-    both = [one.stages[0].clients.samples_of("clients").labels for one in (study, clean)]
+    both = [one.stages[0].samples_of("clients").labels for one in (study, clean)]
     np.testing.assert_array_equal(*both)
 
 

@@ -10,7 +10,7 @@ from torch.utils import data
 
 import coprefl_flwr as cp
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.data import make_dataset
+from coprefl_flwr.data import make_dataset, pooled
 from coprefl_flwr.federation import Exchange, Mean
 from coprefl_flwr.studies.populations import Clients, hash_of_samples
 from coprefl_flwr.studies.stage import TrainingStage
@@ -131,8 +131,8 @@ def test_hash_of_data_depends_on_every_sample(number):
 def test_samples_of_several_datasets_are_pooled():
     """Before, the first dataset was read in place of all others, for centralised training too."""
     parts = [data.TensorDataset(INPUTS[rows], LABELS[rows]) for rows in (slice(90), slice(90, 240))]
-    pooled = Clients.of_datasets(parts).samples_of("clients")
-    inputs, labels = pooled.batch(slice(None), torch.device("cpu"))
+    samples = pooled(Clients.of_datasets(parts).samples)
+    inputs, labels = samples.batch(slice(None), torch.device("cpu"))
     assert torch.equal(inputs, INPUTS)
     assert torch.equal(labels, LABELS)
 

@@ -161,7 +161,7 @@ def test_clients_and_features_of_a_draw_are_shared_by_its_training_seeds():
     assert len({run.key for run in runs}) == 3
     features = [run.main.features() for run in (plain, trained_again, redrawn)]
     assert features[0] == features[1] != features[2]
-    assert [run.main.strategy().seed for run in (trained_again, redrawn)] == [5, 4]
+    assert [run.main.run_options.seed for run in (trained_again, redrawn)] == [5, 4]
 
 
 def test_keys_change_with_the_settings_of_a_personalised_study(tmp_path):

@@ -1,4 +1,7 @@
-"""A run that stops early, after some round, equals a run that was started with this last round."""
+"""A run that stops early, after some round, equals a run that was started with this last round.
+
+`should_stop` has the form of Flower 1.43: it is called with (number of the round, result so far).
+"""
 
 import numpy as np
 import pytest
@@ -24,14 +27,17 @@ def run(folder, rounds=6, resume=False, **more):
     return from_record(result.arrays), result, seen
 
 
-def third(report):
-    return report.round == 3
+def third(server_round, result):
+    """Stop after round 3, by what a Flower `Result` has."""
+    assert list(result.train_metrics_clientapp) == list(range(1, server_round + 1))
+    assert list(from_record(result.arrays)) == list(Federation.stochastic().arrays())
+    return server_round == 3
 
 
 def test_stopped_run_has_the_bytes_of_a_run_with_as_many_rounds(tmp_path):
     (tmp_path / "stopped").mkdir()
     (tmp_path / "short").mkdir()
-    stopped, result, seen = run(tmp_path / "stopped", stop=third)
+    stopped, result, seen = run(tmp_path / "stopped", should_stop=third)
     short, expected, _ = run(tmp_path / "short", rounds=3)
     for name, array in short.items():
         np.testing.assert_array_equal(stopped[name], array)
@@ -43,10 +49,10 @@ def test_stopped_run_has_the_bytes_of_a_run_with_as_many_rounds(tmp_path):
 
 def test_resumed_run_stops_in_the_same_round_and_runs_no_more(tmp_path):
     run(tmp_path, rounds=2)
-    stopped, _, seen = run(tmp_path, resume=True, stop=third)
+    stopped, _, seen = run(tmp_path, resume=True, should_stop=third)
     assert [one.round for one in seen] == [3]
-    again, _, seen = run(tmp_path, resume=True, stop=third)
-    assert seen == []
+    again, _, seen = run(tmp_path, resume=True, should_stop=third)
+    assert [(one.round, one.num_rounds) for one in seen] == [(3, 3)]
     for name, array in stopped.items():
         np.testing.assert_array_equal(again[name], array)
     assert read_checkpoint(tmp_path / "checkpoint").round == 3
@@ -58,15 +64,15 @@ def test_arrays_of_a_report_are_read_only(tmp_path):
     assert not any(array.flags.writeable for array in seen[0].arrays.values())
 
 
-def test_stop_receives_the_server_metrics_of_the_round(tmp_path):
-    """The report of a round that `stop` receives has the metrics of `evaluate_fn` in this round."""
+def test_should_stop_receives_the_server_metrics_of_the_round(tmp_path):
+    """The result that `should_stop` receives has the metrics of `evaluate_fn` in this round."""
 
     def measured(server_round, arrays):
         return MetricRecord({"loss": 1.0 / (1 + server_round)})
 
-    def low(report):
-        return report.metrics["server-loss"] <= 0.25
+    def low(server_round, result):
+        return result.evaluate_metrics_serverapp[server_round]["loss"] <= 0.25
 
-    _, result, seen = run(tmp_path, evaluate_fn=measured, stop=low)
+    _, result, seen = run(tmp_path, evaluate_fn=measured, should_stop=low)
     assert [one.round for one in seen] == [1, 2, 3]
     assert result.evaluate_metrics_serverapp[3]["loss"] == pytest.approx(0.25)

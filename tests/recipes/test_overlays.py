@@ -261,15 +261,15 @@ def test_equal_step_size_with_the_same_rounds_is_the_same_run(recipe_of):
 
 def test_equal_step_size_is_refused_where_no_number_of_rounds_reaches_it(recipe_of):
     of = protocols(equal={"equal": "step-size"})
-    message = "fedadam is nan per round, so no number of rounds reaches the reference's"
+    message = "fedadam is not known, so no number of rounds reaches the reference's"
     with pytest.raises(SettingsError, match=message):
         check_runs(recipe_of(of, methods=["fedavg", "fedadam"]))
     for name in ("random", "fedadam"):
         recipe = recipe_of(of, methods=["fedavg", name], reference=name)
         with pytest.raises(SettingsError, match=f"the reference, {name}, is (0|nan): name "):
             check_runs(recipe)
-    fading = {"fading": {"method": "fedavg", "learning-rate-decay": 0.5}}
-    with pytest.raises(SettingsError, match=r"decay=0.5 never reaches the reference's 0.3"):
+    fading = {"fading": {"method": "fedavg", "schedule": "exponential:factor=0.5"}}
+    with pytest.raises(SettingsError, match=r"factor=0.5 never reaches the reference's 0.3"):
         check_runs(recipe_of(of, methods=["fedavg", fading]))
 
 
@@ -300,7 +300,7 @@ def loss_of(run, folder):
 def never(tiny_images, tmp_path_factory):
     """A finished recipe of 6 rounds whose losses are checked, but are never low enough to stop."""
     folder = tmp_path_factory.mktemp("never")
-    settings = {"rounds": 6, "stop-check-every": 2, "learning-rate": 0.1}
+    settings = {"rounds": 6, "keep": {"every": 2}, "learning-rate": 0.1}
     protocol = {"equal": "start-loss", "below": 0.0001, "settings": settings}
     content = tiny_recipe(
         tiny_images, {"tasks": 1}, methods=["random", "fedavg", {"meta": {"method": "coprefl"}}],

@@ -21,6 +21,7 @@ from coprefl_flwr.studies.hashes import values_of
 from coprefl_flwr.studies.personal_data import PersonalOptions
 from coprefl_flwr.studies.settings import TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.tasks import Task
+from coprefl_flwr.studies.training_options import as_stored
 from tests.common.simulation import ROOT
 
 FILE = Path(__file__).with_suffix(".json")
@@ -55,7 +56,7 @@ def _hash(recipe):
 
 def _described(run):
     stages, settings = run.study.stages, run.settings
-    phases = [phase.about() for stage in stages[:1] for phase in stage.phases]
+    phases = [as_stored(phase.about()) for stage in stages[:1] for phase in stage.phases]
     if settings.study == PERSONALISED:
         return [phases, values_of(settings.part(PersonalOptions), later=False)]
     data = values_of(settings.part(DataSettings), "data-seed", later=False)
@@ -63,9 +64,10 @@ def _described(run):
     if not tasks:
         return [phases, data]
     how = tasks[0].how
-    of_tasks = [one.about() for one in (how.trained, how.head) if one]
-    training = values_of(how.trained.training, later=False)
-    chosen = values_of(settings.part(TaskSettings), "measurements")  # Recipes here do not set it.
+    of_tasks = [as_stored(one.about()) for one in (how.trained, how.head) if one]
+    training = as_stored(values_of(how.trained.training, later=False))
+    # Recipes here do not set measurements.
+    chosen = values_of(settings.part(TaskSettings), "measurements", later=False)
     chosen |= values_of(settings.part(TaskDataSettings))
     chosen |= {"head-layer": "", "task-train-fraction": 0.8}  # Settings of earlier versions.
     return [phases, data, chosen, of_tasks, training]

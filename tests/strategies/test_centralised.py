@@ -16,7 +16,8 @@ from coprefl_flwr.strategies import Centralised
 from tests.common.by_hand import assert_equal, descend, loaded, loss_of
 from tests.common.federation import CPU
 
-TRAINING = LocalTraining(local_epochs=1, batch_size=20, learning_rate=0.2, learning_rate_decay=0.5)
+HALVED = "exponential:factor=0.5"
+TRAINING = LocalTraining(local_epochs=1, batch_size=20, learning_rate=0.2, schedule=HALVED)
 
 
 class Silent(LocalGrid):

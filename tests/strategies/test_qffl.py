@@ -50,7 +50,9 @@ def round_by_hand(federation, start, clients, q, rate):
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 3.0])
 def test_two_rounds_by_hand(exact_federation, q):
     """In round 2 the learning rate, which is 1 / L, is half of the rate in round 1."""
-    exact_federation.training = replace(exact_federation.training, learning_rate_decay=0.5)
+    exact_federation.training = replace(
+        exact_federation.training, schedule="exponential:factor=0.5"
+    )
     start = exact_federation.arrays()
     arrays, rounds = run(QFFL(q=q, participants=3), exact_federation.app(QFFLClient), start)
     expected = start

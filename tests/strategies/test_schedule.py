@@ -41,7 +41,9 @@ DECAY = [0.1, 0.05, 0.025, 0.0125, 0.00625]
 @pytest.fixture
 def decaying(exact_federation):
     """The exact federation; the learning rate is halved after every round."""
-    exact_federation.training = replace(exact_federation.training, learning_rate_decay=0.5)
+    exact_federation.training = replace(
+        exact_federation.training, schedule="exponential:factor=0.5"
+    )
     return exact_federation
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from coprefl_flwr.client_app import app
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.report.frames import read_rows
@@ -17,6 +16,7 @@ from coprefl_flwr.studies.known_methods import with_role
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.store import read_result
+from coprefl_flwr.studies.training_options import TrainingOptions
 from tests.common.data import write_domain
 
 PERSONAL_METHODS = list(with_role(PERSONALISED))
@@ -197,11 +197,11 @@ def test_default_training_is_that_of_the_paper(tmp_path):
         chosen = replace(base, output_dir=str(tmp_path), **changes)
         return build(chosen).client(None, 0, config).training
 
-    paper = LocalTraining(algorithm="adam", local_epochs=1)
+    paper = TrainingOptions(optimiser="adam", weight_decay=1e-4, local_epochs=1)
     assert training() == paper
     assert (paper.samples_per_step, paper.rate(1)) == (32, 1e-3)
-    (group,) = paper.optimiser(build_model("lenet5", 2, (1, 28, 28)), 1).param_groups
+    (group,) = paper.new_optimiser(build_model("lenet5", 2, (1, 28, 28)), 1).param_groups
     assert group["weight_decay"] == 1e-4
     changes = {"weight_decay": 0.0, "local_steps": 3, "batch_size": 4, "learning_rate": 0.1}
     changes["clip_norm"] = 2
-    assert training(**changes) == LocalTraining(algorithm="adam", **changes)
+    assert training(**changes) == TrainingOptions(optimiser="adam", **changes)

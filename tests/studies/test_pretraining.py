@@ -210,7 +210,8 @@ def client(settings, data, **config):
 def test_tasks_have_a_separate_local_training(federation):
     training = {
         "local_epochs": 2, "max_local_steps": 9, "batch_size": 4, "learning_rate": 0.3,
-        "learning_rate_decay": 0.9, "momentum": 0.5, "weight_decay": 0.1, "clip_norm": 3.0,
+        "schedule": "exponential:factor=0.9", "momentum": 0.5, "weight_decay": 0.1,
+        "clip_norm": 3.0,
     }  # fmt: skip
     settings = Settings(task_local_steps=8, task_learning_rate=0.7, method="fedavg", **training)
     data = ClientData(federation.samples[0], federation.samples[1])

@@ -116,7 +116,7 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
 
     Each gets a value that a study of starting models allows.
     """
-    texts = {"partition": "iid", "task-dataset": "MNIST", "client-wrapper": "a.py:Wrapper"}
+    texts = {"partition": "iid", "task-dataset": "MNIST", "keep": "loss"}
     for key in UNUSED:
         if key.startswith("client-wrapper"):
             continue
