@@ -9,7 +9,7 @@ import scipy  # Imports scipy.stats at its first use, which takes half a second.
 
 from coprefl_flwr.report.columns import ColumnSpec
 from coprefl_flwr.report.comparison import Comparison, Report, numbers
-from coprefl_flwr.report.tables import DAGGER, LEVEL, ranked
+from coprefl_flwr.report.tables import DAGGER, FEW, LEVEL, ranked
 from coprefl_flwr.report.variance import MOST_DRAWS, POWER, more_draws
 
 CONFIDENCE = 0.95
@@ -76,12 +76,12 @@ def answers(comparison: Comparison) -> list[str]:
 def _power(comparison: Comparison, heading: ColumnSpec, first: str, second: str) -> list[str]:
     """Return a sentence on the draws that find a difference of the margin between two rows.
 
-    It needs three draws, and a margin of the user's if the measure is not in percent.
+    It needs two draws, and a margin of the user's if the measure is not in percent.
     """
     margin, noun = comparison.margin or float(heading.unit == " %"), comparison.noun
     data = numbers(replace(comparison, reference=first)).set_index("row")
     pairs, std = int(data["pairs"][second]), float(data["difference-std"][second])
-    if not margin or pairs < 3:
+    if not margin or pairs < 2:
         return []
     points = heading.unit if heading.unit != " %" else " point" if margin == 1 else " points"
     find = f"find a difference of {margin:g}{points} between {first} and {second}"
@@ -90,7 +90,8 @@ def _power(comparison: Comparison, heading: ColumnSpec, first: str, second: str)
         return [f"The {pairs} {noun}s {find} with a power of at least {POWER:.0%}."]
     count = f"More than {MOST_DRAWS - pairs}" if math.isinf(more) else f"{more:.0f}"
     some = f"{count} more {noun}" if more == 1 else f"{count} more {noun}s"
-    return [f"{some} would {find} with a power of {POWER:.0%} (paired t-test at {LEVEL:.0%})."]
+    how = f"paired t-test at {LEVEL:.0%}" + f"; roughly, from {pairs} {noun}s" * (pairs < FEW)
+    return [f"{some} would {find} with a power of {POWER:.0%} ({how})."]
 
 
 def _sentence(row: "pd.Series[Any]", reference: str, noun: str, points: str, places: int) -> str:

@@ -121,14 +121,15 @@ def more_draws(std: float, draws: int, margin: float) -> float:
     measured one, std² (n - 1) / chi-squared(n - 1), so that few measured draws ask for more draws.
     Infinity if more than 1000 draws are needed in all.
     """
-    middles = (np.arange(200) + 0.5) / 200
+    middles = (np.arange(200) + 0.5) / 200  # of 200 equally probable intervals
     stds = std * np.sqrt((draws - 1) / scipy.stats.chi2.ppf(middles, draws - 1))
 
     def power(number: int) -> float:
         limit = scipy.stats.t.ppf(1 - LEVEL / 2, number - 1)
-        shift = margin * math.sqrt(number) / np.maximum(stds, margin / 1000)
-        below = scipy.special.nctdtr(number - 1, shift, [[limit], [-limit]])
-        return float(np.mean(1 - below[0] + below[1]))
+        ratios = np.sqrt(scipy.stats.chi2.ppf(middles, number - 1) / (number - 1))
+        shifts = margin * math.sqrt(number) / np.maximum(stds, margin / 1000)
+        # Of a normal number, given its variance. A difference of the wrong sign does not count.
+        return float(scipy.special.ndtr(shifts[:, None] - limit * ratios).mean())
 
     needed = 2 + bisect.bisect_left(range(2, MOST_DRAWS + 1), POWER, key=power)
     return math.inf if needed > MOST_DRAWS else max(0, needed - draws)

@@ -26,27 +26,27 @@ def test_difference_has_an_interval_and_its_significance() -> None:
     of_four = "4 seeds; significant (Holm-corrected p = 0.006)."
     assert other == f"fedavg minus coprefl:gamma=0.5: -5.00 points, {interval}, {of_four}"
     few = replace(table, units=["seed 0", "seed 0", "seed 1", "seed 1"])
-    assert "95% confidence interval -17.71 to +7.71" in answers(few)[1]  # t(1) is 12.706.
-    assert answers(few)[1].endswith("2 seeds; not significant (Holm-corrected p = 0.126).")
+    assert "95% confidence interval -17.71 to +7.71" in answers(few)[2]  # t(1) is 12.706.
+    assert answers(few)[2].endswith("2 seeds; not significant (Holm-corrected p = 0.126).")
 
 
 def test_draws_that_would_find_the_margin() -> None:
     """The differences of the two rows have the deviation √2 over 4 seeds."""
     table = comparison(units=SEEDS, rows=comparison().rows[:2], paper={})
-    between = "between coprefl:gamma=0.5 and fedavg with a power of"
-    more = more_draws(2**0.5, 4, 1.0)
-    assert more > 20
-    one = f"{more} more seeds would find a difference of 1 point {between} 80% (paired t-test at 5%)."
+    between, std = "between coprefl:gamma=0.5 and fedavg with a power of", 2**0.5
+    count = more_draws(std, 4, 1.0)
+    of_test = "80% (paired t-test at 5%; roughly, from 4 seeds)."
+    one = f"{count} more seeds would find a difference of 1 point {between} {of_test}"
     assert answers(table)[1] == one
-    enough = f"The 4 seeds find a difference of 5 points {between} at least 80%."
-    assert answers(replace(table, margin=5))[1] == enough
+    enough = f"The 4 seeds find a difference of 8 points {between} at least 80%."
+    assert answers(replace(table, margin=8))[1] == enough
     many = "More than 996 more seeds would find a difference of 0.01 points"
     assert answers(replace(table, margin=0.01))[1].startswith(many)
-    (single,) = (margin for margin in (2.0, 2.2, 2.4, 2.6) if more_draws(2**0.5, 4, margin) == 2)
-    assert answers(replace(table, margin=single))[1].startswith("2 more seeds would find")
-    # Two seeds are too few, and a loss has no margin that fits all users.
-    few = replace(table, units=["seed 0", "seed 0", "seed 1", "seed 1"])
-    assert not any("power" in line for line in [*answers(few), *answers(losses())])
+    assert more_draws(std, 4, 4.0) == 1
+    last = "1 more seed would find a difference of 4 points"
+    assert answers(replace(table, margin=4))[1].startswith(last)
+    # A loss has no margin that fits all users.
+    assert not any("power" in line for line in answers(losses()))
     assert "find a difference of 0.01 between" in answers(losses(margin=0.01))[1]
 
 
@@ -123,7 +123,7 @@ def test_sentences_are_about_draws_if_data_and_training_have_separate_seeds() ->
     ]
     table = comparison(units=units, rows=rows, reference="a", paper={}, failed=[])
     lines = answers(table)
-    assert lines[1].startswith("b minus a: +5.50 points, 95% confidence interval")
+    assert lines[2].startswith("b minus a: +5.50 points, 95% confidence interval")
     assert "(not corrected for several rows), 2 draws;" in lines[1]
     text = text_tables(table)
     assert "over 2 draws with 2 training seeds each" in " ".join(text.split())
