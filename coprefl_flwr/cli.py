@@ -3,6 +3,7 @@
     coprefl new NAME
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
                [--set KEY=VALUE] [--workers N]
+    coprefl choose RECIPE [the options of `run`]
     coprefl plan RECIPE [--scale small] [--protocol NAME] [--set KEY=VALUE]
     coprefl report DIR [DIR ...] [--reference NAME]
     coprefl list [DIR]
@@ -77,16 +78,21 @@ def parser() -> argparse.ArgumentParser:
 
     new = add("new", "write a small recipe in which every key is explained", "new first")
     new.add_argument("name", type=Path, help="name of the new recipe; writes NAME.yaml")
-    run = add("run", "run a recipe and write its report", "run first.yaml --set seeds=[0,1,2]")
-    _add_recipe(run)
-    output = run.add_argument_group("output")
-    out = "folder of the report (default: outputs/RECIPE[-PROTOCOL])"
-    output.add_argument("--out", type=Path, metavar="DIR", help=out)
-    results = "folder of the stored results (default: models next to --out)"
-    output.add_argument("--models", type=Path, metavar="DIR", help=results)
     workers = os.environ.get("COPREFL_WORKERS") or None
-    run.add_argument("--workers", type=int, default=workers, metavar="N", help=WORKERS_HELP)
-    run.add_argument("--tracker", metavar="NAME", help=TRACKER_HELP)
+    for name, summary, example in (
+        ("run", "run a recipe and write its report", "first.yaml --set seeds=[0,1,2]"),
+        ("choose", "choose the best start with few of a recipe's runs", "first.yaml"),
+    ):
+        run = add(name, summary, f"{name} {example}")
+        _add_recipe(run)
+        output = run.add_argument_group("output")
+        ending = "-choice" * (name == "choose")
+        out = f"folder of the report (default: outputs/RECIPE[-PROTOCOL]{ending})"
+        output.add_argument("--out", type=Path, metavar="DIR", help=out)
+        results = "folder of the stored results (default: models next to --out)"
+        output.add_argument("--models", type=Path, metavar="DIR", help=results)
+        run.add_argument("--workers", type=int, default=workers, metavar="N", help=WORKERS_HELP)
+        run.add_argument("--tracker", metavar="NAME", help=TRACKER_HELP)
     summary = "count the runs and rounds of a recipe, and measure a round of each kind"
     _add_recipe(add("plan", summary, "plan first.yaml"))
     summary = "write the report of finished results again, or print a table of several studies"

@@ -20,6 +20,7 @@ from coprefl_flwr.files import (
     write_atomically,
 )
 from coprefl_flwr.plugins import without_code
+from coprefl_flwr.recipes.choose import START, check_choice, choose_recipe
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.execute import executor, run_recipe
 from coprefl_flwr.recipes.listing import (
@@ -44,6 +45,7 @@ from coprefl_flwr.report.formats import terminal_width
 from coprefl_flwr.report.frames import accuracies, frame, measure_of
 from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.page import FOLDER as REPORT
+from coprefl_flwr.studies.running import Followed
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import Store, is_done, read_result
 from coprefl_flwr.testing import check_methods
@@ -66,16 +68,8 @@ def new(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a recipe, and write its report; return 1 if runs failed."""
-    recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
-    marks = [recipe.protocol, "" if options.scale == FULL else options.scale]
-    suffix = "".join(f"-{mark}" for mark in marks if mark)
-    out = options.out or Path("outputs") / f"{options.recipe.stem}{suffix}"
-    models = options.models or out.parent / "models"
-    check_own(out, "--out")
-    check_own(out / REPORT, "--out")
-    tracker = tracker_of(options.tracker, out.resolve())
-    runs, store = check_runs(recipe), Store(models.resolve())
-    in_use = f"--out {out}: another `coprefl run` writes there: choose another"
+    recipe, out, store, tracker = _read(options, "")
+    runs, in_use = check_runs(recipe), _IN_USE.format(out)
     with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
         _begin(out, store, recipe, runs)
         failed = run_recipe(recipe, store, make)
@@ -87,6 +81,35 @@ def run(options: argparse.Namespace) -> int:
         key, *_ = identity.split("/")  # As `coprefl show` takes it.
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def choose(options: argparse.Namespace) -> None:
+    """Choose one of a recipe's methods, and write the answer and the starting model."""
+    recipe, out, store, tracker = _read(options, "-choice")
+    runs, in_use = check_choice(recipe), _IN_USE.format(out)
+    with executor(store, options.workers, tracker) as make, alone(out / LOCK, in_use):
+        _begin(out, store, recipe, runs)
+        chosen = choose_recipe(recipe, store, make, out)
+        page = chosen.report(out / REPORT)
+    say(f"{chosen}\n\nstart: {out / START}\nreport: {page.resolve().as_uri()}")
+
+
+_IN_USE = "--out {}: another `coprefl` writes there: choose another"
+
+
+def _read(options: argparse.Namespace, ending: str) -> tuple[Recipe, Path, Store, Followed]:
+    """Return the recipe of a command, the folder of its report, its store, and the tracker.
+
+    The folder's name ends with `ending`, unless the user named the folder.
+    """
+    recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
+    marks = [recipe.protocol, "" if options.scale == FULL else options.scale]
+    suffix = "".join(f"-{mark}" for mark in marks if mark) + ending
+    out = options.out or Path("outputs") / f"{options.recipe.stem}{suffix}"
+    models = options.models or out.parent / "models"
+    check_own(out, "--out")
+    check_own(out / REPORT, "--out")
+    return recipe, out, Store(models.resolve()), tracker_of(options.tracker, out.resolve())
 
 
 def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
@@ -206,7 +229,7 @@ def show(options: argparse.Namespace) -> None:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
-    **{"new": new, "run": run, "plan": plan, "report": report, "list": list_all, "show": show},
-    **{"check-method": check_method, "schema": schema},
+    **{"new": new, "run": run, "choose": choose, "plan": plan, "report": report},
+    **{"list": list_all, "show": show, "check-method": check_method, "schema": schema},
 }
 """The function of each command, by the command's name; it returns an exit status, or None for 0."""

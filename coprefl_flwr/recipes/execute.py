@@ -30,7 +30,7 @@ from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.named import display_names
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.search import table_rows
+from coprefl_flwr.recipes.search import TableRow, table_rows
 from coprefl_flwr.studies.running import WORKERS as OPTION
 from coprefl_flwr.studies.running import Followed, shown, unfollowed
 from coprefl_flwr.studies.running import run as make_stages
@@ -59,8 +59,13 @@ def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
 
     Returns the runs that failed. The results of the other runs are in the store.
     """
+    return run_rows(table_rows(recipe), store, make)
+
+
+def run_rows(rows: Sequence[TableRow], store: Store, make: Make) -> Failures:
+    """Execute every run of rows of a recipe's tables, as `run_recipe` does."""
     failed: Failures = {}
-    batches = [row.batches(store) for row in table_rows(recipe)]
+    batches = [row.batches(store) for row in rows]
     while new := [batch for iterator in batches if (batch := next(iterator, None)) is not None]:
         runs = {run.keys: run for batch in new for run in batch}
         failed |= make([run for run in runs.values() if run.identity not in failed])

@@ -32,6 +32,7 @@ from coprefl_flwr.options import COUNT, Option, Value, declared
 from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.figures import FIGURES
+from coprefl_flwr.studies.choice import DRAWS, FEWEST
 from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.studies.settings import Settings, check_known
 
@@ -235,6 +236,15 @@ class Paper(_Part):
     tables: list[PrintedTable] = Field(min_length=1)
 
 
+class ChoiceOfStart(_Part):
+    """What `coprefl choose` may use to choose one of the methods."""
+
+    draws: Annotated[int, Strict(), Field(ge=FEWEST)] = Field(
+        DRAWS, description="largest number of draws of clients and tasks"
+    )
+    budget: Text | None = Field(None, description='"30 minutes", "2 hours" or "5000 rounds"')
+
+
 class RecipeFile(_Part):
     """A comparison of methods of federated pre-training, or of personalised methods."""
 
@@ -257,6 +267,7 @@ class RecipeFile(_Part):
     reference: Text | None = Field(None, description="label of the row to compare with")
     seeds: Seeds = (0,)
     margin: Above0 | None = Field(None, description="smallest difference that matters, in points")
+    choose: ChoiceOfStart = ChoiceOfStart()
     metrics: Texts = Field((), description="the columns of the tables")
     figures: several(Literal[*FIGURES], fewest=0) = ()  # type: ignore[valid-type]
     protocols: dict[str, Protocol] = {}
@@ -271,7 +282,7 @@ KEYS = tuple(name.replace("_", "-") for name in RecipeFile.model_fields)
 
 _EVERY_KEY = dict.fromkeys(
     name.replace("_", "-")
-    for part in (RecipeFile, CrossedSeeds, Protocol, Paper, PrintedTable)
+    for part in (RecipeFile, CrossedSeeds, ChoiceOfStart, Protocol, Paper, PrintedTable)
     for name in part.model_fields
 )
 
