@@ -20,6 +20,7 @@ if _typing.TYPE_CHECKING:
     from coprefl_flwr.api import partition as partition
     from coprefl_flwr.api import pretrain as pretrain
     from coprefl_flwr.api import tasks as tasks
+    from coprefl_flwr.choosing import choose_start as choose_start
     from coprefl_flwr.clients import query_reply as query_reply
     from coprefl_flwr.data import load_dataset as load_dataset
     from coprefl_flwr.errors import RunFailedError as RunFailedError
@@ -40,6 +41,7 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "api": ("partition", "pretrain", "tasks", "evaluate_starts"),
+    "choosing": ("choose_start",),
     "studies.populations": ("Clients",),
     "studies.task_data": ("Tasks",),
     "report.starts_result": ("StartsResult", "plot_history"),

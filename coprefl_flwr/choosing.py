@@ -3,12 +3,14 @@
 import copy
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
@@ -18,11 +20,21 @@ from coprefl_flwr.federation import of_flower
 from coprefl_flwr.files import expanded, own
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.named import folder_of
-from coprefl_flwr.report.frames import frame, measure_of
-from coprefl_flwr.report.columns import ACCURACY
+from coprefl_flwr.report.columns import ACCURACY, ColumnSpec
+from coprefl_flwr.report.frames import measure_of
 from coprefl_flwr.report.training_checks import problem_of
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.choice import DRAWS, FEWEST, Cell, Result, carry_out, read_budget, result_of
+from coprefl_flwr.studies.architecture import checked_network
+from coprefl_flwr.studies.choice import (
+    DRAWS,
+    FEWEST,
+    Cell,
+    Result,
+    Results,
+    carry_out,
+    read_budget,
+    result_of,
+)
 from coprefl_flwr.studies.chosen import Chosen
 from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.own_method import pretraining_of, read_method
@@ -30,3 +42,220 @@ from coprefl_flwr.studies.populations import Clients
 from coprefl_flwr.studies.task_data import Tasks
 
 Candidate = str | Path | Strategy | nn.Module
+Options = Mapping[str, Any]
+NO_OPTIONS: Options = MappingProxyType({})
+
+
+def choose_start(
+    candidates: Mapping[str, Candidate] | Sequence[str | Strategy],
+    clients: Clients | Sequence[Any],
+    tasks: Tasks,
+    network: nn.Module,
+    rounds: int = 50,
+    *,
+    draws: int = DRAWS,
+    budget: str = "",
+    margin: float | None = None,
+    reference: str = "",
+    pretraining: Options = NO_OPTIONS,
+    downstream: Options = NO_OPTIONS,
+    workers: int = 1,
+    checkpoint: str | Path | None = None,
+    quiet: bool = False,
+) -> Chosen:
+    """Choose one of several starting models by simulated draws of clients and tasks.
+
+    The first draws select two finalists, and further draws compare them (see `studies.choice`).
+
+    Parameters
+    ----------
+    candidates : mapping of name to candidate, or a list of methods
+        A candidate is a method as in `pretrain` (a text such as "cyclic:rounds=5+fedavg", or a
+        strategy), "random" for `network` itself, a `Path` of weights, or a trained network.
+    clients : Clients, or a list of datasets (one per client)
+        The clients of the pre-trainings. Draw n partitions their samples by their seed plus n. A
+        list of datasets is the same in all draws.
+    tasks : Tasks
+        The result of `tasks`. Draw n draws them by their seed plus n.
+    network : nn.Module
+        The network with its first weights, which are those of all draws. It is not changed.
+    rounds : int
+        Number of rounds of a pre-training, as in `pretrain`.
+    draws : int
+        Largest number of draws, at least 5.
+    budget : str
+        "30 minutes", "2 hours" or "5000 rounds" (of pre-trainings and tasks together), which may
+        limit the number of draws further. Minutes become a number of draws after the first draw.
+    margin : float, optional
+        The smallest difference that matters to you, in points of accuracy, or in the unit of the
+        measure. The answer counts the draws that would find it. Default: 1 point of accuracy.
+    reference : str
+        The candidate with which the chosen one is compared too. Default: the last one.
+    pretraining, downstream : Mapping[str, Any]
+        Further arguments of `pretrain` and of `evaluate_starts`, such as
+        `downstream={"rounds": 20, "learning_rate": 0.01}`.
+    workers : int
+        Number of processes that run the clients, as in `pretrain`.
+    checkpoint : path of a folder, optional
+        Folder with the results of all draws. The same call continues an interrupted choice.
+    quiet : bool
+        Whether only warnings are logged.
+
+    Raises
+    ------
+    SettingsError
+        If an argument is wrong.
+    RunFailedError
+        If the training of all candidates failed.
+
+    Examples
+    --------
+    >>> import coprefl_flwr as cp, torch
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 100))
+    >>> glyphs = cp.load_dataset("glyphs")
+    >>> clients = cp.partition(glyphs, clients=5, only=range(80))
+    >>> tasks = cp.tasks(glyphs, number=1, clients=2, scheme="iid", only=range(80, 100))
+    >>> options = {"draws": 5, "downstream": {"rounds": 1}, "quiet": True}
+    >>> starts = ["random", "fedavg"]
+    >>> chosen = cp.choose_start(starts, clients, tasks, model, 1, **options)
+    >>> len(chosen.table)
+    2
+    """
+    usage = "cp.choose_start(candidates, clients, tasks, network)"
+    if not isinstance(tasks, Tasks):
+        raise wrong_type("tasks", tasks, "the tasks that cp.tasks(dataset) returns", usage)
+    model, named = checked_network("network", network, usage), _named(candidates)
+    if len(named) < 2:
+        raise SettingsError(f"candidates = {list(named)}: two or more are needed")
+    if draws < FEWEST:
+        raise SettingsError(f"draws = {draws}: at least {FEWEST} are needed")
+    if budget:
+        read_budget(budget)
+    if reference and reference not in named:
+        raise SettingsError(f"reference: {unknown('candidate', reference, named)}")
+    reference = reference or list(named)[-1]
+    with ExitStack() as entered:
+        if checkpoint is None:
+            checkpoint = entered.enter_context(tempfile.TemporaryDirectory(prefix="coprefl-"))
+        folder = expanded(checkpoint)
+        own(folder, f"checkpoint = {checkpoint}")
+        how = {"workers": workers, "quiet": quiet}
+        cells = _Cells(
+            named,
+            clients,
+            tasks,
+            model,
+            rounds,
+            {**how, **pretraining},
+            {**how, **downstream},
+            folder,
+        )
+        file = folder / "choice.json"
+        choice, results = carry_out(
+            list(named), cells, lambda: cells.measure, file, draws, budget, reference
+        )
+        chosen = Chosen(choice, results, cells.measure, reference, margin)
+        return replace(chosen, start=cells.starts[chosen.name])
+
+
+def _named(candidates: Any) -> dict[str, Candidate]:
+    """Return the candidates by name; a method's name is its text, or the name of its class."""
+    if isinstance(candidates, Mapping):
+        return {str(name): candidate for name, candidate in candidates.items()}
+    if isinstance(candidates, str) or not isinstance(candidates, Sequence):
+        needed = "a mapping of names to candidates, or a list of methods"
+        raise wrong_type("candidates", candidates, needed, '["fedavg", "coprefl:gamma=0.5"]')
+    return {one if isinstance(one, str) else type(one).__name__: one for one in candidates}
+
+
+@dataclass
+class _Cells:
+    """Runs cells: pre-trains a candidate on a draw's clients, and evaluates it on its tasks."""
+
+    candidates: Mapping[str, Candidate]
+    clients: Any
+    tasks: Tasks
+    network: nn.Module
+    rounds: int
+    pretraining: Options
+    downstream: Options
+    folder: Path
+    measure: ColumnSpec = ACCURACY
+    starts: dict[str, nn.Module] = field(default_factory=dict)  # trained on the first draw
+    draws: dict[int, tuple[Any, Tasks]] = field(default_factory=dict)  # clients and tasks
+
+    def __call__(self, cells: Sequence[Cell]) -> tuple[Results, float | None]:
+        """Return the results of cells, and the seconds that all of them take (see `Compute`)."""
+        results, seconds = dict[Cell, Result](), list[float]()
+        for name, draw in cells:
+            folder = self.folder / f"draw-{draw}" / folder_of(name)
+            is_new, began = not folder.exists(), time.monotonic()
+            try:
+                results[name, draw] = self._result(name, draw, folder)
+            except RunFailedError as error:
+                results[name, draw] = Result(problem=str(error))
+            if is_new:
+                seconds.append(time.monotonic() - began)
+        return results, len(cells) * sum(seconds) / len(seconds) if seconds else None
+
+    def _result(self, name: str, draw: int, folder: Path) -> Result:
+        if draw not in self.draws:
+            self.draws[draw] = _drawn(self.clients, draw), _drawn(self.tasks, draw)
+        clients, tasks = self.draws[draw]
+        start, history, gradients = self._start(name, draw, clients, folder / "start")
+        if draw == 0:
+            self.starts[name] = start
+        if "loss" in history and (problem := problem_of(history["loss"].tolist())):
+            return Result(problem=problem)
+        result = evaluate_starts(
+            {name: start}, tasks, checkpoint=folder / "tasks", **self.downstream
+        )
+        if problem := result.about["troubles"].get(name, ""):
+            return Result(problem=problem)
+        rows = result.rows.drop(columns="accuracy", errors="ignore")
+        headings = result.about.get("columns", {})
+        self.measure = measure_of(rows, headings)
+        rounds = pd.concat([history, result.rounds], ignore_index=True)
+        return result_of(rows, rounds, gradients, headings)
+
+    def _start(
+        self, name: str, draw: int, clients: Any, folder: Path
+    ) -> tuple[Any, pd.DataFrame, float]:
+        """Return a candidate, trained on a draw; its rounds; and its number of gradients."""
+        candidate = self.candidates[name]
+        untrained = pd.DataFrame({"phase": [], "start": [], "round": []})
+        if candidate == RANDOM:
+            return self.network, untrained, 0.0
+        if isinstance(candidate, Path | nn.Module):
+            return candidate, untrained, 0.0
+        options = dict(self.pretraining)
+        if isinstance(candidate, Strategy):
+            is_own = isinstance(candidate, RoundStrategy)
+            strategy: Any = copy.copy(candidate) if is_own else of_flower(candidate)
+            strategy.seed += draw
+            candidate = strategy
+        else:
+            options["seed"] = options.get("seed", 0) + draw
+        start, history = pretrain(
+            candidate,
+            self.network,
+            clients,
+            self.rounds,
+            checkpoint=folder,
+            history=True,
+            **options,
+        )
+        method = read_method(candidate, "")
+        of_training = {k: v for k, v in options.items() if k not in ("workers", "quiet", "hooks")}
+        stage = pretraining_of(method, self.network, clients, self.rounds, of_training)
+        return start, history, cost(stage).gradients
+
+
+def _drawn(drawn: Any, draw: int) -> Any:
+    """Return clients or tasks with seeds that are larger by `draw`; a list of datasets as it is."""
+    if not draw or not isinstance(drawn, Clients | Tasks):
+        return drawn
+    more = (
+        {"others": tuple(_drawn(t, draw) for t in drawn.others)} if isinstance(drawn, Tasks) else {}
+    )
+    return replace(drawn, seed=drawn.seed + draw, **more)

@@ -96,7 +96,13 @@ def choose_recipe(recipe: Recipe, store: Store, make: Make, out: Path) -> Chosen
 
     draws, budget = recipe.choose.draws, recipe.choose.budget or ""
     choice, results = carry_out(
-        list(candidates), compute, lambda: measures[0], out / CHOICE, draws, budget, recipe.reference
+        list(candidates),
+        compute,
+        lambda: measures[0],
+        out / CHOICE,
+        draws,
+        budget,
+        recipe.reference,
     )
     runs = {draw: _run(*candidates[name], draw) for name, draw in results}
     of_draws = _with_seeds(recipe, sorted(run.settings.draw for run in runs.values()))

@@ -148,6 +148,8 @@ def report(options: argparse.Namespace) -> None:
         else:
             _report(of_studies, out)
         return
+    if (out / START).exists():
+        raise SettingsError(f"{out}: `coprefl choose` wrote it: the same command writes it again")
     with without_code("coprefl report"):
         own = read_json(out / COLUMNS) if (out / COLUMNS).exists() else {}
         recipe, store = read_recipe(out / RECIPE, stored=own), store_of(out)

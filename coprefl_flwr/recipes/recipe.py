@@ -18,6 +18,7 @@ search-by: halving            # runs only the best quarter of the values for all
 reference: coprefl            # the row that the other rows are tested against
 margin: 1                     # the difference that matters, in points (default: 1) or units
 seeds: [0, 1, 2]              # [2] is one seed; {data: 10, training: 2} are 20 pairs of seeds
+choose: {draws: 12, budget: 30 minutes}  # the limits of `coprefl choose`
 metrics: [accuracy, variance] # the columns
 figures: [accuracies, curves] # the plots; this is the default; [] draws none
 protocols:                    # overlays; `coprefl run --protocol ratio` applies one

@@ -267,7 +267,7 @@ class RecipeFile(_Part):
     reference: Text | None = Field(None, description="label of the row to compare with")
     seeds: Seeds = (0,)
     margin: Above0 | None = Field(None, description="smallest difference that matters, in points")
-    choose: ChoiceOfStart = ChoiceOfStart()
+    choose: ChoiceOfStart = ChoiceOfStart(draws=DRAWS, budget=None)
     metrics: Texts = Field((), description="the columns of the tables")
     figures: several(Literal[*FIGURES], fewest=0) = ()  # type: ignore[valid-type]
     protocols: dict[str, Protocol] = {}

@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +42,8 @@ LEVEL, EARLY, HOPELESS = 0.05, 0.01, 0.5
 """Level of the test; p-values below and above which the look ends the comparison."""
 DRAWS, FEWEST = 12, 5
 """The largest number of draws by default, and the smallest that can be set."""
+
+NOT_COMPARED = Summary(math.nan, math.nan, 0)
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,9 @@ class Choice:
     cells: tuple[Cell, ...]
     finalists: tuple[str, ...] = ()
     compared: range = range(0)
-    difference: Summary = Summary(math.nan, math.nan, 0)
+    difference: Summary = NOT_COMPARED
     found: bool = False
-    dropped: tuple[Dropped, ...] = field(default=())
+    dropped: tuple[Dropped, ...] = ()
 
     @property
     def is_made(self) -> bool:
@@ -80,7 +82,7 @@ class Choice:
         return not self.cells
 
 
-class _Missing(Exception):
+class _MissingError(Exception):
     """Cells without a score."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
@@ -111,7 +113,7 @@ def choose(
             difference, p = paired(*values)
             if end < draws and (p < EARLY or p > HOPELESS):
                 break
-    except _Missing as missing:
+    except _MissingError as missing:
         return Choice(missing.cells, dropped=tuple(dropped))
     failed = np.isnan(values).any(axis=1)
     if failed.any():
@@ -132,10 +134,10 @@ def _kept(candidates: Sequence[str]) -> int:
 def _of(
     scores: Scores, candidates: Sequence[str], draws: range
 ) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Return the scores (candidates, draws); raise _Missing if there are missing ones."""
+    """Return the scores (candidates, draws); raise _MissingError if there are missing ones."""
     cells = [(candidate, draw) for draw in draws for candidate in candidates]
     if missing := [cell for cell in cells if cell not in scores]:
-        raise _Missing(missing)
+        raise _MissingError(missing)
     rows = [[scores[candidate, draw] for draw in draws] for candidate in candidates]
     return np.array(rows, dtype=np.float64)
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.page import Section, write_page
 from coprefl_flwr.report.statistics import paired
 from coprefl_flwr.report.tables import NONE, Table, simple
-from coprefl_flwr.report.variance import POWER, more_draws
+from coprefl_flwr.report.variance import MOST_DRAWS, POWER, more_draws
 from coprefl_flwr.studies.choice import Choice, Result, Results
 
 if TYPE_CHECKING:
@@ -111,25 +111,30 @@ class Chosen:
         """The answer in sentences."""
         if not self.second:
             return f"Use `{self.name}`: the training of every other finalist failed."
-        draws = len(self.choice.compared)
-        against = self._against(self.name, self.second)
-        if self.choice.found:
-            parts = [f"Use `{self.name}`: {against} over {draws} draws that did not choose it"]
+        draws, found = len(self.choice.compared), self.choice.found
+        difference = self._shown_difference(self.name, self.second)
+        if found:
+            parts = [
+                f"Use `{self.name}`: {difference} against `{self.second}` over {draws} draws that "
+                "did not choose it"
+            ]
         else:
             costs = [self._costs(name) for name in (self.name, self.second)]
             why = "the cheaper of them" if costs[0] < costs[1] else "the better one in the mean"
             parts = [
-                f"No difference was found between `{self.name}` and `{self.second}` ({against} "
-                f"over {draws} draws that did not choose them): take `{self.name}`, {why}"
+                f"{self._no_difference()} ({difference} over {draws} draws that did not choose "
+                f"them): take `{self.name}`, {why}"
             ]
         other = self.second
         if self._is_compared(self.reference) and self.reference not in (self.name, self.second):
-            parts.append(self._against(self.name, self.reference))
             other = self.reference
+            parts.append(f"{self._shown_difference(self.name, other)} against `{other}`")
         worst, *_ = self._difference(self.name, other, "worst")
-        parts.append(f"the worst tenth of the clients: {self._shown(worst)} against `{other}`")
+        gains = "gains" if self.measure.quality(worst) >= 0 else "loses"
+        change = self._shown(abs(worst)).removeprefix("+")
+        parts.append(f"against `{other}` the worst tenth of the clients {gains} {change}")
         parts.append(self._traffic(other))
-        if not self.choice.found:
+        if not found:
             parts.append(self._power())
         return "; ".join(filter(None, parts)) + "."
 
@@ -211,30 +216,46 @@ class Chosen:
         places = 1 if self.measure.unit == " %" else self.measure.places(self.table["difference"])
         return NONE if math.isnan(value) else f"{value:+.{places}f}{points * unit}"
 
-    def _against(self, name: str, other: str) -> str:
-        """Return "+5.8 [+4.9, +6.7] points against `fedavg`"."""
+    def _shown_difference(self, name: str, other: str) -> str:
+        """Return "+5.8 [+4.9, +6.7] points"."""
         mean, low, high = self._difference(name, other)
+        number, space, unit = self._shown(mean).partition(" ")
         ends = ", ".join(self._shown(end, unit=False) for end in (low, high))
-        number, _, unit = self._shown(mean).partition(" ")
-        return f"{number} [{ends}] {unit}".rstrip() + f" against `{other}`"
+        return f"{number} [{ends}]{space}{unit}"
+
+    def _no_difference(self) -> str:
+        """Return the sentence on two finalists that were not separated."""
+        _, low, high = self._difference(self.name, self.second)
+        if self._margin and max(abs(low), abs(high)) < self._margin:
+            return f"`{self.name}` and `{self.second}` differ by less than {self._shown_margin}"
+        return f"No difference was found between `{self.name}` and `{self.second}`"
+
+    @property
+    def _margin(self) -> float:
+        """The margin; 0 if there is none, because the measure is not in percent."""
+        return self.margin or float(self.measure.unit == " %")
+
+    @property
+    def _shown_margin(self) -> str:
+        unit = f" point{'s' * (self._margin != 1)}"
+        return f"{self._margin:g}{unit if self.measure.unit == ' %' else self.measure.unit}"
 
     def _traffic(self, other: str) -> str:
         """Return a sentence on the megabytes of the chosen candidate and of another one."""
         here, there = (self._costs(name)[0] for name in (self.name, other))
         if here == there:
             return f"it sends as many megabytes, {here:,.1f}"
-        return f"it sends {here:,.1f} megabytes, `{other}` {there:,.1f}"
+        return f"it sends {here:,.1f} megabytes, and `{other}` {there:,.1f}"
 
     def _power(self) -> str:
         """Return a sentence on the draws that would find a difference of the margin, or ""."""
-        margin = self.margin or float(self.measure.unit == " %")
         std, draws = self.choice.difference.std, len(self.choice.compared)
-        if not margin or math.isnan(std):
+        if not self._margin or math.isnan(std):
             return ""
-        more = more_draws(std, draws, margin)
-        unit = f" point{'s' * (margin != 1)}" if self.measure.unit == " %" else self.measure.unit
+        more = more_draws(std, draws, self._margin)
         count = f"{more:.0f} more draws" if more else f"the {draws} draws"
-        return f"{count} would find a difference of {margin:g}{unit} with a power of {POWER:.0%}"
+        count = count if math.isfinite(more) else f"more than {MOST_DRAWS} draws"
+        return f"{count} would find a difference of {self._shown_margin} with {POWER:.0%} power"
 
     def _outcome(self, name: str, left: Mapping[str, Any]) -> str:
         if name == self.name:
@@ -259,7 +280,9 @@ class Chosen:
             "Draws": texts("draws", "d"),
             measure.title: texts(value, f".{places}f"),
             "Difference": [NONE, *texts("difference", f"+.{places}f")[1:]],
-            "95 % interval": [a if a == NONE else f"{a} to {b}" for a, b in zip(low, high, strict=True)],
+            "95 % interval": [
+                a if a == NONE else f"{a} to {b}" for a, b in zip(low, high, strict=True)
+            ],
             "Worst 10 %": texts(worst, f".{places}f"),
             "MB sent": texts("megabytes", ",.1f"),
             "Million gradients": texts("gradients", ".3g"),
@@ -276,8 +299,8 @@ _CAPTION = (
 )
 _NOTES = (
     "Difference: from the chosen candidate, over the draws that did not choose it; without an "
-    "interval: over the draws that selected the finalists, which overstate it. Accuracies are means "
-    "over the candidate's own draws.",
+    "interval: over the draws that selected the finalists, which overstate it. The other numbers "
+    "are means over the candidate's own draws.",
 )
 
 
