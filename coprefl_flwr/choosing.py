@@ -1,6 +1,7 @@
 """The Python interface of a choice: `choose_start` names the best of several starting models."""
 
 import copy
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -20,22 +21,14 @@ from coprefl_flwr.federation import of_flower
 from coprefl_flwr.files import expanded, own
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.named import folder_of
-from coprefl_flwr.report.columns import ACCURACY, ColumnSpec
-from coprefl_flwr.report.frames import measure_of
+from coprefl_flwr.report import Report
+from coprefl_flwr.report.frames import OF_A_ROUND, task_metrics
+from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.report.training_checks import problem_of
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.architecture import checked_network
-from coprefl_flwr.studies.choice import (
-    DRAWS,
-    FEWEST,
-    Cell,
-    Result,
-    Results,
-    carry_out,
-    read_budget,
-    result_of,
-)
-from coprefl_flwr.studies.chosen import Chosen
+from coprefl_flwr.studies.choice import DRAWS, FEWEST, FIRST, Cell, Scores, carry_out, seconds_of
+from coprefl_flwr.studies.chosen import Chosen, chosen_of
 from coprefl_flwr.studies.costs import cost
 from coprefl_flwr.studies.own_method import pretraining_of, read_method
 from coprefl_flwr.studies.populations import Clients
@@ -84,8 +77,8 @@ def choose_start(
     draws : int
         Largest number of draws, at least 5.
     budget : str
-        "30 minutes", "2 hours" or "5000 rounds" (of pre-trainings and tasks together), which may
-        limit the number of draws further. Minutes become a number of draws after the first draw.
+        "30 minutes" or "2 hours", which may limit the number of draws further. The time becomes a
+        number of draws after the first draw.
     margin : float, optional
         The smallest difference that matters to you, in points of accuracy, or in the unit of the
         measure. The answer counts the draws that would find it. Default: 1 point of accuracy.
@@ -130,7 +123,7 @@ def choose_start(
     if draws < FEWEST:
         raise SettingsError(f"draws = {draws}: at least {FEWEST} are needed")
     if budget:
-        read_budget(budget)
+        seconds_of(budget)
     if reference and reference not in named:
         raise SettingsError(f"reference: {unknown('candidate', reference, named)}")
     reference = reference or list(named)[-1]
@@ -139,22 +132,17 @@ def choose_start(
             checkpoint = entered.enter_context(tempfile.TemporaryDirectory(prefix="coprefl-"))
         folder = expanded(checkpoint)
         own(folder, f"checkpoint = {checkpoint}")
-        how = {"workers": workers, "quiet": quiet}
-        cells = _Cells(
-            named,
-            clients,
-            tasks,
-            model,
-            rounds,
-            {**how, **pretraining},
-            {**how, **downstream},
-            folder,
-        )
-        file = folder / "choice.json"
-        choice, results = carry_out(
-            list(named), cells, lambda: cells.measure, file, draws, budget, reference
-        )
-        chosen = Chosen(choice, results, cells.measure, reference, margin)
+        of_both = {"workers": workers, "quiet": quiet}
+        options = {**of_both, **pretraining}, {**of_both, **downstream}
+        cells = _Cells(named, clients, tasks, model, rounds, *options, folder)
+        file, names = folder / "choice.json", list(named)
+        choice = carry_out(names, cells, file, draws, budget, reference)
+        compared = cells.report(choice.names, choice.compared or range(FIRST))
+        (comparison,) = compared.comparisons
+        if reference in [row.name for row in comparison.rows]:
+            comparison = comparison.against(reference)
+        compared = replace(compared, comparisons=[replace(comparison, margin=margin)])
+        chosen = chosen_of(choice, compared, cells.report(names, range(FIRST)), cells.problems)
         return replace(chosen, start=cells.starts[chosen.name])
 
 
@@ -180,25 +168,25 @@ class _Cells:
     pretraining: Options
     downstream: Options
     folder: Path
-    measure: ColumnSpec = ACCURACY
-    starts: dict[str, nn.Module] = field(default_factory=dict)  # trained on the first draw
     draws: dict[int, tuple[Any, Tasks]] = field(default_factory=dict)  # clients and tasks
+    starts: dict[str, Any] = field(default_factory=dict)  # trained on the first draw
+    outcomes: dict[Cell, Outcome] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, cells: Sequence[Cell]) -> tuple[Results, float | None]:
-        """Return the results of cells, and the seconds that all of them take (see `Compute`)."""
-        results, seconds = dict[Cell, Result](), list[float]()
+    def __call__(self, cells: Sequence[Cell]) -> tuple[Scores, float]:
+        """Return the scores of cells, and the seconds that all of them take (see `Compute`)."""
+        scores, seconds = dict[Cell, float](), list[float]()
         for name, draw in cells:
             folder = self.folder / f"draw-{draw}" / folder_of(name)
             is_new, began = not folder.exists(), time.monotonic()
             try:
-                results[name, draw] = self._result(name, draw, folder)
+                scores[name, draw] = self._score(name, draw, folder)
             except RunFailedError as error:
-                results[name, draw] = Result(problem=str(error))
-            if is_new:
-                seconds.append(time.monotonic() - began)
-        return results, len(cells) * sum(seconds) / len(seconds) if seconds else None
+                scores[name, draw], self.problems[name] = math.nan, str(error)
+            seconds += [time.monotonic() - began] * is_new
+        return scores, len(cells) * sum(seconds) / len(seconds) if seconds else 0.0
 
-    def _result(self, name: str, draw: int, folder: Path) -> Result:
+    def _score(self, name: str, draw: int, folder: Path) -> float:
         if draw not in self.draws:
             self.draws[draw] = _drawn(self.clients, draw), _drawn(self.tasks, draw)
         clients, tasks = self.draws[draw]
@@ -206,28 +194,25 @@ class _Cells:
         if draw == 0:
             self.starts[name] = start
         if "loss" in history and (problem := problem_of(history["loss"].tolist())):
-            return Result(problem=problem)
+            raise RunFailedError(problem)
         result = evaluate_starts(
             {name: start}, tasks, checkpoint=folder / "tasks", **self.downstream
         )
-        if problem := result.about["troubles"].get(name, ""):
-            return Result(problem=problem)
-        rows = result.rows.drop(columns="accuracy", errors="ignore")
-        headings = result.about.get("columns", {})
-        self.measure = measure_of(rows, headings)
-        rounds = pd.concat([history, result.rounds], ignore_index=True)
-        return result_of(rows, rounds, gradients, headings)
+        if problem := result.about["troubles"].get(name):
+            raise RunFailedError(problem)
+        rounds = pd.concat([history.assign(start=name), result.rounds], ignore_index=True)
+        about = {**result.about, "costs": {name: {"gradients": gradients / 1e6}}}
+        outcome = self.outcomes[name, draw] = Outcome(result.outcome.rows, rounds, about)
+        tasks_of = task_metrics(outcome.rows, outcome.headings)[outcome.measure.metric]
+        return outcome.measure.quality(float(tasks_of.mean()))
 
     def _start(
         self, name: str, draw: int, clients: Any, folder: Path
     ) -> tuple[Any, pd.DataFrame, float]:
         """Return a candidate, trained on a draw; its rounds; and its number of gradients."""
-        candidate = self.candidates[name]
-        untrained = pd.DataFrame({"phase": [], "start": [], "round": []})
-        if candidate == RANDOM:
-            return self.network, untrained, 0.0
-        if isinstance(candidate, Path | nn.Module):
-            return candidate, untrained, 0.0
+        candidate, untrained = self.candidates[name], pd.DataFrame(columns=OF_A_ROUND)
+        if isinstance(candidate, Path | nn.Module) or candidate == RANDOM:
+            return self.network if candidate == RANDOM else candidate, untrained, 0.0
         options = dict(self.pretraining)
         if isinstance(candidate, Strategy):
             is_own = isinstance(candidate, RoundStrategy)
@@ -236,26 +221,33 @@ class _Cells:
             candidate = strategy
         else:
             options["seed"] = options.get("seed", 0) + draw
-        start, history = pretrain(
-            candidate,
-            self.network,
-            clients,
-            self.rounds,
-            checkpoint=folder,
-            history=True,
-            **options,
-        )
-        method = read_method(candidate, "")
+        how = self.network, clients, self.rounds
+        start, history = pretrain(candidate, *how, checkpoint=folder, history=True, **options)
         of_training = {k: v for k, v in options.items() if k not in ("workers", "quiet", "hooks")}
-        stage = pretraining_of(method, self.network, clients, self.rounds, of_training)
+        stage = pretraining_of(read_method(candidate, ""), *how, of_training)
         return start, history, cost(stage).gradients
+
+    def report(self, names: Sequence[str], draws: Sequence[int]) -> Report:
+        """Return the report of those candidates that were evaluated on all of these draws."""
+        names = [n for n in names if all((n, draw) in self.outcomes for draw in draws)]
+        outcomes = []
+        for draw in draws:
+            parts = [self.outcomes[name, draw] for name in names]
+            rows, rounds = (
+                pd.concat([getattr(part, kind) for part in parts], ignore_index=True)
+                for kind in ("rows", "rounds")
+            )
+            costs = {name: cost for part in parts for name, cost in part.about["costs"].items()}
+            about = {**parts[0].about, "starts": names, "costs": costs}
+            outcomes.append(Outcome(rows, rounds, about))
+        return report_of(outcomes)
 
 
 def _drawn(drawn: Any, draw: int) -> Any:
     """Return clients or tasks with seeds that are larger by `draw`; a list of datasets as it is."""
     if not draw or not isinstance(drawn, Clients | Tasks):
         return drawn
-    more = (
-        {"others": tuple(_drawn(t, draw) for t in drawn.others)} if isinstance(drawn, Tasks) else {}
-    )
-    return replace(drawn, seed=drawn.seed + draw, **more)
+    others = getattr(drawn, "others", ())
+    more = {"others": tuple(_drawn(one, draw) for one in others)} if others else {}
+    changes: dict[str, Any] = {"seed": drawn.seed + draw, **more}
+    return replace(drawn, **changes)

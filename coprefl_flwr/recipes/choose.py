@@ -6,6 +6,7 @@ draw with the recipe's `validation-seed`, which is never reported.
 """
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,17 +16,13 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import replace_files
 from coprefl_flwr.models.weights import ABOUT, WEIGHTS
 from coprefl_flwr.recipes import notes
-from coprefl_flwr.recipes.execute import Failures, Make, run_rows
-from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Recipe, Trial
+from coprefl_flwr.recipes.collect import collect
+from coprefl_flwr.recipes.execute import Make, run_rows
+from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Recipe, RecipeRow
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, table_rows
-from coprefl_flwr.report.columns import ACCURACY
-from coprefl_flwr.report.frames import frame, measure_of
-from coprefl_flwr.studies.choice import Cell, Result, carry_out, read_budget, result_of
-from coprefl_flwr.studies.chosen import Chosen
-from coprefl_flwr.studies.costs import cost
-from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.results import frames_of
+from coprefl_flwr.studies.choice import FIRST, Cell, carry_out, seconds_of
+from coprefl_flwr.studies.chosen import METRICS, Chosen, chosen_of
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.store import Store
 
@@ -56,15 +53,14 @@ def check_choice(recipe: Recipe) -> list[Run]:
             problem = f"validation-seed = {recipe.validation_seed} is a draw of the choice"
             raise SettingsError(f"{problem}: change it", "validation-seed", "seeds")
         if choose.budget:
-            read_budget(choose.budget)
+            seconds_of(choose.budget)
     runs = list[Run]()
     for row in rows:
         with recipe.placing(row.row):
             for trial in row.trials():
-                of_trial = [*row.short_runs(trial), *row.selection_runs(trial), _run(row, trial)]
-                for run in of_trial:
-                    run.study.check()
-                runs += of_trial
+                runs += [*row.short_runs(trial), *row.selection_runs(trial), *row.reported(trial)]
+            for run in runs:
+                run.study.check()
     return runs
 
 
@@ -72,50 +68,49 @@ def choose_recipe(recipe: Recipe, store: Store, make: Make, out: Path) -> Chosen
     """Run what the choice needs; write the starting model below `out`, and return the answer."""
     rows = _rows(recipe)
     failed = run_rows([row for row in rows if row.searched], store, make)
-    candidates = dict[str, tuple[TableRow, Trial]]()
+    problems, candidates = dict[str, str](), dict[str, RecipeRow]()
     for row in rows:
         for trial in row.shown(store):
             if trial is None:
                 logger.warning("%s is left out: no value has a score", row.label)
                 continue
             ending = f":{trial.chosen}" * bool(recipe.select == ALL and trial.chosen)
-            candidates[f"{row.label}{ending}"] = row, trial
-    measures = [ACCURACY]
+            fixed = RecipeRow(f"{row.label}{ending}", trial.method, {}, row.row.role)
+            candidates[fixed.label] = fixed
 
-    def compute(cells: Sequence[Cell]) -> tuple[Mapping[Cell, Result], float | None]:
-        runs = {(name, draw): _run(*candidates[name], draw) for name, draw in cells}
-        stages = [stage for run in runs.values() for stage in run.study.stages]
+    def of(names: Sequence[str], draws: Sequence[int]) -> Recipe:
+        """Return the recipe with these candidates and draws."""
+        seeds = tuple(_first(recipe) + draw for draw in draws)
+        rows = tuple(candidates[name] for name in dict.fromkeys(names))
+        reference = recipe.reference if recipe.reference in names else names[-1]
+        metrics = tuple(dict.fromkeys([*METRICS, *recipe.metrics]))
+        changes = {"seeds": seeds, "rows": rows, "reference": reference, "metrics": metrics}
+        return recipe.model_copy(update=changes)
+
+    def compute(cells: Sequence[Cell]) -> tuple[Mapping[Cell, float], float]:
+        of_cells = {cell: table_rows(of(cell[:1], cell[1:]))[0] for cell in cells}
+        runs = {cell: row.reported(row.trials()[0]) for cell, row in of_cells.items()}
+        every = [run for of_cell in runs.values() for run in of_cell]
+        stages = [stage for run in every for stage in run.study.stages]
         left = sum(stage.rounds for stage in stages if not store.has(stage))
         began = time.monotonic()
-        failed.update(make(list(runs.values())))
+        failed.update(make(every))
         seconds = time.monotonic() - began
-        results = {cell: _result(run, store, failed, recipe) for cell, run in runs.items()}
-        rows = [row for stage in stages for row in store.result(stage)["rows"]]
-        measures[:] = [measure_of(frame(rows), recipe.headings)] if rows else measures
-        return results, seconds * sum(stage.rounds for stage in stages) / left if left else None
+        scores = {cell: row.quality(store, runs[cell]) for cell, row in of_cells.items()}
+        for cell in cells:
+            lines = [failed.get(run.identity, "") for run in runs[cell]]
+            if problem := next(filter(None, lines + notes.problems(store, runs[cell])), ""):
+                problems[cell[0]], scores[cell] = problem, math.nan
+        return scores, seconds * sum(stage.rounds for stage in stages) / left if left else 0.0
 
-    draws, budget = recipe.choose.draws, recipe.choose.budget or ""
-    choice, results = carry_out(
-        list(candidates),
-        compute,
-        lambda: measures[0],
-        out / CHOICE,
-        draws,
-        budget,
-        recipe.reference,
-    )
-    runs = {draw: _run(*candidates[name], draw) for name, draw in results}
-    of_draws = _with_seeds(recipe, sorted(run.settings.draw for run in runs.values()))
-    about = {
-        "title": recipe.title,
-        "source": recipe.source,
-        "command": "coprefl choose FOLDER/recipe.yaml",
-        "settings": notes.set_here(recipe),
-        "defaults": notes.left_alone(recipe),
-        "provenance": notes.provenance(of_draws, store, list(runs.values())),
-    }
-    chosen = Chosen(choice, results, measures[0], recipe.reference, recipe.margin, page=about)
-    folder = store.folder(_run(*candidates[chosen.name]).main)
+    names, limits = list(candidates), recipe.choose
+    file, budget = out / CHOICE, limits.budget or ""
+    choice = carry_out(names, compute, file, limits.draws, budget, recipe.reference)
+    compared = of(choice.names, choice.compared or range(FIRST))
+    reports = [collect(part, store, failed) for part in (compared, of(names, range(FIRST)))]
+    chosen = chosen_of(choice, reports[0], reports[1], problems)
+    (row,) = table_rows(of([chosen.name], [0]))
+    folder = store.folder(row.reported(row.trials()[0])[0].main)
     files = {name: (folder / name).read_bytes() for name in (WEIGHTS, ABOUT)}
     replace_files(out / START, files, "--out")
     return chosen
@@ -126,30 +121,10 @@ def _first(recipe: Recipe) -> int:
     return next(iter(recipe.pairs[0].values()))
 
 
-def _with_seeds(recipe: Recipe, seeds: Sequence[int]) -> Recipe:
-    return recipe.model_copy(update={"seeds": tuple(seeds)})
-
-
 def _rows(recipe: Recipe) -> list[TableRow]:
     """Return the rows of the candidates, with the first draw as the only reported one.
 
     The validation draw is drawn like every other draw.
     """
-    rows = table_rows(_with_seeds(recipe, [_first(recipe)]))
+    rows = table_rows(recipe.model_copy(update={"seeds": (_first(recipe),)}))
     return [replace(row, draws_classes=False) for row in rows]
-
-
-def _run(row: TableRow, trial: Trial, draw: int = 0) -> Run:
-    """Return the run of a candidate on a draw, counted from 0."""
-    of_draw = _with_seeds(row.recipe, [_first(row.recipe) + draw])
-    return replace(row, recipe=of_draw).reported(trial)[0]
-
-
-def _result(run: Run, store: Store, failed: Failures, recipe: Recipe) -> Result:
-    """Return the result of a run; its problem if it failed or its training diverged."""
-    problems = [failed.get(run.identity, ""), *notes.problems(store, [run])]
-    if problem := next(filter(None, problems), ""):
-        return Result(problem=problem)
-    rows, rounds = frames_of([(run.label, stage) for stage in run.study.stages], store)
-    gradients = cost(run.main).gradients if isinstance(run.main, Pretraining) else 0.0
-    return result_of(rows, rounds, gradients, recipe.headings)

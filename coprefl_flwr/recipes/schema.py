@@ -242,7 +242,7 @@ class ChoiceOfStart(_Part):
     draws: Annotated[int, Strict(), Field(ge=FEWEST)] = Field(
         DRAWS, description="largest number of draws of clients and tasks"
     )
-    budget: Text | None = Field(None, description='"30 minutes", "2 hours" or "5000 rounds"')
+    budget: Text | None = Field(None, description='"30 minutes" or "2 hours"')
 
 
 class RecipeFile(_Part):

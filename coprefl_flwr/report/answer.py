@@ -60,7 +60,7 @@ def answers(comparison: Comparison) -> list[str]:
         mean = f"{first['mean']:.{places}f}{heading.unit}"
         line = f"{first['row']} has the {which} {heading.name}: {mean}."
         some = f"Of the rows with all seeds and without {DAGGER}, " * (len(order) < len(rows))
-        lines += [some + line, *_power(comparison, heading, *rows["row"][order[:2]])]
+        lines += [some + line, *power(comparison, heading, *rows["row"][order[:2]])]
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if heading.unit == " %" else heading.unit
     if len(comparison.rows) <= _MOST:
@@ -73,10 +73,11 @@ def answers(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _power(comparison: Comparison, heading: ColumnSpec, first: str, second: str) -> list[str]:
+def power(comparison: Comparison, heading: ColumnSpec, first: str, second: str) -> list[str]:
     """Return a sentence on the draws that find a difference of the margin between two rows.
 
-    It needs two draws, and a margin of the user's if the measure is not in percent.
+    `comparison` has the metric of `heading` only. The sentence needs two draws, and a margin of the
+    user's if the measure is not in percent.
     """
     margin, noun = comparison.margin or float(heading.unit == " %"), comparison.noun
     data = numbers(replace(comparison, reference=first)).set_index("row")
@@ -99,12 +100,16 @@ def _sentence(row: "pd.Series[Any]", reference: str, noun: str, points: str, pla
     text = f"{row['row']} minus {reference}: {row['difference']:+.{places}f}{points}"
     if row["pairs"] < 2 or math.isnan(row["difference-std"]):
         return f"{text}."
-    quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, row["pairs"] - 1)
-    half = quantile * row["difference-std"] / math.sqrt(row["pairs"])
-    low, high = row["difference"] - half, row["difference"] + half
-    interval = f"{CONFIDENCE:.0%} confidence interval {low:+.{places}f} to {high:+.{places}f}"
-    text += f", {interval} (not corrected for several rows), {row['pairs']} {noun}s"
+    low, high = (row["difference"] + half for half in (-half_interval(row), half_interval(row)))
+    between = f"{CONFIDENCE:.0%} confidence interval {low:+.{places}f} to {high:+.{places}f}"
+    text += f", {between} (not corrected for several rows), {row['pairs']} {noun}s"
     if math.isnan(row["p-holm"]):
         return f"{text}."
     p = "p < 0.001" if row["p-holm"] < 0.001 else f"p = {row['p-holm']:.3f}"
     return f"{text}; {'' if row['p-holm'] < LEVEL else 'not '}significant (Holm-corrected {p})."
+
+
+def half_interval(row: "pd.Series[Any]") -> float:
+    """Return half the confidence interval of a difference of `numbers`, by the t distribution."""
+    quantile = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, row["pairs"] - 1)
+    return float(quantile * row["difference-std"] / math.sqrt(row["pairs"]))

@@ -76,23 +76,10 @@ def write_report(report: Report, folder: Path) -> Path:
     for file, rows in (("results", numbers), ("units", units)):
         every = pd.concat([rows(part) for part in report.comparisons])
         texts[f"{file}.csv"] = every.to_csv(index=False, lineterminator="\n")
-    return write_page(report, sections, texts, figures, folder)
-
-
-def write_page(
-    report: Report,
-    sections: list[Section],
-    texts: Mapping[str, str],
-    figures: Mapping[str, bytes],
-    folder: Path,
-) -> Path:
-    """Write the page of these sections, `provenance.md`, and other files; return the page's path.
-
-    `texts` and `figures` are the contents of the other files by name.
-    """
-    pages = {"provenance.md": markdown(*_provenance(report)), PAGE: _page(report, sections)}
-    contents = {name: text.encode() for name, text in {**texts, **pages}.items()}
-    replace_files(folder, {**figures, **contents}, FOLDER)
+    texts["provenance.md"] = markdown(*_provenance(report))
+    texts[PAGE] = _page(report, sections)
+    contents = figures | {name: content.encode() for name, content in texts.items()}
+    replace_files(folder, contents, FOLDER)
     return folder / PAGE
 
 

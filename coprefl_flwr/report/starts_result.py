@@ -50,7 +50,7 @@ class StartsResult:
         below 0 if the accuracies differ less than the number of test samples alone explains. If the
         targets are no classes, they are the same of your first metric, or else of the loss.
         """
-        outcome = self._outcome
+        outcome = self.outcome
         return frames.summary(outcome.rows, outcome.headings, metrics).set_index("start")
 
     def plot(self, path: str | Path | None = None) -> "Figure":
@@ -58,12 +58,12 @@ class StartsResult:
 
         The ending of `path` sets the format, such as .png.
         """
-        outcome = self._outcome
+        outcome = self.outcome
         return _saved(figures.accuracy_figure(outcome.rows, outcome.headings), path)
 
     def curves(self, path: str | Path | None = None) -> "Figure":
         """Return a figure of accuracy and loss over the tasks' rounds; also save it to `path`."""
-        return _saved(figures.learning_figure(self.rounds, self._outcome.measure), path)
+        return _saved(figures.learning_figure(self.rounds, self.outcome.measure), path)
 
     def report(self, folder: str | Path) -> Path:
         """Write rows, rounds and a report into a folder; return its page, report/report.html.
@@ -72,15 +72,16 @@ class StartsResult:
         wrote files into the folder.
         """
         own(expanded(folder), f"folder = {folder}")
-        return self._outcome.write(expanded(folder))
+        return self.outcome.write(expanded(folder))
 
     def __str__(self) -> str:
-        return text_tables(report_of([self._outcome]).comparisons[0])
+        return text_tables(report_of([self.outcome]).comparisons[0])
 
     __repr__ = __str__
 
     @property
-    def _outcome(self) -> Outcome:
+    def outcome(self) -> Outcome:
+        """The rows, the rounds and what a report shows besides, as a report reads them."""
         return Outcome(self.rows.drop(columns="accuracy", errors="ignore"), self.rounds, self.about)
 
 

@@ -17,15 +17,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.files import read_json, write_atomically
-from coprefl_flwr.report import frames
-from coprefl_flwr.report.columns import NO_HEADINGS, ColumnSpec, Headings, of_measure
 from coprefl_flwr.report.statistics import Summary, paired
 
 Cell = tuple[str, int]
@@ -48,11 +44,11 @@ NOT_COMPARED = Summary(math.nan, math.nan, 0)
 
 @dataclass(frozen=True)
 class Dropped:
-    """A candidate that left the choice: after how many draws, and why ("behind" or "failed")."""
+    """A candidate that left the choice: after how many draws, and whether its training failed."""
 
     candidate: str
     draws: int
-    reason: str
+    failed: bool
 
 
 @dataclass(frozen=True)
@@ -63,6 +59,7 @@ class Choice:
     ----------
     cells : the cells to compute next, in order of draws; empty if the choice is made
     finalists : the better and the other finalist; one if all others failed
+    names : the finalists, and the reference if it was run on the draws that compare them
     compared : the draws that compared the finalists
     difference : of the finalists, the better one minus the other, over these draws
     found : whether the test finds this difference
@@ -71,6 +68,7 @@ class Choice:
 
     cells: tuple[Cell, ...]
     finalists: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     compared: range = range(0)
     difference: Summary = NOT_COMPARED
     found: bool = False
@@ -100,16 +98,16 @@ def choose(
     dropped: list[Dropped] = []
     try:
         alive, done = list(candidates), 0
-        for more, most in ((FIRST, _kept(candidates)), (SECOND, 2)):
+        for more, most in ((FIRST, _kept(len(candidates))), (SECOND, 2)):
             done += more
             alive, left = _best(scores, alive, done, most)
             dropped += left
+        names = tuple(dict.fromkeys([*alive, *({reference} & {*candidates})]))
         if len(alive) < 2:
-            return Choice((), tuple(alive), dropped=tuple(dropped))
-        compared = list(dict.fromkeys([*alive, *({reference} & {*candidates})]))
+            return Choice((), tuple(alive), names, dropped=tuple(dropped))
         for end in (done + LOOK, draws):
             of = range(done, min(end, draws))
-            values = _of(scores, compared, of)[:2]
+            values = _of(scores, names, of)[:2]
             difference, p = paired(*values)
             if end < draws and (p < EARLY or p > HOPELESS):
                 break
@@ -117,18 +115,18 @@ def choose(
         return Choice(missing.cells, dropped=tuple(dropped))
     failed = np.isnan(values).any(axis=1)
     if failed.any():
-        dropped += [Dropped(alive[n], of.stop, "failed") for n in np.flatnonzero(failed)]
+        dropped += [Dropped(alive[n], of.stop, failed=True) for n in np.flatnonzero(failed)]
         alive = [alive[n] for n in np.flatnonzero(~failed)]
-        return Choice((), tuple(alive), of, dropped=tuple(dropped))
+        return Choice((), tuple(alive), names, of, dropped=tuple(dropped))
     if difference.mean < 0:
         difference, alive = difference._replace(mean=-difference.mean), alive[::-1]
     found = p < (LEVEL if end >= draws else EARLY)
-    return Choice((), tuple(alive), of, difference, found, tuple(dropped))
+    return Choice((), tuple(alive), names, of, difference, found, tuple(dropped))
 
 
-def _kept(candidates: Sequence[str]) -> int:
+def _kept(candidates: int) -> int:
     """Return the number of candidates that remain after the first draws."""
-    return max(2, math.ceil(KEPT * len(candidates)))
+    return max(2, math.ceil(KEPT * candidates))
 
 
 def _of(
@@ -149,112 +147,63 @@ def _best(
     means = _of(scores, candidates, range(draws)).mean(axis=1)
     order = sorted(range(len(candidates)), key=lambda n: (np.isnan(means[n]), -means[n]))
     kept = [n for n in order[:most] if not np.isnan(means[n])]
-    reasons = {n: "failed" if np.isnan(means[n]) else "behind" for n in order if n not in kept}
-    left = [Dropped(candidates[n], draws, reason) for n, reason in reasons.items()]
+    left = [Dropped(candidates[n], draws, bool(np.isnan(means[n]))) for n in order if n not in kept]
     return [candidates[n] for n in kept], left
 
 
-# ---- the results of cells, and the budget --------------------------------------------------------
+# ---- the runs of a choice, and its budget --------------------------------------------------------
 
 
-class Result(NamedTuple):
-    """The result of a start in the tasks of a draw.
+Compute = Callable[[Sequence[Cell]], tuple[Scores, float]]
+"""A function that runs cells. It returns their scores, and the seconds that all of them take; 0 if
+their results were stored before, so that nothing was measured."""
 
-    `value` and `worst` are means over tasks: of the measure over clients, and over the worst tenth
-    of the clients. `megabytes` and `gradients` (millions) are those of the pre-training. `rounds`
-    counts those of pre-training and tasks. `problem` is why the start failed, or "".
+
+def seconds_of(budget: str) -> float:
+    """Return the seconds of a budget such as "30 minutes"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *(minute|hour)s?", budget.strip())
+    if not match:
+        raise SettingsError(f'budget = {budget!r}: write "30 minutes" or "2 hours"', "budget")
+    return float(match[1]) * {"minute": 60, "hour": 3600}[match[2]]
+
+
+def draws_within(seconds: float, cell: float, candidates: int) -> int:
+    """Return the number of draws within a number of seconds, of which each cell needs `cell`.
+
+    The finalists and the reference are run on all draws. Raises a SettingsError if the seconds are
+    not enough for the fewest draws.
     """
-
-    value: float = math.nan
-    worst: float = math.nan
-    megabytes: float = math.nan
-    gradients: float = math.nan
-    rounds: int = 0
-    problem: str = ""
-
-
-Results = Mapping[Cell, Result]
-Compute = Callable[[Sequence[Cell]], tuple[Results, float | None]]
-"""A function that runs cells. It returns their results, and the seconds that all of them take; None
-if they were stored already, so that nothing was measured."""
-
-
-def result_of(
-    rows: pd.DataFrame, rounds: pd.DataFrame, gradients: float, headings: Headings = NO_HEADINGS
-) -> Result:
-    """Return the result of a start from the rows of its tasks' clients, and of all its rounds."""
-    metrics = of_measure(["accuracy", "worst-10%"], frames.measure_of(rows, headings).metric)
-    value, worst = frames.task_metrics(rows, headings)[metrics].mean(skipna=False)
-    sent = frames.pretraining_summary(rounds)["megabytes"].sum()
-    of_rounds = rounds["phase"].isin([*frames.PHASES[:2]]).sum()
-    return Result(float(value), float(worst), float(sent), gradients / 1e6, int(of_rounds))
-
-
-def read_budget(text: str) -> tuple[float, str]:
-    """Return the amount and the unit of a budget: "seconds" or "rounds"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) *(minute|hour|round)s?", text.strip())
-    if not match or not float(match[1]):
-        allowed = '"30 minutes", "2 hours" or "5000 rounds"'
-        raise SettingsError(f"budget = {text!r}: write it as {allowed}", "budget")
-    seconds = {"minute": 60, "hour": 3600}.get(match[2])
-    return float(match[1]) * (seconds or 1), "seconds" if seconds else "rounds"
-
-
-def draws_within(budget: float, cell: float, candidates: Sequence[str], draws: int) -> int:
-    """Return the largest number of draws within a budget, at most `draws`.
-
-    `cell` is the cost of a cell, in the unit of the budget. The finalists and the reference are
-    run on all draws. Raises a SettingsError if the budget is not enough for the fewest draws.
-    """
-    select = FIRST * len(candidates) + SECOND * _kept(candidates)
-    within = FIRST + SECOND + math.floor((budget / cell - select) / 3)
-    if within < FEWEST:
-        needed = (select + 3 * (FEWEST - FIRST - SECOND)) * cell / budget
-        raise SettingsError(f"budget: {needed:.1f} times as much is needed, for {FEWEST} draws")
-    return min(within, draws)
+    select = FIRST * candidates + SECOND * _kept(candidates)
+    draws = FIRST + SECOND + math.floor((seconds / cell - select) / 3)
+    if draws < FEWEST:
+        needed = (select + 3 * (FEWEST - FIRST - SECOND)) * cell / 60
+        raise SettingsError(f"budget: {FEWEST} draws need about {needed:.0f} minutes", "budget")
+    return draws
 
 
 def carry_out(
-    candidates: Sequence[str],
-    compute: Compute,
-    measure: Callable[[], ColumnSpec],
-    file: Path,
-    draws: int = DRAWS,
-    budget: str = "",
-    reference: str = "",
-) -> tuple[Choice, dict[Cell, Result]]:
-    """Run cells until the choice is made; return the choice and the results of the cells.
+    candidates: Sequence[str], compute: Compute, file: Path, draws: int, budget: str, reference: str
+) -> Choice:
+    """Run cells until the choice is made.
 
-    The number of draws within `budget` is fixed after the first draw that was not stored before. It
-    is written to `file`, so that a continued choice takes the same decisions. `measure` returns the
-    column of the results' values, which is known after the first results.
+    `budget` is a time or "". It becomes a number of draws after the first draw that was not stored
+    before. This number is written to `file`, so that a continued choice takes the same decisions.
 
     Raises a RunFailedError if all candidates failed.
     """
-    asked = {"budget": budget, "candidates": list(candidates), "at-most": draws}
+    asked = {"budget": budget, "candidates": list(candidates)}
     stored = read_json(file) if budget and file.exists() else {}
-    within = stored["draws"] if asked.items() <= stored.items() else None if budget else draws
-    results: dict[Cell, Result] = {}
-    while True:
-        qualities = {
-            cell: math.nan if result.problem else measure().quality(result.value)
-            for cell, result in results.items()
-        }
-        choice = choose(candidates, qualities, within or draws, reference)
-        if choice.is_made:
-            break
-        cells = [cell for cell in choice.cells if within or cell[1] == choice.cells[0][1]]
-        of_cells, seconds = compute(cells)
-        results |= of_cells
-        if within is None:
-            amount, unit = read_budget(budget)
-            rounds = sum(result.rounds for result in of_cells.values())
-            cost = seconds if unit == "seconds" else rounds
-            if cost:
-                within = draws_within(amount, cost / len(cells), candidates, draws)
-                write_atomically(file, json.dumps({**asked, "draws": within}).encode())
+    known = not budget or asked.items() <= stored.items()
+    draws, scores = min(draws, stored.get("draws", draws) if known else draws), dict[Cell, float]()
+    while not (choice := choose(candidates, scores, draws, reference)).is_made:
+        first = choice.cells[0][1]
+        cells = [cell for cell in choice.cells if known or cell[1] == first]
+        new, seconds = compute(cells)
+        scores |= new
+        if not known and seconds:
+            within = draws_within(seconds_of(budget), seconds / len(cells), len(candidates))
+            draws, known = min(draws, within), True
+            write_atomically(file, json.dumps({**asked, "draws": within}).encode())
     if not choice.finalists:
-        problems = {cell: result.problem for cell, result in results.items() if result.problem}
-        (name, draw), problem = next(iter(problems.items()))
-        raise RunFailedError(f"all candidates failed; {name} in draw {draw}: {problem}")
-    return choice, results
+        raise RunFailedError("the training of every candidate failed")
+    return choice

@@ -1,327 +1,167 @@
-"""The answer of a choice of starting models: a sentence, a table, a figure and a page."""
+"""The answer of a choice of starting models: sentences, a table, a figure and a page."""
 
-import functools
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
-import scipy  # Imports scipy.stats at its first use, which takes half a second.
 from torch import nn
 
 from coprefl_flwr.files import expanded, own
-from coprefl_flwr.report import Report, figures, formats
-from coprefl_flwr.report.answer import CONFIDENCE
-from coprefl_flwr.report.columns import ColumnSpec, of_measure
-from coprefl_flwr.report.figures import style
-from coprefl_flwr.report.page import Section, write_page
-from coprefl_flwr.report.statistics import paired
-from coprefl_flwr.report.tables import NONE, Table, simple
-from coprefl_flwr.report.variance import MOST_DRAWS, POWER, more_draws
-from coprefl_flwr.studies.choice import Choice, Result, Results
+from coprefl_flwr.report import Comparison, Report, figures, write_report
+from coprefl_flwr.report.answer import half_interval, power
+from coprefl_flwr.report.columns import of_measure
+from coprefl_flwr.report.comparison import numbers
+from coprefl_flwr.report.figures.relations import differences
+from coprefl_flwr.report.formats import text
+from coprefl_flwr.report.tables import table
+from coprefl_flwr.studies.choice import FIRST, Choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+METRICS = ("accuracy", "worst-10%", "megabytes", "gradients")
+"""The columns of a choice, of the study's measure if the targets are no classes."""
+
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The starting model that a choice recommends; `print` shows the answer and the table.
+    """The starting model that a choice recommends; `print` shows the answer and its table.
 
     Attributes
     ----------
-    choice : Choice
-        The finalists, and the candidates that left.
-    results : mapping of (candidate, draw) to Result
-        The results of all cells that were run.
-    measure : ColumnSpec
-        The column of the measure.
-    reference : str
-        A candidate with which the chosen one is compared too, or "".
-    margin : float, optional
-        The smallest difference that matters; None: 1 point of accuracy.
+    name : str
+        The chosen candidate: the better finalist, or the cheaper one if they are not separated.
+    answer : str
+        The answer in one sentence.
+    left : list of str
+        A sentence for each candidate that left before the comparison, or failed.
+    comparisons : Report
+        The page: the finalists and the reference on the draws that did not choose them, and all
+        candidates on the first draws.
     start : nn.Module, optional
         The chosen starting model, trained on the first draw. `coprefl choose` writes its file.
-    page : Mapping[str, Any]
-        Fields of the page's `Report`, such as the title.
     """
 
-    choice: Choice
-    results: Results
-    measure: ColumnSpec
-    reference: str = ""
-    margin: float | None = None
+    name: str
+    answer: str
+    left: list[str]
+    comparisons: Report
     start: nn.Module | None = None
-    page: Mapping[str, Any] = field(default_factory=dict)
-
-    @functools.cached_property
-    def name(self) -> str:
-        """The chosen candidate: the better finalist, or the cheaper one if they are not separated.
-
-        Cheaper is: fewer megabytes in the pre-training; if these are equal, fewer gradients.
-        """
-        finalists = self.choice.finalists
-        return finalists[0] if self.choice.found else min(finalists, key=self._costs)
 
     @property
-    def second(self) -> str:
-        """The other finalist; "" if there is none."""
-        return next((name for name in self.choice.finalists if name != self.name), "")
-
-    @functools.cached_property
     def table(self) -> pd.DataFrame:
-        """A row per candidate, the chosen one first.
+        """A row per candidate: its difference from the chosen one, and the means of all columns.
 
-        The columns are `draws` (their number), the mean of the measure and of the worst tenth of
-        the clients over these draws, `difference` from the chosen candidate with the 95 % interval
-        `low` to `high`, `megabytes` and `gradients` (millions) of a pre-training, and `outcome`.
-        For candidates that left before the comparison, `difference` is over the draws that
-        selected, which overstates it, and there is no interval.
+        "difference" and "difference-std" are over "pairs" draws: for the finalists and the
+        reference those that did not choose them; for the others those that selected the finalists,
+        which overstate the difference.
         """
-        names = dict.fromkeys([self.name, self.second, self.reference])
-        in_order = sorted(self.choice.dropped, key=lambda dropped: -dropped.draws)
-        left = {dropped.candidate: dropped for dropped in in_order}
-        names |= dict.fromkeys([*left, *(name for name, _ in self.results)])
-        value, worst = of_measure(["accuracy", "worst-10%"], self.measure.metric)
-        rows = []
-        for name in filter(None, names):
-            numbers = self._of(name)
-            difference, low, high = self._difference(name, self.name)
-            rows.append(
-                {
-                    "candidate": name,
-                    "draws": len(numbers),
-                    value: numbers["value"].mean(skipna=False),
-                    "difference": difference,
-                    "low": low,
-                    "high": high,
-                    worst: numbers["worst"].mean(skipna=False),
-                    "megabytes": numbers["megabytes"].mean(),
-                    "gradients": numbers["gradients"].mean(),
-                    "outcome": self._outcome(name, left),
-                }
-            )
-        return pd.DataFrame(rows).set_index("candidate")
-
-    @property
-    def answer(self) -> str:
-        """The answer in sentences."""
-        if not self.second:
-            return f"Use `{self.name}`: the training of every other finalist failed."
-        draws, found = len(self.choice.compared), self.choice.found
-        difference = self._shown_difference(self.name, self.second)
-        if found:
-            parts = [
-                f"Use `{self.name}`: {difference} against `{self.second}` over {draws} draws that "
-                "did not choose it"
-            ]
-        else:
-            costs = [self._costs(name) for name in (self.name, self.second)]
-            why = "the cheaper of them" if costs[0] < costs[1] else "the better one in the mean"
-            parts = [
-                f"{self._no_difference()} ({difference} over {draws} draws that did not choose "
-                f"them): take `{self.name}`, {why}"
-            ]
-        other = self.second
-        if self._is_compared(self.reference) and self.reference not in (self.name, self.second):
-            other = self.reference
-            parts.append(f"{self._shown_difference(self.name, other)} against `{other}`")
-        worst, *_ = self._difference(self.name, other, "worst")
-        gains = "gains" if self.measure.quality(worst) >= 0 else "loses"
-        change = self._shown(abs(worst)).removeprefix("+")
-        parts.append(f"against `{other}` the worst tenth of the clients {gains} {change}")
-        parts.append(self._traffic(other))
-        if not found:
-            parts.append(self._power())
-        return "; ".join(filter(None, parts)) + "."
+        parts = []
+        for comparison in self.comparisons.comparisons:
+            data = numbers(comparison.against(self.name))
+            means = data.pivot(index="row", columns="metric", values="mean")
+            measured = data[data["metric"] == comparison.metrics[0]].set_index("row")
+            parts.append(measured[["difference", "difference-std", "pairs"]].join(means))
+        return pd.concat(parts).groupby(level=0, sort=False).first()
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """Return a figure of the differences from the chosen candidate; also save it to `path`."""
-        figure = _figure(self)
+        """Return a figure of the differences from the chosen start; also save it to `path`."""
+        drawn = differences(self.comparisons.comparisons[0].against(self.name))
+        assert drawn  # There are two rows.
         if path is not None:
-            figures.save(figure, expanded(path))
-        return figure
+            figures.save(drawn[0], expanded(path))
+        return drawn[0]
 
     def report(self, folder: str | Path) -> Path:
-        """Write the answer into a folder: `report.html`, `answer.md`, the figure, and CSV files.
+        """Write the page with tables and figures into a folder; return the path of the page.
 
-        `results.csv` is the table, and `units.csv` has a line per candidate and draw. Returns the
-        path of the page. Raises a SettingsError if another program wrote files into the folder.
+        Raises a SettingsError if another program wrote files into the folder.
         """
-        folder = expanded(folder)
-        own(folder, f"folder = {folder}")
-        title = str(self.page.get("title", "Choice of a start"))
-        shown = self._table()
-        picture = figures.picture(
-            "choice-differences", self.plot(), _CAPTION, ", ".join(map(str, self.table.index))
-        )
-        of_cells = [
-            {"candidate": name, "draw": draw, **result._asdict()}
-            for (name, draw), result in sorted(self.results.items(), key=lambda item: item[0][1])
-        ]
-        image = f"![{_CAPTION}](figures/choice-differences.png)"
-        texts = {
-            "answer.md": f"# {title}\n\n{self.answer}\n\n{formats.markdown(shown)}\n{image}\n",
-            "results.csv": self.table.to_csv(lineterminator="\n"),
-            "units.csv": pd.DataFrame(of_cells).to_csv(index=False, lineterminator="\n"),
-        }
-        section = Section("choice", [self.answer], [shown], None, [picture], ["answer.md"])
-        about = {"title": title, "source": "", "notes": [], **self.page, "comparisons": []}
-        return write_page(Report(**about), [section], texts, picture.files, folder)
+        own(expanded(folder), f"folder = {folder}")
+        return write_report(self.comparisons, expanded(folder))
 
     def __str__(self) -> str:
-        return f"{self.answer}\n\n{formats.text(self._table())}"
+        compared = self.comparisons.comparisons[0]
+        metrics = of_measure(METRICS, compared.measure.metric)
+        shown = replace(compared, metrics=metrics, paper={}).displayed()
+        return "\n\n".join([self.answer, "\n".join(self.left), text(table(shown))])
 
     __repr__ = __str__
 
-    # ---- numbers -----------------------------------------------------------------------------
 
-    def _of(self, name: str) -> pd.DataFrame:
-        """Return the results of a candidate, a row per draw."""
-        numbers = {draw: result for (of, draw), result in self.results.items() if of == name}
-        return pd.DataFrame(numbers.values(), index=list(numbers), columns=Result._fields)
+def chosen_of(
+    choice: Choice, compared: Report, selected: Report, problems: Mapping[str, str]
+) -> Chosen:
+    """Return the answer of a choice.
 
-    def _costs(self, name: str) -> tuple[float, float]:
-        numbers = self._of(name)
-        return float(numbers["megabytes"].mean()), float(numbers["gradients"].mean())
-
-    def _is_compared(self, name: str) -> bool:
-        """Whether a candidate has results on the draws that compared the finalists."""
-        draws = self.choice.compared
-        return bool(draws) and all((name, draw) in self.results for draw in draws)
-
-    def _difference(
-        self, name: str, other: str, column: str = "value"
-    ) -> tuple[float, float, float]:
-        """Return the mean difference of two candidates, and its interval, nan if there is none.
-
-        It is over the draws that compared the finalists, or else over all draws of `name`.
-        """
-        pair = [self._of(one)[column] for one in (name, other)]
-        compared = self._is_compared(name)
-        draws = list(self.choice.compared) if compared else list(pair[0].index)
-        (mean, std, n), _ = paired(*(values.reindex(draws) for values in pair))
-        if not compared or name == other:
-            return mean, math.nan, math.nan
-        half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * std / math.sqrt(n)
-        return mean, mean - half, mean + half
-
-    # ---- texts -------------------------------------------------------------------------------
-
-    def _shown(self, value: float, unit: bool = True) -> str:
-        points = " points" if self.measure.unit == " %" else self.measure.unit
-        places = 1 if self.measure.unit == " %" else self.measure.places(self.table["difference"])
-        return NONE if math.isnan(value) else f"{value:+.{places}f}{points * unit}"
-
-    def _shown_difference(self, name: str, other: str) -> str:
-        """Return "+5.8 [+4.9, +6.7] points"."""
-        mean, low, high = self._difference(name, other)
-        number, space, unit = self._shown(mean).partition(" ")
-        ends = ", ".join(self._shown(end, unit=False) for end in (low, high))
-        return f"{number} [{ends}]{space}{unit}"
-
-    def _no_difference(self) -> str:
-        """Return the sentence on two finalists that were not separated."""
-        _, low, high = self._difference(self.name, self.second)
-        if self._margin and max(abs(low), abs(high)) < self._margin:
-            return f"`{self.name}` and `{self.second}` differ by less than {self._shown_margin}"
-        return f"No difference was found between `{self.name}` and `{self.second}`"
-
-    @property
-    def _margin(self) -> float:
-        """The margin; 0 if there is none, because the measure is not in percent."""
-        return self.margin or float(self.measure.unit == " %")
-
-    @property
-    def _shown_margin(self) -> str:
-        unit = f" point{'s' * (self._margin != 1)}"
-        return f"{self._margin:g}{unit if self.measure.unit == ' %' else self.measure.unit}"
-
-    def _traffic(self, other: str) -> str:
-        """Return a sentence on the megabytes of the chosen candidate and of another one."""
-        here, there = (self._costs(name)[0] for name in (self.name, other))
-        if here == there:
-            return f"it sends as many megabytes, {here:,.1f}"
-        return f"it sends {here:,.1f} megabytes, and `{other}` {there:,.1f}"
-
-    def _power(self) -> str:
-        """Return a sentence on the draws that would find a difference of the margin, or ""."""
-        std, draws = self.choice.difference.std, len(self.choice.compared)
-        if not self._margin or math.isnan(std):
-            return ""
-        more = more_draws(std, draws, self._margin)
-        count = f"{more:.0f} more draws" if more else f"the {draws} draws"
-        count = count if math.isfinite(more) else f"more than {MOST_DRAWS} draws"
-        return f"{count} would find a difference of {self._shown_margin} with {POWER:.0%} power"
-
-    def _outcome(self, name: str, left: Mapping[str, Any]) -> str:
-        if name == self.name:
-            return "chosen"
-        if name in left:
-            problem = next((p for p in self._of(name)["problem"] if p), "")
-            why = f"failed ({problem})" if problem else "behind"
-            return f"left after {left[name].draws} draws: {why}"
-        return "worse" if self.choice.found else "not separated"
-
-    def _table(self) -> Table:
-        """Return the table as texts."""
-        data, measure = self.table, self.measure
-        value, worst = (data.columns[at] for at in (1, 5))
-        places = measure.places(data[value])
-
-        def texts(column: str, digits: str) -> list[str]:
-            return [NONE if math.isnan(n) else f"{n:{digits}}" for n in data[column]]
-
-        low, high = texts("low", f"+.{places}f"), texts("high", f"+.{places}f")
-        columns = {
-            "Draws": texts("draws", "d"),
-            measure.title: texts(value, f".{places}f"),
-            "Difference": [NONE, *texts("difference", f"+.{places}f")[1:]],
-            "95 % interval": [
-                a if a == NONE else f"{a} to {b}" for a, b in zip(low, high, strict=True)
-            ],
-            "Worst 10 %": texts(worst, f".{places}f"),
-            "MB sent": texts("megabytes", ",.1f"),
-            "Million gradients": texts("gradients", ".3g"),
-            "Outcome": data["outcome"].tolist(),
-        }
-        table = simple("Candidates", "Candidate", columns, data.index)
-        return Table(table.cells, table.best, _NOTES, table.title, "choice")
+    `compared` has the finalists and the reference on the draws that compared them, and `selected`
+    the candidates on the first draws. `problems` has the problem of each candidate that failed.
+    """
+    (comparison,), (first,) = compared.comparisons, selected.comparisons
+    comparison = replace(comparison, name="comparison", title="Draws that did not choose")
+    first = replace(first, name="selection", title=f"The first {FIRST} draws, which selected")
+    costs = {name: _costs(comparison, name) for name in choice.finalists}
+    name = choice.finalists[0] if choice.found else min(choice.finalists, key=costs.__getitem__)
+    left = [
+        f"`{dropped.candidate}` left after {dropped.draws} draws: "
+        + (f"failed ({problems[dropped.candidate]})" if dropped.failed else "behind")
+        for dropped in choice.dropped
+    ]
+    answer = f"Use `{name}`: the training of every other finalist failed."
+    for second in set(choice.finalists) - {name}:
+        cheaper = costs[name] < costs[second]
+        answer = _answer(comparison, name, second, found=choice.found, cheaper=cheaper)
+    report = replace(
+        compared,
+        notes=[answer, *left, *compared.notes],
+        comparisons=[comparison, first],
+        figures=["differences", *compared.figures],
+    )
+    return Chosen(name, answer, left, report)
 
 
-_CAPTION = (
-    "Differences from the chosen start. With a 95 % interval: over the draws that compared the "
-    "finalists and the reference. Hollow: over the draws that selected the finalists, which "
-    "overstate the difference."
-)
-_NOTES = (
-    "Difference: from the chosen candidate, over the draws that did not choose it; without an "
-    "interval: over the draws that selected the finalists, which overstate it. The other numbers "
-    "are means over the candidate's own draws.",
-)
+def _answer(comparison: Comparison, name: str, second: str, *, found: bool, cheaper: bool) -> str:
+    """Return the answer on two finalists, of which `name` is chosen."""
+    measure, draws = comparison.measure, len(set(comparison.draws))
+    unit = " points" if measure.unit == " %" else measure.unit
+    value, worst, *_ = of_measure(METRICS, measure.metric)
+
+    def row(other: str, metric: str) -> "pd.Series[Any]":
+        """Return the numbers of the chosen candidate against another one."""
+        rows = numbers(replace(comparison.against(other), metrics=[metric]))
+        return rows.set_index("row").loc[name]
+
+    def difference(other: str) -> str:
+        mean, half = row(other, value)["difference"], half_interval(row(other, value))
+        return f"{mean:+.1f} [{mean - half:.1f}, {mean + half:.1f}]{unit}"
+
+    over = f"over {draws} draws that did not choose"
+    parts = [f"Use `{name}`: {difference(second)} against `{second}` {over}"]
+    if not found:
+        why = "the cheaper of them" if cheaper else "the better one in the mean"
+        both = f"`{name}` and `{second}` ({difference(second)} {over})"
+        parts = [f"No difference was found between {both}: take `{name}`, {why}"]
+    other = comparison.tested_against.name
+    if other in (name, second):
+        other = second
+    else:
+        parts.append(f"{difference(other)} against `{other}`")
+    change = float(row(other, worst)["difference"])
+    gains = "gains" if measure.quality(change) >= 0 else "loses"
+    parts.append(
+        f"against `{other}` the worst tenth of the clients {gains} {abs(change):.1f}{unit}"
+    )
+    sent, sent_by_other = _costs(comparison, name)[0], _costs(comparison, other)[0]
+    traffic = f"{sent:,.1f} megabytes, `{other}` {sent_by_other:,.1f}"
+    parts.append(f"it sends {'as many megabytes' if sent == sent_by_other else traffic}")
+    answer = "; ".join(parts) + "."
+    only = replace(comparison, metrics=[value])
+    return " ".join([answer, *([] if found else power(only, measure, name, second))])
 
 
-@style.settings()
-def _figure(chosen: Chosen) -> "Figure":
-    """Draw the difference of each candidate from the chosen one, with intervals if compared."""
-    data = chosen.table.drop(index=chosen.name)
-    data = data[np.isfinite(data["difference"])][::-1]
-    figure, (panel,) = style.new_figure(1, 1.0 + 0.3 * len(data))
-    looks = style.colours(map(str, data.index))
-    panel.axvline(0, color=style.INK, linewidth=0.8)
-    for at, (name, row) in enumerate(data.iterrows()):
-        colour, half = looks[str(name)][0], row["high"] - row["difference"]
-        compared = bool(np.isfinite(half))
-        panel.errorbar(
-            row["difference"], at, xerr=half if compared else None, fmt="o", color=colour,
-            markerfacecolor=colour if compared else "white",
-        )  # fmt: skip
-    panel.set_yticks(range(len(data)), list(map(str, data.index)))
-    panel.set_ylim(-0.6, len(data) - 0.4)
-    panel.grid(visible=True, axis="x")
-    unit = "points" if chosen.measure.unit == " %" else chosen.measure.axis
-    panel.set_xlabel(f"Difference from {chosen.name} ({unit})")
-    return figure
+def _costs(comparison: Comparison, name: str) -> list[float]:
+    """Return the megabytes and the gradients of a candidate; 0 if nothing was trained."""
+    data = numbers(replace(comparison, metrics=["megabytes", "gradients"]))
+    return [float(mean) for mean in data["mean"][data["row"] == name].fillna(0)]

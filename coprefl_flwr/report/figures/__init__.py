@@ -6,7 +6,7 @@ calling program's matplotlib backend, open figures and settings do not change.
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from coprefl_flwr.report.comparison import Comparison
 from coprefl_flwr.report.figures import learning, maps, relations
@@ -14,9 +14,6 @@ from coprefl_flwr.report.figures.learning import accuracy_figure as accuracy_fig
 from coprefl_flwr.report.figures.learning import learning_figure as learning_figure
 from coprefl_flwr.report.figures.style import Drawn, content_of
 from coprefl_flwr.report.figures.style import save as save
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Picture(NamedTuple):
@@ -39,21 +36,19 @@ def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
     for kind in kinds:
         if not (drawn := FIGURES[kind](comparison)):
             continue
-        pictures.append(picture(f"{comparison.name}-{kind}", *drawn, rows, kind))
+        figure, caption = drawn
+        content = {suffix: content_of(figure, suffix) for suffix in ("png", "pdf", "svg")}
+        address = f"data:image/svg+xml;base64,{b64encode(content.pop('svg')).decode()}"
+        name = f"figures/{comparison.name}-{kind}"
+        files = {f"{name}.{suffix}": data for suffix, data in content.items()}
+        pictures.append(Picture(kind, files, address, caption, f"{caption} Of {rows}."))
     return pictures
-
-
-def picture(name: str, figure: "Figure", caption: str, rows: str, kind: str = "") -> Picture:
-    """Return a drawn figure in all its formats; `rows` are the names of what it shows."""
-    content = {suffix: content_of(figure, suffix) for suffix in ("png", "pdf", "svg")}
-    address = f"data:image/svg+xml;base64,{b64encode(content.pop('svg')).decode()}"
-    files = {f"figures/{name}.{suffix}": data for suffix, data in content.items()}
-    return Picture(kind, files, address, caption, f"{caption} Of {rows}.")
 
 
 FIGURES: dict[str, Callable[[Comparison], Drawn]] = {
     "accuracies": learning.accuracies,
     "curves": learning.curves,
+    "differences": relations.differences,
     "switch": learning.switch,
     "p1-rounds": relations.p1_rounds,
     "landscape": maps.landscape,

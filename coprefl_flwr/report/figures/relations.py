@@ -1,16 +1,43 @@
-"""Figures of accuracy by the length of a phase, and of the terms of a meta objective."""
+"""Figures of differences, of accuracy by the length of a phase, and of a meta objective's terms."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.report.comparison import Comparison
+from coprefl_flwr.report.answer import half_interval
+from coprefl_flwr.report.comparison import Comparison, numbers
 from coprefl_flwr.report.figures import style
 
 _ORDER = 3  # of the polynomial in the figure of CyclicFL
 _TERMS = {"sum": 0, "mean": 0, "variance": 1, "deviation": 1}
 """Terms of meta objectives (see `learning.meta`): gamma weighs those of 0, 1 - gamma those of 1."""
+
+
+@style.settings()
+def differences(comparison: Comparison) -> style.Drawn:
+    """Draw each row's difference from the reference in the measure, with its interval."""
+    reference, measure = comparison.tested_against.name, comparison.measure
+    data = numbers(replace(comparison, metrics=[measure.metric]))
+    data = data[(data["row"] != reference) & np.isfinite(data["difference"])][::-1]
+    if data.empty:
+        return None
+    figure, (panel,) = style.new_figure(1, 1.0 + 0.3 * len(data))
+    shown = style.colours(row.name for row in comparison.rows)
+    for at, (_, row) in enumerate(data.iterrows()):
+        half = half_interval(row) if row["pairs"] > 1 else None
+        panel.errorbar(row["difference"], at, xerr=half, fmt="o", color=shown[row["row"]][0])
+    panel.axvline(0, color=style.INK, linewidth=0.8)
+    panel.set_yticks(range(len(data)), data["row"].tolist())
+    panel.set_ylim(-0.6, len(data) - 0.4)
+    panel.grid(visible=True, axis="x")
+    unit = "points" if measure.unit == " %" else measure.axis
+    panel.set_xlabel(f"Difference from {reference} ({unit})")
+    return figure, (
+        f"Mean paired differences in {measure.name} from {reference}, with 95 % intervals over "
+        f"{comparison.noun}s, which are not corrected for several rows."
+    )
 
 
 @style.settings()
