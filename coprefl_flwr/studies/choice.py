@@ -102,9 +102,9 @@ def choose(
             done += more
             alive, left = _best(scores, alive, done, most)
             dropped += left
-        names = tuple(dict.fromkeys([*alive, *({reference} & {*candidates})]))
-        if len(alive) < 2:
-            return Choice((), tuple(alive), names, dropped=tuple(dropped))
+            names = tuple(dict.fromkeys([*alive, *({reference} & {*candidates})]))
+            if len(alive) < 2:
+                return Choice((), tuple(alive), names, dropped=tuple(dropped))
         for end in (done + LOOK, draws):
             of = range(done, min(end, draws))
             values = _of(scores, names, of)[:2]

@@ -131,7 +131,7 @@ def _answer(comparison: Comparison, name: str, second: str, *, found: bool, chea
     def row(other: str, metric: str) -> "pd.Series[Any]":
         """Return the numbers of the chosen candidate against another one."""
         rows = numbers(replace(comparison.against(other), metrics=[metric]))
-        return rows.set_index("row").loc[name]
+        return rows[rows["row"] == name].iloc[0]
 
     def difference(other: str) -> str:
         mean, half = row(other, value)["difference"], half_interval(row(other, value))
