@@ -20,6 +20,8 @@ from coprefl_flwr.errors import RunFailedError, SettingsError, unknown, wrong_ty
 from coprefl_flwr.federation import of_flower
 from coprefl_flwr.files import expanded, own
 from coprefl_flwr.methods import RANDOM
+from coprefl_flwr.models.copies import copied
+from coprefl_flwr.models.weights import load_start
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.report import Report
 from coprefl_flwr.report.frames import OF_A_ROUND, task_metrics
@@ -64,7 +66,7 @@ def choose_start(
     ----------
     candidates : mapping of name to candidate, or a list of methods
         A candidate is a method as in `pretrain` (a text such as "cyclic:rounds=5+fedavg", or a
-        strategy), "random" for `network` itself, a `Path` of weights, or a trained network.
+        strategy), "random" for `network` itself, a `Path` of its weights, or a trained network.
     clients : Clients, or a list of datasets (one per client)
         The clients of the pre-trainings. Draw n partitions their samples by their seed plus n. A
         list of datasets is the same in all draws.
@@ -169,7 +171,7 @@ class _Cells:
     downstream: Options
     folder: Path
     draws: dict[int, tuple[Any, Tasks]] = field(default_factory=dict)  # clients and tasks
-    starts: dict[str, Any] = field(default_factory=dict)  # trained on the first draw
+    starts: dict[str, nn.Module] = field(default_factory=dict)  # trained on the first draw
     outcomes: dict[Cell, Outcome] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
@@ -208,11 +210,15 @@ class _Cells:
 
     def _start(
         self, name: str, draw: int, clients: Any, folder: Path
-    ) -> tuple[Any, pd.DataFrame, float]:
+    ) -> tuple[nn.Module, pd.DataFrame, float]:
         """Return a candidate, trained on a draw; its rounds; and its number of gradients."""
         candidate, untrained = self.candidates[name], pd.DataFrame(columns=OF_A_ROUND)
-        if isinstance(candidate, Path | nn.Module) or candidate == RANDOM:
-            return self.network if candidate == RANDOM else candidate, untrained, 0.0
+        if isinstance(candidate, Path):
+            return load_start(copied(self.network, "network"), candidate), untrained, 0.0
+        if isinstance(candidate, nn.Module):
+            return candidate, untrained, 0.0
+        if candidate == RANDOM:
+            return self.network, untrained, 0.0
         options = dict(self.pretraining)
         if isinstance(candidate, Strategy):
             is_own = isinstance(candidate, RoundStrategy)

@@ -84,7 +84,8 @@ class Chosen:
 
     def __str__(self) -> str:
         compared = self.comparisons.comparisons[0]
-        metrics = of_measure(METRICS, compared.measure.metric)
+        wanted = of_measure(METRICS, compared.measure.metric)
+        metrics = [metric for metric in wanted if metric in compared.metrics]
         shown = replace(compared, metrics=metrics, paper={}).displayed()
         return "\n\n".join([self.answer, "\n".join(self.left), text(table(shown))])
 
@@ -127,6 +128,7 @@ def _answer(comparison: Comparison, name: str, second: str, *, found: bool, chea
     measure, draws = comparison.measure, len(set(comparison.draws))
     unit = " points" if measure.unit == " %" else measure.unit
     value, worst, *_ = of_measure(METRICS, measure.metric)
+    places = 1 if measure.unit == " %" else measure.places(comparison.rows[0].values[value])
 
     def row(other: str, metric: str) -> "pd.Series[Any]":
         """Return the numbers of the chosen candidate against another one."""
@@ -135,7 +137,7 @@ def _answer(comparison: Comparison, name: str, second: str, *, found: bool, chea
 
     def difference(other: str) -> str:
         mean, half = row(other, value)["difference"], half_interval(row(other, value))
-        return f"{mean:+.1f} [{mean - half:.1f}, {mean + half:.1f}]{unit}"
+        return f"{mean:+.{places}f} [{mean - half:.{places}f}, {mean + half:.{places}f}]{unit}"
 
     over = f"over {draws} draws that did not choose"
     parts = [f"Use `{name}`: {difference(second)} against `{second}` {over}"]
@@ -153,7 +155,7 @@ def _answer(comparison: Comparison, name: str, second: str, *, found: bool, chea
     parts.append(
         f"against `{other}` the worst tenth of the clients {gains} {abs(change):.1f}{unit}"
     )
-    sent, sent_by_other = _costs(comparison, name)[0], _costs(comparison, other)[0]
+    sent, sent_by_other = (_costs(comparison, row)[0] for row in (name, other))
     traffic = f"{sent:,.1f} megabytes, `{other}` {sent_by_other:,.1f}"
     parts.append(f"it sends {'as many megabytes' if sent == sent_by_other else traffic}")
     answer = "; ".join(parts) + "."
@@ -163,5 +165,5 @@ def _answer(comparison: Comparison, name: str, second: str, *, found: bool, chea
 
 def _costs(comparison: Comparison, name: str) -> list[float]:
     """Return the megabytes and the gradients of a candidate; 0 if nothing was trained."""
-    data = numbers(replace(comparison, metrics=["megabytes", "gradients"]))
-    return [float(mean) for mean in data["mean"][data["row"] == name].fillna(0)]
+    (row,) = (row for row in comparison.rows if row.name == name)
+    return list(row.values.reindex(columns=list(METRICS[2:])).mean().fillna(0))

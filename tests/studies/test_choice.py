@@ -17,7 +17,7 @@ from coprefl_flwr.studies.choice import carry_out, choose, draws_within, seconds
 from tests.common.checks import refusal
 
 TEN = [f"start {number}" for number in range(10)]
-SETTINGS = "unseen-classes another-dataset unseen-domain unseen-people glyphs".split()
+SETTINGS = ["unseen-classes", "another-dataset", "unseen-domain", "unseen-people", "glyphs"]
 
 
 def play(values, names=TEN, reference="", draws=12):

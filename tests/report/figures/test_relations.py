@@ -104,3 +104,18 @@ def test_objective_figure_shows_both_terms_averaged_over_seeds() -> None:
 def test_too_few_values_have_no_figure() -> None:
     assert relations.p1_rounds(lengths([3])) is None
     assert relations.objective(comparison()) is None
+
+
+def test_differences_from_the_reference() -> None:
+    """fedavg minus coprefl: -5, -3, -6, -6 over four seeds."""
+    seeds = [f"seed {seed}" for seed in range(4)]
+    table = comparison(units=seeds, rows=comparison().rows[:2], paper={})
+    drawn = relations.differences(table)
+    assert drawn
+    (panel,) = drawn[0].axes
+    (bar,) = panel.containers
+    assert bar.lines[0].get_xdata() == [-5.0]
+    low, high = bar.lines[2][0].get_segments()[0][:, 0]
+    assert (low, high) == pytest.approx((-7.25, -2.75), abs=0.005)
+    assert [text.get_text() for text in panel.get_yticklabels()] == ["fedavg"]
+    assert relations.differences(comparison(rows=comparison().rows[1:2])) is None

@@ -1,0 +1,118 @@
+"""`cp.choose_start`: candidates of every kind, a choice that goes on, bad arguments."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.serverapp.strategy import FedAdam
+from torch import nn
+
+import coprefl_flwr as cp
+from coprefl_flwr import choosing
+from tests.common.checks import Killed, refusal
+
+OPTIONS = {
+    "pretraining": {"local_steps": 1, "batch_size": 8, "learning_rate": 0.05},
+    "downstream": {"rounds": 1, "local_steps": 1},
+    "quiet": True,
+}
+
+
+@pytest.fixture(scope="module")
+def setting():
+    glyphs = cp.load_dataset("glyphs")
+    clients = cp.partition(glyphs, clients=4, only=range(20))
+    tasks = cp.tasks(glyphs, number=1, classes=2, clients=2, scheme="iid", only=range(80, 90))
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.ReLU(), nn.Linear(8, 20))
+    return clients, tasks, network
+
+
+def test_every_kind_of_candidate(setting, tmp_path):
+    clients, _, network = setting
+    cp.pretrain("fedavg", network, clients, rounds=1, checkpoint=tmp_path / "file", quiet=True)
+    candidates = {
+        "random": "random",
+        "text": "fedavg:learning-rate=0.1",
+        "strategy": cp.CoPreFL(participants=2),
+        "schedule": cp.Schedule([(cp.Cyclic(participants=2), 1), (cp.FedAvg(participants=2), 1)]),
+        "flower": FedAdam(fraction_train=1.0),
+        "file": tmp_path / "file",
+        "module": network,
+    }
+    chosen = cp.choose_start(candidates, *setting, 2, draws=5, reference="random", **OPTIONS)
+    assert set(chosen.table.index) == set(candidates)
+    assert chosen.name in candidates
+    assert isinstance(chosen.start, nn.Module)
+    page = chosen.report(tmp_path / "report")
+    assert chosen.answer.split("`")[1] in page.read_text()
+    assert str(chosen).startswith(chosen.answer)
+    chosen.plot(tmp_path / "differences.png")
+    assert (tmp_path / "differences.png").exists()
+
+
+def test_draws_have_other_clients_tasks_and_seeds(setting, monkeypatch, tmp_path):
+    """Draw n has the seeds plus n; all candidates of a draw have the same clients and tasks."""
+    seen = []
+
+    def pretrain(method, network, clients, rounds, **options):
+        seen.append((getattr(method, "seed", options.get("seed")), clients.seed))
+        return cp.pretrain(method, network, clients, rounds, **options)
+
+    monkeypatch.setattr(choosing, "pretrain", pretrain)
+    clients, tasks, network = setting
+    clients, tasks = replace(clients, seed=3), replace(tasks, seed=20) + replace(tasks, seed=30)
+    methods = {"a": "fedavg", "b": cp.FedAvg(seed=10)}
+    chosen = cp.choose_start(methods, clients, tasks, network, 1, draws=5, **OPTIONS)
+    assert seen == [(draw + seed, 3 + draw) for draw in range(5) for seed in (0, 10)]
+    assert list(chosen.comparisons.comparisons[0].units) == [
+        f"seed {20 + draw}, task {task}" for draw in (3, 4) for task in (0, 1)
+    ]
+    assert methods["b"].seed == 10
+
+
+def test_interrupted_choice_goes_on(setting, monkeypatch, tmp_path):
+    """It is killed after every evaluation, and gives the answer of an uninterrupted choice."""
+    arguments = (["random", "fedavg"], *setting, 1)
+    more = {**OPTIONS, "draws": 5}
+    whole = cp.choose_start(*arguments, **more, budget="1 hour", checkpoint=tmp_path / "whole")
+    assert json.loads((tmp_path / "whole" / "choice.json").read_text())["draws"] > 5
+    evaluated = []
+
+    def killed(*given, **options):
+        result = cp.evaluate_starts(*given, **options)
+        if (folder := options["checkpoint"]) not in evaluated:
+            evaluated.append(folder)
+            raise Killed
+        return result
+
+    monkeypatch.setattr(choosing, "evaluate_starts", killed)
+    for _ in range(10):
+        with pytest.raises(Killed):
+            cp.choose_start(*arguments, **more, checkpoint=tmp_path / "choice")
+    resumed = cp.choose_start(*arguments, **more, checkpoint=tmp_path / "choice")
+    assert str(resumed) == str(whole)
+    assert len(evaluated) == 2 * 5
+
+
+def test_wrong_arguments_are_refused_in_one_line(setting):
+    def line(candidates=("random", "fedavg"), **changes):
+        return refusal(cp.choose_start, candidates, *setting, 1, **{**OPTIONS, **changes})
+
+    assert "two or more" in line(["fedavg"])
+    assert "'fedavg'" in line("fedavg")
+    assert "at least 5" in line(draws=4)
+    assert "30 minutes" in line(budget="30")
+    assert "'fedavg'" in line(reference="fedvg")
+    assert "'fedavg'" in line(["random", "fedvg"])
+    assert "learning_rate" in line(pretraining={"learning_rat": 0.1})
+    assert "cp.tasks" in refusal(cp.choose_start, ["a", "b"], setting[0], None, setting[2])
+
+
+def test_start_that_diverges_is_out(setting):
+    """Its learning rate makes the loss infinite."""
+    candidates = {"random": "random", "fast": "fedavg:learning-rate=1e30", "fedavg": "fedavg"}
+    chosen = cp.choose_start(candidates, *setting, 2, draws=5, **OPTIONS)
+    assert chosen.name != "fast"
+    assert any(line.startswith("`fast` left after 2 draws: failed (") for line in chosen.left)
