@@ -107,7 +107,7 @@ class FedMetaClient(CoPreFLClient):
     def learnt(self, rates: Tensors, sent: Arrays) -> Arrays:
         """Return the arrays of the model, followed by the rates if rates were sent."""
         state, first = model_arrays(self.model), first_names(self.model)
-        return append_prefixed(state, "rates", {n: as_array(rates[first[n]], n) for n in sent})
+        return append_prefixed(state, "rates", {n: as_array(rates[first[n]]) for n in sent})
 
     def adapt(self, weights: Tensors, rates: Tensors, support: Batch, config: Config) -> Tensors:
         """Return theta' and the buffers after the adaptation to the support set, by name."""
@@ -156,7 +156,7 @@ class FedMetaClient(CoPreFLClient):
         def array_of(name: str, found: Mapping[str, Tensor | None]) -> npt.NDArray[Any]:
             # Tied weights have the gradient of their first name.
             tensor = (adapted if name in buffers else found).get(first[name])
-            return np.zeros_like(state[name]) if tensor is None else as_array(tensor, name)
+            return np.zeros_like(state[name]) if tensor is None else as_array(tensor)
 
         named = weights_of(state, buffers) if rates else {}
         answer = {name: array_of(name, of_weights) for name in state}

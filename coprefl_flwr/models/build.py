@@ -118,11 +118,9 @@ def own_model(
     positional parameters, as the functions of torchvision, `num_classes` is a keyword argument.
 
     Raises a SettingsError if there is no such function, if the function does not return a module,
-    or if the weights of the module cannot become NumPy arrays.
+    or if the module has lazy layers.
     """
     function = plugins.find(kind, text)
-    if not callable(function):
-        raise SettingsError(f"{text}: must be a function that returns a torch.nn.Module", kind)
     parameters = inspect.signature(function).parameters.values()
     by_position = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     if by_position:

@@ -346,9 +346,9 @@ def hash_of_samples(parts: Sequence[Samples]) -> str:
     for samples in parts:
         digest.update(samples.indices.tobytes() + samples.labels.tobytes())
         for inputs, targets in samples.batches(EVALUATION_BATCH, torch.device("cpu")):
-            digest.update(as_array(inputs.contiguous(), "an input").tobytes())
+            digest.update(as_array(inputs.contiguous()).tobytes())
             if not samples.dataset.has_classes:
-                digest.update(as_array(targets, "a target").tobytes())
+                digest.update(as_array(targets).tobytes())
     return digest.hexdigest()
 
 

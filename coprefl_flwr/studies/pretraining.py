@@ -143,7 +143,7 @@ class Pretraining(TrainingStage):
         if isinstance(weights, nn.Module):
             of_head = frozenset() if self.keeps_head else self.architecture.head
             given = without_base(weights.state_dict(), self.module, of_head)
-            return {name: as_array(tensor, name) for name, tensor in given.items()}
+            return {name: as_array(tensor) for name, tensor in given.items()}
         network = self.architecture.of_pretraining()
         if weights is not None:
             return arrays_from(weights, network, self.run_options.seed, needs_head=self.keeps_head)

@@ -99,15 +99,13 @@ def test_tied_weights_count_once_and_get_the_same_noise():
     assert noised["first.weight"].tobytes() == noised["second.weight"].tobytes()
 
 
-def test_wrong_clip_and_noise_are_refused(whole, federation):
+def test_noise_without_clipping_is_refused(whole, federation):
     with pytest.raises(SettingsError, match=r"noise = 0\.5: set clip, too"):
         reply(*whole, noise=0.5)
-    with pytest.raises(SettingsError, match="clip = -1: must be above 0"):
-        reply(*whole, clip=-1.0)
     arguments = federation.model, federation.samples[0]
     with pytest.raises(SettingsError, match=r"query-noise = 0\.5: set query-clip"):
         CoPreFLClient(*arguments, device=CPU, query_noise=0.5)
-    with pytest.raises(SettingsError, match="FedMetaClient: unknown option 'query_clip'"):
+    with pytest.raises(SettingsError, match="unknown option 'query_clip'"):
         FedMetaClient(*arguments, device=CPU, query_clip=1.0)
 
 

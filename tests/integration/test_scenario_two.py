@@ -79,10 +79,8 @@ def test_parts_of_the_server_data_are_a_new_partition_each_round(federation, par
 def test_too_little_server_data_is_refused_before_any_work(federation):
     small = server_of(federation)
     small.samples = small.samples.take(np.arange(3))
-    everyone = HybridCoPreFL(server=small, clients=4)
-    grid = LocalGrid(federation.torch_app())
     with pytest.raises(SettingsError, match=r"has 3 samples; at least 4 are needed"):
-        everyone.start(grid, to_record(federation.arrays()), 1)
+        HybridCoPreFL(server=small, participants=4)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "coprefl"])

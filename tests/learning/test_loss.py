@@ -14,6 +14,8 @@ from torch.utils.data import TensorDataset
 import coprefl_flwr as cp
 from coprefl_flwr import seeds
 from coprefl_flwr.data import split_in_two
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning.loss import CROSS_ENTROPY, Loss
 from tests.strategies.test_cyclic import record_chains
 
 SIZES = (6, 8, 10, 15)
@@ -232,3 +234,25 @@ def test_a_loss_that_does_not_fit_is_refused_before_any_work(loss, line):
         cp.pretrain("fedavg", Affine(1), clients, 1, quiet=True, loss=loss)
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def hash_of(loss):
+    return Loss.read(loss).identity()["loss"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda value: nn.CrossEntropyLoss(weight=torch.tensor([1.0, value])),
+        lambda value: nn.CrossEntropyLoss(label_smoothing=value / 10),
+        lambda value: nn.HuberLoss(delta=value),
+    ],
+)
+def test_results_of_a_module_with_other_arguments_have_another_key(made):
+    assert hash_of(made(2.0)) == hash_of(made(2.0)) != hash_of(made(3.0))
+
+
+def test_default_loss_of_one_output_is_refused():
+    """The cross-entropy of one output is 0 for all weights."""
+    with pytest.raises(SettingsError, match=r"^without loss=, .*two or more outputs: pass loss="):
+        CROSS_ENTROPY(torch.ones(4, 1), torch.zeros(4, 1))

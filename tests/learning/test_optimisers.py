@@ -176,6 +176,7 @@ def test_unknown_optimisers_and_options_are_refused(text):
             "optimiser = adam:weight-decay=0.1: .*multiple values .*'weight_decay'",
         ),
         ({"optimiser": "muon"}, "optimiser = muon: Muon only supports 2D parameters"),
+        ({"optimiser": "adam", "momentum": 0.5}, "optimiser = adam: .*argument 'momentum'"),
     ],
 )
 def test_values_that_torch_refuses_are_refused_before_any_work(federation, options, message):
@@ -184,9 +185,10 @@ def test_values_that_torch_refuses_are_refused_before_any_work(federation, optio
     assert "\n" not in str(caught.value)
 
 
-def test_momentum_of_another_optimiser_is_refused():
-    with pytest.raises(SettingsError, match=r"^momentum = 0\.5: adam takes its own after its name"):
-        LocalTraining(optimiser="adam", momentum=0.5)
+def test_momentum_is_an_argument_of_every_optimiser_that_has_one():
+    training = LocalTraining(optimiser="rmsprop", momentum=0.5)
+    (group,) = training.new_optimiser(tiny_model(), 1).param_groups
+    assert group["momentum"] == 0.5
 
 
 @pytest.mark.parametrize(
