@@ -208,22 +208,10 @@ def evaluate(
     metrics = {"num-examples": sum(sizes), **correct, "loss": total / sum(sizes)}
     if own:
         logits, labels = (torch.cat(parts) for parts in zip(*predictions, strict=True))
-        values = {name: number_of(name, fn(logits, labels)) for name, fn in own.items()}
+        values = {name: float(fn(logits, labels)) for name, fn in own.items()}
         # A metric may be undefined for a client, such as the recall without positive samples.
         metrics |= {f"{METRIC}{n}": value for n, value in values.items() if math.isfinite(value)}
     return metrics
-
-
-def number_of(name: str, value: Any) -> float:
-    """Return `value`, the result of a user's metric, as a float.
-
-    Raises a SettingsError if the value is not a number.
-    """
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        kind = type(value).__name__
-        raise SettingsError(f"metric '{name}' returned {kind}; a number is needed") from error
 
 
 @torch.no_grad()

@@ -48,8 +48,6 @@ def build_model(
     norm : "batch" or "group", the normalisation of the ResNets; the other networks ignore it
     seed_key : key of the random weights
     """
-    if norm not in networks.NORMS:
-        raise SettingsError(unknown("norm", norm, networks.NORMS), "norm")
     with networks.seeded(seed_key):
         if name not in MODELS and plugins.is_place("model", name):
             return own_model(name, num_classes, input_shape)

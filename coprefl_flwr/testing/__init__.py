@@ -20,7 +20,7 @@ Clients get copies of arrays and rounds get read-only arrays, so neither can cha
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +67,6 @@ def check_methods(places: Sequence[str], flower: bool = True) -> int:
 
     Raises a SettingsError if there is no method at one of the places.
     """
-    for place in places:
-        _ = Method.parse(place).strategy_class
     failed = False
     for place in places:
         say(place)
@@ -96,18 +94,12 @@ def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
             if flower and role == method.roles[0] and not registered:
                 checks["flower"] = same_under_flower
             for name, check in checks.items():
-                finding = _run_check(name, case, check)
-                yield finding
-                if finding.problem and name == "runs":
-                    break
-
-
-def _run_check(name: str, case: Case, check: Callable[[Case], str]) -> Finding:
-    """Return the finding of `check`, which returns a remark or raises Broken."""
-    try:
-        return Finding(name, case.role, remark=check(case))
-    except Broken as problem:
-        return Finding(name, case.role, problem=str(problem))
+                try:
+                    yield Finding(name, role, remark=check(case))
+                except Broken as problem:
+                    yield Finding(name, role, problem=str(problem))
+                    if name == "runs":
+                        break
 
 
 def _register(strategy_class: type[RoundStrategy]) -> str:

@@ -28,7 +28,6 @@ from coprefl_flwr.studies.running import run_stage
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import TrainingStage
 from coprefl_flwr.studies.store import STATES, Layout, Store, read_result
-from coprefl_flwr.studies.study import Study
 
 RUN_NAME = "checked"
 ROUNDS, CHECKPOINT_EVERY, INTERRUPTED_IN = 4, 2, 3
@@ -132,7 +131,8 @@ class Case:
         study = build(self.settings(name))
         study.check()
         store = Store(self.folder / name / RUN_NAME, Layout.PATH)
-        stage = training_stage(study)
+        stage = study.stages[-1]  # It runs the method.
+        assert isinstance(stage, TrainingStage)
         strategy = stage.strategy()
         setattr(stage, "strategy", lambda: strategy)  # noqa: B010
 
@@ -165,13 +165,6 @@ def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for name, value in row.items()
         if isinstance(value, int | float)
     }
-
-
-def training_stage(study: Study) -> TrainingStage:
-    """Return the last stage of the study, which runs the method."""
-    stage = study.stages[-1]
-    assert isinstance(stage, TrainingStage)
-    return stage
 
 
 def small_network(num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:

@@ -155,13 +155,11 @@ REFUSED = {
     "adamv": "unknown optimiser 'adamv': did you mean 'adam",
     "lbfgs": "unknown optimiser 'lbfgs': ",
     "sparseadam": "unknown optimiser 'sparseadam'",
-    "adamw:weigth-decay=0.1": "optimiser = adamw: unknown option 'weigth-decay': did you mean "
-    "'weight-decay'",
 }
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_unknown_optimisers_and_options_are_refused(text):
+def test_unknown_optimisers_are_refused(text):
     with pytest.raises(SettingsError, match=f"^{REFUSED[text]}"):
         LocalTraining(optimiser=text)
 
@@ -175,6 +173,7 @@ def test_unknown_optimisers_and_options_are_refused(text):
             {"optimiser": "adam:weight-decay=0.1", "weight_decay": 0.2},
             "optimiser = adam:weight-decay=0.1: .*multiple values .*'weight_decay'",
         ),
+        ({"optimiser": "adamw:weigth-decay=0.1"}, "unexpected keyword argument 'weigth_decay'"),
         ({"optimiser": "muon"}, "optimiser = muon: Muon only supports 2D parameters"),
         ({"optimiser": "adam", "momentum": 0.5}, "optimiser = adam: .*argument 'momentum'"),
     ],
@@ -195,7 +194,7 @@ def test_momentum_is_an_argument_of_every_optimiser_that_has_one():
     ("text", "message"),
     [
         ("cosin", "unknown schedule 'cosin': did you mean 'cosine'"),
-        ("cosine:lenght=3", "schedule = cosine: unknown option 'lenght': did you mean 'length'"),
+        ("cosine:lenght=3", "schedule = cosine:lenght=3: .*unexpected keyword argument 'lenght'"),
         ("cosine", r"schedule = cosine: .*missing 1 required positional argument: 'length'"),
         ("step:factor=0.5", r"schedule = step:factor=0.5: .*argument: 'every'"),
         ("step:factor=0.5,every=0", "schedule = step:factor=0.5,every=0: .*zero"),
