@@ -44,7 +44,8 @@ class Loss(UserFunction):
 
     def summed(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the sum of the loss over the samples of a batch."""
-        if self.is_default:  # Exactly what torch adds up; a mean would be rounded first.
+        # Exactly what torch adds up; a mean would be rounded first.
+        if self.is_default and are_classes(targets):
             return cross_entropy(outputs, targets, reduction="sum")
         return self(outputs, targets) * len(targets)
 

@@ -256,3 +256,11 @@ def test_default_loss_of_one_output_is_refused():
     """The cross-entropy of one output is 0 for all weights."""
     with pytest.raises(SettingsError, match=r"^without loss=, .*two or more outputs: pass loss="):
         CROSS_ENTROPY(torch.ones(4, 1), torch.zeros(4, 1))
+
+
+def test_sum_of_the_loss_over_samples_is_their_number_times_the_mean():
+    """A sample may have many targets, as in segmentation, or one class."""
+    for size in ((), (4, 5)):
+        outputs, targets = torch.randn(6, 3, *size), torch.randint(0, 3, (6, *size))
+        mean = CROSS_ENTROPY(outputs, targets)
+        torch.testing.assert_close(CROSS_ENTROPY.summed(outputs, targets), 6 * mean)
