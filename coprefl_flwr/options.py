@@ -6,12 +6,12 @@ recipes.
 """
 
 import dataclasses
-import functools
 import sys
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import NoneType
 from typing import Annotated, Any
 
@@ -96,7 +96,7 @@ class Option:
         """The type of the option's values that are not None."""
         return next(kind for kind in self.kinds if kind is not NoneType)
 
-    @functools.cached_property
+    @cached_property
     def _adapter(self) -> "TypeAdapter[Any]":
         """The Pydantic adapter that checks the type and the limits of a value."""
         limits: dict[str, Any] = {"ge": self.minimum, "le": self.maximum, "gt": self.above}
@@ -164,7 +164,9 @@ class Option:
         return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
 
 
-@functools.cache
+_DECLARED: dict[type, Mapping[str, Option]] = {}
+
+
 def declared(owner: type[Any]) -> Mapping[str, Option]:
     """Return {key: option} of the options that a class declares, in the order of declaration.
 
@@ -172,6 +174,8 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
     its attribute `options`, to which the `options` of its base classes are added. The entry None
     removes an option of a base class.
     """
+    if owner in _DECLARED:
+        return _DECLARED[owner]
     if dataclasses.is_dataclass(owner):
         fields = {field.name: field for field in dataclasses.fields(owner)}
     else:
@@ -179,7 +183,7 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
         fields = {name: field for options in of_each for name, field in options.items()}
     known = {name: field for name, field in fields.items() if field and "meaning" in field.metadata}
     options = [_option(owner, name, field) for name, field in known.items()]
-    return {option.key: option for option in options}
+    return _DECLARED.setdefault(owner, {option.key: option for option in options})
 
 
 def _option(owner: type[Any], name: str, field: "dataclasses.Field[Any]") -> Option:
