@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.fedpcl import ABSENT_SCORE, prototype_set
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.learning.evaluation import class_means
@@ -26,7 +25,10 @@ class FedProtoClient(StatefulClient):
 
         The prototypes (C, d) and the counts (C,) are the client's set.
         """
-        shared, rows, exists = self.received(parameters, config)
+        shared = prototype_set(parameters)
+        load_arrays(self.model, self.own_weights(config))
+        rows = torch.tensor(shared["prototypes"], device=self.device)
+        exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
         weight = float(config["fedproto-mu"])
 
         def objective(inputs: Tensor, targets: Tensor) -> Tensor:
@@ -41,13 +43,6 @@ class FedProtoClient(StatefulClient):
             own = class_means(self.represent, self.train, shared, self.device)
         return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
 
-    def received(self, parameters: Parameters, config: Config) -> tuple[Arrays, Tensor, Tensor]:
-        """Load the client's model; return the global set, its rows (C, d), and which exist (C,)."""
-        load_arrays(self.model, self.own_weights(config))
-        shared = prototype_set(parameters)
-        rows = torch.tensor(shared["prototypes"], device=self.device)
-        return shared, rows, torch.as_tensor(shared["counts"] > 0, device=self.device)
-
     def represent(self, inputs: Tensor) -> Tensor:
         """Return the representations z, (b, d), of a batch."""
         return outputs_and_representation(self.model, inputs)[1]
@@ -58,7 +53,10 @@ class FedProtoClient(StatefulClient):
         The predicted class has the global prototype nearest to z. The loss is the cross-entropy
         with the negative squared distances as logits.
         """
-        _, rows, exists = self.received(parameters, config)
+        shared = prototype_set(parameters)
+        load_arrays(self.model, self.own_weights(config))
+        rows = torch.tensor(shared["prototypes"], device=self.device)
+        exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
         return self.evaluate_model(Nearness(self.model, rows, exists), config)
 
 

@@ -6,7 +6,6 @@ import torch
 
 from coprefl_flwr.arrays import append_prefixed, zeros_like
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import model_arrays
 
 
@@ -29,9 +28,8 @@ class SCAFFOLDClient(StatefulClient):
         samples = self.training_samples(config)
         variant = config["scaffold-variant"]
         if variant == "II":
-            self.training.check_sgd("scaffold:variant=II computes gradients from the steps")
-        if variant == "II" and self.training.clip_norm is not None:
-            raise SettingsError("clip-norm needs variant I: II computes gradients from the steps")
+            why = "scaffold:variant=II computes gradients from the steps"
+            self.training.check_sgd(why, clipped=False)
         # Option I: the new c_i is the gradient at the global model over all local samples.
         renewed = self.loss_and_gradient(samples, config).gradient if variant == "I" else None
         added = [

@@ -149,11 +149,16 @@ class LocalTraining:
         """Whether the steps are those of SGD, at one rate in each round."""
         return self.chosen_optimiser == SGD and self.schedule.over == ROUNDS
 
-    def check_sgd(self, why: str) -> None:
-        """Raise a SettingsError unless the steps are those of SGD, at one rate in each round."""
+    def check_sgd(self, why: str, *, clipped: bool = True) -> None:
+        """Raise a SettingsError unless the steps are those of SGD, at one rate in each round.
+
+        If `clipped` is False, the gradients must not be clipped either.
+        """
         if not self.is_sgd:
             both = f"optimiser = {self.chosen_optimiser} and schedule = {self.schedule}"
             raise SettingsError(f"{both}: {why}; use sgd, at one rate in a round", "optimiser")
+        if self.clip_norm is not None and not clipped:
+            raise SettingsError(f"clip-norm = {self.clip_norm:g}: {why}; do not clip", "clip-norm")
 
     def step_sum(self, n: int) -> float:
         """Return the distance that SGD moves on n samples if the gradient is constant with norm 1.

@@ -10,7 +10,6 @@ Call `check_method` in a test, with a strategy class or the name of a method,
 or run `coprefl check-method file.py:MyMethod` in a shell. For each of its roles and each property,
 the method trains for about a second on 240 images that are part of this package. The properties are
 
-    options    all options are declared, with a meaning
     runs       every client replies, and the new global model has the names and shapes of the old
     hosting    the result is the same on 1, 2 and 4 nodes
     resume     a run that is interrupted and resumed ends with the same numbers

@@ -79,13 +79,12 @@ class Outcome:
     """The result of a run.
 
     `numbers` is {description: value} of all arrays and numbers of the run: final arrays, states of
-    the strategy, committed states of the clients, and metrics. `rounds` is the number of rounds.
+    the strategy, committed states of the clients, and metrics.
     `rows` has the metrics of each client. `uncommitted` is whether clients have written states
     although no state was committed. `warnings` has the logged warnings.
     """
 
     numbers: dict[str, Any] = field(default_factory=dict)
-    rounds: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
     uncommitted: bool = False
     warnings: list[str] = field(default_factory=list)
@@ -210,7 +209,6 @@ def _fill(outcome: Outcome, report: RoundReport, strategy: RoundStrategy, folder
     for client, version in sorted(committed.items()):
         state = store.read({**request, "client": client, "state-version": version}) or {}
         numbers |= {f"state of client {client}, {name}": array for name, array in state.items()}
-    outcome.rounds = len(rounds)
     outcome.uncommitted = not committed and any((folder / STATES).rglob("*.safetensors"))
 
 
