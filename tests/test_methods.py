@@ -75,7 +75,7 @@ def test_clip_norm_with_scaffold_variant_II_is_refused():
     SCAFFOLD.check_training({"variant": "I"}, LocalTraining(clip_norm=1.0))
     SCAFFOLD.check_training({"variant": "II"}, LocalTraining())
     FedAvg.check_training({}, LocalTraining(clip_norm=1.0))
-    with pytest.raises(SettingsError, match="^clip-norm = 1: scaffold:variant=II computes"):
+    with pytest.raises(SettingsError, match=r"^clip-norm = 1: scaffold:variant=II computes"):
         SCAFFOLD.check_training({"variant": "II"}, LocalTraining(clip_norm=1.0))
 
 
