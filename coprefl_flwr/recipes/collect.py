@@ -209,7 +209,7 @@ class _Table:
 
     @functools.cached_property
     def _outcomes(self) -> list[Outcome]:
-        """The results of all starts, per seed. Two rows may have one start under two labels."""
+        """The results of all starts, per run. Two rows may have one start under two labels."""
         return [self._outcome(position) for position, _ in enumerate(self.recipe.pairs)]
 
     @functools.cached_property

@@ -218,12 +218,11 @@ class Pretraining(TrainingStage):
         for phase in self.phases:
             # An error before the first round is better than an error in a round.
             phase.check_samples(fewest)
+            phase.check(self.module, clients[0].train)
             if drawn := self._wrapped_clients(phase):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds
         if self.phases:
-            for phase in self.phases:
-                phase.training.check(self.module, clients[0].train)
             strategy, keep = self.strategy(), self.keep
             if keep:
                 evaluated = strategy.rounds_to_evaluation or not keep.of_clients

@@ -229,7 +229,7 @@ class Task(TrainingStage):
         if self.how.diagnostics:
             self.architecture.head_layer(len(self.population.classes))
         network, samples = self.module, self.population.clients[0].train
-        self.how.trained.training.check(network, samples)
+        self.how.trained.check(network, samples)
         self.metrics.check(*example_of(network, samples, len(self.population.classes)))
         self.strategy()
 

@@ -46,8 +46,8 @@ def _hash(recipe):
         run
         for table_row in table_rows(recipe)
         for trial in table_row.trials()
-        for _, seed in recipe.pairs[:1]
-        for run in [Run.of(table_row.combination, trial.method, seed)]
+        for seeds in recipe.pairs[:1]
+        for run in [Run.of({**table_row.combination, **seeds}, trial.method, seeds["seed"])]
     ]
     text = json.dumps([_described(run) for run in runs], sort_keys=True, default=str)
     text = text.replace(f"{FOLDER}/", "")  # The hash must not depend on the checkout's folder.
