@@ -214,12 +214,11 @@ def variance_table(comparison: Comparison) -> list[Table]:
     }
     most = names[parts.index.get_loc(differ.idxmax())]
     above = (
-        f"{differ.sum():.0f} % of the variance of {measure.name} differs by method: mostly {most}."
+        f"{differ.sum():.0f} % of the variance of {measure.name} differs by method, mostly {most}."
     )
     notes = [
-        '"method x" and "rest" change which method is better; the other parts are the same for all '
-        "methods and cancel in paired differences. The last part includes all that is not listed. "
-        f"Rows: {', '.join(row.name for row in shown.rows)}.",
+        '"method x" and "rest" change which method is better; the others are equal for all.',
+        f"The last part has all that is left. Rows: {', '.join(row.name for row in shown.rows)}.",
     ]
     found = simple("Where the differences come from", "Part", cells, names)
     return [replace(found, notes=notes, label=f"{comparison.name}-variance", above=above)]

@@ -70,10 +70,8 @@ def variance_parts(rows: pd.DataFrame, measure: str = "accuracy") -> pd.DataFram
     between = _sums_of_squares(numbers, levels, levels[:, :3])
     if not between[-1, 0]:
         raise SettingsError("parts of the variance need values of two starts in the same two draws")
-    of_draws = [
-        _sums_of_squares(numbers[at], levels[at], levels[at, 2:])
-        for at in groups[1].indices.values()
-    ]
+    draws = groups[1].indices.values()
+    of_draws = [_sums_of_squares(numbers[at], levels[at], levels[at, 2:]) for at in draws]
     sums = np.concatenate([between, np.sum(of_draws, axis=0)])
     found = sums[:, 0] > 0
     freedom, squares, *expected = sums[found].T

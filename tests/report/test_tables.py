@@ -310,15 +310,15 @@ def test_parts_of_the_variance_have_a_table() -> None:
     first = expected.loc["start x draw"]
     assert intervals["method x draw"] == f"{first['low']:.2f} to {first['high']:.2f}"
     assert [head for head, _ in parts.columns][1] == "Standard deviation, points"
-    assert "Rows: fedavg, coprefl." in parts.notes[0]
+    assert "Rows: fedavg, coprefl." in parts.notes[1]
     differ = expected["share"][["start x draw", "start x seed", "start x task", "rest"]]
     most = str(differ.idxmax()).replace("start", "method")
     assert parts.above.startswith(f"{differ.sum():.0f} % of the variance of accuracy differs")
-    assert parts.above.endswith(f"by method: mostly {most}.")
+    assert parts.above.endswith(f"by method, mostly {most}.")
     for page in (text_tables(shown), markdown(parts), latex(parts).replace("\\%", "%")):
         assert parts.above in " ".join(page.split())
     # A row with a problem does not count; the untrained row does if it is needed.
-    assert "Rows: random, fedavg, coprefl." in tables(of_draws(6, ("diverged",)))[-1].notes[0]
+    assert "Rows: random, fedavg, coprefl." in tables(of_draws(6, ("diverged",)))[-1].notes[1]
 
 
 def test_parts_of_draws_with_one_seed_are_those_of_both() -> None:
