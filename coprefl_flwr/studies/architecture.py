@@ -1,7 +1,6 @@
 """The network architecture of a study of starting models, for any number of classes."""
 
 import functools
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -32,7 +31,6 @@ from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
-logger = logging.getLogger("flwr.coprefl")
 
 Factory = Callable[[int], nn.Module]
 """A function that makes a network from a number of classes."""
@@ -246,11 +244,8 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
                 changed.set_submodule(alias, new)
         return changed if name else new
 
-    more = last.out_features + 1
-    with seeded(("starts",)):
-        sizes = _outputs(make(more - extra), what, samples)[0].numel()
     plain = type(last) is nn.Linear and isinstance(last.weight, nn.Parameter)
-    if not plain or last.out_features != outputs.numel() or sizes != more:
+    if not plain or last.out_features != outputs.numel():
         line = f"its outputs are not those of a plain nn.Linear, which {name} would have to be"
         raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
     return make
@@ -263,9 +258,7 @@ def factory_of_tasks(
 
     Tasks without classes that keep the last layer have a copy of the network.
 
-    Raises a SettingsError if two starts differ in layers, in code or in what is trained. If only
-    attributes of the user's layers differ, such as counters, those of the first start are used,
-    and a warning is logged.
+    Raises a SettingsError if two starts differ in layers, in code or in what is trained.
     """
     copied_whole = keeps_head and not samples.dataset.has_classes
     factories = {
@@ -278,12 +271,9 @@ def factory_of_tasks(
         made = {name: make(len(samples.dataset.classes)) for name, make in factories.items()}
     first, *others = made
     for other in others:
-        both = f"starts {first!r} and {other!r} differ in"
-        if len({network_hash(made[n], own_attributes=False) for n in (first, other)}) > 1:
-            remedy = "pass network=, which makes the network of all tasks"
-            raise SettingsError(f"{both} layers, code or requires_grad: {remedy}")
         if network_hash(made[first]) != network_hash(made[other]):
-            logger.warning("%s attributes of layers; tasks use those of %r", both, first)
+            problem = f"starts {first!r} and {other!r} differ in layers, code or requires_grad"
+            raise SettingsError(f"{problem}: pass network=, which makes the network of all tasks")
     return factories[first]
 
 

@@ -113,12 +113,12 @@ class DividedSource(Source):
     datasets: Datasets
     phase: int
 
-    @property
+    @property  # type: ignore[override]
     def dataset(self) -> Dataset:
         """The dataset of the phase."""
         return self.datasets.loaded[self.phase]
 
-    @property
+    @property  # type: ignore[override]
     def classes(self) -> tuple[int, ...]:
         """The indices of the phase's classes in the dataset, ascending."""
         return self.datasets.classes[self.phase]

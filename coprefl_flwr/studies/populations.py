@@ -42,15 +42,10 @@ PRETRAIN = "pretrain"
 class Source(ABC):
     """The dataset of a phase, with the classes and samples that the phase uses."""
 
-    @property
-    @abstractmethod
-    def dataset(self) -> Dataset:
-        """The whole dataset."""
-
-    @property
-    @abstractmethod
-    def classes(self) -> tuple[int, ...]:
-        """The indices of the phase's classes in the dataset, ascending."""
+    dataset: Dataset
+    """The whole dataset."""
+    classes: tuple[int, ...]
+    """The indices of the phase's classes in the dataset, ascending."""
 
     @property
     def class_names(self) -> list[str]:
@@ -76,14 +71,14 @@ class LoadedSource(Source):
 
     Parameters
     ----------
-    loaded : Dataset
+    dataset : Dataset
         The dataset.
-    used : tuple of int
+    classes : tuple of int
         The indices of the used classes, ascending.
     """
 
-    loaded: Dataset
-    used: tuple[int, ...]
+    dataset: Dataset
+    classes: tuple[int, ...]
 
     @classmethod
     def of(
@@ -114,20 +109,10 @@ class LoadedSource(Source):
         used = {_class_number(chosen, loaded.classes) for chosen in only}
         return cls(loaded, tuple(sorted(used)))
 
-    @property
-    def dataset(self) -> Dataset:
-        """The loaded dataset."""
-        return self.loaded
-
-    @property
-    def classes(self) -> tuple[int, ...]:
-        """The indices of the used classes, ascending."""
-        return self.used
-
     def samples(self, classes: tuple[int, ...]) -> Samples:
         """Return all samples of these classes; a label is the class's position in `classes`."""
-        rows = np.flatnonzero(np.isin(self.loaded.labels, classes))
-        return Samples(self.loaded, rows, task_labels(self.loaded.labels[rows], classes))
+        rows = np.flatnonzero(np.isin(self.dataset.labels, classes))
+        return Samples(self.dataset, rows, task_labels(self.dataset.labels[rows], classes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,11 +335,6 @@ def hash_of_samples(parts: Sequence[Samples]) -> str:
             if not samples.dataset.has_classes:
                 digest.update(as_array(targets, "a target").tobytes())
     return digest.hexdigest()
-
-
-def abridged(names: Sequence[str]) -> str:
-    """Return the first five names, joined by commas, and "..." if there are more."""
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _class_number(chosen: int | str, names: Sequence[str]) -> int:

@@ -10,13 +10,12 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data import ClientData, Samples, TextDataset, split_in_two
 from coprefl_flwr.data.dataset import Rows
 from coprefl_flwr.data.partition import Spread
-from coprefl_flwr.errors import SettingsError, about_settings
+from coprefl_flwr.errors import SettingsError, about_settings, excerpt
 from coprefl_flwr.options import check_declared, option, same_option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.populations import (
     Population,
     Source,
-    abridged,
     hash_of_samples,
     identity_of,
 )
@@ -186,7 +185,7 @@ class Tasks:
         present = np.unique(self._of(one, self.source.samples(known)).labels)
         if one is None and len(present) < len(known):
             empty = [name for n, name in enumerate(self.source.class_names) if n not in present]
-            problem = f"there are no samples of {abridged(empty)}"
+            problem = f"there are no samples of {excerpt(', '.join(empty))}"
             remedy = "name classes with samples (list:...), or set relabel = true"
             raise SettingsError(f"{problem}; {remedy}", "downstream-classes", "dataset")
         known = tuple(known[label] for label in present)
