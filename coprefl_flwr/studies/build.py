@@ -113,13 +113,13 @@ class DividedSource(Source):
     datasets: Datasets
     phase: int
 
-    @property  # type: ignore[override]
-    def dataset(self) -> Dataset:
+    @property
+    def dataset(self) -> Dataset:  # type: ignore[override]
         """The dataset of the phase."""
         return self.datasets.loaded[self.phase]
 
-    @property  # type: ignore[override]
-    def classes(self) -> tuple[int, ...]:
+    @property
+    def classes(self) -> tuple[int, ...]:  # type: ignore[override]
         """The indices of the phase's classes in the dataset, ascending."""
         return self.datasets.classes[self.phase]
 

@@ -177,9 +177,8 @@ class Pretraining(TrainingStage):
 
     @property
     def clients(self) -> Clients:
-        """The clients of the pre-training; raises a SettingsError if there are none."""
-        if self._clients is None:
-            raise SettingsError(f"start {self.start!r} has no clients: its weights are given")
+        """The clients of the pre-training, for a start that has them."""
+        assert self._clients is not None
         return self._clients
 
     @functools.cached_property

@@ -167,7 +167,8 @@ class Settings(
     def check_used(self) -> None:
         """Raise a SettingsError if a setting is set that this kind of study does not use."""
         known = declared(Settings)
-        for key in UNUSED if self.study == PERSONALISED else declared(PersonalOptions):
+        of_starts = (*UNUSED, *declared(TaskDataSettings), *declared(TaskSettings))
+        for key in of_starts if self.study == PERSONALISED else declared(PersonalOptions):
             value = getattr(self, known[key].name)
             if value != known[key].default:
                 raise SettingsError(f"{key} = {value}: not used with study = {self.study}", key)

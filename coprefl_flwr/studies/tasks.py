@@ -12,7 +12,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.diagnostics import diagnose
-from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.models import load_saved_model, with_fresh_head
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.named import folder_of
 from coprefl_flwr.options import check_declared, option
@@ -200,8 +200,9 @@ class Task(TrainingStage):
         start, _ = load_saved_model(store.folder(self.pretraining))
         if self.how.keeps_head:
             return start
-        classes = len(self.population.classes)
-        return self.architecture.with_fresh_head(start, classes, self.population_name)
+        # The head depends on the population, but not on the start.
+        key = len(self.population.classes), self.population_name, "model"
+        return with_fresh_head(start, self.architecture.make(*key), self.architecture.head)
 
     @property
     def population(self) -> Population:

@@ -22,7 +22,6 @@ from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import (
     CoPreFLClient,
     FedRepClient,
-    MOONClient,
     PerFedAvgClient,
     SCAFFOLDClient,
     TorchClient,
@@ -35,7 +34,7 @@ from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import load_saved_model, model_arrays
 from coprefl_flwr.models.base import base_hash
 from coprefl_flwr.models.frozen import base_of
-from coprefl_flwr.strategies import MOON, SCAFFOLD, CoPreFL, Cyclic, FedAvg, FedRep, PerFedAvg
+from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, Cyclic, FedAvg, FedRep, PerFedAvg
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
@@ -259,14 +258,6 @@ def test_equal_bases_share_their_memory_in_a_process(federation):
         assert other[name].data_ptr() != tensor.data_ptr()
     weights = {network[3].weight.data_ptr() for network in networks}
     assert len(weights) == 3
-
-
-def test_state_of_a_client_has_what_is_trained(partly, tmp_path):
-    strategy = MOON()
-    run(strategy, partly.app(MOONClient, states=tmp_path), partly.arrays())
-    assert {tuple(state) for state in states_of(strategy, tmp_path).values()} == {
-        ("3.bias", "3.weight")
-    }
 
 
 def test_what_a_client_freezes_for_some_steps_still_travels(partly, tmp_path):
@@ -493,13 +484,6 @@ def test_study_trains_what_its_setting_names(tiny_settings, tmp_path):
     assert about["base"]["hash"] == base_hash(stage.module)
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     assert {row["start"] for row in rows} == {"random", "coprefl"}
-
-
-def test_setting_that_is_not_set_is_in_no_key(tiny_settings):
-    unset, chosen = (study_of(tiny_settings, trainable=text) for text in ("", "4.*"))
-    identity = unset.stages[0].architecture.identity()
-    assert identity.keys() == {"model", "norm", "contents"}
-    assert unset.stages[0].key != chosen.stages[0].key
 
 
 @pytest.mark.parametrize(

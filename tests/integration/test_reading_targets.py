@@ -196,11 +196,6 @@ def test_tenths_of_the_targets_take_the_place_of_classes(scheme):
         assert list(map(list, share(targets, 5, scheme))) == list(map(list, by_class))
 
 
-def test_clients_of_one_tenth_each():
-    parts = share(VALUES, 10, "pathological", classes_per_client=1)
-    assert sorted({*TENTHS[part]} for part in parts) == [{number} for number in range(10)]
-
-
 def test_equal_targets_are_in_one_bin():
     counts = np.repeat([0.0, 1.0, 2.0], [150, 30, 20])
     parts = share(counts, 3, "pathological", classes_per_client=1)
