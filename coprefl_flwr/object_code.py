@@ -120,18 +120,19 @@ def _is_internal(name: str) -> bool:
     return name.startswith(("__", "_abc_"))
 
 
-def network_hash(network: nn.Module) -> str:
+def network_hash(network: nn.Module, *, own_attributes: bool = True) -> str:
     """Return the SHA-256 of a network without its weights.
 
     It covers the layers with their attributes, the code of the user's layers, the names of the
-    trainable parameters, and the buffers that are not in `state_dict()`.
+    trainable parameters, and the buffers that are not in `state_dict()`. Without `own_attributes`
+    it leaves out the attributes of the user's layers, such as counters.
     """
     stored = network.state_dict().keys()
     parts: list[Any] = [n for n, weight in network.named_parameters() if weight.requires_grad]
     parts += [item for item in network.named_buffers() if item[0] not in stored]
     for name, layer in network.named_modules(remove_duplicate=False):
         users = is_users(type(layer))
-        keys = sorted(vars(layer).keys() - OF_PYTORCH)
+        keys = sorted(vars(layer).keys() - OF_PYTORCH) if own_attributes or not users else []
         # The private attributes of PyTorch's layers are not settings.
         shown = [key for key in keys if users or not key.startswith("_")]
         parts.append([name, type(layer), {key: vars(layer)[key] for key in shown}])

@@ -196,5 +196,7 @@ def test_hash_of_a_network_includes_its_code_and_attributes():
     trained = network()
     trained.load_state_dict({n: w + 1 for n, w in trained.state_dict().items()})
     assert network_hash(trained.eval()) == network_hash(network())
+    counted = [network(Scaled), network(functools.partial(Scaled, private=1))]
+    assert len({network_hash(one, own_attributes=False) for one in counted}) == 1
     # PyTorch keeps the weights of recurrent layers in private lists too.
     assert len({network_hash(nn.LSTM(2, 3)) for _ in range(2)}) == 1

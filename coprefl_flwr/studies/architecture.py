@@ -1,6 +1,7 @@
 """The network architecture of a study of starting models, for any number of classes."""
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ from coprefl_flwr.studies.hashes import content_hashes
 from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
+logger = logging.getLogger("flwr.coprefl")
 
 Factory = Callable[[int], nn.Module]
 """A function that makes a network from a number of classes."""
@@ -253,7 +255,9 @@ def factory_of_tasks(
 
     Tasks without classes that keep the last layer have a copy of the network.
 
-    Raises a SettingsError if two starts differ in layers, in code or in what is trained.
+    Raises a SettingsError if two starts differ in layers, in code or in what is trained. If only
+    attributes of the user's layers differ, such as counters, those of the first start are used,
+    and a warning is logged.
     """
     copied_whole = keeps_head and not samples.dataset.has_classes
     factories = {
@@ -266,9 +270,12 @@ def factory_of_tasks(
         made = {name: make(len(samples.dataset.classes)) for name, make in factories.items()}
     first, *others = made
     for other in others:
+        both = f"starts {first!r} and {other!r} differ in"
+        if len({network_hash(made[n], own_attributes=False) for n in (first, other)}) > 1:
+            remedy = "pass network=, which makes the network of all tasks"
+            raise SettingsError(f"{both} layers, code or requires_grad: {remedy}")
         if network_hash(made[first]) != network_hash(made[other]):
-            problem = f"starts {first!r} and {other!r} differ in layers, code or requires_grad"
-            raise SettingsError(f"{problem}: pass network=, which makes the network of all tasks")
+            logger.warning("%s attributes of layers; tasks use those of %r", both, first)
     return factories[first]
 
 

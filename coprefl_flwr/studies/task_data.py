@@ -10,7 +10,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data import ClientData, Samples, TextDataset, split_in_two
 from coprefl_flwr.data.dataset import Rows
 from coprefl_flwr.data.partition import Spread
-from coprefl_flwr.errors import SettingsError, about_settings, excerpt
+from coprefl_flwr.errors import SettingsError, about_settings
 from coprefl_flwr.options import check_declared, option, same_option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.populations import (
@@ -179,16 +179,12 @@ class Tasks:
             raise SettingsError("a text dataset has no tasks: set tasks = 0", "tasks", "dataset")
         if not self.source.dataset.has_classes:
             return known
+        # A class may have no samples, in the group or domain or at all.
+        present = np.unique(self._of(one, self.source.samples(known)).labels)
+        known = tuple(known[label] for label in present)
         if wanted > len(known):
             problem = f"a task needs {wanted} classes, but there are only {len(known)}"
             raise SettingsError(problem, "task-classes", "downstream-classes")
-        present = np.unique(self._of(one, self.source.samples(known)).labels)
-        if one is None and len(present) < len(known):
-            empty = [name for n, name in enumerate(self.source.class_names) if n not in present]
-            problem = f"there are no samples of {excerpt(', '.join(empty))}"
-            remedy = "name classes with samples (list:...), or set relabel = true"
-            raise SettingsError(f"{problem}; {remedy}", "downstream-classes", "dataset")
-        known = tuple(known[label] for label in present)
         rng = seeds.generator(self.seed, name, "classes")
         drawn = rng.choice(len(known), wanted, replace=False)
         return tuple(sorted(known[position] for position in drawn))

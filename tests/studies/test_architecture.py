@@ -80,7 +80,7 @@ def test_last_layer_of_another_class_is_refused(tasks):
     assert "outputs are not those of a plain nn.Linear, which 1 would have to be; pass net" in line
 
 
-def test_starts_must_be_the_same_network(tasks):
+def test_starts_must_be_the_same_network(tasks, caplog):
     """Before, the first start's network was used for all: its frozen layers, its activations."""
     frozen = Perceptron()
     next(frozen.parameters()).requires_grad_(False)
@@ -91,6 +91,12 @@ def test_starts_must_be_the_same_network(tasks):
     state = torch.get_rng_state()
     architecture_of_tasks(starts, None, tasks, keeps_head=False)
     assert torch.equal(torch.get_rng_state(), state)
+    assert caplog.text == ""
+    starts["other"].steps = 3
+    architecture_of_tasks(starts, None, tasks, keeps_head=False)
+    assert "'plain' and 'other' differ in attributes of layers; tasks use those of 'plain'" in (
+        caplog.text
+    )
 
 
 def site(*shape, dtype=torch.float32):
