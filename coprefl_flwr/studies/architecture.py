@@ -241,8 +241,11 @@ def with_new_last_layer(what: str, network: nn.Module, samples: Samples) -> Fact
                 changed.set_submodule(alias, new)
         return changed if name else new
 
+    more = last.out_features + 1
+    with seeded(("starts",)):
+        sizes = _outputs(make(more - extra), what, samples)[0].numel()
     plain = type(last) is nn.Linear and isinstance(last.weight, nn.Parameter)
-    if not plain or last.out_features != outputs.numel():
+    if not plain or last.out_features != outputs.numel() or sizes != more:
         line = f"its outputs are not those of a plain nn.Linear, which {name} would have to be"
         raise SettingsError(f"{what}: {line}; pass network=, which makes a task's network")
     return make

@@ -126,6 +126,12 @@ class Population:
     classes: tuple[int, ...]
     clients: tuple[ClientData, ...]
 
+    @functools.cached_property
+    def hash(self) -> str:
+        """A hash of the samples of all clients (see `hash_of_samples`)."""
+        both = [(client.train, client.test) for client in self.clients]
+        return hash_of_samples([part for of_client in both for part in of_client if part])
+
     def with_validation(self, share: float, seed: int) -> "Population":
         """Return the clients of a pre-training with a share of their samples as test samples.
 

@@ -16,7 +16,6 @@ from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.populations import (
     Population,
     Source,
-    hash_of_samples,
     identity_of,
 )
 
@@ -77,7 +76,7 @@ class Tasks:
     def __post_init__(self) -> None:
         """Check each value; no task is drawn yet."""
         check_declared(self)
-        self._made, self._hashes = dict[int, Population](), dict[int, str]()
+        self._made = dict[int, Population]()
 
     def __len__(self) -> int:
         return self.number + sum(map(len, self.others))
@@ -197,11 +196,7 @@ class Tasks:
         tasks, _ = self.part(number)
         source = tasks.source.identity()
         if source is None:
-            if number not in self._hashes:
-                both = [(client.train, client.test) for client in self[number].clients]
-                parts = [part for of_client in both for part in of_client if part]
-                self._hashes[number] = hash_of_samples(parts)
-            return {"samples": self._hashes[number]}
+            return {"samples": self[number].hash}
         return {
             "source": source,
             "spread": identity_of(tasks.spread),

@@ -16,16 +16,6 @@ def run(settings, nodes=1):
     return run_study(LocalGrid(app, nodes, settings.to_config()), build(settings))
 
 
-def test_finished_pretraining_leaves_its_model_and_no_temporary_files(tiny_settings):
-    folder = run(replace(tiny_settings, method="scaffold", tasks=0)) / "starts" / "scaffold"
-    of_model = {"model.safetensors", "model.json"}
-    assert {path.name for path in folder.iterdir()} == of_model | {
-        "result.json",
-        "SHA256SUMS",
-        "made-of.json",
-    }
-
-
 def test_finished_task_leaves_a_row_per_client_and_no_states(tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=1, task_method="scaffold")
     folder = run(settings)

@@ -43,16 +43,3 @@ def test_module_of_float64_is_trained_in_float64():
             found = model_arrays(made)[name]
             assert found.dtype == np.float64
             assert found == pytest.approx(expected, rel=1e-13, abs=1e-15)
-
-
-@pytest.mark.parametrize(
-    "method", ["coprefl", "fedmeta:variant=maml", "per-fedavg:variant=hf", "moon"]
-)
-def test_methods_with_separate_loops_train_a_module_of_float64(method, clients):
-    double, plain = (
-        cp.pretrain(method, network, clients, rounds=2, **SMALL)
-        for network in (Perceptron().double(), Perceptron())
-    )
-    for found, expected in zip(double.parameters(), plain.parameters(), strict=True):
-        assert found.dtype == torch.float64
-        assert found.float().detach() == pytest.approx(expected.detach(), rel=1e-3, abs=1e-4)
