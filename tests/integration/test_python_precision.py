@@ -1,4 +1,4 @@
-"""The Python interface with a network of float64, and with the option `precision`."""
+"""The Python interface with a network of float64."""
 
 import copy
 
@@ -10,15 +10,10 @@ from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 from coprefl_flwr.models import model_arrays
-from tests.common.data import images, table
+from tests.common.data import table
 from tests.common.networks import Perceptron
 
 SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1, "quiet": True}
-
-
-@pytest.fixture
-def clients():
-    return cp.partition(images(), clients=3, scheme="iid")
 
 
 def double_steps(network, inputs, labels, steps=2):
