@@ -41,7 +41,7 @@ DIAGNOSIS = "diagnosis"
 
 
 def architecture_of_tasks(
-    starts: Mapping[str, Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
+    starts: Mapping[str, Any], network: Factory | None, tasks: Tasks, seed: int, *, keeps_head: bool
 ) -> Architecture:
     """Return the architecture of tasks, from starting models that are networks or files of weights.
 
@@ -53,6 +53,8 @@ def architecture_of_tasks(
         A function that makes the network of a task from the number of classes.
     tasks : Tasks
         The tasks.
+    seed : int
+        Seed of the random weights.
     keeps_head : bool
         Whether tasks begin with the last layers of the starting models.
 
@@ -62,14 +64,14 @@ def architecture_of_tasks(
     sample, classes = tasks[0].clients[0].train, len(tasks[0].classes)
     if network is not None:
         factory = checked_factory(network, classes)
-        architecture = Architecture("starts", factory, tasks.source, tasks.seed, classes)
+        architecture = Architecture("starts", factory, tasks.source, seed, classes)
         architecture.check(f"network({classes})", sample, needs_head=not keeps_head)
         return architecture
     networks = {name: start for name, start in starts.items() if isinstance(start, nn.Module)}
     if not networks:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
     factory = factory_of_tasks(networks, sample, keeps_head=keeps_head)
-    return Architecture("starts", factory, tasks.source, tasks.seed, classes)
+    return Architecture("starts", factory, tasks.source, seed, classes)
 
 
 @dataclass(frozen=True)
@@ -222,16 +224,14 @@ class Task(TrainingStage):
         classes = [samples.dataset.classes[n] for n in self.population.classes]
         learnt = self.pretraining.architecture.source.class_names
         if self.how.keeps_head and self.pretraining.has_clients and classes != learnt:
-            task, start = (
-                f"{len(some)} ({excerpt(', '.join(some))})" for some in (classes, learnt)
-            )
+            task, start = (f"{len(of)} ({excerpt(', '.join(of))})" for of in (classes, learnt))
             problem = f"the classes of a task, {task}, must be those of the pre-training, {start}"
             raise SettingsError(f"head = keep: {problem}", "head")
         if self.how.head and not samples.dataset.has_classes:
             raise SettingsError(f"head = {self.how.head}: needs classes; set fresh or keep", "head")
         if self.how.diagnostics and samples.dataset.has_classes:  # The probe needs features.
             last_linear(network, samples.batch(slice(1), next(network.parameters()).device)[0])
-        self.how.trained.training.check(network, samples)
+        self.how.trained.check(network, samples)
         self.metrics.check(*example_of(network, samples, len(self.population.classes)))
         self.strategy()
 
