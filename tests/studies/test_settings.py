@@ -8,9 +8,8 @@ import yaml
 from coprefl_flwr.errors import SettingsError, excerpt
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.personal_data import UNUSED
 from coprefl_flwr.studies.running import run_study
-from coprefl_flwr.studies.settings import Settings, TaskDataSettings, TaskSettings
+from coprefl_flwr.studies.settings import OF_STARTS, Settings
 from tests.common.data import write_domain
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
@@ -118,7 +117,7 @@ def test_personalised_study_refuses_settings_that_it_does_not_use():
     """
     texts = {"partition": "iid", "task-dataset": "MNIST", "keep": "loss", "task-partition": "iid"}
     texts |= {"head": "ncm", "task-method": "fedprox", "task-optimiser": "adam"}
-    for key in (*UNUSED, *declared(TaskDataSettings), *declared(TaskSettings)):
+    for key in OF_STARTS:
         if key.startswith("client-wrapper"):
             continue
         option = declared(Settings)[key]
