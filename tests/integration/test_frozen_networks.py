@@ -28,7 +28,7 @@ from coprefl_flwr.clients import (
     client_app,
 )
 from coprefl_flwr.data import split_in_two
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.training import LocalTraining
 from coprefl_flwr.models import load_saved_model, model_arrays
@@ -307,13 +307,6 @@ def test_client_with_another_base_is_left_out_and_named(partly, caplog):
     hashes = r"[0-9a-f]{12}, at the server " + cp.base_hash(partly.model)
     line = f"client 2 on node 2 is left out: hash of the frozen weights: {hashes}; make the network"
     assert [one for one in caplog.messages if re.match(line, one)]
-
-
-def test_run_ends_if_all_clients_have_another_base(partly):
-    grid = LocalGrid(partly.torch_app(), nodes=1)
-    strategy, config = FedAvg(clients=len(SIZES)), ConfigRecord({"base-hash": "0" * 12})
-    with pytest.raises(RunFailedError, match=r"frozen weights: .*, at the server 0{12}; make "):
-        strategy.start(grid, to_record(partly.arrays()), 1, train_config=config)
 
 
 def test_whole_state_dict_is_refused_by_number(partly):
