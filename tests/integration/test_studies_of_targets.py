@@ -151,7 +151,8 @@ def test_a_network_without_a_linear_last_layer_needs_a_function():
 
     arguments = {"a": convolution(3)}, None, tasks, 0
     line = refusal(architecture_of_tasks, *arguments, keeps_head=False)
-    assert line.endswith("; tasks that replace another last layer need network=")
+    assert "calls no nn.Linear, " in line
+    assert "in tasks, network= makes one" in line
     asked.clear()
     architecture = architecture_of_tasks({}, convolution, tasks, 0, keeps_head=False)
     assert {*asked} == {3, 4}
