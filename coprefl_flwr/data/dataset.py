@@ -165,6 +165,7 @@ def make_dataset(
 ) -> ImageDataset | TensorDataset:
     """Return a dataset made of these arrays, after a check of their dtypes, shapes and values.
 
+    There is at least one sample.
     Raises a SettingsError that begins with `source` if an array has a wrong dtype or shape, if an
     input holds a NaN or an infinity, or if a label or a domain is not an index of a name.
 
@@ -183,8 +184,6 @@ def make_dataset(
     may_lack : whether classes may be without inputs, as in a file with the data of one writer; if
         false, a class without inputs raises a SettingsError
     """
-    if not inputs.numel():
-        raise SettingsError(f"{source}: there are no images or other inputs")
     are_images = inputs.dtype == torch.uint8 and inputs.ndim == 4
     if are_images and inputs.shape[1] > 4:
         shape = tuple(inputs.shape)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.data.dataset import ImageDataset, Rows, Samples
-from coprefl_flwr.errors import SettingsError, one_line, unknown, wrong_type
+from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.named import parsed, split_options
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import Checked, option
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -297,7 +297,7 @@ def _dealt(order: Rows, labels: npt.NDArray[Any], clients: int) -> Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class Spread(Checked):
     """How samples are distributed over clients."""
 
     clients: int | None = option(100, "clients; not set: as many as the scheme makes", minimum=1)
@@ -305,16 +305,6 @@ class Spread:
     alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
     classes_per_client: int = option(2, "classes per client; only for `pathological`", minimum=1)
     min_samples: int = option(10, "fewest samples per client", unit="samples", minimum=2)
-
-    def __post_init__(self) -> None:
-        """Check each value, and the type of the scheme."""
-        check_declared(self)
-        scheme = self.partition
-        if isinstance(scheme, type) or not (
-            isinstance(scheme, str) or callable(scheme) or hasattr(scheme, "load_partition")
-        ):
-            needed = f"a text ({', '.join(SCHEMES)}), a function or a partitioner of flwr-datasets"
-            raise wrong_type("scheme", scheme, needed, "IidPartitioner(num_partitions=10)")
 
     def over_clients(self, samples: Samples, seed: int, population: str) -> list[Samples]:
         """Partition samples; return the samples of each client of a population.

@@ -31,7 +31,7 @@ from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic, nbytes
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import Exchange, Replies, RoundMetrics, concat_replies
-from coprefl_flwr.federation.keep import Best, Keep
+from coprefl_flwr.federation.keep import SERVER, Best, Keep
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.federation.transport import Transport
 
@@ -129,6 +129,9 @@ class Run:
         began = time.monotonic()
         if self.first == 1:
             self._evaluate_on_server(0)
+            measured = self.history.of_round(0)
+            if measured and self.keep and self.keep.metric.startswith(SERVER):
+                self.keep.check(measured)
         done = self.first - 1
         if done and self._ends(done):
             self.num_rounds = done
@@ -261,8 +264,6 @@ class Run:
         if exchange.action != "evaluate":
             without_arrays = replace(replies, arrays={}, sums={})
             self._training.setdefault(exchange.action, []).append(without_arrays)
-        if isinstance(exchange.combine, LossMoments) and len(replies.clients) == 1:
-            self._warn_once("the query had one reply: the variance in CoPreFL's objective is 0")
         sums = [a for arrays in replies.sums.values() for a in arrays.values()]
         if isinstance(exchange.combine, LossMoments) and sums and not any(a.any() for a in sums):
             self._warn_once("all query gradients are 0: the round is FedAvg; is the loss right?")

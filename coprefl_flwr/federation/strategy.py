@@ -7,9 +7,9 @@ exchanges. At its end it returns the new global arrays and the round's metrics.
 
 import inspect
 import math
-import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -22,7 +22,6 @@ from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
-from coprefl_flwr.federation.checkpoint import written_alone
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
 from coprefl_flwr.federation.exchange import REDUCTIONS, Exchange, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
@@ -32,7 +31,7 @@ from coprefl_flwr.federation.nodes import hosted_clients
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, ShouldStop, flower_log
 from coprefl_flwr.federation.validation import Bounds
-from coprefl_flwr.files import expanded
+from coprefl_flwr.files import alone, expanded
 from coprefl_flwr.options import Option, Value, check_declared
 
 if TYPE_CHECKING:
@@ -46,32 +45,6 @@ ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 CLIENTS = "coprefl_flwr.clients:"
 ANSWERED_BY_FUNCTIONS = ("", "TorchClient", "CoPreFLClient", "FedProxClient", "QFFLClient")
 """Clients whose messages an app of functions can answer; "" is a client of the user."""
-
-FEDPROX = (
-    "FedProx is FedAvg unless the app's training adds mu / 2 ||w - w_t||^2 to its loss, with mu = "
-    "config['proximal-mu'] and the received weights w_t"
-)
-"""Warning if the clients are functions of an app."""
-
-
-FLOWER_ARGUMENTS = {
-    "proximal_mu": "mu",
-    "eta": "global_learning_rate",
-    "server_learning_rate": "global_learning_rate",
-    "beta_1": "beta1",
-    "beta_2": "beta2",
-    "eta_l": "the learning rate in your clients' training",
-    "client_learning_rate": "the learning rate in your clients' training",
-    "train_loss_key": "the metrics that QFFLClient reports",
-    "weighted_by_key": "the metric num-examples, the weight of a client",
-    "arrayrecord_key": "nothing: it is always 'arrays'",
-    "configrecord_key": "nothing: it is always 'config'",
-    "min_evaluate_nodes": "fraction_evaluate, the fraction of the clients that evaluates",
-    "min_train_nodes": "participants, the clients of a round",
-    "train_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
-    "evaluate_metrics_aggr_fn": "metric_reductions, or a hook of `start`",
-}
-"""{argument of Flower's strategies: its replacement in this package}."""
 
 
 class HeadLayer(NamedTuple):
@@ -129,17 +102,13 @@ class RoundStrategy(Strategy, RunStrategy):
     `AGGREGATION`."""
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Raise a SettingsError for unknown arguments, with the replacements of Flower's."""
+        """Raise a SettingsError for unknown arguments, such as those of Flower's strategies."""
         parameters = dict(inspect.signature(cls.__init__).parameters)
         parameters.pop("self", None)
         others = [name for name in options if name not in parameters]
         if others and all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
-            lines = [
-                f"instead of Flower's '{name}' use {FLOWER_ARGUMENTS[name]}"
-                if name in FLOWER_ARGUMENTS
-                else unknown("option", name, parameters)
-                for name in others
-            ]
+            lines = [unknown("option", name, parameters) for name in others]
+            lines.append("docs/how-to/flower-app.md lists what replaces arguments of Flower's")
             raise SettingsError(f"{cls.__name__}: {'; '.join(lines)}", *others)
         return super().__new__(cls)
 
@@ -155,10 +124,6 @@ class RoundStrategy(Strategy, RunStrategy):
             if reduction not in REDUCTIONS:
                 wrong = unknown("reduction", reduction, REDUCTIONS)
                 raise SettingsError(f"metric_reductions, {name}: {wrong}")
-        for name in ("run_name", "population"):
-            if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
-                limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
-                raise SettingsError(f"{name} = {value!r}: {limit}")
         if not self.robust:
             return
         if not self.averages:
@@ -199,8 +164,6 @@ class RoundStrategy(Strategy, RunStrategy):
             if strategy is not self:
                 strategy.check_functions()
             client = str(strategy.client).partition(CLIENTS)[2]
-            if client == "FedProxClient":
-                flower_log.warning("%s", FEDPROX)
             if client not in ANSWERED_BY_FUNCTIONS:
                 raise SettingsError(
                     f"{type(strategy).__name__} needs other clients than this app's @app.train "
@@ -337,10 +300,12 @@ class RoundStrategy(Strategy, RunStrategy):
         num_rounds = replace(ROUNDS, minimum=0).checked(num_rounds, "num_rounds")
         self._refuse_own_steps()
         chosen = None if keep is None else Keep.read(keep)
-        if chosen and chosen.of_clients and not self.rounds_to_evaluation:
-            raise SettingsError("keep: no client evaluates: set evaluate_every", "keep")
+        if chosen and not (self.rounds_to_evaluation if chosen.of_clients else evaluate_fn):
+            needed = "evaluate_every" if chosen.of_clients else "evaluate_fn"
+            raise SettingsError(f"keep: nothing measures '{chosen.metric}': set {needed}", "keep")
         path = None if checkpoint is None else expanded(checkpoint)
-        with written_alone(path):
+        writing = f"checkpoint = {path}: another run is writing this file"
+        with alone(Path(f"{path}.lock"), writing) if path else nullcontext():
             run = Run(
                 self,
                 grid,

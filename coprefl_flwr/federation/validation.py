@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.aggregation import Metrics, Rule, finite_metric
 from coprefl_flwr.options import check_declared, option
 
@@ -42,9 +41,6 @@ class Bounds:
     def __post_init__(self) -> None:
         """Check the values of the bounds; raise a SettingsError if one is invalid."""
         check_declared(self)
-        if self.loss_range and not self.loss_range[0] <= self.loss_range[1]:
-            limit = "must be two numbers, the smallest and the largest loss"
-            raise SettingsError(f"loss_range = {self.loss_range!r}: {limit}")
 
     def check(
         self,

@@ -74,18 +74,8 @@ def test_client_fn_may_take_the_client_id_and_the_config():
     assert (metrics["clients"], metrics["number"]) == ([1, 4], [1.0, 4.0])
 
 
-def test_client_fn_that_returns_no_client_is_refused():
-    failed = ask(client_app(lambda _, __: "client"), "train", SENT, **HOSTED)["failed"]
-    assert failed["reasons"] == ["client_fn returned a str, not a NumPyClient"] * 2
-
-
 def numbered(context, client_id):
     return Echo()
-
-
-def test_number_of_clients_is_not_for_a_node():
-    with pytest.raises(SettingsError, match="pass clients=100 to the strategy"):
-        client_app(numbered, 100)
 
 
 @pytest.mark.parametrize(
