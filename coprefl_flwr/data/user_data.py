@@ -85,10 +85,9 @@ def as_dataset(
     given = {"groups": groups, "domains": domains}
     columns = {name: value for name, value in given.items() if value is not None}
     if isinstance(user_data, Dataset):
-        renumbers = relabel and user_data.has_classes
-        dataset = renumbered(source, user_data) if renumbers else user_data
-        numbered = _numbered(source, columns, len(dataset.labels))
-        return replace(dataset, **numbered) if numbered else dataset
+        numbered = _numbered(source, columns, len(user_data.labels))
+        given_dataset = replace(user_data, **numbered) if numbered else user_data
+        return renumbered(given_dataset) if relabel else given_dataset
     keys = {name: key for name, key in columns.items() if isinstance(key, str)}
     reader = _Reader(source, batch, label, image, keys, Reduction(image_size))
     sizes, of_parts, parts = [0], [], parts_of(source, user_data)
@@ -107,16 +106,16 @@ def as_dataset(
     names = _common_names(source, of_parts)
     if names is not None and labels.dtype == np.int64 and labels.max() < len(names):
         names = names[: labels.max() + 1]  # A subset may have the names of the whole dataset.
-    return make_dataset(
+    dataset = make_dataset(
         source,
         _stacked(source, reader.inputs),
         labels,
         names,
         test=is_test if is_test.any() and not is_test.all() else None,
-        relabel=relabel,
-        may_lack=may_lack,
+        may_lack=may_lack or relabel,
         **_numbered(source, columns | reader.columns, len(labels)),
     )
+    return renumbered(dataset) if relabel else dataset
 
 
 _samples: "weakref.WeakKeyDictionary[Any, Samples]" = weakref.WeakKeyDictionary()

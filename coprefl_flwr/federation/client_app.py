@@ -83,11 +83,9 @@ def roster_reply(message: Message, context: Context, own: Sequence[int] | None =
 
 
 def _arguments(client_fn: ClientFn) -> int:
-    """Return the number of positional arguments without a default; at least 2 with `*args`."""
+    """Return the number of arguments without a default."""
     parameters = inspect.signature(client_fn).parameters.values()
-    needed = [p for p in parameters if p.kind <= p.VAR_POSITIONAL and p.default is p.empty]
-    several = any(p.kind is p.VAR_POSITIONAL for p in needed)
-    return max(len(needed) - several, 2 * several)
+    return sum(parameter.default is parameter.empty for parameter in parameters)
 
 
 def _refuse_other(client_id: int | None, own: object) -> None:

@@ -19,7 +19,6 @@ from flwr.serverapp.strategy import Result
 
 from coprefl_flwr.arrays import Arrays, mismatch, read_only, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError
-from coprefl_flwr.federation.aggregation import LossMoments
 from coprefl_flwr.federation.checkpoint import (
     Checkpoint,
     History,
@@ -264,9 +263,6 @@ class Run:
         if exchange.action != "evaluate":
             without_arrays = replace(replies, arrays={}, sums={})
             self._training.setdefault(exchange.action, []).append(without_arrays)
-        sums = [a for arrays in replies.sums.values() for a in arrays.values()]
-        if isinstance(exchange.combine, LossMoments) and sums and not any(a.any() for a in sums):
-            self._warn_once("all query gradients are 0: the round is FedAvg; is the loss right?")
         return replies
 
     def _warn_once(self, line: str) -> None:

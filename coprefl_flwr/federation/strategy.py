@@ -20,10 +20,9 @@ from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.context import RoundContext, RunStrategy
-from coprefl_flwr.federation.exchange import REDUCTIONS, Exchange, Round
+from coprefl_flwr.federation.exchange import REDUCTIONS, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
 from coprefl_flwr.federation.keep import Keep
 from coprefl_flwr.federation.messages import check_free
@@ -78,9 +77,6 @@ class RoundStrategy(Strategy, RunStrategy):
     """Stages of a study in which the method can run: "pretraining", "task", "personalised",
     "head"."""
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
-    """Message types that the clients must answer, in the order of a round's exchanges."""
-
     server_data: ClassVar[str] = ""
     """The owner of the data in the method's field `server`. "server": the server's data; "clients":
     the data of all clients; "both": the data of server and clients; "": there is no such field."""
@@ -108,8 +104,8 @@ class RoundStrategy(Strategy, RunStrategy):
         others = [name for name in options if name not in parameters]
         if others and all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
             lines = [unknown("option", name, parameters) for name in others]
-            lines.append("docs/how-to/flower-app.md lists what replaces arguments of Flower's")
-            raise SettingsError(f"{cls.__name__}: {'; '.join(lines)}", *others)
+            flowers = "(arguments of Flower's strategies: docs/how-to/flower-app.md)"
+            raise SettingsError(f"{cls.__name__}: {'; '.join(lines)} {flowers}", *others)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -210,25 +206,6 @@ class RoundStrategy(Strategy, RunStrategy):
         if "train" not in self.actions:
             return UNKNOWN
         return Budget(work.step_sum, work.participants * work.samples_seen)
-
-    @property
-    def rounds_to_evaluation(self) -> int:
-        """Number of rounds between evaluations on clients.
-
-        0 means that clients never evaluate, for example because the method has no clients.
-        """
-        return self.evaluate_every if self.fraction_evaluate and self.actions else 0
-
-    def evaluation_due(self, server_round: int, last_round: int) -> bool:
-        """Return whether clients evaluate the model after this round."""
-        every = self.rounds_to_evaluation
-        return bool(every) and (server_round % every == 0 or server_round == last_round)
-
-    def evaluation_exchange(
-        self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
-    ) -> Exchange:
-        """Return the exchange in which these clients evaluate `arrays`."""
-        return Exchange("evaluate", arrays, clients, MetricsOnly(), needed=1)
 
     def summary(self) -> None:
         """Log the strategy's options, in the part of the log that Flower writes at the start."""

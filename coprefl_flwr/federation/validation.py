@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
 from coprefl_flwr.federation.aggregation import Metrics, Rule, finite_metric
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import Checked, option
 
 Range = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class Bounds(Checked):
     """Limits on clients' replies, which every strategy takes as its option `bounds`.
 
     `loss_range` is (smallest, largest) allowed value of a client's metric "loss". If it is None,
@@ -37,10 +37,6 @@ class Bounds:
         "a simulation or on a local grid, because their nodes are part of this program",
         minimum=1,
     )
-
-    def __post_init__(self) -> None:
-        """Check the values of the bounds; raise a SettingsError if one is invalid."""
-        check_declared(self)
 
     def check(
         self,

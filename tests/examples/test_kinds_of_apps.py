@@ -401,12 +401,6 @@ def test_metrics_that_are_bounds_and_a_hook_with_those_of_each_client():
         CoPreFL(metric_reductions={"epsilon": "maxi"})
 
 
-def test_query_gradients_of_0_are_warned_of_once(caplog):
-    kind = Kind(two_layers(), loss=lambda m, b: (m(b[0]) * 0).sum())
-    strategy_of().start(LocalGrid(app_of(kind), nodes=3), start_of(kind), 3)
-    assert caplog.text.count("all query gradients are 0") == 1
-
-
 def test_gradient_reply_of_a_regression_in_numpy():
     """Without torch: softmax regression, in two rounds; a list and a mapping give the same."""
     rng = np.random.default_rng(0)

@@ -102,11 +102,6 @@ def test_node_without_partition_id_is_refused_where_it_is_needed():
     assert ask(client_app(numbered, [3]), ROSTER, node_config={})["roster"]["own"] == [3]
 
 
-def test_client_fn_with_any_number_of_arguments_takes_the_id():
-    content = ask(client_app(lambda *a: Echo(a[1])), "train", SENT, **HOSTED)
-    assert content["metrics"]["number"] == [1, 4]
-
-
 class Asking(LocalGrid):
     """Records the types of the messages."""
 
