@@ -301,6 +301,7 @@ def evaluate_starts(
     client_metrics: MetricLike | Sequence[MetricLike] = (),
     evaluate_every: int = 1,
     diagnostics: bool = False,
+    seed: int | None = None,
     workers: int = 1,
     checkpoint: str | Path | None = None,
     quiet: bool = False,
@@ -319,7 +320,7 @@ def evaluate_starts(
         Number of rounds R of a task. All clients of the task take part in each round.
     method : str or RoundStrategy
         Algorithm of the tasks, such as "fedprox:mu=0.1", `FedProx(mu=0.1)` or your own
-        strategy whose `roles` contain "task". The seed is the seed of the tasks.
+        strategy whose `roles` contain "task".
     head : str
         The last layer at the beginning of a task. "fresh": a new layer, the same for every starting
         model; "keep": the last layer of the starting model; "ncm", "ridge": a layer that is
@@ -339,6 +340,9 @@ def evaluate_starts(
     diagnostics : bool
         Whether to measure, for each starting model and task, properties of the model that may
         explain its accuracy, such as gradient diversity. They are in `rounds` of the result.
+    seed : int, optional
+        Seed of the new last layers and of the training in the tasks. Default: the seed of `tasks`,
+        which draws the tasks' classes and clients.
     workers : int
         Number of processes that run the clients, as in `pretrain`.
     checkpoint, quiet : path of a folder, bool
@@ -382,8 +386,9 @@ def evaluate_starts(
     computed, keeps = in_role("head", layer, HEAD, training), layer == KEEP
     last = computed if computed.role else None
     how = Downstream(trained, head=last, keeps_head=keeps, metrics=metrics, **of_tasks)
-    architecture = architecture_of_tasks(weights, network, tasks, keeps_head=keeps)
-    of_run = RunOptions(seed=tasks.seed)
+    seed, draw = (tasks.seed, None) if seed is None else (seed, tasks.seed)
+    of_run = RunOptions(seed=seed)
+    architecture = architecture_of_tasks(weights, network, tasks, seed, keeps_head=keeps)
     stages = [
         Pretraining(START, None, architecture, of_run, name=name, weights=given, keeps_head=keeps)
         for name, given in weights.items()
@@ -391,7 +396,7 @@ def evaluate_starts(
     study = Study(comparison(stages, tasks, how))
     with finished(study, checkpoint, Layout.PATH, quiet, workers) as store:
         rows, of_rounds = gather(study, store)
-        shown = about(study, store, tasks.seed) | {"settings": _shown(tasks, how, layer)}
+        shown = about(study, store, of_run.seed, draw) | {"settings": _shown(tasks, how, layer)}
     return StartsResult(frames.accuracies(rows), of_rounds, shown)
 
 

@@ -280,3 +280,20 @@ def test_clients_are_the_groups_if_groups_are_given():
     ]
     with pytest.raises(SettingsError, match="in Python groups= names them"):
         cp.partition(data, scheme="natural")
+
+
+def test_seed_of_evaluate_starts_draws_heads_and_training_alone():
+    """Not set, it is the seed of the tasks, with the same numbers."""
+    tasks = cp.tasks(images(), number=1, classes=4, clients=2, scheme="iid", seed=3)
+
+    def result(**options):
+        return cp.evaluate_starts({"a": Perceptron()}, tasks, rounds=1, **SMALL, **options)
+
+    plain, same, other = result(), result(seed=3), result(seed=4)
+    assert plain.rows.equals(same.rows)
+    assert plain.rows["n"].equals(other.rows["n"])
+    assert not plain.rows["loss"].equals(other.rows["loss"])
+    assert (plain.about["seed"], "data-seed" in plain.about) == (3, False)
+    assert (other.about["seed"], other.about["data-seed"]) == (4, 3)
+    with pytest.raises(SettingsError, match="seed = -1: must be at least 0"):
+        result(seed=-1)

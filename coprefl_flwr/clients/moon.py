@@ -1,14 +1,16 @@
 """MOON's client: local SGD with a contrastive loss of representations."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
+from coprefl_flwr.data import Samples
 from coprefl_flwr.learning.training import Objective
 from coprefl_flwr.models import computing, load_arrays, model_arrays, outputs_and_representation
 from coprefl_flwr.models.copies import copied
+from coprefl_flwr.models.heads import last_linear
 
 
 class MOONClient(StatefulClient):
@@ -23,6 +25,11 @@ class MOONClient(StatefulClient):
     local model. Both models are frozen and in eval mode. In a client's first round the contrastive
     loss is left out. mu and tau are the request's "moon-mu" and "moon-temperature".
     """
+
+    @classmethod
+    def check_network(cls, network: nn.Module, samples: Samples) -> None:
+        """Raise a SettingsError if the network calls no `nn.Linear`."""
+        last_linear(network, samples.batch(slice(1), next(network.parameters()).device)[0])
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the trained weights, n and {"loss"}; the loss includes the contrastive loss."""

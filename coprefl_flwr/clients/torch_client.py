@@ -95,6 +95,10 @@ class TorchClient(NumPyClient):
             )
             raise SettingsError(f"{line}; make the network from the same file on every node")
 
+    @classmethod
+    def check_network(cls, network: nn.Module, samples: Samples) -> None:
+        """Raise a SettingsError if the client cannot train this network."""
+
     def training_samples(self, config: Config) -> Samples:
         """Return the samples for local training in this round."""
         return self.train

@@ -40,6 +40,11 @@ class DatasetSettings:
     data_dir: str = option(
         "", "folder of the torchvision datasets; missing ones are downloaded to it", counts=False
     )
+    data_seed: int | None = option(
+        None,
+        "seed of clients, tasks and classes; `seed` draws the rest; not set: `seed` draws all",
+        minimum=0,
+    )
     samples_per_class: int = option(
         0,
         "at most this many samples of each class of `dataset` are used, drawn by the seed; 0: all",

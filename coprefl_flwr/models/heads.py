@@ -67,5 +67,5 @@ def _recorded_calls(
         for handle in handles:
             handle.remove()
     if not calls:
-        problem = f"{type(model).__name__} calls no nn.Linear, so it has no features"
-        raise SettingsError(f"{problem}; tasks that replace another last layer need network=")
+        problem = f"{type(model).__name__} calls no nn.Linear, whose input would be the features"
+        raise SettingsError(f"{problem} (in tasks, network= makes one with a new last layer)")

@@ -144,7 +144,7 @@ class _Table:
         for run in self.runs():
             if not self.store.done(run.study.stages):
                 why = self.failed.get(run.identity, "not run yet")
-                lines.append(f"{run.name}, seed {run.settings.seed}: {why}")
+                lines.append(f"{run.name}, {run.seeds}: {why}")
         return list(dict.fromkeys(lines))
 
     def runs(self) -> list[Run]:
@@ -170,10 +170,9 @@ class _Table:
 
         A start is compared with `random`, if the table has this row.
         """
-        idle = [outcome.not_learnt.get(str(trial.method)) for outcome in self._outcomes]
-        of_seeds = zip(self.recipe.seeds, idle, strict=True)
-        of_runs = notes.problems(self.store, runs)
-        return of_runs + [f"seed {seed}: {problem}" for seed, problem in of_seeds if problem]
+        both, start = zip(runs, self._outcomes, strict=True), str(trial.method)
+        idle = [(run.seeds, outcome.not_learnt.get(start)) for run, outcome in both]
+        return notes.problems(self.store, runs) + [f"{one}: {line}" for one, line in idle if line]
 
     def _measured(self, row: TableRow, chosen: Trial | None, runs: Sequence[Run]) -> ResultRow:
         label, unfinished = row.label, self._of_seeds(runs)
@@ -200,7 +199,7 @@ class _Table:
 
     def _of_seeds(self, runs: Sequence[Run]) -> str:
         """Return the number of finished seeds of a row, "1 of 3 seeds"; "" if all are finished."""
-        done, seeds = sum(self.store.done(run.study.stages) for run in runs), len(self.recipe.seeds)
+        done, seeds = sum(self.store.done(run.study.stages) for run in runs), len(self.recipe.pairs)
         return f"{done} of {seeds} seed{'s' * (seeds != 1)}" if done < seeds else ""
 
     @property
@@ -209,8 +208,8 @@ class _Table:
 
     @functools.cached_property
     def _outcomes(self) -> list[Outcome]:
-        """The results of all starts, per seed. Two rows may have one start under two labels."""
-        return [self._outcome(position) for position, _ in enumerate(self.recipe.seeds)]
+        """The results of all starts, per run. Two rows may have one start under two labels."""
+        return [self._outcome(position) for position, _ in enumerate(self.recipe.pairs)]
 
     @functools.cached_property
     def _values(self) -> pd.DataFrame:
@@ -233,7 +232,7 @@ class _Table:
         rows, rounds = frames_of(stages, self.store)
         settings = Settings.from_config(self.combination)
         about = {
-            "seed": self.recipe.seeds[position],
+            **self.recipe.pairs[position],
             "tasks": settings.tasks if settings.study == STARTS else 0,
             "starts": list(runs),
             "columns": self.recipe.headings,

@@ -29,6 +29,7 @@ from coprefl_flwr.recipes.listing import (
     RUNS,
     listing,
     runs_in,
+    seeds_of,
     store_of,
 )
 from coprefl_flwr.recipes.load import read_recipe
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         failed = run_recipe(recipe, store, make)
         write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
         _report(collect(recipe, store, failed), out)
-    if len(recipe.seeds) == 1 and not failed:
+    if len(recipe.pairs) == 1 and not failed:
         say("next: add --set 'seeds=[0, 1, 2]' to test the differences over three seeds")
     for identity, problem in failed.items():
         key, *_ = identity.split("/")  # As `coprefl show` takes it.
@@ -190,7 +191,7 @@ def show(options: argparse.Namespace) -> None:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
         say(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
     trained = "model" if settings["study"] == STARTS else "backbones"
-    say(f"  {trained} {settings[trained]}, seed {settings['seed']}")
+    say(f"  {trained} {settings[trained]}, seed {seeds_of(settings)}")
     for stage in [folder, *sorted(folder.glob("tasks/*"))]:
         result, name = read_result(stage), "" if stage == folder else f"task {stage.name}, "
         if result["rounds"]:

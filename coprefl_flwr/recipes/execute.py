@@ -148,13 +148,11 @@ class Executor:
         here = self.workers == 1 or few or not unfinished
         execute = self._here if here else self._on_workers
         names = display_names(run.name for run in runs)
-        seeds = len({run.settings.seed for run in runs})
         rounds = {run: sum(stage.rounds for stage in run.study.stages) for run in unfinished}
         failed: Failures = {}
 
         def begin(run: Run) -> Part:
-            seed = f", seed {run.settings.seed}" if seeds > 1 else ""
-            return progress.part(names[run.name] + seed, rounds[run])
+            return progress.part(f"{names[run.name]}, {run.seeds}", rounds[run])
 
         progress = Progress(len(unfinished), sum(rounds.values()))
         with progress, contextlib.closing(execute(unfinished, begin)) as ended:

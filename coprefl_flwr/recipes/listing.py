@@ -1,6 +1,6 @@
 """List the contents of an output folder: recipes, their runs, and studies of `flwr run`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def _runs(models: Path) -> list[list[str]]:
     lines = []
     for folder, about in runs_in(models).items():
         settings, tasks = about["settings"], len(list(folder.glob(f"tasks/*/{RESULT}")))
-        method, seed = Methods.read(settings["method"]).without_folders, str(settings["seed"])
+        method, seed = Methods.read(settings["method"]).without_folders, seeds_of(settings)
         kind = str(tasks) if settings["study"] == STARTS else "personalised"
         lines.append([folder.name, method, seed, kind])
     return lines
@@ -91,8 +91,14 @@ def _studies(outputs: Path) -> list[list[str]]:
         settings, _ = read_yaml(file)
         state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"
         method = Methods.read(settings["method"]).without_folders
-        lines.append([str(file.parent), state, str(settings["seed"]), method])
+        lines.append([str(file.parent), state, seeds_of(settings), method])
     return lines
+
+
+def seeds_of(settings: Mapping[str, Any]) -> str:
+    """Return the seed in a run's stored settings, and its draw if it has one: "1, draw 3"."""
+    draw = settings.get("data-seed", "")
+    return f"{settings['seed']}" if draw == "" else f"{settings['seed']}, draw {draw}"
 
 
 def _table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

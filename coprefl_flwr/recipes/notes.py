@@ -9,6 +9,7 @@ from coprefl_flwr.files import read_json
 from coprefl_flwr.recipes.recipe import HALVING, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
+from coprefl_flwr.report.answer import value_text
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies import results
 from coprefl_flwr.studies.results import without_folders
@@ -74,7 +75,7 @@ def _lines(runs: Sequence[Run], of_runs: Sequence[Mapping[Stage, str]]) -> list[
     for run, of_stages in zip(runs, of_runs, strict=True):
         for stage, line in of_stages.items():
             task = "" if stage.task is None else f", task {stage.task}"
-            lines.append(f"seed {run.settings.seed}{task}: {line}")
+            lines.append(f"{run.seeds}{task}: {line}")
     return lines
 
 
@@ -97,7 +98,7 @@ def provenance(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, s
         or "not recorded, as the package did not run from a git checkout",
         "machine": _joined(str(about.get("machine", "")) for about in abouts) or NOT_DONE,
         "date (UTC)": _days(done) or NOT_DONE,
-        "seeds": ", ".join(map(str, recipe.seeds)),
+        "seeds": value_text(recipe.seeds),
     }
 
 

@@ -142,7 +142,7 @@ def _kinds(row: TableRow) -> list[Run]:
     methods = [("tasks", START), *((phase.without_folders, phase) for phase in phases)]
     return [
         replace(
-            Run.of(row.combination, method, row.recipe.seeds[0]),
+            Run.of(row.combination, method, row.recipe.pairs[0]["seed"]),
             label=", ".join([label, *others]),
         )
         for label, method in methods

@@ -16,7 +16,7 @@ search: {learning-rate: [0.01, 0.001]}   # for every method that has it
 select: validation            # or test (the papers' way), or all (each value is a row)
 search-by: halving            # runs only the best quarter of the values for all rounds; or all
 reference: coprefl            # the row that the other rows are tested against
-seeds: [0, 1, 2]              # a list: [2] is one seed, [0, 1] are two seeds
+seeds: [0, 1, 2]              # [2] is one seed; {data: 10, training: 2} are 20 pairs of seeds
 metrics: [accuracy, variance] # the columns
 figures: [accuracies, curves] # the plots; this is the default; [] draws none
 protocols:                    # overlays; `coprefl run --protocol ratio` applies one
@@ -57,7 +57,7 @@ from coprefl_flwr.federation.keep import BEST, Keep
 from coprefl_flwr.named import as_file_name, written_options
 from coprefl_flwr.options import Value
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.recipes.schema import RecipeFile
+from coprefl_flwr.recipes.schema import CrossedSeeds, RecipeFile
 from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import BUDGETS, DIAGNOSTICS, KEPT, START_LOSS, STEP_SIZE, STOPPED
 from coprefl_flwr.report.comparison import Printed
@@ -167,6 +167,14 @@ class Recipe(RecipeFile):
     def study(self) -> str:
         """The kind of study of all runs."""
         return str(self.settings.get("study", (STARTS,))[0])
+
+    @property
+    def pairs(self) -> list[dict[str, int]]:
+        """The settings `seed`, and `data-seed` if it is set, of each reported run of a method."""
+        if not isinstance(self.seeds, CrossedSeeds):
+            return [{"seed": seed} for seed in self.seeds]
+        pairs = itertools.product(self.seeds.data, self.seeds.training)
+        return [{"data-seed": draw, "seed": seed} for draw, seed in pairs]
 
     @property
     def compared(self) -> tuple[str, ...]:

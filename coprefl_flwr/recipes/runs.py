@@ -26,6 +26,7 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING
 from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.report.comparison import run_name
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.costs import cost, rounds_for
 from coprefl_flwr.studies.hashes import hash_of
@@ -42,7 +43,7 @@ ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 
 @dataclass(frozen=True)
 class Run:
-    """A run: one method with one seed. Its `settings` name this method and this seed only.
+    """A run: one method with one seed (and `data-seed`), which are all that its `settings` name.
 
     `label` is the name of its row in the table, which the log shows.
     """
@@ -74,6 +75,11 @@ class Run:
     def name(self) -> str:
         """The label of the run's row, or else its method, with file names instead of paths."""
         return self.label or self.settings.method.without_folders
+
+    @property
+    def seeds(self) -> str:
+        """The run's seed, or its draw and seed: "seed 1", "draw 3, seed 1"."""
+        return run_name(self.settings.seed, self.settings.data_seed)
 
     @property
     def main(self) -> Stage:

@@ -37,6 +37,7 @@ from coprefl_flwr.studies.settings import Settings, check_known
 
 ELSEWHERE = {
     "seed": "the recipe's key 'seeds'",
+    "data-seed": "the recipe's key 'seeds'",
     "method": "the recipe's key 'methods'",
     "run-name": "--out",
     "output-dir": "--out",
@@ -147,13 +148,42 @@ AtLeast0 = Annotated[int, Strict(), Field(ge=0)]
 AtLeast1 = Annotated[int, Strict(), Field(ge=1)]
 Texts: Any = several(Text)
 # Not `several`: a single 2 might mean the seed 2, or two seeds.
-Seeds: Any = Annotated[list[AtLeast0], Field(min_length=1), AfterValidator(_unique)]
+SeedList: Any = Annotated[list[AtLeast0], Field(min_length=1), AfterValidator(_unique)]
+
+
+def _from_0(value: Any) -> Any:
+    """Return the seeds 0 to N - 1 for a number N of seeds; another value unchanged."""
+    return list(range(value)) if type(value) is int and value > 0 else value
+
+
+_SCHEMA = {"anyOf": [TypeAdapter(AtLeast1).json_schema(), TypeAdapter(SeedList).json_schema()]}
+SeedCount: Any = Annotated[SeedList, BeforeValidator(_from_0), WithJsonSchema(_SCHEMA)]
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(
         extra="forbid", alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True
     )
+
+
+class CrossedSeeds(_Part):
+    """Seeds of the data and of the training: there is a run for each pair. N means 0 to N - 1."""
+
+    data: SeedCount = Field((0,), description="seeds of clients and tasks (data-seed)")
+    training: SeedCount = Field((0,), description="seeds of weights, participants, order, noise")
+
+    def __str__(self) -> str:
+        return f"data {[*self.data]}, training {[*self.training]}"
+
+
+def _seeds(value: Any) -> Any:
+    """Return a list of seeds, or crossed seeds; Pydantic keeps the places of errors inside."""
+    kind = CrossedSeeds if isinstance(value, dict) else SeedList
+    return TypeAdapter(kind).validate_python(value)
+
+
+_SCHEMAS = [TypeAdapter(kind).json_schema() for kind in (SeedList, CrossedSeeds)]
+Seeds: Any = Annotated[Any, AfterValidator(_seeds), WithJsonSchema({"anyOf": _SCHEMAS})]
 
 
 class Overlay(_Part):
@@ -239,7 +269,7 @@ KEYS = tuple(name.replace("_", "-") for name in RecipeFile.model_fields)
 
 _EVERY_KEY = dict.fromkeys(
     name.replace("_", "-")
-    for part in (RecipeFile, Protocol, Paper, PrintedTable)
+    for part in (RecipeFile, CrossedSeeds, Protocol, Paper, PrintedTable)
     for name in part.model_fields
 )
 

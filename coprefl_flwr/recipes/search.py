@@ -26,7 +26,7 @@ from coprefl_flwr.recipes.runs import Run, with_step_size
 from coprefl_flwr.report.columns import ACCURACY, STEP_SIZE, TESTS, ColumnSpec, Headings
 from coprefl_flwr.report.frames import frame, measure_of, task_metrics, tested_by
 from coprefl_flwr.studies.known_methods import Methods
-from coprefl_flwr.studies.method import START, Method
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.store import Store
 
 One = TypeVar("One")
@@ -73,8 +73,9 @@ class TableRow:
         return [choose(store, self)] if self.searched else self.trials()
 
     def reported(self, trial: Trial) -> list[Run]:
-        """Return the runs of a trial that the table reports, one per seed."""
-        return [self._run(self.combination, trial, seed) for seed in self.recipe.seeds]
+        """Return the runs of a trial that the table reports, one per seed or pair of seeds."""
+        pairs = self.recipe.pairs
+        return [self._run({**self.combination, **pair}, trial, pair["seed"]) for pair in pairs]
 
     def selection_runs(self, trial: Trial) -> list[Run]:
         """Return the runs whose scores decide whether a trial is chosen; they are executed first.
@@ -99,8 +100,8 @@ class TableRow:
         The classes are drawn at random among the classes that no reported task has. Raises a
         SettingsError if fewer classes are left than a task needs.
         """
-        runs = [Run.of(self.combination, START, seed).settings for seed in self.recipe.seeds]
-        datasets = [Datasets(settings.part(DataSettings), settings.seed) for settings in runs]
+        runs = [run.settings for run in self.reported(self.trials()[0])]
+        datasets = [Datasets(settings.part(DataSettings), settings.draw) for settings in runs]
         splits = [dataset.classes for dataset in datasets]
         used = {number for _, downstream in splits for number in downstream}
         if runs[0].task_dataset:

@@ -38,7 +38,7 @@ def value_text(value: Any) -> str:
 def answers(comparison: Comparison) -> list[str]:
     """Return the results in sentences for the first tested metric.
 
-    The confidence interval of a difference from the reference uses the t distribution over seeds.
+    The confidence interval of a difference from the reference uses the t distribution over draws.
     The interval is not corrected for several rows. The p-value is the table's corrected p-value.
     """
     qualities = [metric for metric in comparison.metrics if comparison.column(metric).tested]
@@ -48,7 +48,7 @@ def answers(comparison: Comparison) -> list[str]:
     rows = numbers(comparison)
     rows = rows[(rows["metric"] == qualities[0]) & rows["mean"].map(math.isfinite)]
     places = heading.places(rows["mean"])
-    reference = comparison.tested_against.name
+    reference, noun = comparison.tested_against.name, comparison.noun
     lines = []
     unranked = {row.name for row in comparison.rows if row.problems or row.unfinished}
     if order := ranked(heading.better, rows, unranked):
@@ -60,15 +60,16 @@ def answers(comparison: Comparison) -> list[str]:
     others = rows[(rows["row"] != reference) & (rows["pairs"] > 0)]
     points = " points" if heading.unit == " %" else heading.unit
     if len(comparison.rows) <= _MOST:
-        lines += [_sentence(row, reference, points, places) for _, row in others.iterrows()]
+        lines += [_sentence(row, reference, noun, points, places) for _, row in others.iterrows()]
     if len(others) and (others["pairs"] < 2).all():
-        seeds, what = len({*comparison.seeds}), "confidence intervals and tests"
-        missing = f"Results of other seeds are missing: {what} need two of the {seeds} seeds."
-        lines.append(missing if seeds > 1 else f"Only one seed: run several seeds to get {what}.")
+        draws, what = len({*comparison.draws}), "confidence intervals and tests"
+        missing = f"Results of other {noun}s are missing: {what} need two of the {draws} {noun}s."
+        alone = f"Only one {noun}: run several {noun}s to get {what}."
+        lines.append(missing if draws > 1 else alone)
     return lines
 
 
-def _sentence(row: "pd.Series[Any]", reference: str, points: str, places: int) -> str:
+def _sentence(row: "pd.Series[Any]", reference: str, noun: str, points: str, places: int) -> str:
     """Return a sentence with a row's difference from the reference, and its significance."""
     text = f"{row['row']} minus {reference}: {row['difference']:+.{places}f}{points}"
     if row["pairs"] < 2 or math.isnan(row["difference-std"]):
@@ -77,7 +78,7 @@ def _sentence(row: "pd.Series[Any]", reference: str, points: str, places: int) -
     half = quantile * row["difference-std"] / math.sqrt(row["pairs"])
     low, high = row["difference"] - half, row["difference"] + half
     interval = f"{CONFIDENCE:.0%} confidence interval {low:+.{places}f} to {high:+.{places}f}"
-    text += f", {interval} (not corrected for several rows), {row['pairs']} seeds"
+    text += f", {interval} (not corrected for several rows), {row['pairs']} {noun}s"
     if math.isnan(row["p-holm"]):
         return f"{text}."
     p = "p < 0.001" if row["p-holm"] < 0.001 else f"p = {row['p-holm']:.3f}"

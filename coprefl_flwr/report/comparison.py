@@ -11,6 +11,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.named import display_names
 from coprefl_flwr.report.columns import ACCURACY, ColumnSpec, Headings, column
+from coprefl_flwr.report.frames import accuracies
 from coprefl_flwr.report.statistics import Summary, holm, paired, summarise
 
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
@@ -75,7 +76,7 @@ class Comparison:
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
     title: str  # title of the table, e.g. "participants = 20"
     metrics: Sequence[str]  # the columns, see `column`
-    units: Sequence[str]  # the seeds and their tasks, e.g. "seed 0, task 0", or "seed 0"
+    units: Sequence[str]  # runs and their tasks, e.g. "draw 3, seed 1, task 0", or "seed 0"
     rows: Sequence[ResultRow]  # with unique names
     reference: str  # name or label of the row that the other rows are tested against
     paper: Mapping[str, Printed] = field(default_factory=dict)
@@ -96,9 +97,14 @@ class Comparison:
         return (exact or [row for row in self.rows if row.label == self.reference])[0]
 
     @property
-    def seeds(self) -> list[str]:
-        """The seed of each unit, e.g. "seed 0"."""
+    def draws(self) -> list[str]:
+        """The draw of clients and tasks of each unit: "draw 3"; "seed 3" if `seed` draws all."""
         return [unit.partition(",")[0] for unit in self.units]
+
+    @property
+    def noun(self) -> str:
+        """The unit of the tests: "draw", or "seed" if one number draws all."""
+        return self.units[0].partition(" ")[0]
 
     def against(self, reference: str) -> "Comparison":
         """Return the comparison with another reference row, by its name or label.
@@ -150,6 +156,48 @@ class Report:
     warnings: Sequence[str] = ()  # important notes, e.g. on trainings that did not learn
 
 
+# ---- units ---------------------------------------------------------------------------------------
+
+
+def run_name(seed: int, draw: int | str | None = None) -> str:
+    """Return the name of a run in a report: "draw 3, seed 1"; "seed 1" if `seed` draws all."""
+    return f"seed {seed}" if draw in (None, "") else f"draw {draw}, seed {seed}"
+
+
+def counted(units: Sequence[str]) -> str:
+    """Return the number of units' seeds as text: "10 draws with 2 training seeds each"."""
+    seeds, noun = numbers_of(units).groupby("draw")["seed"].nunique(), units[0].partition(" ")[0]
+    each = " to ".join(map(str, sorted({seeds.min(), seeds.max()})))
+    text = f"{len(seeds)} {noun}{'s' * (len(seeds) != 1)}"
+    return text + f" with {each} training seed{'s' * (each != '1')} each" * (noun == "draw")
+
+
+def numbers_of(units: Sequence[str]) -> pd.DataFrame:
+    """Return a row per unit with its draw, seed and task: whole numbers.
+
+    The draw is the seed if `seed` draws all, and the task of a personalised study is 0.
+    """
+    parts = r"(?:draw (?P<draw>\d+), )?seed (?P<seed>\d+)(?:, task (?P<task>\d+))?"
+    found = pd.Series(units, dtype=str).str.extract(parts)
+    return found.fillna({"draw": found["seed"], "task": "0"}).astype(int)
+
+
+def of_clients(comparison: Comparison) -> pd.DataFrame:
+    """Return a row per row of the table and client: start, draw, seed, task, client and value.
+
+    The start is the row's name, and the value is the client's measure. Tasks of equal draw and
+    number are the same task, whatever their seed is. Missing runs have no rows.
+    """
+    names = ["start", "draw", "seed", "task", "client", "value"]
+    parts = [row.client_rows.assign(start=row.name) for row in comparison.rows]
+    rows = pd.concat(parts, ignore_index=True)
+    if rows.empty:
+        return rows.reindex(columns=names)
+    # The tasks of all runs are numbered on, so their number is the position of their unit.
+    rows = accuracies(rows).rename(columns={"task": "unit", comparison.measure.metric: "value"})
+    return rows.join(numbers_of(comparison.units), on="unit")[names]
+
+
 # ---- the numbers of a comparison ----------------------------------------------------------------
 
 
@@ -157,8 +205,8 @@ def numbers(comparison: Comparison) -> pd.DataFrame:
     """Return the content of `results.csv`: a row per row of the table and metric.
 
     "mean" and "std" are over units. "difference" is the row minus the reference, over the means of
-    each seed's tasks that both rows have. "pairs" is the number of these seeds. "p" is the p-value
-    of the paired t-test.
+    each draw's seeds and tasks that both rows have. "pairs" is the number of these draws. "p" is
+    the p-value of the paired t-test.
     "p-holm" is the p-value, Holm-corrected for all rows of a metric. "median" is over units too,
     and "never" is the number of units whose value is infinite. Missing numbers are nan.
     """
@@ -177,7 +225,7 @@ def _entry(comparison: Comparison, metric: str, row: ResultRow) -> dict[str, Any
     printed = comparison.paper_of(row)
     known = row.values[metric].dropna()
     mean, std, n = summarise(known)
-    less, p = _over_seeds(comparison, metric, row)
+    less, p = _over_draws(comparison, metric, row)
     paper_mean, paper_std = printed.get(metric, (math.nan, None))
     return {
         "comparison": comparison.name, "row": row.name, "label": row.label, "chosen": row.chosen,
@@ -191,32 +239,36 @@ def _entry(comparison: Comparison, metric: str, row: ResultRow) -> dict[str, Any
     }  # fmt: skip
 
 
-def _over_seeds(comparison: Comparison, metric: str, row: ResultRow) -> tuple[Summary, float]:
+def _over_draws(comparison: Comparison, metric: str, row: ResultRow) -> tuple[Summary, float]:
     """Return the difference from the reference, and its p-value, over means of common units.
 
-    The tasks of a seed share a pre-training, so their values are not independent. Differences are
-    therefore tested over the means of seeds.
+    The tasks of a run share a pre-training, and the runs of a draw share clients and tasks, so
+    their values are not independent. Differences are therefore tested over the means of draws.
     """
     pairs = pd.DataFrame(
         {
-            "seed": comparison.seeds,
+            "draw": comparison.draws,
             "row": row.values[metric].to_numpy(),
             "reference": comparison.tested_against.values[metric].to_numpy(),
         }
     )
     common = pairs[np.isfinite(pairs["row"] + pairs["reference"])]
-    by_seed = [of_seed for _, of_seed in common.groupby("seed", sort=False)]
+    by_draw = [of_draw for _, of_draw in common.groupby("draw", sort=False)]
     here, there = (
-        [summarise(of_seed[side]).mean for of_seed in by_seed] for side in ("row", "reference")
+        [summarise(of_draw[side]).mean for of_draw in by_draw] for side in ("row", "reference")
     )
     return paired(here, there)
 
 
 def units(comparison: Comparison) -> pd.DataFrame:
-    """Return the content of `units.csv`: a row per measured row and unit, with all metrics."""
+    """Return the content of `units.csv`: a row per measured row and unit, with all metrics.
+
+    If data and training have separate seeds, there are also the columns "draw" and "seed".
+    """
+    seeds = numbers_of(comparison.units)[["draw", "seed"] if comparison.noun == "draw" else []]
     parts = []
     for row in comparison.rows:
         labels = {"comparison": comparison.name, "row": row.name, "label": row.label}
         values = row.values[list(comparison.metrics)].reset_index(drop=True)
-        parts.append(pd.DataFrame({**labels, "unit": list(comparison.units), **values}))
+        parts.append(pd.DataFrame({**labels, "unit": list(comparison.units), **seeds, **values}))
     return pd.concat(parts)

@@ -13,7 +13,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.report import columns, frames
 from coprefl_flwr.report.columns import DIAGNOSTICS, KEPT, KEPT_BY, MEASURED, START_LOSS
-from coprefl_flwr.report.comparison import Comparison, Report, ResultRow
+from coprefl_flwr.report.comparison import Comparison, Report, ResultRow, run_name
 from coprefl_flwr.report.frames import DIAGNOSIS, DOWNSTREAM, PERSONALISED
 from coprefl_flwr.report.page import FOLDER, write_report
 from coprefl_flwr.report.training_checks import CHAINED, Problem, not_learnt
@@ -32,12 +32,12 @@ OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", col
 class Outcome:
     """Results of a study: a row per client, a row per round, and more data for the report.
 
-    `about` may have these keys: "title", "seed", "tasks" (number of tasks), "starts" (in order),
-    "chained" ({start: rounds in which the model passed from client to client}), "costs" ({start:
-    {column: number}}), "seconds" ({start: [median duration of a round, by task]}), "troubles"
-    ({start: description of a problem}), "columns" ({user metric: [title, better]}), "warnings"
-    (lines), "made" (provenance), "settings", "defaults" (the other settings that the study uses),
-    and "command" (of `flwr run`, in the app's folder).
+    `about` may have these keys: "title", "seed", "data-seed" (if it was set), "tasks" (number of
+    tasks), "starts" (in order), "chained" ({start: rounds in which the model passed from client to
+    client}), "costs" ({start: {column: number}}), "seconds" ({start: [median duration of a round,
+    by task]}), "troubles" ({start: description of a problem}), "columns" ({user metric: [title,
+    better]}), "warnings" (lines), "made" (provenance), "settings", "defaults" (the other settings
+    that the study uses), and "command" (of `flwr run`, in the app's folder).
     """
 
     rows: pd.DataFrame
@@ -105,11 +105,15 @@ class Outcome:
         return {**self.not_learnt, **self.about.get("troubles", {})}
 
     @property
+    def run(self) -> str:
+        """The name of the study among several: "seed 0", or "draw 3, seed 0"."""
+        return run_name(self.about.get("seed", 0), self.about.get("data-seed"))
+
+    @property
     def units(self) -> list[str]:
         """The unit of each value of a row of the table: "seed 0, task 0" or "seed 0"."""
-        seed = f"seed {self.about.get('seed', 0)}"
         tasks = [] if self.personalised else self.tasks
-        return [f"{seed}, task {task}" for task in tasks] or [seed]
+        return [f"{self.run}, task {task}" for task in tasks] or [self.run]
 
     def values(self, metrics: Iterable[str] = ()) -> pd.DataFrame:
         """Return a row per start and unit, with a column per metric; missing numbers are nan.
@@ -158,14 +162,14 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     """Return the report of one study, or of several studies with different seeds.
 
     Raises a SettingsError if starts, clients or settings of the studies differ, or if two studies
-    have the same seed.
+    have the same seeds.
     """
     first = outcomes[0]
     for other in outcomes:
         if other.starts != first.starts or _clients(other) != _clients(first):
             raise SettingsError("the runs must have the same methods, datasets and clients")
-    _check_seeds_and_settings([outcome.about for outcome in outcomes])
-    seeds = [str(outcome.about["seed"]) for outcome in outcomes if "seed" in outcome.about]
+    _check_seeds_and_settings(outcomes)
+    seeds = [outcome.run.removeprefix("seed ") for outcome in outcomes if "seed" in outcome.about]
     values = pd.concat([outcome.values() for outcome in outcomes])
     domains = list(dict.fromkeys(map(str, first.rows.get("domain", []))))
     wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
@@ -206,17 +210,18 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     )
 
 
-def _check_seeds_and_settings(abouts: Sequence[Mapping[str, Any]]) -> None:
+def _check_seeds_and_settings(outcomes: Sequence[Outcome]) -> None:
     """Raise a SettingsError if two studies have the same seed, or different settings.
 
-    The methods are not compared here, because `report_of` compares the names of the starts.
+    The methods are not compared here, because `report_of` compares the names of the starts. All or
+    none must set `data-seed`: otherwise the draws of some runs would be counted as others.
     """
-    seeds = [about.get("seed", 0) for about in abouts]
-    if len({*seeds}) < len(seeds):
-        raise SettingsError(f"the runs have the seeds {seeds}: name one run of each seed")
-    settings = pd.DataFrame(
-        [{**about.get("defaults", {}), **about.get("settings", {})} for about in abouts]
-    )
+    runs = [outcome.run for outcome in outcomes]
+    if len({*runs}) < len(runs):
+        raise SettingsError(f"the runs have {'; '.join(runs)}: name one run of each seed")
+    every = [(one.about.get("defaults", {}), one.about.get("settings", {})) for one in outcomes]
+    settings = pd.DataFrame([{**defaults, **chosen} for defaults, chosen in every])
+    settings["data-seed"] = ["data-seed" in outcome.about for outcome in outcomes]
     differ = [name for name in settings if settings[name].astype(str).nunique(dropna=False) > 1]
     if others := ", ".join(str(name) for name in differ if name not in ("seed", "method")):
         raise SettingsError(f"the runs differ in {others}: name runs that differ only in the seed")
@@ -234,8 +239,8 @@ def _warnings(outcome: Outcome) -> list[str]:
 
 
 def _problems(start: str, outcomes: Sequence[Outcome]) -> list[str]:
-    lines = [(outcome.about.get("seed", 0), outcome.problems.get(start)) for outcome in outcomes]
-    return [f"seed {seed}: {line}" if len(outcomes) > 1 else line for seed, line in lines if line]
+    lines = [(outcome.run, outcome.problems.get(start)) for outcome in outcomes]
+    return [f"{run}: {line}" if len(outcomes) > 1 else line for run, line in lines if line]
 
 
 def result_row(
@@ -250,7 +255,7 @@ def result_row(
         of_clients = outcome.rows[outcome.rows["start"] == start]
         of_start = outcome.rounds[outcome.rounds["start"] == start]
         chained = of_start["round"].isin(outcome.about.get("chained", {}).get(start, []))
-        of_start = of_start.assign(seed=outcome.about.get("seed", 0), **{CHAINED: chained})
+        of_start = of_start.assign(seed=outcome.run, **{CHAINED: chained})
         rows.append(of_clients.assign(task=of_clients["task"] + before))
         rounds.append(of_start.assign(task=of_start["task"] + before))
         before += len(outcome.units)

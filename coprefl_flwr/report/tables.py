@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from coprefl_flwr.report.columns import ACCURACY, Better
-from coprefl_flwr.report.comparison import Comparison, numbers
+from coprefl_flwr.report.comparison import Comparison, counted, numbers
 
 HERE, PAPER, P = "here", "paper", "p (Holm)"
 PARTS = (HERE, PAPER, P)
@@ -231,20 +231,21 @@ def _notes(comparison: Comparison, data: pd.DataFrame, *, marked: bool, first: b
         notes.append(f"{DAGGER}: never marked as best. {'. '.join(rows)}.")
     if data["p-holm"].notna().any():
         notes.append(_test(comparison))
-    elif first and len(set(comparison.seeds)) < 2:
-        why = ", and its tasks share a pre-trained model" * (len(comparison.units) > 1)
-        notes.append(f"Only one seed{why}: no significance test.")
+    elif first and len(set(comparison.draws)) < 2:
+        alike = comparison.noun == "seed" and len(comparison.units) > 1
+        why = ", and its tasks share a pre-trained model" * alike
+        notes.append(f"Only one {comparison.noun}{why}: no significance test.")
     if comparison.paper:
         notes.append(f"paper: numbers printed in {comparison.source or 'the paper'}.")
     return notes
 
 
 def _measured(comparison: Comparison) -> list[str]:
-    """Return the units of which a row has a value; the seeds of values of the pre-trainings."""
-    seeds, metrics = np.array(comparison.seeds), list(comparison.metrics)
-    known = np.stack([row.values[metrics].notna().to_numpy() for row in comparison.rows])
-    once = all(known[:, seeds == seed].sum(axis=1).max() < 2 for seed in {*comparison.seeds})
-    names = list(comparison.seeds if once else comparison.units)
+    """Return the units of which a row has a value; the runs of values of the pre-trainings."""
+    runs = np.array([unit.partition(", task")[0] for unit in comparison.units])
+    known = np.stack([row.values[list(comparison.metrics)].notna() for row in comparison.rows])
+    once = all(known[:, runs == run].sum(axis=1).max() < 2 for run in {*runs})
+    names = list(runs if once else comparison.units)
     found = [names[at] for at in np.flatnonzero(known.any(axis=(0, 2)))] or names
     return list(dict.fromkeys(found)) if once else found
 
@@ -274,10 +275,9 @@ def _missing(comparison: Comparison, data: pd.DataFrame, units: int) -> list[str
 def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     """Return a note on the values: mean and deviation, number of units, and percent signs."""
     what = "Mean ± sample standard deviation over" if len(units) > 1 else "Values of"
-    seeds = len({unit.partition(",")[0] for unit in units})
-    text = f"{what} {_count(seeds, 'seed')}"
+    text = f"{what} {counted(units)}"
     if _are_tasks(units):
-        text = f"{what} {_count(len(units), 'task')} of {_count(seeds, 'seed')}"
+        text = f"{what} {_count(len(units), 'task')} of {counted(units)}"
     headings = map(comparison.column, comparison.metrics)
     tested = [heading for heading in headings if heading.tested]
     is_accuracy = comparison.measure == ACCURACY
@@ -304,7 +304,9 @@ def _count(number: int, noun: str) -> str:
 
 def _test(comparison: Comparison) -> str:
     over = "seeds that both rows have"
-    if _are_tasks(comparison.units):
+    if comparison.noun == "draw":
+        over = "draws, each by its mean over the training seeds and tasks that both rows have"
+    elif _are_tasks(comparison.units):
         over = (
             "seeds, each by its mean over the tasks that both rows have (the tasks of one seed "
             "share a pre-trained model)"

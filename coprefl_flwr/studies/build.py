@@ -61,7 +61,7 @@ def _starts(settings: Settings, config: Mapping[str, Value], registered: str) ->
     phases = [phase for method in methods for phase in method.trained]
     if data.server_reserve is None and any(phase.uses_server_data for phase in phases):
         data = replace(data, server_reserve=SERVER_RESERVE)
-    clients, tasks = populations(data, task_data, of_run.seed, registered)
+    clients, tasks = populations(data, task_data, settings.draw, registered)
     model = settings.model, settings.norm
     architecture = BuiltArchitecture(*model, clients.source, of_run.seed, settings.trainable)
     starts = [
@@ -93,7 +93,7 @@ def _personalised(
     training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
     settings.method.check(list(with_role(PERSONALISED)))
     methods = [_personal_method(one, training, settings) for one in settings.method]
-    clients = _personal_data(registered, personal, data, of_run.seed, training.precision)
+    clients = _personal_data(registered, personal, data, settings.draw, training.precision)
     model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
     return [
         PersonalStage(method, clients, model, data.test_every, of_run, metrics, config)
@@ -145,7 +145,7 @@ class DividedSource(Source):
 def populations(
     data: DataSettings, tasks: TaskDataSettings, seed: int, _: str = ""
 ) -> tuple[Clients, Tasks]:
-    """Return the pre-training's clients, and the tasks. The data is loaded at first use."""
+    """Return the pre-training's clients, and the tasks, drawn by `seed`; loaded at first use."""
     datasets = Datasets(data, seed)
     clients = Clients(
         DividedSource(datasets, 0),

@@ -17,7 +17,7 @@ from torch import nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.data import ClientData
+from coprefl_flwr.data import ClientData, Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.flower_strategies import FLWR_VERSION, FlowerStrategy
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN
@@ -347,6 +347,11 @@ class Method:
         return self.client_class(
             module, samples.train, test=samples.test, training=how, **own, **needed
         )
+
+    def check(self, network: nn.Module, samples: Samples) -> None:
+        """Raise a SettingsError if the training does not fit the network and the samples."""
+        self.training.check(network, samples)
+        self.client_class.check_network(network, samples)
 
     def check_samples(self, fewest: int) -> None:
         """Raise a SettingsError if a client with only `fewest` samples cannot take part."""

@@ -183,6 +183,8 @@ class PersonalStage(TrainingStage):
     def identity(self) -> Mapping[str, Any]:
         """Return the inputs on which the results depend."""
         return {
+            # The features' seed is that of the data.
+            **({} if self.run_options.seed == self.data.seed else {"seed": self.run_options.seed}),
             "method": self.method.identity(),
             "features": self.data.identity(self.model[0]),
             "network": self.model,

@@ -218,7 +218,7 @@ class Pretraining(TrainingStage):
         for phase in self.phases:
             # An error before the first round is better than an error in a round.
             phase.check_samples(fewest)
-            phase.training.check(self.module, clients[0].train)
+            phase.check(self.module, clients[0].train)
             if drawn := self._wrapped_clients(phase):
                 self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
             first += phase.training.rounds

@@ -58,8 +58,9 @@ def frames_of(
 def write_results(study: Study, store: Store) -> None:
     """Write the rows, the rounds and the report of a finished study, and log the tables."""
     rows, rounds = gather(study, store)
-    seed = study.config["seed"]
-    outcome = Outcome(rows, rounds, about(study, store, seed) | _about_settings(study))
+    settings = Settings.from_config(study.config)
+    of_run = about(study, store, settings.seed, settings.data_seed)
+    outcome = Outcome(rows, rounds, of_run | _about_settings(settings))
     page = outcome.write(store.root)
     for line in text_tables(report_of([outcome]).comparisons[0], LOG_WIDTH).splitlines():
         logger.info("%s", line)
@@ -68,9 +69,10 @@ def write_results(study: Study, store: Store) -> None:
     logger.info("report: %s", page.resolve().as_uri())
 
 
-def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
+def about(study: Study, store: Store, seed: int, draw: int | None) -> dict[str, Any]:
     """Return the content of a report in addition to rows and settings (see `Outcome`).
 
+    `draw` is the seed of clients and tasks; None: it is `seed`.
     Problems of the stages are also logged.
     """
     pretrainings = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
@@ -97,6 +99,7 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
     return {
         "title": "Starting models" if pretrainings else "Personalised methods",
         "seed": seed,
+        **({} if draw is None else {"data-seed": draw}),
         "starts": list(dict.fromkeys(stage.start for stage in study.stages)),
         "chained": chained,
         "costs": costs,
@@ -107,9 +110,8 @@ def about(study: Study, store: Store, seed: int) -> dict[str, Any]:
     }
 
 
-def _about_settings(study: Study) -> dict[str, Any]:
+def _about_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings of a study for its report, and the command that repeats the study."""
-    settings = Settings.from_config(study.config)
     used, changed = settings.used(), settings.changed()
     shown = {key: without_folders(value) for key, value in changed.items()}
     return {

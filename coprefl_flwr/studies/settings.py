@@ -164,6 +164,11 @@ class Settings(
         names = [field.name for field in fields(group)]  # type: ignore[arg-type]
         return group(**{name: getattr(self, name) for name in names})
 
+    @property
+    def draw(self) -> int:
+        """The seed of clients and tasks: `data-seed`, or `seed` if it is not set."""
+        return self.seed if self.data_seed is None else self.data_seed
+
     def check_used(self) -> None:
         """Raise a SettingsError if a setting is set that this kind of study does not use."""
         known = declared(Settings)
@@ -204,10 +209,11 @@ class Settings(
         A report lists methods, their options and seeds elsewhere, so they are left out.
         """
         of_starts = {*UNUSED, *declared(TaskDataSettings), *declared(TaskSettings)}
+        elsewhere = {"method", "seed", "data-seed"}
         unused = set(declared(PersonalOptions)) if self.study == STARTS else of_starts
         unused |= {key for key, option in declared(Settings).items() if not option.counts}
         values = self.to_config().items()
-        return {key: value for key, value in values if key not in {"method", "seed", *unused}}
+        return {key: value for key, value in values if key not in elsewhere | unused}
 
 
 def _written(value: Any) -> Value:

@@ -40,7 +40,7 @@ DIAGNOSIS = "diagnosis"
 
 
 def architecture_of_tasks(
-    starts: Mapping[str, Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
+    starts: Mapping[str, Any], network: Factory | None, tasks: Tasks, seed: int, *, keeps_head: bool
 ) -> Architecture:
     """Return the architecture of tasks, from starting models that are networks or files of weights.
 
@@ -52,6 +52,8 @@ def architecture_of_tasks(
         A function that makes the network of a task from the number of classes.
     tasks : Tasks
         The tasks.
+    seed : int
+        Seed of the random weights.
     keeps_head : bool
         Whether tasks begin with the last layers of the starting models.
 
@@ -61,14 +63,14 @@ def architecture_of_tasks(
     sample, classes = tasks[0].clients[0].train, len(tasks[0].classes)
     if network is not None:
         factory = checked_factory(network, classes)
-        architecture = Architecture("starts", factory, tasks.source, tasks.seed, classes)
+        architecture = Architecture("starts", factory, tasks.source, seed, classes)
         architecture.check(f"network({classes})", sample, needs_head=not keeps_head)
         return architecture
     networks = {name: start for name, start in starts.items() if isinstance(start, nn.Module)}
     if not networks:
         raise SettingsError("starts are only files of weights: pass network= to make their network")
     factory = factory_of_tasks(networks, sample, keeps_head=keeps_head)
-    return Architecture("starts", factory, tasks.source, tasks.seed, classes)
+    return Architecture("starts", factory, tasks.source, seed, classes)
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ class Task(TrainingStage):
         if self.how.diagnostics:
             self.architecture.head_layer(len(self.population.classes))
         network, samples = self.module, self.population.clients[0].train
-        self.how.trained.training.check(network, samples)
+        self.how.trained.check(network, samples)
         self.metrics.check(*example_of(network, samples, len(self.population.classes)))
         self.strategy()
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import coprefl_flwr as cp
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.learning import device
 from coprefl_flwr.learning.training import LocalTraining
@@ -18,6 +19,8 @@ from coprefl_flwr.models import model_arrays
 from coprefl_flwr.studies.known_methods import METHODS
 from coprefl_flwr.testing.properties import furthest
 from coprefl_flwr.testing.small_study import Case
+from tests.common.rounds_by_hand import LOSSES, ROUNDS, Problem
+from tests.records.fits import BY_HAND, outcome
 
 pytestmark = [
     pytest.mark.gpu,
@@ -81,6 +84,30 @@ def test_a_method_has_the_weights_of_the_cpu(name, role, tmp_path, hide_gpu):
     print(f"\n{name} as {role}: {difference:.1e}")
     assert here
     assert difference < ROUNDING, where
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("method", ROUNDS)
+def test_other_losses_and_frozen_bodies_have_the_numbers_by_hand(method, kind, frozen):
+    for optimiser in ("sgd", "adamw"):
+        found, _ = outcome(method, Problem(kind, frozen, optimiser))
+        assert found == BY_HAND or (method, optimiser) == ("scaffold", "adamw")
+
+
+def test_weights_of_a_loss_and_augmentation_are_on_the_gpu():
+    seen = []
+
+    def shift(inputs, generator):
+        seen.append((inputs.device.type, generator.device.type))
+        return inputs + torch.rand(1, generator=generator, device=inputs.device)
+
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.standard_normal((40, 6), np.float32))
+    samples = TensorDataset(inputs, torch.arange(40) % 2)
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 4.0]))
+    cp.pretrain("fedavg", nn.Linear(6, 2), [samples], 1, quiet=True, loss=loss, augment=shift)
+    assert set(seen[1:]) == {("cuda", "cuda")}  # The first call is the check, on the CPU.
 
 
 def test_the_memory_of_a_run_is_returned(tmp_path):

@@ -473,7 +473,7 @@ def test_identity_of_a_network_depends_on_its_frozen_weights():
     tasks, networks = cp.tasks(DATA, 1, 3, 2, "iid"), [backbone() for _ in range(3)]
     networks[2][0][1].weight.data[0, 0] += 1
     first, same, other = (
-        architecture_of_tasks({"a": one}, None, tasks, keeps_head=False).identity()
+        architecture_of_tasks({"a": one}, None, tasks, 0, keeps_head=False).identity()
         for one in networks
     )
     assert first == same

@@ -151,6 +151,19 @@ def key(method="fedpcl", **changes):
     return Run.of(config, method, 0).key
 
 
+def test_clients_and_features_of_a_draw_are_shared_by_its_training_seeds():
+    """The key of a method has both seeds, and that of the features has the seed of the data."""
+    config = {"study": "personalised", "personal-datasets": "a.npz b.npz"}
+    pairs = [("", 4), (4, 4), (4, 5), (5, 4)]
+    runs = [Run.of({**config, "data-seed": draw}, "fedpcl", seed) for draw, seed in pairs]
+    plain, same, trained_again, redrawn = runs
+    assert plain.key == same.key
+    assert len({run.key for run in runs}) == 3
+    features = [run.main.features() for run in (plain, trained_again, redrawn)]
+    assert features[0] == features[1] != features[2]
+    assert [run.main.run_options.seed for run in (trained_again, redrawn)] == [5, 4]
+
+
 def test_keys_change_with_the_settings_of_a_personalised_study(tmp_path):
     plain = key()
     assert key(**{"data-dir": "x", "run-name": "x", "timeout": 7.0}) == plain

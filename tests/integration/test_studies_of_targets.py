@@ -145,7 +145,7 @@ def test_a_fresh_last_layer_has_as_many_outputs_as_the_replaced_one(outputs):
     """A loss may need more outputs than numbers, such as a mean and a variance."""
     tasks = cp.tasks(regression(), groups=GROUPS, **SMALL)
     first = network(outputs)
-    architecture = architecture_of_tasks({"a": first}, None, tasks, keeps_head=False)
+    architecture = architecture_of_tasks({"a": first}, None, tasks, 0, keeps_head=False)
     assert architecture.num_classes == 1
     assert architecture.make(1, "task")[2].weight.shape == first[2].weight.shape
     assert architecture.head == {"2.weight", "2.bias"}
@@ -159,11 +159,11 @@ def test_a_network_without_a_linear_last_layer_needs_a_function():
         asked.append(outputs)
         return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, outputs, 1))
 
-    arguments = {"a": convolution(3)}, None, tasks
+    arguments = {"a": convolution(3)}, None, tasks, 0
     line = refusal(architecture_of_tasks, *arguments, keeps_head=False)
     assert line.endswith("; tasks that replace another last layer need network=")
     asked.clear()
-    architecture = architecture_of_tasks({}, convolution, tasks, keeps_head=False)
+    architecture = architecture_of_tasks({}, convolution, tasks, 0, keeps_head=False)
     assert {*asked} == {3, 4}
     assert architecture.head == {"1.weight", "1.bias"}
     with pytest.raises(
@@ -173,6 +173,7 @@ def test_a_network_without_a_linear_last_layer_needs_a_function():
             {},
             lambda k: nn.Sequential(nn.Flatten(), nn.Linear(36, k), Turned()),
             tasks,
+            0,
             keeps_head=False,
         )
 

@@ -5,12 +5,14 @@ import os
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.recipe import table_name
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
+from coprefl_flwr.report.comparison import numbers, of_clients
 from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.results import problems
 from coprefl_flwr.studies.store import write_result
@@ -169,7 +171,7 @@ def test_pretraining_metrics_are_those_of_its_tests(store, recipe_of):
     # A start with two labels was trained once: three rounds of four models.
     assert fedavg["models"] == again["models"] == [12.0, 12.0]
     assert [row.switch for row in table.rows] == [0, 0, 1]
-    assert list(table.rows[0].rounds["seed"]) == [0, 0, 0, 1, 1, 1]
+    assert list(table.rows[0].rounds["seed"]) == ["seed 0"] * 3 + ["seed 1"] * 3
     assert list(table.rows[0].rounds["round"]) == [1, 2, 3, 1, 2, 3]
 
 
@@ -328,3 +330,48 @@ def test_table_without_classes_is_of_the_loss(store, recipe_of, tmp_path):
     write_report(report, tmp_path / "report")
     search = (tmp_path / "report/tables/table-search.md").read_text()
     assert "| coprefl | gamma=1.0 | 0.200 | **chosen** |" in search
+
+
+def test_crossed_seeds_are_paired_by_draw(store, recipe_of, tmp_path):
+    """fedavg minus random, in two tasks: 10 and 14 with draw 0, 22 and 30 with draw 1.
+
+    The draws' means are 12 and 26: the difference is 19, with deviation sqrt(2) * 7.
+    """
+    more = {(0, 3): 10, (0, 4): 14, (1, 3): 22, (1, 4): 30}
+    recipe = recipe_of(
+        seeds={"data": 2, "training": [3, 4]}, methods=["random", "fedavg"], reference="random",
+        figures=["curves"],
+    )  # fmt: skip
+
+    def runs():
+        for table_row in table_rows(recipe):
+            for run in table_row.reported(table_row.trials()[0]):
+                yield run, (run.settings.draw, run.settings.seed)
+
+    for run, seeds in runs():
+        base = 20 + 3 * seeds[0] + (more[seeds] if run.name == "fedavg" else 0)
+        keep(store, run, [base, base + 1], losses=[1.0, 0.9] * (run.name == "fedavg"))
+    report = collect(recipe, store, {})
+    (table,) = report.comparisons
+    assert table.units[:3] == [
+        "draw 0, seed 3, task 0", "draw 0, seed 3, task 1", "draw 0, seed 4, task 0",
+    ]  # fmt: skip
+    found = numbers(table).set_index(["row", "metric"]).loc["fedavg", "accuracy"]
+    assert (found["difference"], found["pairs"], found["n"]) == (19.0, 2, 8)
+    assert found["difference-std"] == pytest.approx(math.sqrt(2) * 7)
+    assert report.provenance["seeds"] == "data [0, 1], training [3, 4]"
+    clients = of_clients(table).set_index(["start", "draw", "seed", "task", "client"])["value"]
+    assert clients["fedavg", 1, 4, 1, 0] == 20 + 3 + 30 + 1
+    assert len(clients) == 2 * 2 * 2 * 2 * 2
+    page = " ".join(write_report(report, tmp_path / "report").read_text().split())
+    assert "2 draws with 2 training seeds each" in page
+    assert (tmp_path / "report" / "figures" / "table-curves.png").exists()
+    # One training seed of a draw is missing: the draw's mean is that of the other.
+    lost = next(run for run, seeds in runs() if run.name == "fedavg" and seeds == (1, 4))
+    result_file(store, lost, 0).unlink()
+    result_file(store, lost, 1).unlink()
+    (table,) = collect(recipe, store, {}).comparisons
+    found = numbers(table).set_index(["row", "metric"]).loc["fedavg", "accuracy"]
+    assert (found["difference"], found["pairs"]) == ((12 + 22) / 2, 2)
+    assert table.failed == ["fedavg, draw 1, seed 4: not run yet"]
+    assert table.rows[1].unfinished == "3 of 4 seeds"

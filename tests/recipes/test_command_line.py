@@ -171,11 +171,15 @@ def test_list_has_studies_of_flwr_run(tmp_path, capsys):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "settings.yaml").write_text("{seed: 7, method: random fedavg}")
+    drawn = "{seed: 7, data-seed: 0, method: random}"
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "settings.yaml").write_text(drawn)
     (tmp_path / "one" / "rounds.jsonl").touch()
     assert main(["list", str(tmp_path)]) == 0
     _, _, *studies = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()) for line in studies] == [
         f"{tmp_path}/one finished 7 random fedavg",
+        f"{tmp_path}/three not finished 7, draw 0 random",
         f"{tmp_path}/two not finished 7 random fedavg",
     ]
 

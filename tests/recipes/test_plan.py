@@ -64,6 +64,7 @@ def test_measured_bytes_are_those_that_runs_send(recipe_of, store):
     [
         # Three runs with one task each choose a value; two seeds with two tasks each report it.
         ({"seeds": [0, 1]}, 3 + 2, 3 * (3 + 2) + 2 * (3 + 2 * 2)),
+        ({"seeds": {"data": 2, "training": 3}}, 3 + 6, 3 * (3 + 2) + 6 * (3 + 2 * 2)),
         ({"select": "test"}, 3, 3 * (3 + 2 * 2)),
         # A quarter of three rounds and of two rounds is one round. The remaining value needs no
         # further run to be chosen.

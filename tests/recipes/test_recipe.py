@@ -7,7 +7,9 @@ import yaml
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.notes import provenance
 from coprefl_flwr.recipes.search import table_rows
+from coprefl_flwr.studies.store import Store
 
 BUDGETS = ("step-size", "gradients")
 """Columns of the tables of every recipe of starts."""
@@ -254,3 +256,39 @@ def test_rows_have_the_same_clients_if_one_of_them_uses_the_servers_data(methods
     found = {run.main.clients.server_reserve for run in rows}
     assert found == (reserve or {0.0})
     assert {*recipe.settings.get("server-reserve", ())} == reserve
+
+
+@pytest.mark.parametrize(
+    ("seeds", "pairs", "shown"),
+    [
+        ("[4, 2]", [{"seed": 4}, {"seed": 2}], "4, 2"),
+        (
+            "{data: 2, training: [3, 7]}",
+            [{"data-seed": draw, "seed": seed} for draw in (0, 1) for seed in (3, 7)],
+            "data [0, 1], training [3, 7]",
+        ),
+        ("{data: [5]}", [{"data-seed": 5, "seed": 0}], "data [5], training [0]"),
+        (
+            "{training: 2}",
+            [{"data-seed": 0, "seed": n} for n in (0, 1)],
+            "data [0], training [0, 1]",
+        ),
+    ],
+)
+def test_seeds_of_data_and_of_training_are_crossed(read, seeds, pairs, shown, tmp_path):
+    recipe = read(TEXT.replace("seeds: [0, 1]", f"seeds: {seeds}"))
+    assert recipe.pairs == pairs
+    assert provenance(recipe, Store(tmp_path / "models"), [])["seeds"] == shown
+    again = read(recipe.to_yaml())
+    assert again.pairs == pairs
+
+
+def test_seeds_are_changed_by_the_command_line_and_merged_key_by_key(read):
+    """An overlay may change one of the two; a list replaces both."""
+    small = "small: {seeds: {data: 3}}\n"
+    text = TEXT.replace("seeds: [0, 1]", "seeds: {data: 10, training: 2}") + small
+    path = read(text).places.name
+    assert len(read(text).pairs) == 20
+    assert len(read_recipe(Path(path), scale="small").pairs) == 6
+    assert read(text, ["seeds=[4]"]).pairs == [{"seed": 4}]
+    assert len(read(text, ["seeds={data: [3, 9]}"]).pairs) == 2

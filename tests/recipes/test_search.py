@@ -297,3 +297,33 @@ def test_lowest_last_test_loss_is_chosen_where_there_are_no_tasks(recipe_of, sto
     assert choose(store, table_row).chosen == "gamma=1.0"
     keep_losses(store, table_row.reported(trials[1])[0], tested=(0.2, None))  # It diverged.
     assert choose(store, table_row).chosen == "gamma=0.0"
+
+
+# ---- draws ---------------------------------------------------------------------------------------
+
+
+def test_runs_of_a_draw_have_the_same_clients_and_tasks_for_every_training_seed(recipe_of):
+    recipe = recipe_of(seeds={"data": 2, "training": 2}, methods=["fedavg"], reference="fedavg")
+    (table_row,) = table_rows(recipe)
+    runs = table_row.reported(table_row.trials()[0])
+    seeds = [(run.settings.draw, run.settings.seed) for run in runs]
+    assert seeds == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    clients = [run.main.clients.identity() for run in runs]
+    assert clients[0] == clients[1] != clients[2] == clients[3]
+    assert len({key for run in runs for key in run.keys}) == 4 * 3
+    # The runs of a list of seeds share the results of equal seeds of both kinds.
+    plain = recipe_of(seeds=[0, 1], methods=["fedavg"], reference="fedavg")
+    (table_row,) = table_rows(plain)
+    of_list = table_row.reported(table_row.trials()[0])
+    assert [run.keys for run in of_list] == [runs[0].keys, runs[3].keys]
+
+
+def test_validation_runs_have_classes_that_no_draw_has(recipe_of):
+    recipe = recipe_of(seeds={"data": [1, 2], "training": 2}, validation_seed=77)
+    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
+    trial = table_row.trials()[0]
+    (deciding,), reported = table_row.selection_runs(trial), table_row.reported(trial)
+    assert (deciding.settings.seed, deciding.settings.data_seed) == (77, None)
+    used = {number for run in reported for number in classes(run)[1]}
+    assert not used & {*classes(deciding)[1]}
+    assert {run.settings.draw for run in reported} == {1, 2}

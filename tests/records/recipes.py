@@ -46,8 +46,8 @@ def _hash(recipe):
         run
         for table_row in table_rows(recipe)
         for trial in table_row.trials()
-        for seed in recipe.seeds[:1]
-        for run in [Run.of(table_row.combination, trial.method, seed)]
+        for seeds in recipe.pairs[:1]
+        for run in [Run.of({**table_row.combination, **seeds}, trial.method, seeds["seed"])]
     ]
     text = json.dumps([_described(run) for run in runs], sort_keys=True, default=str)
     text = text.replace(f"{FOLDER}/", "")  # The hash must not depend on the checkout's folder.
@@ -59,7 +59,7 @@ def _described(run):
     phases = [as_stored(phase.about()) for stage in stages[:1] for phase in stage.phases]
     if settings.study == PERSONALISED:
         return [phases, values_of(settings.part(PersonalOptions), later=False)]
-    data = values_of(settings.part(DataSettings), later=False)
+    data = values_of(settings.part(DataSettings), "data-seed", later=False)
     tasks = [stage for stage in stages if isinstance(stage, Task)]
     if not tasks:
         return [phases, data]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from coprefl_flwr.report import Report, ResultRow
+from coprefl_flwr.report import Report, ResultRow, text_tables
 from coprefl_flwr.report.answer import answers, set_up
 from tests.common.comparisons import comparison, losses, one_unit, result_row
 
@@ -91,3 +91,22 @@ def test_answer_names_the_lowest_loss() -> None:
     interval = "-0.0305, 95% confidence interval -0.0333 to -0.0277"
     assert other.startswith(f"coprefl minus fedavg: {interval} (not corrected")
     assert other.endswith("significant (Holm-corrected p < 0.001).")
+
+
+def test_sentences_are_about_draws_if_data_and_training_have_separate_seeds() -> None:
+    """The differences are 4, 6 in draw 0 and 5, 7 in draw 1: the means of draws are 5 and 6."""
+    units = [f"draw {draw}, seed {seed}" for draw in (0, 1) for seed in (0, 1)]
+    rows = [
+        result_row("a", [50.0] * 4, [1.0] * 4),
+        result_row("b", [54.0, 56.0, 55.0, 57.0], [1.0] * 4),
+    ]
+    table = comparison(units=units, rows=rows, reference="a", paper={}, failed=[])
+    lines = answers(table)
+    assert lines[1].startswith("b minus a: +5.50 points, 95% confidence interval")
+    assert "(not corrected for several rows), 2 draws;" in lines[1]
+    text = text_tables(table)
+    assert "over 2 draws with 2 training seeds each" in " ".join(text.split())
+    assert "over the draws, each by its mean over the training seeds and" in " ".join(text.split())
+    few = replace(table, units=[f"draw 0, seed {seed}" for seed in range(4)])
+    assert answers(few)[-1].startswith("Only one draw: run several draws to get")
+    assert "Only one draw: no significance test." in " ".join(text_tables(few).split())

@@ -9,6 +9,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.columns import ColumnSpec
+from coprefl_flwr.report.comparison import numbers
 from coprefl_flwr.report.frames import OF_A_ROUND, ROW, frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from tests.common.comparisons import two_starts, without_classes
@@ -80,7 +81,7 @@ def test_runs_with_other_settings_or_the_same_seed_are_never_pooled() -> None:
     same = {"settings": {"alpha": 0.5, "seed": 1}, "defaults": {"rounds": 5}}
     assert report_of([run(0, **set_up), run(1, **same)]).provenance["seeds"] == "0, 1"
     with pytest.raises(
-        SettingsError, match=r"the runs have the seeds \[3, 0, 3\]: name one run of each"
+        SettingsError, match="the runs have seed 3; seed 0; seed 3: name one run of each"
     ):
         report_of([run(3), run(0), run(3)])
     for settings in ({"alpha": 0.5, "rounds": 50}, {"alpha": 0.5}):
@@ -186,3 +187,27 @@ def test_table_without_classes_and_metrics_is_of_the_loss() -> None:
 def test_tested_starts_without_tasks_and_classes_are_compared_by_the_test_loss() -> None:
     outcome = Outcome(frame([], ROW), without().rounds, {"starts": ["coprefl"], "tasks": 0})
     assert values(outcome)["coprefl"]["final-loss"] == [0.5]
+
+
+def test_draws_and_training_seeds_of_studies_are_units_of_one_comparison() -> None:
+    """solo minus a is 2, 4 in draw 0 and 6, 8 in draw 1, of ten samples: means 30 and 70 %."""
+
+    def run(draw: int, seed: int, right: int) -> Outcome:
+        outcome = personalised("aaaa", seed, a=[1] * 4, solo=[right] * 4)
+        settings = {"data-seed": draw, "seed": seed}
+        return Outcome(outcome.rows, outcome.rounds, {"settings": settings, **settings})
+
+    runs = [run(0, 5, 3), run(0, 6, 5), run(1, 5, 7), run(1, 6, 9)]
+    report = report_of(runs)
+    (table,) = report.comparisons
+    assert table.units[:2] == ["draw 0, seed 5", "draw 0, seed 6"]
+    assert table.draws == ["draw 0", "draw 0", "draw 1", "draw 1"]
+    found = numbers(table).set_index(["row", "metric"]).loc["solo", "accuracy"]
+    assert (found["difference"], found["pairs"], found["n"]) == (50.0, 2, 4)
+    assert found["difference-std"] == pytest.approx(math.sqrt(2) * 20)
+    with pytest.raises(SettingsError, match="the runs have draw 0, seed 5; draw 0, seed 5: name"):
+        report_of([runs[0], runs[0]])
+    without = personalised("aaaa", 7, a=[1] * 4, solo=[3] * 4)
+    mixed = Outcome(without.rows, without.rounds, {"settings": {}, "seed": 7})
+    with pytest.raises(SettingsError, match="the runs differ in data-seed: name runs"):
+        report_of([runs[0], mixed])

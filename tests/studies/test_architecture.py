@@ -24,7 +24,7 @@ def tasks():
 
 def test_task_replaces_the_last_layer_alone(tasks):
     first = Perceptron()
-    architecture = architecture_of_tasks({"a": first}, None, tasks, keeps_head=False)
+    architecture = architecture_of_tasks({"a": first}, None, tasks, 0, keeps_head=False)
     before, after = model_arrays(first), model_arrays(architecture.make())
     changed = {name for name in after if after[name].shape != before[name].shape}
     assert changed == architecture.head == {"last.weight", "last.bias"}
@@ -38,7 +38,7 @@ def test_task_replaces_the_last_layer_alone(tasks):
 def test_identity_includes_weights_only_where_no_head_is_replaced(tasks):
     networks = [Perceptron(seed=seed) for seed in (0, 1)]
     first, second = (
-        architecture_of_tasks({"a": one}, None, tasks, keeps_head=False) for one in networks
+        architecture_of_tasks({"a": one}, None, tasks, 0, keeps_head=False) for one in networks
     )
     assert first.identity() == second.identity()
     whole = [Architecture("a", copies_of(one), tasks.source, 0) for one in networks]
@@ -63,7 +63,7 @@ def test_last_layer_with_two_names_is_replaced_under_both(tasks):
     first = Named()
     sample = tasks[0].clients[0].train.batch(slice(0, 2), CPU)[0]
     first(sample)
-    task = architecture_of_tasks({"a": first}, None, tasks, keeps_head=False).make(3)
+    task = architecture_of_tasks({"a": first}, None, tasks, 0, keeps_head=False).make(3)
     assert task.classifier is task.net[3]
     assert task(sample).shape == (2, 3)
 
@@ -76,7 +76,7 @@ class Scaled(nn.Linear):
 def test_last_layer_of_another_class_is_refused(tasks):
     """Before, tasks trained a plain nn.Linear, which computes something else."""
     network = nn.Sequential(nn.Flatten(), Scaled(36, 8))
-    line = refusal(architecture_of_tasks, {"a": network}, None, tasks, keeps_head=False)
+    line = refusal(architecture_of_tasks, {"a": network}, None, tasks, 0, keeps_head=False)
     assert "outputs are not those of a plain nn.Linear, which 1 would have to be; pass net" in line
 
 
@@ -85,15 +85,15 @@ def test_starts_must_be_the_same_network(tasks, caplog):
     frozen = Perceptron()
     next(frozen.parameters()).requires_grad_(False)
     starts = {"plain": Perceptron(), "other": Perceptron(seed=1), "frozen": frozen}
-    line = refusal(architecture_of_tasks, starts, None, tasks, keeps_head=False)
+    line = refusal(architecture_of_tasks, starts, None, tasks, 0, keeps_head=False)
     assert line.startswith("starts 'plain' and 'frozen' differ in layers, code or requires_grad: ")
     del starts["frozen"]
     state = torch.get_rng_state()
-    architecture_of_tasks(starts, None, tasks, keeps_head=False)
+    architecture_of_tasks(starts, None, tasks, 0, keeps_head=False)
     assert torch.equal(torch.get_rng_state(), state)
     assert caplog.text == ""
     starts["other"].steps = 3
-    architecture_of_tasks(starts, None, tasks, keeps_head=False)
+    architecture_of_tasks(starts, None, tasks, 0, keeps_head=False)
     assert "'plain' and 'other' differ in attributes of layers; tasks use those of 'plain'" in (
         caplog.text
     )

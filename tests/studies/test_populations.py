@@ -14,10 +14,12 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 import coprefl_flwr as cp
+from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models import model_arrays
 from coprefl_flwr.studies.build import build, populations
-from coprefl_flwr.studies.populations import PRETRAIN, Clients
+from coprefl_flwr.studies.populations import PRETRAIN, Clients, hash_of_samples
 from coprefl_flwr.studies.settings import Settings, TaskDataSettings
 from coprefl_flwr.studies.task_data import task_name
 
@@ -372,3 +374,43 @@ def test_only_the_training_split_is_trained_on(splits, caplog):
     values = {int(v) for own in parts for v in own.batch(slice(None), torch.device("cpu"))[0]}
     assert values <= {ord("a"), ord("b")}
     assert caplog.text.count("only the split train is used, without") == 4
+
+
+def test_data_seed_draws_clients_and_tasks_and_seed_draws_the_rest(tiny_settings):
+    """Not set, `seed` draws all: the same samples and keys as `data-seed` = `seed`."""
+    plain = replace(tiny_settings, seed=3)
+    same, other, redrawn = (
+        replace(tiny_settings, seed=seed, data_seed=draw) for seed, draw in ((3, 3), (4, 3), (3, 4))
+    )
+    made = {one: build(one).stages for one in (plain, same, other, redrawn)}
+    keys = {one: [stage.key for stage in stages] for one, stages in made.items()}
+    assert keys[same] == keys[plain]
+    assert not {*keys[other]} & {*keys[plain]}
+    assert not {*keys[redrawn]} & {*keys[plain], *keys[other]}
+
+    def drawn(settings):
+        start, task = made[settings][0], made[settings][-1]
+        groups = [start.clients.population, task.tasks[0], task.tasks[1]]
+        samples = [part for one in groups for of in one.clients for part in (of.train, of.test)]
+        classes = [one.classes for one in groups]
+        return classes, hash_of_samples([*filter(None, samples), start.clients.server])
+
+    def first(settings):
+        start, task = made[settings][0], made[settings][-1]
+        head = task.architecture.make(2, task.population_name, "model")
+        return checksum_of(start.initial()), checksum_of(model_arrays(head))
+
+    assert drawn(plain) == drawn(same) == drawn(other) != drawn(redrawn)
+    assert first(plain) == first(same) == first(redrawn)
+    assert all(a != b for a, b in zip(first(plain), first(other), strict=True))
+    strategies = [made[one][-1].strategy() for one in (plain, other)]
+    assert [strategy.seed for strategy in strategies] == [3, 4]
+
+
+def test_samples_per_class_are_drawn_by_the_data_seed(tiny_settings):
+    few = replace(tiny_settings, samples_per_class=12, min_samples=2)
+    draws = [replace(few, seed=seed, data_seed=draw) for seed, draw in ((0, 5), (1, 5), (0, 6))]
+    inputs = [build(one).stages[0].clients.source.identity() for one in draws]
+    assert inputs[0] == inputs[1] != inputs[2]
+    batches = [hash_of_samples(build(one).stages[0].clients.samples) for one in draws]
+    assert batches[0] == batches[1] != batches[2]

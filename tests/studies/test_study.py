@@ -283,3 +283,17 @@ def test_server_app_runs_a_study_and_measures_its_starts(tiny_settings):
     assert list(rounds["phase"]) == ["pretraining", "start-loss"]
     assert rounds["start-loss"].iloc[1] > 0
     assert (folder / "report" / "figures" / "table-curves.png").exists()
+
+
+def test_data_seed_equal_to_the_seed_changes_no_number(whole, module_settings, tmp_path):
+    """The rows, rounds and models are the same to the last bit."""
+    settings = replace(module_settings, data_seed=module_settings.seed, output_dir=str(tmp_path))
+    again = run_study(Witness(settings), build(settings))
+    left_out = ("report/units.csv", "report/tables/table.md")  # They name the draw.
+    here, before = results(again), results(whole)
+    assert {n: here[n] for n in here if n not in left_out} == {
+        n: before[n] for n in before if n not in left_out
+    }
+    units = pd.read_csv(again / "report" / "units.csv")
+    assert list(units["unit"][:2]) == [f"draw 0, seed 0, task {task}" for task in (0, 1)]
+    assert units[["draw", "seed"]].eq(0).all(axis=None)
