@@ -217,10 +217,12 @@ class RoundStrategy(Strategy, RunStrategy):
     initialize_parameters = refuse_old_style
 
     def _refuse_step(self, *_: Any) -> Any:
-        """Raise a SettingsError: Flower's loop, which calls these steps, has other rounds."""
+        """Raise a SettingsError: the steps of Flower's loop are not those of a round here."""
         raise SettingsError(
-            f"{type(self).__name__} needs its own start(), as a round may have several exchanges: "
-            "remove another start() and use hooks=; use no wrapper such as DifferentialPrivacy"
+            f"{type(self).__name__}: rounds are run by the strategy's own start(), which calls no "
+            "configure_train or aggregate_train, as a round may have several exchanges: use hooks= "
+            "or override `round`; use no wrapper such as DifferentialPrivacy "
+            "(docs/how-to/flower-app.md)"
         )
 
     configure_train = aggregate_train = _refuse_step  # type: ignore[assignment]
@@ -275,7 +277,9 @@ class RoundStrategy(Strategy, RunStrategy):
         check_free("evaluate_config", evaluate_config or {})
         checkpoint_every = ROUNDS.checked(checkpoint_every, "checkpoint_every")
         num_rounds = replace(ROUNDS, minimum=0).checked(num_rounds, "num_rounds")
-        self._refuse_own_steps()
+        steps = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+        if any(getattr(type(self), step) is not RoundStrategy._refuse_step for step in steps):
+            self._refuse_step()
         chosen = None if keep is None else Keep.read(keep)
         if chosen and not (self.rounds_to_evaluation if chosen.of_clients else evaluate_fn):
             needed = "evaluate_every" if chosen.of_clients else "evaluate_fn"
@@ -303,17 +307,6 @@ class RoundStrategy(Strategy, RunStrategy):
             flower_log.info("\t├── Number of rounds: %d", num_rounds)
             self.summary()
             return run.all_rounds()
-
-    def _refuse_own_steps(self) -> None:
-        """Raise a SettingsError if a subclass overrides a Flower step that `start` never calls."""
-        steps = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
-        for name in steps:
-            if getattr(type(self), name) is not RoundStrategy._refuse_step:
-                raise SettingsError(
-                    f"{type(self).__name__} overrides {name}, which start() does not call, as a "
-                    "round may have several exchanges: use hooks=, or override `round` "
-                    "(docs/how-to/flower-app.md)"
-                )
 
 
 RUN_OPTIONS: tuple[str, ...] = tuple(
