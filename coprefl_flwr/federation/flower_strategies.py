@@ -212,6 +212,8 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
     name = flower_class.__name__
     if not is_flowers(flower_class) or inspect.isabstract(flower_class):
         raise SettingsError(f"{name}: is not a concrete strategy class of {PLACE}")
+    if name.startswith("FedXgb"):
+        raise SettingsError(f"{name}: aggregates boosted trees, but a method averages arrays")
     if "ClientSide" in name:
         near = f"use {name.replace('Client', 'Server')}, which clips at the server"
         raise SettingsError(f"{name}: needs Flower's clipping mod at the clients; {near}")

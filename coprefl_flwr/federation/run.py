@@ -265,12 +265,6 @@ class Run:
             self._training.setdefault(exchange.action, []).append(without_arrays)
         return replies
 
-    def _warn_once(self, line: str) -> None:
-        """Log a warning, unless this run has logged it before."""
-        if line not in self._logged:
-            logger.warning("%s", line)
-        self._logged.add(line)
-
     def log_tally(self) -> None:
         """Log how many clients answered the exchanges since the last such line."""
         if line := self.transport.tally.line(self.transport.called):
@@ -292,7 +286,10 @@ class Run:
         except RoundFailedError as failure:
             if self.keep and self.keep.of_clients and not self.history.evaluate:
                 raise RunFailedError(f"keep: the first evaluation failed: {failure}") from failure
-            self._warn_once(f"evaluation failed: {failure}; the same failure is not logged again")
+            line = f"evaluation failed: {failure}; the same failure is not logged again"
+            if line not in self._logged:
+                logger.warning("%s", line)
+            self._logged.add(line)
             return
         finally:
             self.log_tally()

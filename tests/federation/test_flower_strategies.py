@@ -271,6 +271,7 @@ TEXTS = {
     "FedTrimedAvg": "did you mean 'FedTrimmedAvg'?",
     "FedTrimmedAvg:beta=high": "beta = 'high': must be a finite number",
     "QFedAvg": "missing 1 required positional argument: 'client_learning_rate'",
+    "FedXgbBagging": "FedXgbBagging: aggregates boosted trees, but a method averages arrays",
     "Strategy": "is not a concrete strategy class of flwr.serverapp.strategy",
     "DifferentialPrivacyClientSideFixedClipping": f"use {PRIVATE}",
     f"{PRIVATE}:{OPTIONS},clipping-norm=-1": "should be a positive value",
